@@ -1,0 +1,203 @@
+"""Appends: what the tip's head demands of fresh objects, and the edit that binds them to offsets (COMMIT.md §2 step 2).
+
+A fresh object carries no offsets, so a lost race rewrites nothing: `AppendRequest.prepare` is called again with the new tip and gives other offsets.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from clog.storage.chunks import NONE, Chunk
+from clog.storage.commit import Answer
+from clog.storage.commits import Commit
+from clog.storage.config import LogConfig
+from clog.storage.data_object import DataObject
+from clog.storage.edits import Append, Edit, WriterEntry
+from clog.storage.errors import CommitConflictError, InvalidInputError
+from clog.storage.head import Head
+from clog.storage.object_ref import ObjectRef
+from clog.storage.rolling import rolls_for
+from clog.storage.store.base import Store
+from clog.storage.writers import find_writer
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """What an append did. ``offsets`` are half-open, by partition; of a duplicate, those of the first time.
+
+    A duplicate whose commit has been deleted since has no ``offsets`` any more.
+    """
+
+    version: int
+    offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who appends, for appends that must happen once. ``kind``: producer, stream or txn; ``content`` a hash of the records."""
+
+    writer_id: str
+    kind: str
+    sequence: int
+    query_id: str | None = None
+    content: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The writer's entry says that this sequence, or a later one, was committed already."""
+
+    entry: WriterEntry
+    same_content: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """Objects to commit, in the order of their offsets."""
+
+    store: Store
+    objects: Sequence[DataObject]
+    writer: Writer | None
+    uniform: Callable[[], float]
+
+    def prepare(self, tip: Commit, time_ms: int) -> Edit:
+        """The edit, given the tip.
+
+        Raises:
+            Answer: with a `Duplicate`: nothing is to be committed.
+            InvalidInputError: records that the config of the log refuses (S5, S6, S9); a sequence that went back.
+            CommitConflictError: an object was written so long ago that the sweep may have taken it.
+        """
+        head = tip.head
+        if self.writer is not None:
+            check_writer(self.store, head, self.writer)
+        config = LogConfig.from_overrides(head.config)
+        for obj in self.objects:
+            _check_floor(obj, head, self.store.url)
+            check_facts(obj, config, now_ms=time_ms)
+        append_time_ms = time_ms if config.log_append_time else NONE
+        chunks = _bind(self.objects, head, tip.version + 1, append_time_ms)
+        rolls = rolls_for(head.partitions, chunks, config, uniform=self.uniform)
+        return Edit(add=Append(tuple(chunks), rolls), writer=_entry(self.writer))
+
+
+def check_writer(store: Store, head: Head, writer: Writer) -> None:
+    """Whether the writer's sequence is new.
+
+    Raises:
+        Answer: with a `Duplicate`.
+        InvalidInputError: the sequence went back, or comes from another query under this writer id.
+    """
+    entry = find_writer(store, head, writer.writer_id)
+    if entry is None:
+        return
+    same = entry.content == writer.content or None in (entry.content, writer.content)
+    if writer.kind == "txn":
+        if writer.sequence <= entry.sequence:
+            raise Answer(Duplicate(entry, same or writer.sequence < entry.sequence))
+        return
+    if writer.kind == "stream" and entry.query_id != writer.query_id:
+        raise InvalidInputError(
+            f"writer {writer.writer_id!r} of {store.url} belongs to query {entry.query_id},"
+            f" batch {entry.sequence}; query {writer.query_id} cannot go on with it. A recreated"
+            " checkpoint or a second query needs a writerId (txnAppId) of its own"
+        )
+    if writer.sequence == entry.sequence:
+        if not same and writer.kind == "producer":
+            raise InvalidInputError(
+                f"producer {writer.writer_id!r} repeats sequence {writer.sequence} with other"
+                f" records than version {entry.version} of {store.url} holds; use a new sequence"
+            )
+        raise Answer(Duplicate(entry, same))
+    if writer.sequence < entry.sequence:
+        raise InvalidInputError(
+            f"{writer.kind} {writer.writer_id!r} is at sequence {entry.sequence} in {store.url},"
+            f" {writer.sequence} lies before it; the next one must be above {entry.sequence}"
+        )
+
+
+def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int) -> None:
+    """Whether the log's config of now takes the records of an object (S5, S6, S9)."""
+    facts = obj.facts
+    if config.compact and facts.null_keys:
+        raise InvalidInputError(
+            f"{facts.null_keys} of {obj.rows} records have no key; a log with"
+            f" cleanup.policy={config.as_dict()['cleanup.policy']} needs one in every record"
+        )
+    if facts.largest_record_bytes > config.max_message_bytes:
+        raise InvalidInputError(
+            f"a record of {facts.largest_record_bytes} bytes is larger than"
+            f" max.message.bytes={config.max_message_bytes}"
+        )
+    if config.log_append_time:
+        return
+    ahead_ms = facts.max_timestamp_ms - now_ms
+    behind_ms = now_ms - facts.min_timestamp_ms
+    if ahead_ms > config.message_timestamp_after_max_ms:
+        raise InvalidInputError(
+            f"a timestamp is {ahead_ms} ms ahead of the clock ({now_ms}), more than"
+            f" message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
+        )
+    if behind_ms > config.message_timestamp_before_max_ms:
+        raise InvalidInputError(
+            f"a timestamp is {behind_ms} ms behind the clock ({now_ms}), more than"
+            f" message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
+        )
+
+
+def result_of(commit_version: int, add: Append | None) -> AppendResult:
+    """The offsets that an append's commit gave."""
+    offsets: dict[int, tuple[int, int]] = {}
+    for p, chunk in add.chunks if add else ():
+        base = offsets.get(p, (chunk.base, 0))[0]
+        offsets[p] = (base, chunk.next)
+    return AppendResult(commit_version, offsets)
+
+
+def _check_floor(obj: DataObject, head: Head, url: str) -> None:
+    if obj.stamp < head.orphan_floor:
+        raise CommitConflictError(
+            f"an object of this append began at version {obj.stamp} of {url}, below the sweep's"
+            f" floor {head.orphan_floor}: it took too long and may be gone; append again"
+        )
+
+
+def _bind(
+    objects: Sequence[DataObject], head: Head, version: int, append_time_ms: int
+) -> list[tuple[int, Chunk]]:
+    ends = list(head.partitions.end)
+    bound = []
+    for obj in objects:
+        ref = ObjectRef(
+            *(obj.path, obj.size_bytes, obj.footer_bytes, obj.checksum),
+            *(obj.rows, obj.stamp, obj.dense),
+        )
+        first_row = 0
+        for stats in obj.chunks:
+            p, base = stats.partition, ends[stats.partition]
+            ends[p] = base + stats.rows
+            stamped = append_time_ms != NONE
+            chunk = Chunk(
+                object=ref,
+                first_row=first_row,
+                rows=stats.rows,
+                base=base,
+                next=ends[p],
+                size_bytes=stats.size_bytes,
+                first_timestamp_ms=append_time_ms if stamped else stats.first_timestamp_ms,
+                max_timestamp_ms=append_time_ms if stamped else stats.max_timestamp_ms,
+                tombstones=stats.tombstones,
+                version=version,
+                append_time_ms=append_time_ms,
+            )
+            bound.append((p, chunk))
+            first_row += stats.rows
+    return bound
+
+
+def _entry(writer: Writer | None) -> WriterEntry | None:
+    if writer is None:
+        return None
+    return WriterEntry(
+        writer.writer_id, writer.kind, writer.query_id, writer.sequence, writer.content
+    )

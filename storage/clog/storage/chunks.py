@@ -1,0 +1,109 @@
+"""Chunks and the objects they lie in: the atoms of a manifest, and their JSON columns (FORMAT.md §3.3, §4).
+
+A *chunk* is a run of rows of one data object, bound to the offsets ``[base, next)`` of one partition. Its *identity* is
+(object, first row): the same rows keep it, whatever is trimmed off or stamped on them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clog.storage.errors import CorruptionError
+from clog.storage.object_ref import ObjectRef
+from clog.storage.paths import check_inside
+
+NONE = -1
+"""Stands for "none" in a column of numbers that are never negative. Part of the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRows:
+    """A dead-row bitmap (FORMAT.md §5.4): ``rows`` of the chunk's rows are dead."""
+
+    path: str
+    size_bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows ``[first_row, first_row + rows)`` of ``object``, covering offsets ``[base, next)``.
+
+    ``size_bytes`` is the sum of record sizes; ``version`` the newest commit the rows came in by; ``append_time_ms`` their
+    timestamp under LogAppendTime. ``horizon_min``/``horizon_max`` bound the delete horizons of tombstones in it;
+    ``horizon`` is the one of tombstones below ``up_to`` that carry none of their own (S23).
+    """
+
+    object: ObjectRef
+    first_row: int
+    rows: int
+    base: int
+    next: int
+    size_bytes: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    tombstones: int
+    version: int
+    append_time_ms: int = NONE
+    horizon_min: int = NONE
+    horizon_max: int = NONE
+    horizon: int = NONE
+    up_to: int = NONE
+    dead: DeadRows | None = None
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        return (self.object.path, self.first_row)
+
+
+def object_json(ref: ObjectRef) -> dict[str, Any]:
+    """An object's own fields; `chunk columns` are added beside them."""
+    return {
+        "path": ref.path,
+        "bytes": ref.size_bytes,
+        "footer": ref.footer_bytes,
+        "xxh3_128": ref.checksum,
+        "rows": ref.rows,
+        "stamp": ref.stamp,
+        "dense": ref.dense,
+    }
+
+
+def object_from_json(value: dict[str, Any], *, where: str) -> ObjectRef:
+    return ObjectRef(
+        path=check_inside(value["path"], where=where),
+        size_bytes=whole(value["bytes"]),
+        footer_bytes=whole(value["footer"]),
+        checksum=str(value["xxh3_128"]),
+        rows=whole(value["rows"]),
+        stamp=whole(value["stamp"]),
+        dense=bool(value["dense"]),
+    )
+
+
+def whole(value: object) -> int:
+    """The value, which must be an integer: JSON has floats and booleans, the format has not."""
+    if type(value) is not int:
+        raise TypeError(f"expected an integer, found {value!r}")
+    return value
+
+
+def columns_of(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Rows as columns; the names give the order of each row."""
+    transposed = list(zip(*rows, strict=True))
+    if not transposed:
+        return {name: [] for name in names}
+    return {name: list(column) for name, column in zip(names, transposed, strict=True)}
+
+
+def rows_of(columns: dict[str, Any], names: Sequence[str]) -> Iterable[tuple[Any, ...]]:
+    """Columns as rows.
+
+    Raises:
+        CorruptionError: columns of different lengths.
+    """
+    lists = [columns[name] for name in names]
+    if len({len(column) for column in lists}) > 1:
+        lengths = {name: len(columns[name]) for name in names}
+        raise CorruptionError(f"columns of different lengths: {lengths}")
+    return zip(*lists, strict=True)

@@ -1,0 +1,70 @@
+"""Creating a log: version 0, created if absent like any other (COMMIT.md)."""
+
+from collections.abc import Mapping
+
+from clog.storage import paths
+from clog.storage.clock import Clock
+from clog.storage.commits import Commit, EditRecord, encode_commit, read_commit
+from clog.storage.config import LogConfig, parse_overrides
+from clog.storage.edits import Edit, LogInfo, edit_to_json
+from clog.storage.errors import (
+    AlreadyExistsError,
+    CommitStateUnknownError,
+    NotFoundError,
+    StoreUnavailableError,
+)
+from clog.storage.head import first_head
+from clog.storage.ids import Ids
+from clog.storage.store.base import ObjectExistsError, Store
+from clog.storage.timeline import find_newest
+
+
+def create_log(
+    store: Store, *, partitions: int, config: Mapping[str, object], clock: Clock, ids: Ids
+) -> None:
+    """Writes version 0.
+
+    Raises:
+        AlreadyExistsError: there is a log, or somebody made one at the same time.
+        InvalidInputError: a config that is unknown or out of range.
+    """
+    overrides = parse_overrides(config)
+    settings = LogConfig.from_overrides(overrides)
+    # Version 0 may have been deleted with its block: only the search tells whether there is a log.
+    try:
+        find_newest(store)
+    except NotFoundError:
+        pass
+    else:
+        raise _exists(store)
+    now_ms = clock.now_ms()
+    info = LogInfo(
+        log_id=ids.new_id(),
+        created_ms=now_ms,
+        partitions=partitions,
+        partitioner=settings.partitioner,
+        seed=f"{ids.seed():016x}",
+    )
+    edit = Edit(create=info, config=overrides)
+    record = EditRecord(0, ids.new_id(), now_ms, "create", {"edit": edit_to_json(edit)})
+    commit = Commit(record, None, (), first_head(edit))
+    try:
+        store.create(paths.commit_path(0), encode_commit(commit))
+    except (ObjectExistsError, StoreUnavailableError) as e:
+        _read_back(store, commit, e)
+
+
+def _read_back(store: Store, ours: Commit, cause: Exception) -> None:
+    """Whether version 0 is ours after all (COMMIT.md step 4)."""
+    try:
+        found = read_commit(store, 0)
+    except (FileNotFoundError, StoreUnavailableError) as e:
+        raise CommitStateUnknownError(
+            f"whether the log at {store.url} was created is unknown: {cause}; open it to find out"
+        ) from e
+    if found.record.commit_id != ours.record.commit_id:
+        raise _exists(store) from cause
+
+
+def _exists(store: Store) -> AlreadyExistsError:
+    return AlreadyExistsError(f"there is a log at {store.url} already; open it, or use another URL")

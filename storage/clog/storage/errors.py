@@ -1,0 +1,145 @@
+"""Every error that clog raises, grouped by what the handler does next.
+
+::
+
+    ClogError
+    ├── InvalidInputError (ValueError)      fix the call or the config; never retried
+    ├── OptionError (ValueError)            fix a Spark option; the message names the nearest one
+    ├── NotFoundError (LookupError)         there is no log at this URL
+    │   ├── OffsetOutOfRangeError           seek into [start, end)
+    │   └── VersionExpiredError             load again, from a newer version
+    ├── AlreadyExistsError (FileExistsError)  open the log instead, or choose another URL
+    ├── CommitConflictError                 lost the race too often: reload and retry
+    ├── CommitStateUnknownError             the commit may have happened: read back first
+    ├── UnsupportedFilesystemError          no exclusive create: use another, or single_writer=True
+    ├── StoreUnavailableError (OSError)     the filesystem failed: retry later
+    ├── UnsupportedFormatError              written by a newer clog: upgrade
+    └── CorruptionError                     bytes contradict the format: keep the files, no retry
+
+Classes and kinds are API: they are added to, never renamed. Messages are not: they say what
+happened to what, the numbers on both sides and the remedy, never data and never secrets. All
+errors pickle: Spark carries them from its workers to the driver.
+"""
+
+from enum import StrEnum
+from functools import partial
+from typing import Any, ClassVar
+
+
+class ErrorKind(StrEnum):
+    """The stable name of each kind of error, for logs, metrics and handlers in other languages."""
+
+    INVALID_INPUT = "invalid_input"
+    OPTION = "option"
+    NOT_FOUND = "not_found"
+    OFFSET_OUT_OF_RANGE = "offset_out_of_range"
+    VERSION_EXPIRED = "version_expired"
+    ALREADY_EXISTS = "already_exists"
+    COMMIT_CONFLICT = "commit_conflict"
+    COMMIT_STATE_UNKNOWN = "commit_state_unknown"
+    UNSUPPORTED_FILESYSTEM = "unsupported_filesystem"
+    STORE_UNAVAILABLE = "store_unavailable"
+    UNSUPPORTED_FORMAT = "unsupported_format"
+    CORRUPTION = "corruption"
+
+
+class ClogError(Exception):
+    """The root of all errors of clog; never raised itself."""
+
+    kind: ClassVar[ErrorKind]
+
+
+class InvalidInputError(ClogError, ValueError):
+    """The call, the records or the config are wrong; the same call fails again."""
+
+    kind = ErrorKind.INVALID_INPUT
+
+
+class OptionError(ClogError, ValueError):
+    """A Spark option is unknown, misspelled or has a wrong value."""
+
+    kind = ErrorKind.OPTION
+
+
+class NotFoundError(ClogError, LookupError):
+    """What was asked for is not there."""
+
+    kind = ErrorKind.NOT_FOUND
+
+
+class OffsetOutOfRangeError(NotFoundError):
+    """An offset below the log start or above the end of a partition (S36, S38).
+
+    Attributes:
+        partition: the partition.
+        offset: the offset asked for.
+        start: the log start offset, the smallest that can be asked for.
+        end: the high watermark; ``[start, end)`` can be read, ``end`` is a valid position.
+    """
+
+    kind = ErrorKind.OFFSET_OUT_OF_RANGE
+
+    def __init__(self, message: str, *, partition: int, offset: int, start: int, end: int) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.offset = offset
+        self.start = start
+        self.end = end
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild = partial(
+            type(self),
+            partition=self.partition,
+            offset=self.offset,
+            start=self.start,
+            end=self.end,
+        )
+        return rebuild, self.args, self.__dict__
+
+
+class VersionExpiredError(NotFoundError):
+    """The version's objects may be gone already (S27): load again, from a newer version."""
+
+    kind = ErrorKind.VERSION_EXPIRED
+
+
+class AlreadyExistsError(ClogError, FileExistsError):
+    """There is a log at this URL already."""
+
+    kind = ErrorKind.ALREADY_EXISTS
+
+
+class CommitConflictError(ClogError):
+    """Other commits came first more often than the loop retries; nothing was committed."""
+
+    kind = ErrorKind.COMMIT_CONFLICT
+
+
+class CommitStateUnknownError(ClogError):
+    """The commit may or may not have happened; a blind retry could commit twice."""
+
+    kind = ErrorKind.COMMIT_STATE_UNKNOWN
+
+
+class UnsupportedFilesystemError(ClogError):
+    """The filesystem promises no exclusive create: two writers could overwrite each other."""
+
+    kind = ErrorKind.UNSUPPORTED_FILESYSTEM
+
+
+class StoreUnavailableError(ClogError, OSError):
+    """The filesystem failed or did not answer; where it was a create, the outcome is unknown."""
+
+    kind = ErrorKind.STORE_UNAVAILABLE
+
+
+class UnsupportedFormatError(ClogError):
+    """The log needs a feature that this release does not know."""
+
+    kind = ErrorKind.UNSUPPORTED_FORMAT
+
+
+class CorruptionError(ClogError):
+    """Bytes contradict the format or their checksum; nothing was deleted."""
+
+    kind = ErrorKind.CORRUPTION

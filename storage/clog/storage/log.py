@@ -1,0 +1,378 @@
+"""`Log`: one log, opened. Orchestration only: each rule is in the module that names it.
+
+A handle follows the log: a call that answers about its state first looks for newer versions, which costs one GET when there is none.
+Several threads may share it; it cannot be pickled (give the URL instead).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from clog.storage import administration, offsets
+from clog.storage.append import (
+    AppendRequest,
+    AppendResult,
+    Duplicate,
+    Writer,
+    check_facts,
+    check_writer,
+    result_of,
+)
+from clog.storage.clock import Clock, SystemClock
+from clog.storage.commit import Answer
+from clog.storage.commits import edit_of, read_commit
+from clog.storage.config import LogConfig
+from clog.storage.content_hash import ContentHash
+from clog.storage.create import create_log
+from clog.storage.data_object import DataObject, record_sizes
+from clog.storage.describe import SegmentInfo, describe, segment_infos
+from clog.storage.edits import WriterEntry
+from clog.storage.errors import InvalidInputError
+from clog.storage.handle import Handle
+from clog.storage.ids import Ids, SystemIds
+from clog.storage.manifest import Manifest
+from clog.storage.object_writer import ObjectWriter
+from clog.storage.partitioner import partitions_for
+from clog.storage.reader import READ_SCHEMA, plan_range, read_pieces
+from clog.storage.records import Appendable, to_records
+from clog.storage.store import open_store
+from clog.storage.store.base import Store
+from clog.storage.table import Table
+
+PARTITIONS_MAX = 4096
+"""Tested limit: heads and commits hold columns over the partitions."""
+
+
+class Log:
+    """A keyed changelog under one root.
+
+    Make one with `create` or `open`; see `storage/README.md` for an example.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    @classmethod
+    def create(
+        cls,
+        url: str | Store,
+        partitions: int = 4,
+        config: Mapping[str, object] | None = None,
+        storage_options: Mapping[str, object] | None = None,
+        clock: Clock | None = None,
+        *,
+        ids: Ids | None = None,
+        single_writer: bool = False,
+    ) -> Self:
+        """Creates a log and opens it.
+
+        Args:
+            url: any fsspec URL or local path; or a store.
+            partitions: 1 to 4096, for good.
+            config: Kafka's topic configs (S42, S43) and clog's own; ``cleanup.policy`` is ``compact`` unless given.
+
+        Raises:
+            AlreadyExistsError: there is a log.
+            InvalidInputError: a config that is unknown or out of range, a number of partitions that is.
+            UnsupportedFilesystemError: the filesystem cannot create exclusively.
+        """
+        if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidInputError(
+                f"partitions={partitions!r} is out of range; allowed: 1 to {PARTITIONS_MAX}"
+            )
+        store = _store(url, storage_options, single_writer=single_writer)
+        clock, ids = clock or SystemClock(), ids or SystemIds()
+        create_log(store, partitions=partitions, config=config or {}, clock=clock, ids=ids)
+        return cls(Handle(store, clock=clock, ids=ids))
+
+    @classmethod
+    def open(
+        cls,
+        url: str | Store,
+        storage_options: Mapping[str, object] | None = None,
+        clock: Clock | None = None,
+        *,
+        ids: Ids | None = None,
+        single_writer: bool = False,
+    ) -> Self:
+        """Opens a log; at most 5 requests.
+
+        Raises:
+            NotFoundError: there is none under this URL.
+            UnsupportedFormatError: it was written by a newer clog.
+        """
+        store = _store(url, storage_options, single_writer=single_writer)
+        return cls(Handle(store, clock=clock or SystemClock(), ids=ids or SystemIds()))
+
+    def __repr__(self) -> str:
+        return f"Log({self.url!r}, version={self._handle.tip.version})"
+
+    @property
+    def url(self) -> str:
+        """The root, without secrets."""
+        return self._handle.store.url
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self._handle.refresh().version
+
+    @property
+    def partitions(self) -> int:
+        return self._handle.tip.head.log.partitions
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The configuration in force, by Kafka's names: what was set, and defaults (S42)."""
+        return LogConfig.from_overrides(self._handle.refresh().head.config).as_dict()
+
+    @property
+    def handle(self) -> Handle:
+        """What maintenance and connectors build on; not for users."""
+        return self._handle
+
+    def append(
+        self,
+        data: Appendable,
+        partition: int | Sequence[int] | np.ndarray[Any, Any] | None = None,
+        producer: tuple[str, int] | None = None,
+    ) -> AppendResult:
+        """Appends records to all partitions they belong to, in one atomic commit; their order stays (S44).
+
+        Args:
+            data: what `records.to_records` accepts.
+            partition: one for all, or one for each record; None: by the hash of the key.
+            producer: (id, sequence): the same sequence again is answered with the first result and commits nothing.
+
+        Raises:
+            InvalidInputError: a record without key in a compacted log (S5), one too large (S6), a timestamp out of bounds (S9), a partition that does not exist,
+                a producer's sequence that went back or came with other records. Nothing is committed.
+            CommitStateUnknownError: the commit may have happened.
+        """
+        handle = self._handle
+        records, stamped = to_records(data, now_us=handle.clock.now_us())
+        if records.num_rows == 0:
+            return AppendResult(handle.tip.version)
+        parts = self._partitions_of(records, partition)
+        writer = None if producer is None else _producer(producer, records, partition, stamped)
+        head = handle.tip.head
+        if writer is not None:
+            try:
+                check_writer(handle.store, head, writer)
+            except Answer as answer:
+                return self._first_result(answer.value)
+        self._check_records(records, LogConfig.from_overrides(head.config))
+        objects = self.object_writer()
+        objects.add(records, parts)
+        return self.append_objects(objects.finish(), writer)
+
+    def object_writer(self, *, stamp: int | None = None) -> ObjectWriter:
+        """A writer of fresh objects, for tasks that hand what it made to `append_objects` (COMMIT.md step 1)."""
+        tip = self._handle.tip
+        config = LogConfig.from_overrides(tip.head.config)
+        return ObjectWriter(
+            self._handle.store,
+            stamp=tip.version if stamp is None else stamp,
+            new_id=self._handle.ids.new_id,
+            partitions=self.partitions,
+            compression=config.compression_type,
+            object_bytes=config.object_bytes,
+        )
+
+    def append_objects(
+        self, objects: Sequence[DataObject], writer: Writer | None = None
+    ) -> AppendResult:
+        """Commits objects that tasks wrote, in this order; with ``writer``, once.
+
+        Raises:
+            as `append`; CommitConflictError: the objects are older than the sweep's floor.
+        """
+        handle = self._handle
+        request = AppendRequest(handle.store, objects, writer, handle.ids.uniform)
+        try:
+            commit = handle.commit(request.prepare, operation="append")
+        except Answer as answer:
+            return self._first_result(answer.value)
+        return result_of(commit.version, edit_of(handle.store, commit.record).add)
+
+    def read(
+        self,
+        partition: int | None = None,
+        start: int | Mapping[int, int] | None = None,
+        end: int | Mapping[int, int] | None = None,
+        isolation: str = "read_uncommitted",
+    ) -> Iterator[pa.RecordBatch]:
+        """Records with ``start <= offset < end``, partition by partition, as batches of `READ_SCHEMA`.
+
+        Args:
+            start: an offset, or one by partition; None: the log start. In a gap: the next record there is (S1).
+            end: likewise; None: the end at the time of the call.
+            isolation: ``read_uncommitted`` or ``read_committed`` (S40).
+
+        Raises:
+            OffsetOutOfRangeError: a start below the log start or beyond the end (S38).
+            InvalidInputError: a partition that does not exist.
+        """
+        if isolation not in ("read_uncommitted", "read_committed"):
+            raise InvalidInputError(
+                f"isolation={isolation!r}; allowed: read_uncommitted, read_committed"
+            )
+        tip = self._handle.refresh()
+        ranges = offsets.ranges(tip.head, partition, start, end, url=self.url)
+        return self._read(ranges)
+
+    def table(self, partition: int | None = None, at: int | None = None) -> Table:
+        """The latest value of each key at a version (None: the newest); tombstoned keys are absent.
+
+        Raises:
+            VersionExpiredError: the version is below the oldest readable one, or beyond the newest.
+        """
+        tip = self._handle.refresh()
+        manifest = self._handle.manifest_at(tip.version if at is None else at)
+        parts = offsets.partitions_named(tip.head, partition, url=self.url)
+        return Table(self._handle.store, manifest, parts)
+
+    def start_offsets(self) -> dict[int, int]:
+        """First readable offset of each partition (the low watermark)."""
+        return dict(enumerate(self._handle.refresh().head.partitions.start))
+
+    def end_offsets(self) -> dict[int, int]:
+        """The offset that the next record gets (the high watermark), by partition."""
+        return dict(enumerate(self._handle.refresh().head.partitions.end))
+
+    def offsets_for_times(self, ts_ms: int | Mapping[int, int]) -> dict[int, int | None]:
+        """Offset of the first record, in offset order, whose timestamp is at or after the time; None where no record is that late (S39)."""
+        tip = self._handle.refresh()
+        times = offsets.by_partition(tip.head, ts_ms, "timestamp", url=self.url)
+        return offsets.for_times(self._handle.store, self._handle.manifest(), times)
+
+    def delete_records(self, before: Mapping[int, int]) -> dict[int, int]:
+        """Raises log start offsets: records below are gone for every read planned from now on (S36).
+
+        Args:
+            before: by partition the first offset to keep; -1: the end offset at the start of the call.
+
+        Returns:
+            The low watermark of each partition named.
+
+        Raises:
+            OffsetOutOfRangeError: below -1 or beyond the end; nothing changes for any partition.
+        """
+        self._handle.refresh()
+        return administration.delete_records(self._handle, before)
+
+    def alter(self, config: Mapping[str, object]) -> dict[str, str]:
+        """Changes configs; a value of None takes one back to its default. Returns the configuration in force (S42, S43).
+
+        Raises:
+            InvalidInputError: a name that is unknown, a value out of range, two that contradict each other; nothing changes.
+        """
+        self._handle.refresh()
+        return administration.alter(self._handle, config)
+
+    def roll(self, partition: int | None = None) -> list[int]:
+        """Seals the active segments now, empty ones excepted. Returns the partitions in which it did."""
+        tip = self._handle.refresh()
+        parts = offsets.partitions_named(tip.head, partition, url=self.url)
+        return administration.roll(self._handle, parts, operation="roll")
+
+    def segments(self, partition: int) -> list[SegmentInfo]:
+        """The segments of a partition in offset order, the active one last."""
+        tip = self._handle.refresh()
+        (p,) = offsets.partitions_named(tip.head, partition, url=self.url)
+        return segment_infos(self._handle.manifest(), p)
+
+    def describe(self) -> dict[str, Any]:
+        """All there is to say about the log, fit for JSON."""
+        self._handle.refresh()
+        return describe(self._handle.manifest(), url=self.url, now_ms=self._handle.clock.now_ms())
+
+    def _read(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[pa.RecordBatch]:
+        handle = self._handle
+        for p, (start, end) in ranges.items():
+            at = start
+            while True:
+                manifest: Manifest = handle.manifest()
+                try:
+                    for batch in read_pieces(handle.store, plan_range(manifest, p, at, end)):
+                        yield batch
+                        at = batch.column("offset")[-1].as_py() + 1
+                    break
+                except FileNotFoundError:
+                    # Swept: offsets are stable, so the rest is planned anew, from the newest version.
+                    if handle.refresh().version == manifest.version:
+                        raise
+                    offsets.check_start(handle.tip.head, p, at, url=self.url)
+
+    def _partitions_of(
+        self, records: pa.Table, partition: int | Sequence[int] | np.ndarray[Any, Any] | None
+    ) -> np.ndarray[Any, Any]:
+        head = self._handle.tip.head
+        if partition is None:
+            keys = records.column("key").combine_chunks()
+            start = sum(head.partitions.end) % self.partitions
+            return partitions_for(
+                keys, partitions=self.partitions, algorithm=head.log.partitioner, start=start
+            )
+        given = np.broadcast_to(np.asarray(partition), (records.num_rows,))
+        if given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= self.partitions:
+            raise InvalidInputError(
+                f"partition {partition!r} does not exist in {self.url};"
+                f" it has partitions 0 to {self.partitions - 1}"
+            )
+        return given.astype(np.int32)
+
+    def _check_records(self, records: pa.Table, config: LogConfig) -> None:
+        """Refuses early, and names the record (S5, S6): the commit would say the same of the whole."""
+        if config.compact and (nulls := records.column("key").null_count):
+            first = int(np.argmax(records.column("key").is_null().to_numpy()))
+            raise InvalidInputError(
+                f"{nulls} of {records.num_rows} records have no key, the first is record {first};"
+                f" a log with cleanup.policy={config.as_dict()['cleanup.policy']} needs one in every"
+                " record; nothing was appended"
+            )
+        sizes = record_sizes(records)
+        if (over := np.flatnonzero(sizes > config.max_message_bytes)).size:
+            raise InvalidInputError(
+                f"{over.size} of {records.num_rows} records are larger than"
+                f" max.message.bytes={config.max_message_bytes}, the first is record"
+                f" {int(over[0])} with {int(sizes[over[0]])} bytes; nothing was appended"
+            )
+
+    def _first_result(self, duplicate: object) -> AppendResult:
+        assert isinstance(duplicate, Duplicate)
+        entry: WriterEntry = duplicate.entry
+        store = self._handle.store
+        try:
+            first = result_of(entry.version, edit_of(store, read_commit(store, entry.version).record).add)
+        except FileNotFoundError:
+            first = AppendResult(entry.version)
+        return AppendResult(first.version, first.offsets, duplicate=True)
+
+
+def _store(
+    url: str | Store, storage_options: Mapping[str, object] | None, *, single_writer: bool
+) -> Store:
+    if isinstance(url, str):
+        return open_store(url, storage_options, single_writer=single_writer)
+    return url
+
+
+def _producer(
+    producer: tuple[str, int], records: pa.Table, partition: object, stamped: bool
+) -> Writer:
+    try:
+        writer_id, sequence = producer
+    except (TypeError, ValueError):
+        writer_id, sequence = None, None
+    if not isinstance(writer_id, str) or not writer_id or type(sequence) is not int or sequence < 0:
+        raise InvalidInputError(
+            f"producer={producer!r} is not (id, sequence): a text that is not empty, an integer >= 0"
+        )
+    content = ContentHash()
+    for batch in records.to_batches():
+        content.update(batch if stamped else batch.drop_columns(["timestamp"]))
+    return Writer(writer_id, "producer", sequence, content=content.hexdigest())

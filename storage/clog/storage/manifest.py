@@ -1,0 +1,264 @@
+"""The manifest: the segments of every partition at one version, and how an edit changes them (FORMAT.md §3.2).
+
+A manifest is a value: `apply` returns the next one and shares what did not change. Segments that a snapshot keeps in pages
+may be left there (`Manifest.pages`): an append needs none of them, and an edit of a paged range is refused until
+`snapshots.unpage` has brought it in.
+
+Not here: which edits are wise (cleaner), how they are committed (`commit`), where manifests come from (`timeline`, `snapshots`).
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from clog.storage.chunks import NONE, Chunk
+from clog.storage.edits import Append, ChunkHorizon, Edit, Replacement, Uncleanable
+from clog.storage.errors import CorruptionError
+from clog.storage.head import Head, advance, first_head
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Offsets ``[base, next)`` of one partition; ``created_ms`` is the time of its first commit, -1 while it is empty."""
+
+    base: int
+    next: int
+    created_ms: int
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(c.rows - (c.dead.rows if c.dead else 0) for c in self.chunks)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(c.size_bytes for c in self.chunks)
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """Largest timestamp of its records; its commit time where it has none (S11)."""
+        return max((c.max_timestamp_ms for c in self.chunks), default=self.created_ms)
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        return self.chunks[0].first_timestamp_ms if self.chunks else self.created_ms
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPage:
+    """Sealed segments kept in a page; ``ranges`` are the offsets it answers for, by partition."""
+
+    path: str
+    size_bytes: int
+    ranges: Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An object that lost a chunk by ``version`` (FORMAT.md §6)."""
+
+    path: str
+    size_bytes: int
+    version: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """State of a log at ``version``. ``segments[p]`` are in offset order, the last one active."""
+
+    version: int
+    commit_id: str
+    time_ms: int
+    head: Head
+    segments: tuple[tuple[Segment, ...], ...]
+    first_dirty: tuple[int, ...]
+    released: tuple[Released, ...] = ()
+    tombstones_removed: tuple[tuple[int, int, int], ...] = ()
+    uncleanable: Mapping[int, Uncleanable] = field(default_factory=dict)
+    pages: tuple[SegmentPage, ...] = ()
+
+    def chunks(self) -> Iterator[tuple[int, Chunk]]:
+        """Every (partition, chunk) that is not in a page."""
+        for p, segments in enumerate(self.segments):
+            for segment in segments:
+                for chunk in segment.chunks:
+                    yield p, chunk
+
+    def paged_below(self, partition: int) -> int:
+        """Offset below which segments of the partition are in pages; -1 where none is."""
+        ends = [r[partition][1] for page in self.pages if partition in (r := page.ranges)]
+        return max(ends, default=NONE)
+
+
+def first_manifest(edit: Edit, *, commit_id: str, time_ms: int) -> Manifest:
+    """Version 0."""
+    head = first_head(edit)
+    empty = (Segment(0, 0, NONE, ()),)
+    count = head.log.partitions
+    return Manifest(0, commit_id, time_ms, head, (empty,) * count, (0,) * count)
+
+
+def apply(
+    manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int
+) -> Manifest:
+    """Version N+1 from N.
+
+    Raises:
+        CorruptionError: the edit contradicts the manifest: sources that are not there, ranges that do not tile.
+    """
+    version = manifest.version + 1
+    work = _Work(manifest, version, time_ms)
+    for p, offset in edit.start.items():
+        work.first_dirty[p] = max(work.first_dirty[p], offset)
+    for p, base in edit.drop.items():
+        work.drop(p, base)
+    for p, _ in edit.seal:
+        end = manifest.head.partitions.end[p]
+        work.roll(p, end)
+    for r in edit.replace:
+        work.replace(r)
+    for h in edit.horizons:
+        work.horizon(h)
+    for p, offset in edit.first_dirty.items():
+        work.first_dirty[p] = offset
+    if edit.add is not None:
+        work.add(edit.add)
+    released = tuple(r for r in work.released if r.path not in set(edit.forget))
+    uncleanable = {**manifest.uncleanable, **edit.uncleanable}
+    steps = [(p, version, offset) for p, offset in sorted(edit.tombstones_removed.items())]
+    return replace(
+        manifest,
+        version=version,
+        commit_id=commit_id,
+        time_ms=time_ms,
+        head=advance(manifest.head, edit, version=version, time_ms=time_ms),
+        segments=tuple(work.segments),
+        first_dirty=tuple(work.first_dirty),
+        released=released,
+        tombstones_removed=(*manifest.tombstones_removed, *steps),
+        uncleanable={p: mark for p, mark in uncleanable.items() if mark is not None},
+    )
+
+
+class _Work:
+    """The manifest while an edit is applied."""
+
+    def __init__(self, manifest: Manifest, version: int, time_ms: int) -> None:
+        self.manifest = manifest
+        self.version = version
+        self.time_ms = time_ms
+        self.segments = list(manifest.segments)
+        self.first_dirty = list(manifest.first_dirty)
+        self.released = list(manifest.released)
+
+    def drop(self, p: int, base: int) -> None:
+        self._need_unpaged(p, 0)
+        gone = [s for s in self.segments[p][:-1] if s.next <= base]
+        self._release([c for s in gone for c in s.chunks])
+        self.segments[p] = self.segments[p][len(gone) :]
+
+    def roll(self, p: int, base: int) -> None:
+        self.segments[p] = (*self.segments[p], Segment(base, base, NONE, ()))
+
+    def add(self, add: Append) -> None:
+        rolls = {(p, base) for p, base, _ in add.rolls}
+        fresh: dict[int, list[Chunk]] = {}
+        for p, chunk in add.chunks:
+            if (p, chunk.base) in rolls:
+                self._extend(p, fresh.pop(p, []))
+                self.roll(p, chunk.base)
+            fresh.setdefault(p, []).append(chunk)
+        for p, chunks in fresh.items():
+            self._extend(p, chunks)
+
+    def _extend(self, p: int, chunks: list[Chunk]) -> None:
+        if chunks:
+            active = self.segments[p][-1]
+            created_ms = self.time_ms if active.created_ms == NONE else active.created_ms
+            grown = (*active.chunks, *chunks)
+            segment = Segment(active.base, chunks[-1].next, created_ms, grown)
+            self.segments[p] = (*self.segments[p][:-1], segment)
+
+    def replace(self, r: Replacement) -> None:
+        self._need_unpaged(r.partition, r.base)
+        segments = self.segments[r.partition]
+        first = _index_at(segments, r.base)
+        last = _index_at(segments, max(r.base, r.next - 1))
+        touched = segments[first : last + 1]
+        old = [c for s in touched for c in s.chunks]
+        inside = [c for c in old if r.base <= c.base and c.next <= r.next]
+        if tuple(c.identity for c in inside) != r.sources or any(
+            c.base < r.next and c.next > r.base for c in old if c not in inside
+        ):
+            raise CorruptionError(
+                f"partition {r.partition}: a replacement of [{r.base}, {r.next}) names other"
+                f" chunks than the {len(inside)} that are there"
+            )
+        _check_tiling(r, touched)
+        tiles = r.segments or tuple((s.base, s.next, s.created_ms) for s in touched)
+        before = [c for c in old if c.next <= r.base]
+        after = [c for c in old if c.base >= r.next]
+        made = _cut([*before, *r.chunks, *after], tiles, r.partition)
+        self.segments[r.partition] = (*segments[:first], *made, *segments[last + 1 :])
+        kept = {c.object.path for c in r.chunks}
+        self._release([c for c in inside if c.object.path not in kept])
+
+    def horizon(self, h: ChunkHorizon) -> None:
+        segments = list(self.segments[h.partition])
+        for i, segment in enumerate(segments):
+            chunks = [
+                replace(c, horizon=h.horizon_ms, up_to=h.up_to)
+                if c.identity == (h.object_path, h.first_row)
+                else c
+                for c in segment.chunks
+            ]
+            if chunks != list(segment.chunks):
+                segments[i] = replace(segment, chunks=tuple(chunks))
+                self.segments[h.partition] = tuple(segments)
+                return
+        raise CorruptionError(f"partition {h.partition}: a horizon for a chunk that is not there")
+
+    def _release(self, chunks: list[Chunk]) -> None:
+        objects = {c.object.path: c.object.size_bytes for c in chunks}
+        self.released.extend(
+            Released(path, size, self.version, self.time_ms) for path, size in objects.items()
+        )
+
+    def _need_unpaged(self, p: int, base: int) -> None:
+        if base < self.manifest.paged_below(p):
+            raise AssertionError(f"partition {p} is paged at {base}; unpage it first")
+
+
+def _index_at(segments: tuple[Segment, ...], offset: int) -> int:
+    """Index of the segment that covers the offset; the first one for anything below."""
+    return max(0, bisect_right(segments, offset, key=lambda s: s.base) - 1)
+
+
+def _check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
+    if r.segments is None:
+        return
+    ends = [r.base, *(end for _, end, _ in r.segments)]
+    bases = [*(base for base, _, _ in r.segments), r.next]
+    if ends != bases or (touched[0].base, touched[-1].next) != (r.base, r.next):
+        raise CorruptionError(
+            f"partition {r.partition}: segments {r.segments} do not tile [{r.base}, {r.next})"
+        )
+
+
+def _cut(
+    chunks: list[Chunk], tiles: tuple[tuple[int, int, int], ...], partition: int
+) -> list[Segment]:
+    """The chunks, cut into the given segments; a chunk lies in exactly one."""
+    made, at = [], 0
+    for base, end, created_ms in tiles:
+        mine = []
+        while at < len(chunks) and chunks[at].next <= end:
+            if chunks[at].base < base:
+                break
+            mine.append(chunks[at])
+            at += 1
+        made.append(Segment(base, end, created_ms, tuple(mine)))
+    if at != len(chunks):
+        raise CorruptionError(f"partition {partition}: chunks do not fit the segments {tiles}")
+    return made

@@ -1,0 +1,153 @@
+"""Plans and reads of a log: which rows of which objects hold a range of offsets, and the records in them.
+
+A *plan* is plain data at one version: a task reads it without the manifest. Records come in offset order, each once; compaction's gaps cost
+nothing. ``start`` and ``end`` of a piece cut what lies below the low watermark or beyond the planned end, also in rows that are still there (S36).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from clog.storage.chunks import NONE, Chunk, DeadRows
+from clog.storage.data_object import RECORD_SCHEMA
+from clog.storage.errors import CorruptionError
+from clog.storage.manifest import Manifest
+from clog.storage.object_reader import read_ranges
+from clog.storage.object_ref import ObjectRef
+from clog.storage.store.base import Store
+
+READ_SCHEMA = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        RECORD_SCHEMA.field("headers"),
+    ]
+)
+COLUMNS = tuple(READ_SCHEMA.names)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPiece:
+    """Rows of one object that hold records of one partition; only offsets in ``[start, end)`` are delivered.
+
+    ``base`` is the offset of ``first_row`` where the object is dense.
+    """
+
+    partition: int
+    object: ObjectRef
+    first_row: int
+    rows: int
+    base: int
+    start: int
+    end: int
+    append_time_ms: int = NONE
+    dead: DeadRows | None = None
+
+
+def plan_range(manifest: Manifest, partition: int, start: int, end: int) -> list[ReadPiece]:
+    """The pieces of offsets ``[start, end)`` of a partition, in offset order; the range is cut to what there is."""
+    start = max(start, manifest.head.partitions.start[partition])
+    end = min(end, manifest.head.partitions.end[partition])
+    pieces = []
+    for segment in manifest.segments[partition]:
+        if segment.next <= start or segment.base >= end:
+            continue
+        for chunk in segment.chunks:
+            if chunk.next > start and chunk.base < end:
+                pieces.append(piece_of(partition, chunk, start, end))
+    return pieces
+
+
+def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
+    """The part of a chunk that holds ``[start, end)``."""
+    first_row, rows, base = chunk.first_row, chunk.rows, chunk.base
+    if chunk.object.dense and chunk.dead is None:
+        skip = max(0, start - base)
+        rows = max(0, min(rows, end - base) - skip)
+        first_row, base = first_row + skip, base + skip
+    return ReadPiece(
+        *(partition, chunk.object, first_row, rows, base),
+        *(max(start, chunk.base), min(end, chunk.next)),
+        *(chunk.append_time_ms, chunk.dead),
+    )
+
+
+def read_pieces(
+    store: Store, pieces: Sequence[ReadPiece], *, columns: Sequence[str] = COLUMNS
+) -> Iterator[pa.RecordBatch]:
+    """Records of the pieces, in their order, as batches of `READ_SCHEMA` (or of these columns of it).
+
+    Neighbouring pieces of one object are read together, with at most 2 requests.
+
+    Raises:
+        FileNotFoundError: an object is gone; what was yielded so far is right.
+        CorruptionError: bytes contradict the manifest.
+    """
+    schema = pa.schema([READ_SCHEMA.field(name) for name in columns])
+    stored = _stored_columns(columns)
+    for run in _runs(pieces):
+        ref = run[0].object
+        wanted = stored if ref.dense else [*stored, "offset"]
+        ranges = [(piece.first_row, piece.rows) for piece in run]
+        at = [0] * len(run)
+        for i, batch in read_ranges(store, ref, ranges, columns=wanted):
+            made = _records(run[i], batch, at[i], schema)
+            at[i] += batch.num_rows
+            if made.num_rows:
+                yield made
+
+
+def _stored_columns(columns: Sequence[str]) -> list[str]:
+    stored = [name for name in columns if name in RECORD_SCHEMA.names]
+    return stored or ["timestamp"]  # Something must say how many rows there are.
+
+
+def _runs(pieces: Sequence[ReadPiece]) -> Iterator[list[ReadPiece]]:
+    run: list[ReadPiece] = []
+    for piece in pieces:
+        if piece.rows == 0:
+            continue
+        if run and (run[0].object != piece.object or run[-1].first_row >= piece.first_row):
+            yield run
+            run = []
+        run.append(piece)
+    if run:
+        yield run
+
+
+def _records(
+    piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    rows = batch.num_rows
+    if piece.object.dense:
+        offsets = np.arange(piece.base + at, piece.base + at + rows, dtype=np.int64)
+    else:
+        offsets = batch.column("offset").to_numpy(zero_copy_only=False)
+        if rows and (offsets[0] < 0 or (np.diff(offsets) <= 0).any()):
+            raise CorruptionError(f"offsets in {piece.object.path} do not rise")
+    made: Mapping[str, Any] = {
+        "partition": lambda: pa.array(np.full(rows, piece.partition, np.int32)),
+        "offset": lambda: pa.array(offsets),
+        "timestamp": lambda: _timestamps(piece, batch),
+    }
+    arrays = [
+        made[name]() if name in made else batch.column(name) for name in schema.names
+    ]
+    out = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if piece.object.dense or rows == 0:
+        return out  # The piece is cut to its rows already.
+    low, high = np.searchsorted(offsets, [piece.start, piece.end])
+    return out.slice(int(low), int(high - low))
+
+
+def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:
+    if piece.append_time_ms == NONE:
+        return batch.column("timestamp")
+    stamp = pa.scalar(piece.append_time_ms * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    return pa.repeat(stamp, batch.num_rows)

@@ -1,0 +1,241 @@
+"""Snapshots and their pages: a manifest as documents, so that opening does not replay the log's life (FORMAT.md §4).
+
+A snapshot holds the active segments and the sealed ones of late; older sealed segments are in immutable *pages*, which the next
+snapshot refers to again instead of repeating them. Pages grow as a binary counter does: a new page swallows the last ones while they are not
+bigger than itself, so each segment is rewritten O(log n) times and n segments are in O(log n) pages.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from clog.storage import documents
+from clog.storage.chunks import (
+    Chunk,
+    DeadRows,
+    columns_of,
+    rows_of,
+    whole,
+)
+from clog.storage.edits import (
+    CHUNK_COLUMNS,
+    chunk_row,
+    uncleanable_from_json,
+    uncleanable_json,
+)
+from clog.storage.errors import CorruptionError
+from clog.storage.head import SnapshotRef, head_from_json, head_to_json
+from clog.storage.manifest import Manifest, Released, Segment, SegmentPage
+from clog.storage.object_ref import ObjectRef
+from clog.storage.paths import check_inside, page_path, snapshot_path
+from clog.storage.store.base import ObjectExistsError, Store
+
+PAGE_CHUNKS_MIN = 256
+"""Sealed segments stay in the snapshot itself until they have so many chunks."""
+
+_OBJECT_COLUMNS = ("path", "bytes", "footer", "xxh3_128", "rows", "stamp", "dense")
+_SEGMENT_COLUMNS = ("p", "base", "next", "created_ms", "chunks")
+_CHUNK_COLUMNS = ("object", *CHUNK_COLUMNS)
+_RELEASED_COLUMNS = ("path", "bytes", "version", "time_ms")
+_STEP_COLUMNS = ("p", "version", "offset")
+
+
+def write_snapshot(store: Store, manifest: Manifest, *, new_id: Callable[[], str]) -> SnapshotRef:
+    """Writes the snapshot of this version, after the page it may need; at most 2 PUTs besides the pages it merges."""
+    manifest = _page_out(store, manifest, new_id=new_id)
+    body = documents.body_json(_snapshot_json(manifest))
+    try:
+        store.create(snapshot_path(manifest.version), documents.encode_json("snapshot", body))
+    except ObjectExistsError:
+        pass  # Another committer snapshotted the same version: it says the same.
+    return SnapshotRef(manifest.version, len(body))
+
+
+def read_snapshot(store: Store, version: int) -> Manifest:
+    """The manifest of a snapshot; pages are left where they are.
+
+    Raises:
+        FileNotFoundError: there is none of this version.
+        CorruptionError: it contradicts the format.
+    """
+    where = snapshot_path(version)
+    body = documents.decode("snapshot", store.get(where), where=f"{where} of {store.url}")
+    try:
+        return _snapshot_from_json(body, where)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
+        raise CorruptionError(f"{where} contradicts the format: {type(e).__name__}: {e}") from e
+
+
+def unpage(store: Store, manifest: Manifest, partitions: Collection[int] | None = None) -> Manifest:
+    """The manifest with the paged segments of these partitions (None: of all) brought in; one GET a page."""
+    wanted = set(range(manifest.head.log.partitions) if partitions is None else partitions)
+    older: dict[int, list[Segment]] = {p: [] for p in wanted}
+    pages = []
+    for page in manifest.pages:
+        hit = wanted & page.ranges.keys()
+        if hit:
+            for p, segments in _read_page(store, page).items():
+                if p in hit:
+                    older[p].extend(segments)
+        ranges = {p: r for p, r in page.ranges.items() if p not in hit}
+        if ranges:
+            pages.append(replace(page, ranges=ranges))
+    segments = [
+        (*older.get(p, ()), *mine) for p, mine in enumerate(manifest.segments)
+    ]
+    return replace(manifest, segments=tuple(segments), pages=tuple(pages))
+
+
+def _page_out(store: Store, manifest: Manifest, *, new_id: Callable[[], str]) -> Manifest:
+    sealed = {p: s[:-1] for p, s in enumerate(manifest.segments) if len(s) > 1}
+    if sum(len(s.chunks) for mine in sealed.values() for s in mine) < PAGE_CHUNKS_MIN:
+        return manifest
+    pages = list(manifest.pages)
+    data = documents.encode("page", _segments_json(_flat(sealed)))
+    while pages and pages[-1].size_bytes <= len(data):
+        merged = pages.pop()
+        for p, older in _read_page(store, merged).items():
+            sealed[p] = (*older, *sealed.get(p, ()))
+        data = documents.encode("page", _segments_json(_flat(sealed)))
+    path = page_path(new_id())
+    store.put(path, data)
+    ranges = {p: (mine[0].base, mine[-1].next) for p, mine in sealed.items()}
+    return replace(
+        manifest,
+        segments=tuple(s[-1:] for s in manifest.segments),
+        pages=(*pages, SegmentPage(path, len(data), ranges)),
+    )
+
+
+def _read_page(store: Store, page: SegmentPage) -> dict[int, tuple[Segment, ...]]:
+    """Segments of the partitions and offsets that the page still answers for."""
+    where = f"{page.path} of {store.url}"
+    body = documents.decode("page", store.get(page.path, 0, page.size_bytes), where=where)
+    try:
+        found = _segments_from_json(body, page.path)
+    except (KeyError, TypeError, ValueError, IndexError) as e:
+        raise CorruptionError(f"{where} contradicts the format: {type(e).__name__}: {e}") from e
+    out = {}
+    for p, (base, end) in page.ranges.items():
+        mine = tuple(s for s in found.get(p, ()) if base <= s.base and s.next <= end)
+        if not mine or (mine[0].base, mine[-1].next) != (base, end):
+            raise CorruptionError(f"{where} does not hold [{base}, {end}) of partition {p}")
+        out[p] = mine
+    return out
+
+
+def _flat(by_partition: dict[int, tuple[Segment, ...]]) -> list[tuple[int, Segment]]:
+    return [(p, s) for p, segments in sorted(by_partition.items()) for s in segments]
+
+
+def _segments_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
+    index: dict[ObjectRef, int] = {}
+    rows, dead = [], []
+    for _, segment in pairs:
+        for chunk in segment.chunks:
+            if chunk.dead is not None:
+                dead.append([len(rows), chunk.dead.path, chunk.dead.size_bytes, chunk.dead.rows])
+            rows.append((index.setdefault(chunk.object, len(index)), *chunk_row(chunk)))
+    objects = [
+        (o.path, o.size_bytes, o.footer_bytes, o.checksum, o.rows, o.stamp, o.dense) for o in index
+    ]
+    segments = [(p, s.base, s.next, s.created_ms, len(s.chunks)) for p, s in pairs]
+    return {
+        "objects": columns_of(objects, _OBJECT_COLUMNS),
+        "segments": columns_of(segments, _SEGMENT_COLUMNS),
+        "chunks": columns_of(rows, _CHUNK_COLUMNS),
+        "dead": dead,
+    }
+
+
+def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Segment]]:
+    objects = [
+        ObjectRef(
+            check_inside(path, where=where),
+            *(whole(size), whole(footer), str(checksum), whole(rows), whole(stamp), bool(dense)),
+        )
+        for path, size, footer, checksum, rows, stamp, dense in rows_of(
+            value["objects"], _OBJECT_COLUMNS
+        )
+    ]
+    dead = {
+        whole(i): DeadRows(check_inside(path, where=where), whole(size), whole(rows))
+        for i, path, size, rows in value["dead"]
+    }
+    chunks = [
+        Chunk(objects[whole(row[0])], *map(whole, row[1:]), dead=dead.get(i))
+        for i, row in enumerate(rows_of(value["chunks"], _CHUNK_COLUMNS))
+    ]
+    out: dict[int, list[Segment]] = {}
+    at = 0
+    for row in rows_of(value["segments"], _SEGMENT_COLUMNS):
+        p, base, end, created_ms, count = map(whole, row)
+        mine = tuple(chunks[at : at + count])
+        out.setdefault(p, []).append(Segment(base, end, created_ms, mine))
+        at += count
+    if at != len(chunks):
+        raise CorruptionError(f"{where} has {len(chunks)} chunks, its segments count {at}")
+    return out
+
+
+def _snapshot_json(manifest: Manifest) -> dict[str, Any]:
+    pairs = _flat(dict(enumerate(manifest.segments)))
+    released = [(r.path, r.size_bytes, r.version, r.time_ms) for r in manifest.released]
+    return {
+        "version": manifest.version,
+        "id": manifest.commit_id,
+        "time_ms": manifest.time_ms,
+        "head": head_to_json(manifest.head),
+        "manifest": {
+            "first_dirty": list(manifest.first_dirty),
+            **_segments_json(pairs),
+            "pages": [
+                {
+                    "path": page.path,
+                    "bytes": page.size_bytes,
+                    "ranges": {str(p): list(r) for p, r in page.ranges.items()},
+                }
+                for page in manifest.pages
+            ],
+            "released": columns_of(released, _RELEASED_COLUMNS),
+            "tombstones_removed": columns_of(manifest.tombstones_removed, _STEP_COLUMNS),
+            "uncleanable": {str(p): uncleanable_json(u) for p, u in manifest.uncleanable.items()},
+        },
+    }
+
+
+def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
+    value = body["manifest"]
+    head = head_from_json(body["head"], where=where)
+    segments = _segments_from_json(value, where)
+    partitions = range(head.log.partitions)
+    if set(segments) != set(partitions) or len(value["first_dirty"]) != len(partitions):
+        raise CorruptionError(f"{where} does not hold the {len(partitions)} partitions of the log")
+    marks = {int(p): uncleanable_from_json(u) for p, u in value["uncleanable"].items()}
+    return Manifest(
+        version=whole(body["version"]),
+        commit_id=str(body["id"]),
+        time_ms=whole(body["time_ms"]),
+        head=head,
+        segments=tuple(tuple(segments[p]) for p in partitions),
+        first_dirty=tuple(whole(offset) for offset in value["first_dirty"]),
+        released=tuple(_released(value["released"], where)),
+        tombstones_removed=tuple(
+            (whole(p), whole(version), whole(offset))
+            for p, version, offset in rows_of(value["tombstones_removed"], _STEP_COLUMNS)
+        ),
+        uncleanable={p: mark for p, mark in marks.items() if mark is not None},
+        pages=tuple(
+            SegmentPage(
+                check_inside(page["path"], where=where),
+                whole(page["bytes"]),
+                {int(p): (whole(base), whole(end)) for p, (base, end) in page["ranges"].items()},
+            )
+            for page in value["pages"]
+        ),
+    )
+
+
+def _released(columns: dict[str, Any], where: str) -> Iterable[Released]:
+    for path, size, version, time_ms in rows_of(columns, _RELEASED_COLUMNS):
+        yield Released(check_inside(path, where=where), whole(size), whole(version), whole(time_ms))

@@ -1,0 +1,161 @@
+"""The table view: the latest value of each key at one version, whatever the cleaner has or has not done.
+
+The part below the first dirty offset has each key once, so:
+
+1. Map the dirty part: key hash -> last offset, reading only its keys.
+2. Clean part: a record stays when the map does not know its key. Dirty part: when it is the one the map names.
+3. Tombstones go, and so do records without a key.
+
+Where the dirty part has more keys than the map's budget, this runs several times, each for a share of the hashes: exact, in bounded
+memory, at the price of reading the keys again. Records come in offset order within a share.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.storage.errors import VersionExpiredError
+from clog.storage.key_hash import hash_keys
+from clog.storage.manifest import Manifest
+from clog.storage.offset_map import OffsetMap
+from clog.storage.reader import COLUMNS, READ_SCHEMA, ReadPiece, plan_range, read_pieces
+from clog.storage.store.base import Store
+
+MAP_BYTES = 128 << 20
+"""Default budget of the map, as `log.cleaner.dedupe.buffer.size`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What one partition's view is made of: plain data, read without the manifest.
+
+    ``seed`` is the log's own, so that keys which collide cannot be prepared (S19).
+    """
+
+    partition: int
+    version: int
+    seed: int
+    clean: tuple[ReadPiece, ...]
+    dirty: tuple[ReadPiece, ...]
+
+
+def plan_table(manifest: Manifest, partition: int) -> TablePlan:
+    start = manifest.head.partitions.start[partition]
+    end = manifest.head.partitions.end[partition]
+    dirty = min(max(manifest.first_dirty[partition], start), end)
+    return TablePlan(
+        partition,
+        manifest.version,
+        int(manifest.head.log.seed, 16),
+        tuple(plan_range(manifest, partition, start, dirty)),
+        tuple(plan_range(manifest, partition, dirty, end)),
+    )
+
+
+def table_batches(
+    store: Store, plan: TablePlan, *, columns: Sequence[str] = COLUMNS, map_bytes: int = MAP_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The view of one partition, as batches of these columns of `READ_SCHEMA`.
+
+    Raises:
+        VersionExpiredError: an object of this version was deleted: the plan is older than ``file.delete.delay.ms``.
+    """
+    try:
+        shares = 1
+        share = 0
+        offset_map = OffsetMap(memory_bytes=map_bytes)
+        while share < shares:
+            offset_map.clear()
+            if not _map_share(store, plan, offset_map, share, shares):
+                # Too many keys for the budget. Doubling splits each share in two, so the shares before this one stay done.
+                share, shares = share * 2, shares * 2
+                continue
+            yield from _share(store, plan, offset_map, share, shares, columns)
+            share += 1
+    except FileNotFoundError as e:
+        raise VersionExpiredError(
+            f"version {plan.version} of {store.url} expired: {e.filename or e} is gone; load() again"
+        ) from e
+
+
+def _share_of(hashes: np.ndarray[Any, Any], shares: int) -> np.ndarray[Any, Any]:
+    """Which share each hash belongs to: its highest bits, so that doubling the shares splits each in two."""
+    bits = shares.bit_length() - 1
+    if bits == 0:
+        return np.zeros(len(hashes), np.uint64)
+    return hashes[:, 0] >> np.uint64(64 - bits)
+
+
+def _map_share(
+    store: Store, plan: TablePlan, offset_map: OffsetMap, share: int, shares: int
+) -> bool:
+    """Maps one share of the dirty keys; False when they do not fit."""
+    for batch in read_pieces(store, plan.dirty, columns=("offset", "key")):
+        valid = batch.column("key").is_valid()
+        keys = batch.column("key").filter(valid)
+        offsets = batch.column("offset").filter(valid).to_numpy()
+        hashes = hash_keys(keys, seed=plan.seed)
+        mine = _share_of(hashes, shares) == share
+        wanted = offsets[mine]
+        if offset_map.put(hashes[mine], wanted) < len(wanted):
+            return False
+    return True
+
+
+def _share(
+    store: Store,
+    plan: TablePlan,
+    offset_map: OffsetMap,
+    share: int,
+    shares: int,
+    columns: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    needed = [name for name in COLUMNS if name in {*columns, "offset", "key", "value"}]
+    for pieces, is_dirty in ((plan.clean, False), (plan.dirty, True)):
+        for batch in read_pieces(store, pieces, columns=needed):
+            valid = pc.and_(batch.column("key").is_valid(), batch.column("value").is_valid())
+            batch = batch.filter(valid)
+            if not batch.num_rows:
+                continue
+            hashes = hash_keys(batch.column("key"), seed=plan.seed)
+            last = offset_map.get(hashes)
+            kept = last == (batch.column("offset").to_numpy() if is_dirty else -1)
+            if shares > 1:
+                kept &= _share_of(hashes, shares) == share
+            out = batch.filter(pa.array(kept)).select(list(columns))
+            if out.num_rows:
+                yield out
+
+
+class Table:
+    """The latest value of each key at one version.
+
+    Attributes:
+        version: the version it shows.
+        offsets: by partition the offset from which reading goes on after it, without gap or overlap.
+    """
+
+    def __init__(self, store: Store, manifest: Manifest, partitions: Sequence[int]) -> None:
+        self._store = store
+        self._plans = [plan_table(manifest, p) for p in partitions]
+        self.version = manifest.version
+        self.offsets = {p: manifest.head.partitions.end[p] for p in partitions}
+
+    def __repr__(self) -> str:
+        return f"Table({self._store.url!r}, version={self.version})"
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Record batches of `READ_SCHEMA`: partition, offset, timestamp, key, value, headers."""
+        for plan in self._plans:
+            yield from table_batches(self._store, plan)
+
+    def to_arrow(self) -> pa.Table:
+        return pa.Table.from_batches(self.to_batches(), READ_SCHEMA)
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame; needs pandas."""
+        return self.to_arrow().to_pandas()

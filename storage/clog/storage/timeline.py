@@ -1,0 +1,212 @@
+"""Finding the newest version and the manifest at a version (COMMIT.md §6).
+
+Every request is a read of a commit whose body is of use afterwards; nothing is listed. Cold, from a hint H (divisible by 4), the
+newest version is found by at most three probes: H+2, then H+1 or H+3, then H+4, which is there only when the hint is old.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from clog.storage import documents, paths
+from clog.storage.commits import (
+    HINT_STRIDE,
+    Commit,
+    EditRecord,
+    edit_of,
+    read_commit,
+)
+from clog.storage.errors import CorruptionError, NotFoundError, VersionExpiredError
+from clog.storage.manifest import Manifest, apply, first_manifest
+from clog.storage.snapshots import read_snapshot, unpage
+from clog.storage.store.base import Store
+
+FOLLOW_STEPS_MAX = 8
+"""A handle further behind than this opens anew instead of walking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest commit, and the commits read on the way to it, by version."""
+
+    tip: Commit
+    read: dict[int, Commit]
+
+
+def find_newest(store: Store) -> Found:
+    """The newest version, from cold.
+
+    Raises:
+        NotFoundError: there is no log under this root.
+    """
+    hint = _read_hint(store)
+    search = _Search(store)
+    base = hint - hint % HINT_STRIDE
+    if search.descend(base) or (base and search.descend(0)):
+        tip = search.read[max(search.read)]
+        if is_closed(store, tip.version) is None:
+            return Found(tip, search.read)
+    # The hint leads into deleted blocks, where only files of committers that slept can be.
+    search = _Search(store)
+    first = _first_open_version(store)
+    if first == 0 or not search.descend(first):
+        raise NotFoundError(f'no log at {store.url}; create one with Log.create or "clog create"')
+    return Found(search.read[max(search.read)], search.read)
+
+
+def try_read(store: Store, version: int) -> Commit | None:
+    try:
+        return read_commit(store, version)
+    except FileNotFoundError:
+        return None
+
+
+def is_closed(store: Store, version: int) -> dict[int, str] | None:
+    """The commit ids of the version's block when it is closed (COMMIT.md §4); one GET, None while it is open."""
+    path = paths.block_path(version)
+    try:
+        data = store.get(path)
+    except FileNotFoundError:
+        return None
+    body = documents.decode("gc", data, where=f"{path} of {store.url}")
+    try:
+        return {int(v): str(commit_id) for v, commit_id in body["ids"].items()}
+    except (KeyError, ValueError, AttributeError) as e:
+        raise CorruptionError(f"{path} of {store.url} contradicts the format: {e}") from e
+
+
+def manifest_of(store: Store, tip: Commit, read: dict[int, Commit] | None = None) -> Manifest:
+    """The manifest at a commit, pages left where they are unless an edit since the snapshot needed them.
+
+    Costs the snapshot, and those commits at the last multiple of 4 and after it that ``read`` lacks.
+    """
+    known = {**(read or {}), tip.version: tip}
+    base_version = tip.version - tip.version % HINT_STRIDE
+    if base_version not in known:
+        known[base_version] = _must_read(store, base_version)
+    base = known[base_version]
+    records = [*base.earlier, base.record] if base_version else [base.record]
+    if tip.version % HINT_STRIDE == 3 and (middle := base_version + 2) not in known:
+        known[middle] = _must_read(store, middle)
+    for version in (base_version + 1, base_version + 2, base_version + 3):
+        if version <= tip.version and version in known:
+            commit = known[version]
+            records.extend(r for r in commit.earlier if r.version > records[-1].version)
+            records.append(commit.record)
+    snapshot = tip.head.snapshot
+    manifest = None if snapshot is None else read_snapshot(store, snapshot.version)
+    return replay(store, manifest, records, tip)
+
+
+def replay(
+    store: Store, manifest: Manifest | None, records: Sequence[EditRecord], tip: Commit
+) -> Manifest:
+    """Applies the edits after ``manifest`` up to ``tip`` and checks the head that results against the one committed."""
+    for record in records:
+        if manifest is not None and record.version <= manifest.version:
+            continue
+        edit = edit_of(store, record)
+        stamp = {"commit_id": record.commit_id, "time_ms": record.time_ms}
+        if manifest is None:
+            if record.version != 0:
+                raise CorruptionError(f"{store.url} has no snapshot and no version 0 to start from")
+            manifest = first_manifest(edit, **stamp)
+            continue
+        if record.version != manifest.version + 1:
+            raise CorruptionError(
+                f"{store.url}: version {record.version} does not follow {manifest.version}"
+            )
+        touched = {p for p in edit.changed_partitions() if manifest.paged_below(p) >= 0}
+        if touched:
+            manifest = unpage(store, manifest, touched)
+        manifest = apply(manifest, edit, **stamp)
+    if manifest is None or manifest.version != tip.version:
+        raise CorruptionError(f"{store.url}: the edits do not lead to version {tip.version}")
+    found, said = manifest.head, tip.head
+    if found.partitions != said.partitions or found.config != said.config:
+        raise CorruptionError(f"{store.url}: the head of version {tip.version} is not what its edits make")
+    return replace(manifest, head=tip.head)
+
+
+def manifest_at(store: Store, version: int, tip: Commit) -> Manifest:
+    """The manifest at a version not newer than ``tip``, pages brought in.
+
+    Raises:
+        VersionExpiredError: the version is below the oldest readable one, or beyond the newest.
+    """
+    oldest = tip.head.oldest_readable
+    if not oldest <= version <= tip.version:
+        raise VersionExpiredError(
+            f"version {version} of {store.url} is not readable; readable are {oldest} to {tip.version}"
+        )
+    commit = tip if version == tip.version else _must_read(store, version)
+    return unpage(store, manifest_of(store, commit))
+
+
+def _read_hint(store: Store) -> int:
+    try:
+        value = json.loads(store.get(paths.LATEST, 0, 1024))
+        version = value["version"]
+    except FileNotFoundError:
+        return 0
+    except (ValueError, KeyError, TypeError):
+        return 0  # Only a hint: a damaged one costs requests, nothing else.
+    return version if type(version) is int and 0 <= version < 10**18 else 0
+
+
+def _must_read(store: Store, version: int) -> Commit:
+    commit = try_read(store, version)
+    if commit is None:
+        raise VersionExpiredError(f"version {version} of {store.url} expired; load() again")
+    return commit
+
+
+def _first_open_version(store: Store) -> int:
+    """First version after the closed blocks: they are closed from the oldest on."""
+    if is_closed(store, 0) is None:
+        return 0
+    low, step = 0, 1
+    while is_closed(store, (low + step) * paths.BLOCK_VERSIONS) is not None:
+        low, step = low + step, step * 2
+    while step > 1:
+        step //= 2
+        if is_closed(store, (low + step) * paths.BLOCK_VERSIONS) is not None:
+            low += step
+    return (low + 1) * paths.BLOCK_VERSIONS
+
+
+class _Search:
+    """Probing forward; keeps every commit it read."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.read: dict[int, Commit] = {}
+
+    def descend(self, base: int) -> bool:
+        """Finds the newest version at or after ``base`` (divisible by 4); False when there is none."""
+        while True:
+            if self._has(base + 2):
+                if self._has(base + 3) and self._has(base + HINT_STRIDE):
+                    base = self._gallop(base + HINT_STRIDE)
+                    continue
+                return True
+            return self._has(base + 1) or self._has(base)
+
+    def _gallop(self, low: int) -> int:
+        """The last multiple of 4 that is there, from one that is."""
+        step = HINT_STRIDE
+        while self._has(low + step):
+            low, step = low + step, step * 2
+        while step > HINT_STRIDE:
+            step //= 2
+            if self._has(low + step):
+                low += step
+        return low
+
+    def _has(self, version: int) -> bool:
+        if version not in self.read:
+            commit = try_read(self.store, version)
+            if commit is None:
+                return False
+            self.read[version] = commit
+        return True

@@ -1,0 +1,45 @@
+"""Writer entries: who committed what last, for appends that must not happen twice (design: exactly once).
+
+The head holds the recent ones; older ones move to a page. None is ever forgotten: a stream that was stopped for a year may come back.
+"""
+
+from collections.abc import Callable
+
+from clog.storage import documents
+from clog.storage.edits import PageRef, WriterEntry, writer_from_json, writer_to_json
+from clog.storage.errors import CorruptionError
+from clog.storage.head import Head
+from clog.storage.paths import page_path
+from clog.storage.store.base import Store
+
+
+def find_writer(store: Store, head: Head, writer_id: str) -> WriterEntry | None:
+    """The writer's entry; one GET where it is not in the head and there are older ones."""
+    for entry in head.writers:
+        if entry.writer_id == writer_id:
+            return entry
+    if head.older_writers is None:
+        return None
+    return read_page(store, head.older_writers).get(writer_id)
+
+
+def page_out(store: Store, head: Head, *, new_id: Callable[[], str]) -> PageRef:
+    """Writes the page with the older half of the head's writers and all of the former page (`head.advance` then drops that half)."""
+    entries = {} if head.older_writers is None else read_page(store, head.older_writers)
+    for entry in head.writers[: len(head.writers) // 2]:
+        entries[entry.writer_id] = entry
+    body = {"writers": [writer_to_json(entry) for entry in entries.values()]}
+    data = documents.encode("page", body)
+    path = page_path(new_id())
+    store.put(path, data)
+    return PageRef(path, len(data), len(entries))
+
+
+def read_page(store: Store, page: PageRef) -> dict[str, WriterEntry]:
+    where = f"{page.path} of {store.url}"
+    body = documents.decode("page", store.get(page.path, 0, page.size_bytes + 1), where=where)
+    try:
+        entries = [writer_from_json(value) for value in body["writers"]]
+    except (KeyError, TypeError, ValueError) as e:
+        raise CorruptionError(f"{where} contradicts the format: {e}") from e
+    return {entry.writer_id: entry for entry in entries}

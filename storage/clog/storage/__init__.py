@@ -19,8 +19,8 @@ from clog.storage.errors import (
 
 __all__ = [
     "AlreadyExistsError",
-    "ClogError",
     "Clock",
+    "ClogError",
     "CommitConflictError",
     "CommitStateUnknownError",
     "CorruptionError",

@@ -1,0 +1,1 @@
+"""Keeps logs small: removes superseded records, expired tombstones and what retention lets go."""

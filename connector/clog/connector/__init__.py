@@ -1,0 +1,1 @@
+"""Spark reads and writes logs through a Python data source."""

@@ -115,8 +115,8 @@ class Edit:
     create: LogInfo | None = None
     config: Mapping[str, str] | None = None
     start: Mapping[int, int] = field(default_factory=dict)
-    drop: Mapping[int, int] = field(default_factory=dict)
     seal: tuple[tuple[int, int], ...] = ()
+    drop: Mapping[int, int] = field(default_factory=dict)
     replace: tuple[Replacement, ...] = ()
     horizons: tuple[ChunkHorizon, ...] = ()
     first_dirty: Mapping[int, int] = field(default_factory=dict)

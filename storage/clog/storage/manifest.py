@@ -111,11 +111,11 @@ def apply(
     work = _Work(manifest, version, time_ms)
     for p, offset in edit.start.items():
         work.first_dirty[p] = max(work.first_dirty[p], offset)
-    for p, base in edit.drop.items():
-        work.drop(p, base)
     for p, _ in edit.seal:
         end = manifest.head.partitions.end[p]
         work.roll(p, end)
+    for p, base in edit.drop.items():
+        work.drop(p, base)
     for r in edit.replace:
         work.replace(r)
     for h in edit.horizons:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from clog.storage.chunks import NONE, Chunk, DeadRows
 from clog.storage.data_object import RECORD_SCHEMA
@@ -30,6 +31,12 @@ READ_SCHEMA = pa.schema(
     ]
 )
 COLUMNS = tuple(READ_SCHEMA.names)
+DELETE_HORIZON = "delete_horizon"
+"""A column that only maintenance asks for: ms from which the tombstone may go, null where none is stamped (S23)."""
+_FIELDS = {
+    **{field.name: field for field in READ_SCHEMA},
+    DELETE_HORIZON: pa.field(DELETE_HORIZON, pa.int64()),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,8 @@ class ReadPiece:
     start: int
     end: int
     append_time_ms: int = NONE
+    horizon: int = NONE
+    up_to: int = NONE
     dead: DeadRows | None = None
 
 
@@ -74,14 +83,14 @@ def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
     return ReadPiece(
         *(partition, chunk.object, first_row, rows, base),
         *(max(start, chunk.base), min(end, chunk.next)),
-        *(chunk.append_time_ms, chunk.dead),
+        *(chunk.append_time_ms, chunk.horizon, chunk.up_to, chunk.dead),
     )
 
 
 def read_pieces(
     store: Store, pieces: Sequence[ReadPiece], *, columns: Sequence[str] = COLUMNS
 ) -> Iterator[pa.RecordBatch]:
-    """Records of the pieces, in their order, as batches of `READ_SCHEMA` (or of these columns of it).
+    """Records of the pieces, in their order, as batches of `READ_SCHEMA` (or of these columns of it, and `DELETE_HORIZON`).
 
     Neighbouring pieces of one object are read together, with at most 2 requests.
 
@@ -89,7 +98,7 @@ def read_pieces(
         FileNotFoundError: an object is gone; what was yielded so far is right.
         CorruptionError: bytes contradict the manifest.
     """
-    schema = pa.schema([READ_SCHEMA.field(name) for name in columns])
+    schema = pa.schema([_FIELDS[name] for name in columns])
     stored = _stored_columns(columns)
     for run in _runs(pieces):
         ref = run[0].object
@@ -104,7 +113,7 @@ def read_pieces(
 
 
 def _stored_columns(columns: Sequence[str]) -> list[str]:
-    stored = [name for name in columns if name in RECORD_SCHEMA.names]
+    stored = [name for name in columns if name in RECORD_SCHEMA.names or name == DELETE_HORIZON]
     return stored or ["timestamp"]  # Something must say how many rows there are.
 
 
@@ -135,6 +144,7 @@ def _records(
         "partition": lambda: pa.array(np.full(rows, piece.partition, np.int32)),
         "offset": lambda: pa.array(offsets),
         "timestamp": lambda: _timestamps(piece, batch),
+        DELETE_HORIZON: lambda: _horizons(piece, batch, offsets),
     }
     arrays = [
         made[name]() if name in made else batch.column(name) for name in schema.names
@@ -151,3 +161,14 @@ def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:
         return batch.column("timestamp")
     stamp = pa.scalar(piece.append_time_ms * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
     return pa.repeat(stamp, batch.num_rows)
+
+
+def _horizons(
+    piece: ReadPiece, batch: pa.RecordBatch, offsets: np.ndarray[Any, Any]
+) -> pa.Array:
+    """The row's own horizon, else the chunk's for offsets below ``up_to`` (FORMAT.md §5.3)."""
+    own = batch.column(DELETE_HORIZON)
+    if piece.horizon == NONE:
+        return own
+    stamped = pa.array(np.full(len(offsets), piece.horizon), mask=offsets >= piece.up_to)
+    return pc.coalesce(own, stamped)

@@ -82,6 +82,7 @@ def _partition(manifest: Manifest, b: PartitionBounds) -> dict[str, Any]:
     chunks = [c for s in segments for c in s.chunks]
     mark = manifest.uncleanable.get(p)
     horizons = [ms for s in segments if (ms := earliest_horizon_ms(s)) is not None]
+    point = next((i for i, s in enumerate(segments) if earliest_horizon_ms(s) is not None), None)
     return {
         "partition": p,
         "log_start_offset": manifest.head.partitions.start[p],
@@ -98,5 +99,10 @@ def _partition(manifest: Manifest, b: PartitionBounds) -> dict[str, Any]:
         "active_bytes": segments[-1].size_bytes,
         "dirty_ratio": b.dirty_ratio,
         "delete_horizon_ms": min(horizons, default=None),
+        # Delete retention point: below it no tombstone waits for its horizon any more.
+        "delete_retention_offset": None if point is None else segments[point].base,
+        "delete_retention_bytes": None
+        if point is None
+        else sum(s.size_bytes for s in segments[:point]),
         "uncleanable": mark and mark.reason,
     }

@@ -1,0 +1,52 @@
+"""The filesystem, behind one narrow contract. The only package that imports fsspec.
+
+- `base`: the contract, its axioms and errors;
+- `local`, `memory`, `remote`: the implementations;
+- `capabilities`, `probe`: where an exclusive create can be had, by class and by endpoint;
+- `urls`, `failures`: what is shown of URLs and of errors.
+
+Reading needs no capability, so it is looked for at the first create.
+"""
+
+from collections.abc import Mapping
+
+from clog.storage.store import urls
+from clog.storage.store.base import Store
+
+__all__ = ["Store", "open_store"]
+
+
+def open_store(
+    url: str,
+    storage_options: Mapping[str, object] | None = None,
+    *,
+    single_writer: bool = False,
+    probe: bool = True,
+    fsync: bool = True,
+) -> Store:
+    """The store at a URL. Makes no request.
+
+    Args:
+        url: a path, or a URL of any filesystem that fsspec knows.
+        storage_options: what fsspec's class takes: credentials, endpoints. Never shown.
+        single_writer: the caller promises that one process at a time writes; lifts the refusal
+            of filesystems without an exclusive create.
+        probe: whether the endpoint is asked once for its exclusive create before the first one.
+        fsync: whether local writes are on disk when they return; False is for tests.
+
+    Raises:
+        InvalidInputError: a URL without a place, or with credentials where none belong.
+    """
+    location = urls.parse(url)
+    options = dict(storage_options or {})
+    if location.protocol == "file":
+        from clog.storage.store.local import LocalStore
+
+        return LocalStore(location.root, url=location.shown, fsync=fsync)
+    if location.protocol == urls.MEMORY:
+        from clog.storage.store.memory import MemoryStore
+
+        return MemoryStore(location.root, url=location.shown, options=options)
+    from clog.storage.store.remote import open_remote
+
+    return open_remote(location, options, single_writer=single_writer, probe=probe, fsync=fsync)

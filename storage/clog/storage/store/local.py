@@ -1,0 +1,254 @@
+"""Local files, with plain system calls.
+
+Create (A1, A2):
+
+1. Write the bytes into ``.<name>.<id>.tmp`` beside the object, and fsync it. A crash leaves a
+   temporary file, which no listing shows and the sweep deletes.
+2. ``link`` it to its name. This is the create: of all callers one succeeds, and what appears is
+   complete. ``O_EXCL`` would be exclusive as well, but readers would see the file being written.
+3. Unlink the temporary name, and fsync the folder, so that the name survives a power failure.
+
+Where the filesystem has no hard links (FAT, some network and FUSE mounts) ``renameat2`` with
+``RENAME_NOREPLACE`` takes the place of step 2; where it has neither, creating is refused.
+Put replaces steps 2 and 3 by ``rename``. Folders appear when they are needed.
+"""
+
+import builtins
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from clog.storage.errors import UnsupportedFilesystemError
+from clog.storage.ids import SystemIds
+from clog.storage.store import failures
+from clog.storage.store.base import (
+    ObjectExistsError,
+    StoredObject,
+    check_path,
+    check_prefix,
+    check_range,
+    is_temporary,
+)
+
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_READ_BYTES_MAX = 1 << 30
+"""Linux reads at most 2 GiB less a page at once."""
+
+_NO_HARD_LINKS = frozenset(
+    {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+)
+_NO_SUCH_RENAME = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
+_IDS = SystemIds()
+
+
+class LocalStore:
+    """A folder. ``fsync=False`` is for tests: faster, and a power failure may lose commits."""
+
+    __slots__ = ("_fsync", "_root", "url")
+
+    def __init__(self, root: str, *, url: str, fsync: bool = True) -> None:
+        self._root = root
+        self._fsync = fsync
+        self.url = url
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self.url!r})"
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        first, end = check_range(start, end)
+        if end is not None and end <= first:
+            return b""
+        return self._read(path, [(first, end)])[0]
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        return self._read(path, [check_range(*bounds) for bounds in ranges])
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        target = self._path(path)
+        try:
+            temporary = _write_temporary(target, data, fsync=self._fsync)
+            try:
+                os.replace(temporary, target)  # noqa: PTH105 - paths are text here
+            except OSError:
+                _unlink(temporary)
+                raise
+            if self._fsync:
+                _fsync_folder(os.path.dirname(target))  # noqa: PTH120
+        except OSError as e:
+            raise failures.from_os_error("put", path, self.url, e) from e
+
+    def create(self, path: str, data: bytes) -> None:
+        try:
+            create_file(self._path(path), data, fsync=self._fsync)
+        except ObjectExistsError:
+            raise ObjectExistsError(errno.EEXIST, f"exists in {self.url}", path) from None
+        except OSError as e:
+            raise failures.from_os_error("create", path, self.url, e) from e
+
+    def delete(self, path: str) -> None:
+        try:
+            os.unlink(self._path(path))  # noqa: PTH108
+        except OSError as e:
+            if e.errno not in failures.ABSENT:
+                raise failures.from_os_error("delete", path, self.url, e) from e
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        folder, _, _ = check_prefix(prefix).rpartition("/")
+        for found in self._walk(folder):
+            if found.path.startswith(prefix) and not is_temporary(found.path):
+                yield found
+
+    def list_temporary(self) -> Iterator[StoredObject]:
+        return (found for found in self._walk("") if is_temporary(found.path))
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{check_path(path)}"
+
+    def _read(self, path: str, ranges: Sequence[tuple[int, int | None]]) -> builtins.list[bytes]:
+        try:
+            fd = os.open(self._path(path), _READ_FLAGS)
+            try:
+                size = os.fstat(fd).st_size
+                return [
+                    _pread(fd, start, size if end is None else min(end, size))
+                    for start, end in ranges
+                ]
+            finally:
+                os.close(fd)
+        except OSError as e:
+            raise failures.from_os_error("get", path, self.url, e) from e
+
+    def _walk(self, folder: str) -> Iterator[StoredObject]:
+        """The files below a folder, by name."""
+        try:
+            with os.scandir(f"{self._root}/{folder}" if folder else self._root) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except OSError as e:
+            if e.errno in failures.ABSENT:
+                return
+            raise failures.from_os_error("list", folder, self.url, e) from e
+        for entry in found:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_dir():
+                yield from self._walk(path)
+                continue
+            with suppress(FileNotFoundError):  # deleted meanwhile (A4)
+                status = entry.stat()
+                yield StoredObject(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+def create_file(target: str, data: bytes, *, fsync: bool) -> None:
+    """Creates a file, complete, if there is none of this name.
+
+    Raises:
+        ObjectExistsError: there is one.
+        UnsupportedFilesystemError: there are neither hard links nor a rename that refuses.
+        OSError: anything else.
+    """
+    temporary = _write_temporary(target, data, fsync=fsync)
+    try:
+        _link(temporary, target)
+    finally:
+        _unlink(temporary)
+    if fsync:
+        _fsync_folder(os.path.dirname(target))  # noqa: PTH120
+
+
+def _link(temporary: str, target: str) -> None:
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        # NFS repeats a request whose reply was lost, and then sees its own link.
+        if os.stat(temporary).st_nlink != 2:  # noqa: PTH116
+            raise ObjectExistsError from None
+    except OSError as e:
+        if e.errno not in _NO_HARD_LINKS:
+            raise
+        _rename_no_replace(temporary, target)
+
+
+def _rename_no_replace(temporary: str, target: str) -> None:
+    import ctypes
+
+    at_working_folder, no_replace = -100, 1
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        code = errno.ENOSYS
+    else:
+        names = os.fsencode(temporary), os.fsencode(target)
+        if rename(at_working_folder, names[0], at_working_folder, names[1], no_replace) == 0:
+            return
+        code = ctypes.get_errno()
+    if code == errno.EEXIST:
+        raise ObjectExistsError
+    if code in _NO_SUCH_RENAME:
+        raise UnsupportedFilesystemError(
+            f"the filesystem of {os.path.dirname(target)} has neither hard links nor a rename that"  # noqa: PTH120
+            " never replaces, so concurrent writers could overwrite each other's commits;"
+            " use another disk"
+        )
+    raise OSError(code, os.strerror(code), target)
+
+
+def _write_temporary(target: str, data: bytes | memoryview, *, fsync: bool) -> str:
+    """Writes a new file beside the target and returns its path."""
+    folder, name = os.path.split(target)
+    temporary = f"{folder}/.{name}.{_IDS.new_id()}.tmp"
+    try:
+        fd = os.open(temporary, _TEMPORARY_FLAGS, 0o666)
+    except FileNotFoundError:
+        _make_folders(folder, fsync=fsync)
+        fd = os.open(temporary, _TEMPORARY_FLAGS, 0o666)
+    try:
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            if fsync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        _unlink(temporary)
+        raise
+    return temporary
+
+
+def _make_folders(folder: str, *, fsync: bool) -> None:
+    parent = os.path.dirname(folder)  # noqa: PTH120
+    try:
+        os.mkdir(folder)  # noqa: PTH102
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        _make_folders(parent, fsync=fsync)
+        with suppress(FileExistsError):
+            os.mkdir(folder)  # noqa: PTH102
+    if fsync:
+        _fsync_folder(parent)
+
+
+def _fsync_folder(folder: str) -> None:
+    fd = os.open(folder, _READ_FLAGS)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _unlink(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)  # noqa: PTH108
+
+
+def _pread(fd: int, start: int, end: int) -> bytes:
+    if end - start <= _READ_BYTES_MAX:
+        return os.pread(fd, end - start, start) if start < end else b""
+    parts = (
+        os.pread(fd, min(_READ_BYTES_MAX, end - at), at)
+        for at in range(start, end, _READ_BYTES_MAX)
+    )
+    return b"".join(parts)

@@ -14,7 +14,6 @@ from clog.storage.data_object import DataObject
 from clog.storage.edits import Append, Edit, WriterEntry
 from clog.storage.errors import CommitConflictError, InvalidInputError
 from clog.storage.head import Head
-from clog.storage.object_ref import ObjectRef
 from clog.storage.rolling import rolls_for
 from clog.storage.store.base import Store
 from clog.storage.writers import find_writer
@@ -168,10 +167,7 @@ def _bind(
     ends = list(head.partitions.end)
     bound = []
     for obj in objects:
-        ref = ObjectRef(
-            *(obj.path, obj.size_bytes, obj.footer_bytes, obj.checksum),
-            *(obj.rows, obj.stamp, obj.dense),
-        )
+        ref = obj.ref
         first_row = 0
         for stats in obj.chunks:
             p, base = stats.partition, ends[stats.partition]

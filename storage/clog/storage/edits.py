@@ -131,7 +131,7 @@ class Edit:
 
     def changed_partitions(self) -> set[int]:
         """Partitions changed otherwise than by appending or sealing: what a planned replacement must not overlook."""
-        changed = {*self.start, *self.drop}
+        changed = {*self.start, *self.drop, *self.first_dirty}
         changed.update(r.partition for r in self.replace)
         changed.update(h.partition for h in self.horizons)
         return changed

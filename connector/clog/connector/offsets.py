@@ -1,0 +1,125 @@
+"""Offsets of a stream: what goes into Spark's checkpoint, and what it means.
+
+Spark compares offsets as JSON *strings*, so there is one way to write each: partitions in numeric
+order, then the other fields. Three kinds:
+
+- *initial*: ``{"init": "latest"}``. Constant, because Spark asks for it more than once before it
+  makes the first batch durable.
+- *first*: ``{"0": 7, "1": 9, "from": {"0": 5, "1": 9}, "version": 41}``. Next offset to read by
+  partition; ``from`` is what the initial offset was resolved to, so a crash in the first batch
+  does not resolve "latest" again; ``version`` is the log's version at that moment (S41).
+- *later*: the same without ``from``: the offset before it says where the batch starts.
+
+A stream that has nothing to read gets its own offsets back, unchanged.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clog.connector.options import EARLIEST, LATEST, Position
+from clog.storage.errors import InvalidInputError, OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffsets:
+    """Where a stream is: the next offset to read, by partition.
+
+    ``version`` is the version of the log at which the query began; ``start`` where it began, only
+    in the first offsets.
+    """
+
+    next: Mapping[int, int]
+    version: int
+    start: Mapping[int, int] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark stores it.
+
+        >>> StreamOffsets({1: 9, 0: 7}, 41).to_json()
+        {'0': 7, '1': 9, 'version': 41}
+        """
+        out: dict[str, Any] = by_partition_json(self.next)
+        if self.start is not None:
+            out["from"] = by_partition_json(self.start)
+        out["version"] = self.version
+        return out
+
+
+def initial_json(position: Position) -> dict[str, Any]:
+    """The initial offset: symbolic, so the same whenever it is asked for."""
+    if isinstance(position, str):
+        return {"init": position}
+    return {"init": by_partition_json(position)}
+
+
+def by_partition_json(offsets: Mapping[int, int]) -> dict[str, Any]:
+    """One number by partition, in the one order there is."""
+    return {str(p): offsets[p] for p in sorted(offsets)}
+
+
+def parse_offsets(value: Mapping[str, Any]) -> StreamOffsets | None:
+    """What a checkpoint holds; None for the initial offset.
+
+    Raises:
+        InvalidInputError: these are not offsets of a clog stream.
+    """
+    if "init" in value:
+        return None
+    rest = {name: v for name, v in value.items() if name not in ("from", "version")}
+    try:
+        following = {int(p): _whole(offset) for p, offset in rest.items()}
+        start = value.get("from")
+        return StreamOffsets(
+            following,
+            _whole(value["version"]),
+            None if start is None else {int(p): _whole(offset) for p, offset in start.items()},
+        )
+    except (ValueError, KeyError, AttributeError) as e:
+        raise InvalidInputError(
+            "the checkpoint's offsets are not those of a clog stream; was the source of this query"
+            " changed? a changed source needs a new checkpointLocation"
+        ) from e
+
+
+def resolve(
+    position: Position,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    *,
+    option: str,
+) -> dict[int, int]:
+    """The offset that a position names in each partition of ``starts`` (log start) and ``ends``
+    (log end).
+
+    Raises:
+        OptionError: it does not name all partitions, or one that does not exist.
+    """
+    if position == "earliest":
+        return dict(starts)
+    if position == "latest":
+        return dict(ends)
+    _check_all_named(position, list(starts), option)
+    special = {EARLIEST: starts, LATEST: ends}
+    return {p: special[o][p] if o in special else o for p, o in position.items()}
+
+
+def _check_all_named(position: Mapping[int, int], partitions: Sequence[int], option: str) -> None:
+    missing = [p for p in partitions if p not in position]
+    unknown = [p for p in position if p not in partitions]
+    if unknown:
+        raise OptionError(
+            f'option "{option}" names partitions {unknown}, which are not read;'
+            f" read are {list(partitions)}"
+        )
+    if missing:
+        raise OptionError(
+            f'option "{option}" does not name partitions {missing}; name all that are read'
+            f" ({list(partitions)}), -1 for latest and -2 for earliest where you do not care"
+        )
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int:
+        raise ValueError(number)
+    return number

@@ -1,0 +1,133 @@
+"""The options of ``format("clog")``: one table, from which parsing, error messages and the
+README's table come.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """An option: where it counts (``read``: batch and stream; ``stream``, ``batch``: that read
+    only; ``write``), what it is
+    without being given, and what it does.
+    """
+
+    name: str
+    use: str
+    default: str
+    doc: str
+
+
+DEFINITIONS = (
+    Definition("path", "read, write", "required", "URL of the log, any fsspec URL or a local path"),
+    Definition(
+        "view",
+        "batch",
+        "log",
+        "`log`: every record; `table`: the latest value of each key, tombstones left out",
+    ),
+    Definition(
+        "startingOffsets",
+        "read",
+        "stream: latest, batch: earliest",
+        "`earliest`, `latest` (stream only) or JSON that names each partition,"
+        ' `{"0": 23, "1": -2}`, also as `{"<log>": {…}}`; -2 is earliest, -1 latest (stream only).'
+        " Counts for a new query; afterwards the checkpoint does",
+    ),
+    Definition(
+        "endingOffsets",
+        "batch",
+        "latest",
+        "`latest` or JSON as above, exclusive; -1 is latest",
+    ),
+    Definition(
+        "failOnDataLoss",
+        "read",
+        "true",
+        "whether offsets that are gone (retention, deleteRecords), or a tombstone that a stream"
+        " missed, stop the query; `false`: warn, and go on from what there is",
+    ),
+    Definition(
+        "maxOffsetsPerTrigger",
+        "stream",
+        "none",
+        "at most so many offsets in a batch, shared among partitions in proportion to what they"
+        " have, at least 1 for each that has any",
+    ),
+    Definition(
+        "pollInterval",
+        "stream",
+        "1s",
+        "at least so long between two looks at the log, each of which costs one request",
+    ),
+    Definition("minPartitions", "read", "none", "at least about so many Spark tasks"),
+    Definition("maxRecordsPerPartition", "read", "none", "at most so many offsets in a Spark task"),
+    Definition("includeHeaders", "read", "false", "adds the column `headers`"),
+    Definition(
+        "columns",
+        "read",
+        "all",
+        "names, separated by commas: reads only these; a subset in `.schema(…)` does the same",
+    ),
+    Definition(
+        "partitions",
+        "read, write",
+        "all; 4",
+        "read: the partitions to read, `0,2`; write: how many partitions a log that does not"
+        " exist yet gets (for good)",
+    ),
+    Definition(
+        "config.<name>",
+        "write",
+        "none",
+        "Kafka topic config of a log that does not exist yet, such as `config.cleanup.policy`",
+    ),
+    Definition(
+        "writerId",
+        "write (stream)",
+        "the query's id",
+        "name under which the log remembers the last batch; another query may not use it",
+    ),
+    Definition(
+        "txnAppId",
+        "write",
+        "none",
+        "batch: with `txnVersion`, writes at or below the last version are skipped, as in Delta;"
+        " stream: same as `writerId`",
+    ),
+    Definition("txnVersion", "write (batch)", "none", "rising number of the write, see `txnAppId`"),
+    Definition("topic", "read, write", "none", "checked only: must be the log's name"),
+    Definition(
+        "storage_options",
+        "read, write",
+        "{}",
+        'JSON for the filesystem: `{"key": "…", "secret": "…", "client_kwargs": {…}}`',
+    ),
+    Definition(
+        "storage.<name>",
+        "read, write",
+        "none",
+        "one storage option, lower-case; `true`, `false` and JSON objects or lists are understood",
+    ),
+    Definition(
+        "singleWriter",
+        "read, write",
+        "false",
+        "allows a filesystem without exclusive create; only one process may write then",
+    ),
+)
+
+NAMES = tuple(d.name for d in DEFINITIONS if "<" not in d.name)
+
+SPARKS_OWN = frozenset(
+    ("paths", "checkpointlocation", "queryname", "owner", "provider", "location", "outputmode")
+)
+"""Options that Spark adds or keeps beside those of the source."""
+SPARKS_PREFIXES = ("option.", "__")
+
+FOREIGN = {
+    "subscribe": "a source reads one log: give its URL as path",
+    "subscribepattern": "a source reads one log: give its URL as path",
+    "assign": "give the log's URL as path, and partitions=0,2 for some of its partitions",
+}
+"""Options of Spark's Kafka source that have no counterpart, and what to do instead."""

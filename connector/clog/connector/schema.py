@@ -1,0 +1,163 @@
+"""The columns: those of Spark's Kafka source, by name and type.
+
+A read has ``key value topic partition offset timestamp timestampType``, and ``headers`` with
+``includeHeaders``. What a query asks for, by the option ``columns`` or a subset in ``.schema(…)``,
+is all that is read. A write takes ``key value headers timestamp partition topic``.
+
+Spark accepts an Arrow batch only when it equals the schema exactly, nullability included, and
+checks the first batch only: each batch is built with the one Arrow schema made here.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from clog.storage.errors import InvalidInputError, OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HEADERS = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+COLUMNS: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": HEADERS,
+}
+STORED = ("partition", "offset", "timestamp", "key", "value", "headers")
+"""The columns that storage reads; the others are the same for many rows."""
+WRITTEN = ("key", "value", "headers", "timestamp", "partition", "topic")
+_POSITION_COLUMNS = ("offset", "timestampType")
+
+
+def read_schema(columns: Sequence[str] | None, *, include_headers: bool) -> StructType:
+    """The schema of a read without ``.schema(…)``.
+
+    Raises:
+        OptionError: ``columns`` names one that does not exist.
+    """
+    if columns is None:
+        columns = [name for name in COLUMNS if include_headers or name != "headers"]
+    for name in columns:
+        if name not in COLUMNS:
+            raise OptionError(f'option "columns" names {name!r}; there are {", ".join(COLUMNS)}')
+    return StructType([StructField(name, COLUMNS[name]) for name in columns])
+
+
+def check_read_schema(schema: StructType) -> None:
+    """Whether a schema that the user gave can be read.
+
+    Raises:
+        InvalidInputError: it has a column that does not exist, or another type.
+    """
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise InvalidInputError(
+                f"column {field.name!r} of the schema given does not exist; there are"
+                f" {', '.join(COLUMNS)}"
+            )
+        expected = COLUMNS[field.name]
+        if not _same(field.dataType, expected):
+            raise InvalidInputError(
+                f"column {field.name} has type {field.dataType.simpleString()} in the schema given;"
+                f" it is {expected.simpleString()}: read it as that, and cast"
+                f" (cast({field.name} as {field.dataType.simpleString()}))"
+            )
+
+
+def arrow_schema(schema: StructType) -> "pa.Schema":
+    """The Arrow schema that Spark compares batches with."""
+    import pyarrow as pa
+
+    return pa.schema([_arrow_field(f) for f in schema.fields])
+
+
+def check_write_schema(schema: StructType, *, key_needed: bool, where: str) -> None:
+    """Whether rows of this schema can be appended, by the rules of Spark's Kafka sink.
+
+    ``value`` is required, ``key`` too where the log is compacted; columns that a record has no
+    place for are ignored, as there, but for the source's own: who writes back what a source read
+    must not believe that offsets are kept.
+
+    Raises:
+        InvalidInputError: a column is missing, has a wrong type, or is a position.
+    """
+    types = {f.name: f.dataType for f in schema.fields}
+    if own := [name for name in _POSITION_COLUMNS if name in types]:
+        kept = [name for name in WRITTEN[:4] if name in types]
+        select = ", ".join(f'"{name}"' for name in kept)
+        raise InvalidInputError(
+            f"cannot write columns {', '.join(own)} to {where}: offsets are given at commit;"
+            f" write .select({select})"
+        )
+    required = ("key", "value") if key_needed else ("value",)
+    for name in required:
+        if name not in types:
+            raise InvalidInputError(
+                f"column {name!r} is missing, {where} needs {' and '.join(required)};"
+                f" there are {', '.join(types)}"
+            )
+    for name, kind in types.items():
+        if name in WRITTEN and not any(_same(kind, t) for t in _accepted(name)):
+            allowed = " or ".join(t.simpleString() for t in _accepted(name))
+            raise InvalidInputError(
+                f"column {name} has type {kind.simpleString()}, {where} takes {allowed};"
+                f" cast({name} as {_accepted(name)[0].simpleString()})"
+            )
+
+
+def _accepted(name: str) -> tuple[DataType, ...]:
+    if name in ("key", "value"):
+        return (StringType(), BinaryType())
+    return (COLUMNS[name],)
+
+
+def _same(one: DataType, other: DataType) -> bool:
+    return _plain(one).simpleString() == _plain(other).simpleString()
+
+
+def _plain(kind: DataType) -> DataType:
+    # Collations, char and varchar are strings on the way.
+    return StringType() if isinstance(kind, StringType) else kind
+
+
+def _arrow_field(field: StructField) -> "pa.Field":
+    import pyarrow as pa
+
+    return pa.field(field.name, _arrow_type(field.dataType), nullable=field.nullable)
+
+
+def _arrow_type(kind: DataType) -> "pa.DataType":
+    import pyarrow as pa
+
+    if isinstance(kind, ArrayType):
+        element = pa.field("element", _arrow_type(kind.elementType), nullable=kind.containsNull)
+        return pa.list_(element)
+    if isinstance(kind, StructType):
+        return pa.struct([_arrow_field(f) for f in kind.fields])
+    if isinstance(kind, TimestampType):
+        return pa.timestamp("us", "UTC")
+    simple = {
+        BinaryType: pa.binary(),
+        StringType: pa.string(),
+        IntegerType: pa.int32(),
+        LongType: pa.int64(),
+    }
+    return simple[type(kind)]

@@ -1,14 +1,22 @@
 """From the errors of filesystems to ours: what happened to what, why in short, and the remedy.
 
 Never the data, never a secret: the values of storage options are struck out of the causes that
-clients and servers send.
+clients and servers send. s3fs hides botocore's ``ClientError``, which knows the status and the
+code, in ``__cause__``; what it raises itself says less, and the same for different things.
 """
 
 import errno
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
-from clog.storage.errors import StoreUnavailableError
-from clog.storage.store.base import StoreRefusedError
+from clog.storage.errors import (
+    ClogError,
+    InvalidInputError,
+    NotFoundError,
+    StoreUnavailableError,
+    UnsupportedFilesystemError,
+)
+from clog.storage.store.base import ObjectExistsError, StoreRefusedError
 
 CAUSE_CHARS_MAX = 200
 """Causes longer than this are cut: some servers answer with a page."""
@@ -16,52 +24,144 @@ CAUSE_CHARS_MAX = 200
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
+_SECRET_OPTION = re.compile(r"key|secret|token|pass|cred|sas|connection|auth", re.IGNORECASE)
+_SECRET_CHARS_MIN = 4
+_UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
+_CONFLICTS = frozenset({"PreconditionFailed", "ConditionalRequestConflict"})
+_NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})
+
 
 def not_found(path: str, url: str) -> FileNotFoundError:
     """The builtin error that reads of an absent object raise; ``filename`` is the path."""
     return FileNotFoundError(errno.ENOENT, f"no such object in {url}", path)
 
 
-def unavailable(
-    operation: str, path: str, url: str, cause: BaseException, *, secrets: Iterable[str] = ()
-) -> StoreUnavailableError:
-    """The filesystem failed; the remedy is to try again."""
-    return StoreUnavailableError(
-        f"{operation} of {path!r} in {url} failed: {short(cause, secrets)}; retry later"
-    )
-
-
-def refused(
-    operation: str,
-    path: str,
-    url: str,
-    cause: BaseException,
-    *,
-    remedy: str,
-    secrets: Iterable[str] = (),
-) -> StoreRefusedError:
-    """Permission was denied; the remedy is a permission."""
-    return StoreRefusedError(
-        f"{operation} of {path!r} in {url} was refused: {short(cause, secrets)}; {remedy}"
-    )
+def exists(path: str, url: str) -> ObjectExistsError:
+    """The error of a create that came second."""
+    return ObjectExistsError(errno.EEXIST, f"object exists in {url}", path)
 
 
 def from_os_error(operation: str, path: str, url: str, cause: OSError) -> Exception:
     """Our error for one of the operating system."""
-    if cause.errno in ABSENT and operation.startswith("get"):
+    if operation == "get" and cause.errno in ABSENT:
         return not_found(path, url)
     if cause.errno in DENIED:
-        return refused(operation, path, url, cause, remedy="check the owner and mode of the folder")
-    return unavailable(operation, path, url, cause)
+        return _refused(
+            operation, path, url, short(cause), "check the owner and mode of the folder"
+        )
+    return _unavailable(operation, path, url, short(cause))
+
+
+def from_client_error(
+    operation: str, path: str, url: str, cause: Exception, options: Mapping[str, object]
+) -> Exception:
+    """Our error for one of an fsspec class, by HTTP status and code where there are any.
+
+    409 is the reply to one of two creates under way at once: the object may be there or not.
+    An unknown error of a client may come after the request was sent, so it is unavailability.
+    """
+    status, code = http_status(cause)
+    reason = short(cause, secrets_in(options))
+    if isinstance(cause, ClogError):
+        return cause
+    if isinstance(cause, TypeError) and (option := _UNKNOWN_KEYWORD.search(str(cause))):
+        return InvalidInputError(
+            f"storage option {option[1]!r} of {url} is unknown; correct its name"
+        )
+    if type(cause).__name__ == "ParamValidationError" or code == "InvalidBucketName":
+        return InvalidInputError(f"{url} is no valid place: {reason}; correct the URL")
+    if code == "NoSuchBucket":
+        return NotFoundError(f"the bucket of {url} does not exist; create it, or correct the URL")
+    if operation == "create" and (conflict := _of_create(path, url, cause, status, code)):
+        return conflict
+    if operation == "get" and is_absent(cause):
+        return not_found(path, url)
+    if status in (401, 403) or type(cause).__name__ in _NO_CREDENTIALS or _is_denied(cause):
+        return _refused(operation, path, url, reason, _permission_remedy(operation))
+    return _unavailable(operation, path, url, reason)
+
+
+def cannot_open(url: str, cause: Exception, options: Mapping[str, object]) -> InvalidInputError:
+    """No filesystem object can be made: an unknown scheme, a missing package, a wrong option."""
+    return InvalidInputError(
+        f"{url} cannot be opened: {short(cause, secrets_in(options))};"
+        " correct the URL or the storage options, or install the package"
+    )
+
+
+def http_status(cause: BaseException) -> tuple[int | None, str | None]:
+    """The HTTP status and the error code of a botocore error, wherever it hides."""
+    for error in (cause, cause.__cause__, cause.__context__):
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return status, response.get("Error", {}).get("Code")
+    return None, None
+
+
+def is_absent(cause: Exception) -> bool:
+    """Whether the object is not there (while the bucket is)."""
+    missing = isinstance(cause, FileNotFoundError) or errno_of(cause) in ABSENT
+    return missing and http_status(cause)[1] != "NoSuchBucket"
+
+
+def errno_of(cause: BaseException) -> int | None:
+    """The errno; some classes (smb) do not raise the builtin error that goes with it."""
+    number = getattr(cause, "errno", None)
+    return number if isinstance(number, int) else None
 
 
 def short(cause: BaseException, secrets: Iterable[str] = ()) -> str:
-    """The class and the first line of an error, without the values of ``secrets``."""
+    """The class and the words of an error, without ``secrets``."""
     if isinstance(cause, OSError) and cause.strerror:
         text = cause.strerror  # str(cause) would name the absolute file
     else:
-        text = str(cause).strip().partition("\n")[0]
+        text = " ".join(str(cause).split())
     for secret in secrets:
         text = text.replace(secret, "***")
     name = type(cause).__name__
     return f"{name}: {text[:CAUSE_CHARS_MAX]}" if text else name
+
+
+def secrets_in(options: Mapping[str, object]) -> list[str]:
+    """The values of storage options, nested ones too, that no message may show."""
+    found: list[str] = []
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            found += secrets_in(value)
+        elif isinstance(value, str) and _SECRET_OPTION.search(str(name)):
+            found.append(value)
+    found = [value for value in found if len(value) >= _SECRET_CHARS_MIN]
+    return sorted(found, key=len, reverse=True)
+
+
+def _of_create(
+    path: str, url: str, cause: Exception, status: int | None, code: str | None
+) -> Exception | None:
+    if isinstance(cause, FileExistsError) or status in (409, 412) or code in _CONFLICTS:
+        return exists(path, url)
+    if status == 501 or code == "NotImplemented":
+        return UnsupportedFilesystemError(
+            f"the endpoint of {url} does not implement If-None-Match, so concurrent writers could"
+            " overwrite each other's commits; use another, or open with single_writer=True"
+        )
+    return None
+
+
+def _is_denied(cause: Exception) -> bool:
+    return isinstance(cause, PermissionError) or errno_of(cause) in DENIED
+
+
+def _permission_remedy(operation: str) -> str:
+    if operation == "get":
+        # S3 answers 403 for an absent object to those who may not list.
+        return "check the credentials, and that they may list the bucket besides reading it"
+    return "check the credentials and their permissions"
+
+
+def _unavailable(operation: str, path: str, url: str, reason: str) -> StoreUnavailableError:
+    return StoreUnavailableError(f"{operation} of {path!r} in {url} failed: {reason}; retry later")
+
+
+def _refused(operation: str, path: str, url: str, reason: str, remedy: str) -> StoreRefusedError:
+    return StoreRefusedError(f"{operation} of {path!r} in {url} was refused: {reason}; {remedy}")

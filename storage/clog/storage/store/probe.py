@@ -1,0 +1,78 @@
+"""Asking an endpoint whether it keeps its promise: some answer 200 to a second create.
+
+Once in a process for each endpoint and bucket, before the first create: two PUTs, a GET and a
+DELETE of ``.probe-<id>`` under the root. Amazon's own endpoints are not asked. The probe finds
+servers that ignore the condition; it cannot find a check followed by a write, hence the table of
+classes in `capabilities`.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from clog.storage.errors import UnsupportedFilesystemError
+from clog.storage.ids import SystemIds
+from clog.storage.store import failures, urls
+from clog.storage.store.base import ObjectExistsError
+
+_PROMISED = (".amazonaws.com", ".amazonaws.com.cn")
+_lock = threading.Lock()
+_passed: set[tuple[str, str]] = set()
+"""(endpoint, bucket) that passed."""
+
+
+def probe_endpoint(fs: Any, root: str, url: str, create: Callable[[Any, str, bytes], None]) -> None:
+    """Creates an object twice, unless this endpoint and bucket have passed already.
+
+    Raises:
+        UnsupportedFilesystemError: the second create succeeded, or the first bytes were lost.
+    """
+    endpoint = _endpoint(fs)
+    place = endpoint, root.partition("/")[0]
+    if (urlsplit(endpoint).hostname or "").endswith(_PROMISED):
+        return
+    with _lock:
+        if place not in _passed:
+            _probe(fs, f"{root}/.probe-{SystemIds().new_id()}", url, endpoint, create)
+            _passed.add(place)
+
+
+def _probe(
+    fs: Any, path: str, url: str, endpoint: str, create: Callable[[Any, str, bytes], None]
+) -> None:
+    create(fs, path, b"first")
+    try:
+        conflict = _conflicts(fs, path, url, create)
+        kept = fs.cat_file(path, start=0, end=16) == b"first"
+    finally:
+        with suppress(Exception):  # who may not delete leaves a few bytes
+            fs.rm_file(path)
+    if conflict and kept:
+        return
+    fault = (
+        "lost the first of two creates of the same object"
+        if conflict
+        else "answered success to a second create of the same object (ignores If-None-Match)"
+    )
+    raise UnsupportedFilesystemError(
+        f"{urls.redact(endpoint)}, the endpoint of {url}, {fault}, so concurrent writers could"
+        " overwrite each other's commits; use another, or open with single_writer=True"
+    )
+
+
+def _conflicts(fs: Any, path: str, url: str, create: Callable[[Any, str, bytes], None]) -> bool:
+    try:
+        create(fs, path, b"second")
+    except Exception as e:
+        error = failures.from_client_error("create", path, url, e, {})
+        if not isinstance(error, ObjectExistsError):
+            raise
+        return True
+    return False
+
+
+def _endpoint(fs: Any) -> str:
+    """Where the client really sends its requests: the environment may redirect it."""
+    return str(fs.s3.meta.endpoint_url)

@@ -1,0 +1,242 @@
+"""Filesystems behind fsspec: S3 for all operations, any other for reading.
+
+The filesystem object is made when it is needed, in each process for itself: it survives neither a
+fork nor pickling. It is made without its listing cache, which never expires, and would show
+another writer's objects late or cut short. Reads always give a range: s3fs asks for the size
+first where there is none.
+
+Requests that fail in passing are repeated by the client: up to 3 times by botocore, each of them
+up to twice by s3fs (and a read twice more, for its body), where their own defaults would add up
+to 125. Nothing is repeated on top of that here; what `storage_options` say of it counts.
+"""
+
+import builtins
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from clog.storage.errors import InvalidInputError, UnsupportedFilesystemError
+from clog.storage.store import capabilities, failures
+from clog.storage.store.base import (
+    ObjectExistsError,
+    Store,
+    StoredObject,
+    check_path,
+    check_prefix,
+    check_range,
+    coalesce,
+    cut,
+    is_temporary,
+)
+from clog.storage.store.urls import Location
+
+S3_CONFIG: Mapping[str, object] = {
+    "retries": {"total_max_attempts": 3, "mode": "standard"},
+    "connect_timeout": 10,
+    "max_pool_connections": 32,
+}
+"""botocore's; its own defaults wait a minute for a connection, five times."""
+
+S3_RETRIES = 2
+"""s3fs's, on top."""
+
+_MODIFIED = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
+
+
+def open_remote(
+    location: Location,
+    options: Mapping[str, object],
+    *,
+    single_writer: bool,
+    probe: bool,
+    fsync: bool,
+) -> Store:
+    """The store behind fsspec's class, or the local or memory store where a chain leads there."""
+    store = RemoteStore(location, options, single_writer=single_writer, probe=probe)
+    if "::" not in location.url and location.protocol != "dir":
+        return store
+    from fsspec.implementations.local import LocalFileSystem
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    fs, root = store.filesystem()
+    if type(fs) is LocalFileSystem:
+        from clog.storage.store.local import LocalStore
+
+        return LocalStore(root, url=location.shown, fsync=fsync)
+    if type(fs) is MemoryFileSystem:
+        from clog.storage.store.memory import MemoryStore
+
+        return MemoryStore(root, url=location.shown, options={})
+    return store
+
+
+class RemoteStore:
+    """A folder of an fsspec filesystem."""
+
+    def __init__(
+        self,
+        location: Location,
+        options: Mapping[str, object],
+        *,
+        single_writer: bool,
+        probe: bool,
+    ) -> None:
+        self.url = location.shown
+        self._location = location
+        self._options = dict(options)
+        self._single_writer = single_writer
+        self._probe = probe
+        self._made: tuple[int, Any, str] | None = None
+        self._create: tuple[int, capabilities.Create] | None = None
+
+    def __repr__(self) -> str:
+        return f"RemoteStore({self.url!r})"
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_made": None, "_create": None}
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        first, end = check_range(start, end)
+        if end is not None and end <= first:
+            return b""
+        try:
+            fs, name = self._locate(path)
+            data: bytes = fs.cat_file(name, start=first, end=end)
+        except Exception as e:
+            if failures.http_status(e)[0] == 416:  # the range is past the end
+                return b""
+            raise self._error("get", path, e) from e
+        return data
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        pieces = coalesce(ranges)
+        if len(pieces) <= 1:
+            return cut(ranges, [(start, self.get(path, start, end)) for start, end in pieces])
+        starts = [start for start, _ in pieces]
+        try:
+            fs, name = self._locate(path)
+            ends = [end for _, end in pieces]
+            data = fs.cat_ranges([name] * len(pieces), starts, ends, on_error="raise")
+        except Exception as e:
+            if failures.http_status(e)[0] != 416:
+                raise self._error("get", path, e) from e
+            data = [self.get(path, start, end) for start, end in pieces]
+        return cut(ranges, list(zip(starts, data, strict=True)))
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        content = data if isinstance(data, bytes) else bytes(data)  # botocore takes no views
+        try:
+            fs, name = self._locate(path)
+            self._make_folder(fs, name)
+            fs.pipe_file(name, content)
+        except Exception as e:
+            raise self._error("put", path, e) from e
+
+    def create(self, path: str, data: bytes) -> None:
+        try:
+            fs, name = self._locate(path)
+            create = self._choose_create()
+            self._make_folder(fs, name)
+            create(fs, name, data)
+        except Exception as e:
+            raise self._error("create", path, e) from e
+
+    def delete(self, path: str) -> None:
+        try:
+            fs, name = self._locate(path)
+            fs.rm_file(name)
+        except Exception as e:
+            if not failures.is_absent(e):
+                raise self._error("delete", path, e) from e
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        check_prefix(prefix)
+        return (found for found in self._find(prefix) if not is_temporary(found.path))
+
+    def list_temporary(self) -> Iterator[StoredObject]:
+        return (found for found in self._find("") if is_temporary(found.path))
+
+    def filesystem(self) -> tuple[Any, str]:
+        """The filesystem of this process, out of any ``dir://`` around it, and the root on it."""
+        if self._made is not None and self._made[0] == os.getpid():
+            return self._made[1], self._made[2]
+        fs, root = _connect(self._location, self._options)
+        if getattr(fs, "async_impl", False):  # others belong to the thread that made them
+            self._made = os.getpid(), fs, root
+        return fs, root
+
+    def _locate(self, path: str) -> tuple[Any, str]:
+        check_path(path)
+        fs, root = self.filesystem()
+        return fs, f"{root}/{path}"
+
+    def _choose_create(self) -> capabilities.Create:
+        if self._create is None or self._create[0] != os.getpid():
+            fs, root = self.filesystem()
+            create = capabilities.choose_create(
+                fs, root, self.url, single_writer=self._single_writer, probe=self._probe
+            )
+            self._create = os.getpid(), create
+        return self._create[1]
+
+    def _find(self, prefix: str) -> Iterator[StoredObject]:
+        folder, _, rest = prefix.rpartition("/")
+        try:
+            fs, root = self.filesystem()
+            narrow = (
+                {"prefix": rest} if rest and capabilities.class_name(fs).startswith("s3fs.") else {}
+            )
+            found = fs.find(f"{root}/{folder}".rstrip("/"), detail=True, **narrow)
+        except Exception as e:
+            if failures.is_absent(e):
+                return
+            raise self._error("list", prefix, e) from e
+        for name, info in found.items():
+            path = name[len(root) + 1 :]
+            if path.startswith(prefix) and not path.endswith("/"):
+                yield StoredObject(path, int(info["size"]), self._modified_ms(info))
+
+    def _modified_ms(self, info: Mapping[str, object]) -> int:
+        for field in _MODIFIED:
+            value = info.get(field)
+            if isinstance(value, datetime):
+                return int(value.timestamp() * 1000)
+            if isinstance(value, int | float):
+                return int(value * 1000)
+        raise UnsupportedFilesystemError(
+            f"the filesystem of {self.url} does not tell when an object was written; use another"
+        )
+
+    def _error(self, operation: str, path: str, cause: Exception) -> Exception:
+        if isinstance(cause, ObjectExistsError):
+            return failures.exists(path, self.url)
+        return failures.from_client_error(operation, path, self.url, cause, self._options)
+
+    @staticmethod
+    def _make_folder(fs: Any, name: str) -> None:
+        if capabilities.capability_of(fs).folders:
+            fs.makedirs(name.rpartition("/")[0], exist_ok=True)
+
+
+def _connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+    from fsspec.implementations.dirfs import DirFileSystem
+
+    settings: dict[str, Any] = {**options, "use_listings_cache": False}
+    if location.protocol == "s3":
+        given = options.get("config_kwargs") or {}
+        if not isinstance(given, Mapping):
+            raise InvalidInputError(
+                f"storage option 'config_kwargs' of {location.shown} is no mapping; pass a dict"
+            )
+        settings["config_kwargs"] = {**S3_CONFIG, **given}
+    try:
+        fs, root = url_to_fs(location.url, **settings)
+    except (ImportError, KeyError, TypeError, ValueError) as e:
+        raise failures.cannot_open(location.shown, e, options) from e
+    if location.protocol == "s3":
+        fs.retries = S3_RETRIES
+    while isinstance(fs, DirFileSystem):
+        root, fs = fs._join(root), fs.fs  # noqa: SLF001 - what it does for every call
+    return fs, str(fs._strip_protocol(root)).rstrip("/")  # noqa: SLF001

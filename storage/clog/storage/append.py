@@ -77,7 +77,7 @@ class AppendRequest:
         append_time_ms = time_ms if config.log_append_time else NONE
         chunks = _bind(self.objects, head, tip.version + 1, append_time_ms)
         rolls = rolls_for(head.partitions, chunks, config, uniform=self.uniform)
-        return Edit(add=Append(tuple(chunks), rolls), writer=_entry(self.writer))
+        return Edit(add=Append(tuple(chunks), rolls), writer=_entry(self.writer, tip.version + 1))
 
 
 def check_writer(store: Store, head: Head, writer: Writer) -> None:
@@ -191,9 +191,10 @@ def _bind(
     return bound
 
 
-def _entry(writer: Writer | None) -> WriterEntry | None:
+def _entry(writer: Writer | None, version: int) -> WriterEntry | None:
     if writer is None:
         return None
     return WriterEntry(
-        writer.writer_id, writer.kind, writer.query_id, writer.sequence, writer.content
+        *(writer.writer_id, writer.kind, writer.query_id),
+        *(writer.sequence, writer.content, version),
     )

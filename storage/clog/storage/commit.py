@@ -1,14 +1,13 @@
 """The commit loop: create version N+1 if absent, and an answer to every reply and to none (COMMIT.md §2).
 
-The committer holds its *tip*, the newest commit it knows. `commit` asks a *prepare* function what to change given the tip; when another commit
+The committer starts from the *tip*, the newest commit its follower knows. `commit` asks a *prepare* function what to change given the tip; when another commit
 came first it asks again. So all rules about conflicts are in the prepare functions, and read the tip's head only.
 
-Not here: what an append or a clean needs (`append`, cleaner), how the newest version is found (`timeline`).
+Not here: what an append or a clean needs (`append`, cleaner), how the newest version is found (`timeline`, `follower`).
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 from clog.storage import paths
 from clog.storage.clock import Clock
@@ -26,14 +25,18 @@ from clog.storage.edits import Edit
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
     StoreUnavailableError,
 )
-from clog.storage.head import WRITERS_MAX, SnapshotRef, advance
+from clog.storage.follower import Follower
+from clog.storage.head import SnapshotRef, advance
 from clog.storage.ids import Ids
 from clog.storage.snapshots import read_snapshot, write_snapshot
-from clog.storage.store.base import ObjectExistsError, Store
-from clog.storage.timeline import find_newest, is_closed, replay
-from clog.storage.writers import page_out
+from clog.storage.store.base import ObjectExistsError, Store, StoreRefusedError
+from clog.storage.timeline import is_closed, replay
+from clog.storage.writers import page_out_if_full
 
 LOSSES_MAX = 200
 """Lost races after which a commit gives up."""
@@ -43,8 +46,6 @@ BACKOFF_MS = 4
 BACKOFF_MS_MAX = 500
 SNAPSHOT_EDIT_BYTES_MIN = 16 << 10
 """Edits since the snapshot weigh at least so much before they are worth a new one."""
-
-_T = TypeVar("_T")
 
 
 class Answer(Exception):  # noqa: N818 - it is no error
@@ -62,26 +63,11 @@ Prepare = Callable[[Commit, int], Edit]
 class Committer:
     """Commits to one log. Not safe for threads; pickles nothing."""
 
-    def __init__(self, store: Store, tip: Commit, *, clock: Clock, ids: Ids) -> None:
-        self.store = store
-        self.clock = clock
-        self.ids = ids
-        self.tip = tip
-        self._since: list[EditRecord] = [*tip.earlier, tip.record]
-
-    def see(self, tip: Commit) -> None:
-        """Takes a newer commit as the tip."""
-        if tip.version == self.tip.version + 1:
-            self._since.append(tip.record)
-        elif tip.version > self.tip.version:
-            self._since = [*tip.earlier, tip.record]
-        self.tip = tip
-
-    def edits_after(self, version: int) -> list[EditRecord] | None:
-        """The edits from ``version`` + 1 to the tip where this handle holds all of them, else None. No request."""
-        if version < self._since[0].version - 1:
-            return None
-        return [record for record in self._since if record.version > version]
+    def __init__(self, follower: Follower, *, clock: Clock, ids: Ids) -> None:
+        self._follower = follower
+        self._store = follower.store
+        self._clock = clock
+        self._ids = ids
 
     def commit(self, prepare: Prepare, *, operation: str) -> Commit:
         """Makes the change and returns its commit.
@@ -91,128 +77,144 @@ class Committer:
             CommitStateUnknownError: whether the commit happened cannot be found out now.
             Answer: from ``prepare``.
         """
+        if self._follower.is_stale():
+            self._follower.refresh()
         for losses in range(LOSSES_MAX):
             if losses:
-                self._back_off(losses)
-            commit = self._prepared(prepare, operation)
-            winner = self._create(commit)
-            if winner.record.commit_id != commit.record.commit_id:
-                self.see(winner)
+                back_off(losses, self._clock, self._ids)
+                self._follower.refresh()
+            tip = self._follower.tip
+            try:
+                commit = self._prepared(prepare, operation)
+            except (InvalidInputError, NotFoundError):
+                # What refused it may have changed: only the newest version may say no.
+                if self._follower.refresh() is tip:
+                    raise
                 continue
-            if not self._is_genuine(commit):  # step 5
-                self.see(find_newest(self.store).tip)
-                continue
-            self.see(commit)
-            self._hint()  # step 6
-            return commit
+            winner = create_commit(self._store, commit, clock=self._clock, ids=self._ids)
+            if winner is None:
+                self._follower.see(commit)
+                self._follower.looked()
+                self._hint()  # step 6
+                return commit
+            if winner is commit:
+                self._follower.open_anew()
+            else:
+                self._follower.see(winner)
         raise CommitConflictError(
-            f"{operation} on {self.store.url} lost {LOSSES_MAX} races, the last against version"
-            f" {self.tip.version}; fewer writers at once, or larger batches, would help"
+            f"{operation} on {self._store.url} lost {LOSSES_MAX} races, the last against version"
+            f" {self._follower.tip.version}; fewer writers at once, or larger batches, would help"
         )
 
     def _prepared(self, prepare: Prepare, operation: str) -> Commit:
         """Steps 2 and 3: the commit as it is to be created."""
-        tip = self.tip
+        tip = self._follower.tip
         version = tip.version + 1
-        time_ms = max(self.clock.now_ms(), tip.record.time_ms)
+        time_ms = max(self._clock.now_ms(), tip.record.time_ms)
         edit = prepare(tip, time_ms)  # step 2
-        edit = self._with_room_for_writers(edit)
+        page = page_out_if_full(self._store, tip.head, edit.writer, new_id=self._ids.new_id)
+        edit = edit if page is None else replace(edit, older_writers=page)
         head = advance(tip.head, edit, version=version, time_ms=time_ms)
         if version % HINT_STRIDE == 0 and (snapshot := self._snapshot()) is not None:  # step 3
             head = replace(head, snapshot=snapshot)
-        commit_id = self.ids.new_id()
-        stored = stored_edit(self.store, edit, commit_id=commit_id)
+        commit_id = self._ids.new_id()
+        stored = stored_edit(self._store, edit, commit_id=commit_id)
         record = EditRecord(version, commit_id, time_ms, operation, stored)
         last_snapshot = -1 if head.snapshot is None else head.snapshot.version
         first = carried_from(version, snapshot_version=last_snapshot)
-        earlier = tuple(r for r in self._edits_from(first) if r.version >= first)
-        return Commit(record, tip.record.commit_id, earlier, head)
-
-    def _create(self, commit: Commit) -> Commit:
-        """Step 4. Returns the commit that is version N+1: ours, or the one that came first."""
-        path = paths.commit_path(commit.version)
-        data = encode_commit(commit)
-        cause: Exception | None = None
-        for attempt in range(CREATES_MAX):
-            if attempt:
-                self._back_off(attempt)
-            try:
-                self.store.create(path, data)
-                return commit
-            except (ObjectExistsError, StoreUnavailableError) as e:
-                # A conflict may be with ourselves: a client repeats a request whose reply was lost.
-                cause = e
-            try:
-                return read_commit(self.store, commit.version)
-            except FileNotFoundError:
-                continue  # Not there: the same version again, never another one.
-            except StoreUnavailableError as e:
-                cause = e
-        raise CommitStateUnknownError(
-            f"commit {commit.version} of {self.store.url} may have happened: {cause};"
-            " read the log before you repeat it"
-        ) from cause
-
-    def _is_genuine(self, commit: Commit) -> bool:
-        ids = self._patiently(lambda: is_closed(self.store, commit.version), commit.version)
-        return ids is None or ids.get(commit.version) == commit.record.commit_id
-
-    def _patiently(self, read: Callable[[], _T], version: int) -> _T:
-        cause: Exception | None = None
-        for attempt in range(CREATES_MAX):
-            if attempt:
-                self._back_off(attempt)
-            try:
-                return read()
-            except StoreUnavailableError as e:
-                cause = e
-        raise CommitStateUnknownError(
-            f"commit {version} of {self.store.url} was made but could not be checked: {cause};"
-            " read the log before you repeat it"
-        ) from cause
+        earlier = self._follower.recent.since(self._store, first) if first < version else []
+        return Commit(record, tip.record.commit_id, tuple(earlier), head)
 
     def _hint(self) -> None:
-        if self.tip.version % HINT_STRIDE == 0:
+        version = self._follower.tip.version
+        if version % HINT_STRIDE == 0:
             try:
-                self.store.put(paths.LATEST, body_json({"version": self.tip.version}))
+                self._store.put(paths.LATEST, body_json({"version": version}))
             except StoreUnavailableError:
                 pass  # The next multiple of 4 writes it; until then opening probes a little further.
 
-    def _edits_from(self, first: int) -> list[EditRecord]:
-        """Edits from a version up to the tip; reads the commits that carry those which this handle has not seen."""
-        known = self._since
-        while known[0].version > first:
-            # The newest commit before what is known that carries several: a multiple of 4, or an even one.
-            before = known[0].version - 1
-            commit = read_commit(self.store, before)
-            known = [*commit.earlier, commit.record, *known]
-        self._since = known
-        return known
-
     def _snapshot(self) -> SnapshotRef | None:
-        """A snapshot of the tip when the edits since the last one outweigh it; None when not, or when it fails."""
-        last = self.tip.head.snapshot
-        floor = 0 if last is None else last.version + 1
-        since = [r for r in self._edits_from(floor) if r.version >= floor]
-        weight = sum(len(body_json(r.stored)) for r in since)
-        if weight <= max(SNAPSHOT_EDIT_BYTES_MIN, last.size_bytes if last else 0):
+        """A snapshot of the tip when the edits since the last one outweigh it; None when not, or when it fails.
+
+        Each commit whose version is divisible by 4 carries all edits since the snapshot. A new one is due when what was carried since
+        weighs as much as it: then neither costs more than the other, however large.
+        """
+        recent, tip = self._follower.recent, self._follower.tip
+        last = tip.head.snapshot
+        since = recent.since(self._store, 0 if last is None else last.version + 1)
+        weight = sum(recent.weight(record) for record in since)
+        carried = weight * len(since) // (2 * HINT_STRIDE)
+        if weight <= SNAPSHOT_EDIT_BYTES_MIN or carried <= (last.size_bytes if last else 0):
             return None
         try:
-            base = read_snapshot(self.store, last.version) if last else None
-            ref = write_snapshot(
-                self.store, replay(self.store, base, since, self.tip), new_id=self.ids.new_id
-            )
+            base = read_snapshot(self._store, last.version) if last else None
+            manifest = replay(self._store, base, since, tip)
+            return write_snapshot(self._store, manifest, new_id=self._ids.new_id)
         except (StoreUnavailableError, FileNotFoundError):
             return None
-        self._since = [r for r in self._since if r.version > ref.version] or self._since[-1:]
-        return ref
 
-    def _with_room_for_writers(self, edit: Edit) -> Edit:
-        head = self.tip.head
-        if edit.writer is None or len(head.writers) < WRITERS_MAX:
-            return edit
-        return replace(edit, older_writers=page_out(self.store, head, new_id=self.ids.new_id))
 
-    def _back_off(self, attempt: int) -> None:
+def create_commit(store: Store, commit: Commit, *, clock: Clock, ids: Ids) -> Commit | None:
+    """Steps 4 and 5: creates the commit's version. None when that made it so, else the commit that came first; ``commit`` itself
+    when we slept while the block was deleted, and made a file that nobody will ever read.
+
+    Raises:
+        CommitStateUnknownError: whether it happened cannot be found out now.
+    """
+    winner = _create(store, commit, clock, ids)
+    if winner is not None:
+        return winner
+    closed = _closed(store, commit.version, clock, ids)  # step 5
+    genuine = closed is None or closed.get(commit.version) == commit.record.commit_id
+    return None if genuine else commit
+
+
+def _create(store: Store, commit: Commit, clock: Clock, ids: Ids) -> Commit | None:
+    """Step 4."""
+    path = paths.commit_path(commit.version)
+    data = encode_commit(commit)
+    cause: Exception | None = None
+    for attempt in range(CREATES_MAX):
+        back_off(attempt, clock, ids)
+        try:
+            store.create(path, data)
+            return None
+        except (ObjectExistsError, StoreUnavailableError) as e:
+            # A conflict may be with ourselves: a client repeats a request whose reply was lost.
+            if attempt == 0 and isinstance(e, StoreRefusedError):
+                raise  # Nothing was written, for sure.
+            cause = e
+        try:
+            found = read_commit(store, commit.version)
+        except FileNotFoundError:
+            continue  # Not there: the same version again, never another one.
+        except (StoreUnavailableError, CorruptionError) as e:
+            cause = e
+            continue
+        return None if found.record.commit_id == commit.record.commit_id else found
+    raise _unknown(store, commit.version, cause) from cause
+
+
+def _closed(store: Store, version: int, clock: Clock, ids: Ids) -> dict[int, str] | None:
+    cause: Exception | None = None
+    for attempt in range(CREATES_MAX):
+        back_off(attempt, clock, ids)
+        try:
+            return is_closed(store, version)
+        except StoreUnavailableError as e:
+            cause = e
+    raise _unknown(store, version, cause) from cause
+
+
+def _unknown(store: Store, version: int, cause: Exception | None) -> CommitStateUnknownError:
+    return CommitStateUnknownError(
+        f"commit {version} of {store.url} may have happened: {cause};"
+        " read the log before you repeat it"
+    )
+
+
+def back_off(attempt: int, clock: Clock, ids: Ids) -> None:
+    """Sleeps for a random while that grows with the attempt; not at all before the first, which is 0."""
+    if attempt:
         ceiling = min(BACKOFF_MS_MAX, BACKOFF_MS << min(attempt, 10))
-        self.clock.sleep_ms(int(self.ids.uniform() * ceiling))
+        clock.sleep_ms(int(ids.uniform() * ceiling))

@@ -2,20 +2,15 @@
 
 from collections.abc import Mapping
 
-from clog.storage import paths
 from clog.storage.clock import Clock
-from clog.storage.commits import Commit, EditRecord, encode_commit, read_commit
+from clog.storage.commit import create_commit
+from clog.storage.commits import Commit, EditRecord
 from clog.storage.config import LogConfig, parse_overrides
 from clog.storage.edits import Edit, LogInfo, edit_to_json
-from clog.storage.errors import (
-    AlreadyExistsError,
-    CommitStateUnknownError,
-    NotFoundError,
-    StoreUnavailableError,
-)
+from clog.storage.errors import AlreadyExistsError, NotFoundError
 from clog.storage.head import first_head
 from clog.storage.ids import Ids
-from clog.storage.store.base import ObjectExistsError, Store
+from clog.storage.store.base import Store
 from clog.storage.timeline import find_newest
 
 
@@ -27,6 +22,7 @@ def create_log(
     Raises:
         AlreadyExistsError: there is a log, or somebody made one at the same time.
         InvalidInputError: a config that is unknown or out of range.
+        CommitStateUnknownError: whether it was created cannot be found out now.
     """
     overrides = parse_overrides(config)
     settings = LogConfig.from_overrides(overrides)
@@ -48,22 +44,8 @@ def create_log(
     edit = Edit(create=info, config=overrides)
     record = EditRecord(0, ids.new_id(), now_ms, "create", {"edit": edit_to_json(edit)})
     commit = Commit(record, None, (), first_head(edit))
-    try:
-        store.create(paths.commit_path(0), encode_commit(commit))
-    except (ObjectExistsError, StoreUnavailableError) as e:
-        _read_back(store, commit, e)
-
-
-def _read_back(store: Store, ours: Commit, cause: Exception) -> None:
-    """Whether version 0 is ours after all (COMMIT.md step 4)."""
-    try:
-        found = read_commit(store, 0)
-    except (FileNotFoundError, StoreUnavailableError) as e:
-        raise CommitStateUnknownError(
-            f"whether the log at {store.url} was created is unknown: {cause}; open it to find out"
-        ) from e
-    if found.record.commit_id != ours.record.commit_id:
-        raise _exists(store) from cause
+    if create_commit(store, commit, clock=clock, ids=ids) is not None:
+        raise _exists(store)
 
 
 def _exists(store: Store) -> AlreadyExistsError:

@@ -8,22 +8,12 @@ import threading
 from clog.storage.clock import Clock
 from clog.storage.commit import Committer, Prepare
 from clog.storage.commits import Commit
+from clog.storage.follower import Follower
 from clog.storage.ids import Ids
 from clog.storage.manifest import Manifest
 from clog.storage.snapshots import unpage
 from clog.storage.store.base import Store
-from clog.storage.timeline import (
-    FOLLOW_STEPS_MAX,
-    find_newest,
-    is_closed,
-    manifest_at,
-    manifest_of,
-    replay,
-    try_read,
-)
-
-TRUST_MS = 600_000
-"""After so long without a look, a handle asks whether the block it is in was closed before it trusts a probe (COMMIT.md §4)."""
+from clog.storage.timeline import manifest_at, manifest_of, replay
 
 
 class Handle:
@@ -38,29 +28,24 @@ class Handle:
         self.store = store
         self.clock = clock
         self.ids = ids
-        found = find_newest(store)
-        self._read: dict[int, Commit] | None = found.read
-        self._committer = Committer(store, found.tip, clock=clock, ids=ids)
+        self._follower = Follower(store, clock=clock)
+        self._committer = Committer(self._follower, clock=clock, ids=ids)
         self._manifest: Manifest | None = None
-        self._looked_ms = clock.monotonic_ms()
         self._lock = threading.RLock()
 
     @property
     def tip(self) -> Commit:
-        return self._committer.tip
+        return self._follower.tip
 
     def refresh(self) -> Commit:
         """Looks for newer versions; one GET when there is none. Returns the tip."""
         with self._lock:
-            for _ in range(FOLLOW_STEPS_MAX):
-                newer = try_read(self.store, self.tip.version + 1)
-                if not self._is_trusted():
-                    break
-                if newer is None:
-                    return self.tip
-                self._committer.see(newer)
-            self._open_anew()
-            return self.tip
+            return self._follower.refresh()
+
+    def recent(self) -> Commit:
+        """The tip; looks for newer versions only where the last look is minutes old, so that what is decided from it is not ancient."""
+        with self._lock:
+            return self._follower.refresh() if self._follower.is_stale() else self._follower.tip
 
     def commit(self, prepare: Prepare, *, operation: str) -> Commit:
         """Commits a change from the tip the handle knows (`commit.Committer.commit`)."""
@@ -89,23 +74,7 @@ class Handle:
     def _manifest_at_tip(self, tip: Commit) -> Manifest:
         known = self._manifest
         if known is not None:
-            since = self._committer.edits_after(known.version)
+            since = self._follower.recent.after(known.version)
             if since is not None:
                 return replay(self.store, known, since, tip)
-        read, self._read = self._read, None
-        return unpage(self.store, manifest_of(self.store, tip, read))
-
-    def _is_trusted(self) -> bool:
-        """Whether what a probe says can be believed: commits are deleted by blocks, long after they were newest."""
-        now_ms = self.clock.monotonic_ms()
-        if now_ms - self._looked_ms > TRUST_MS:
-            if is_closed(self.store, self.tip.version + 1) is not None:
-                return False
-        self._looked_ms = now_ms
-        return True
-
-    def _open_anew(self) -> None:
-        found = find_newest(self.store)
-        self._committer.see(found.tip)
-        self._read = found.read
-        self._looked_ms = self.clock.monotonic_ms()
+        return unpage(self.store, manifest_of(self.store, tip, self._follower.read))

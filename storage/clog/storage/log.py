@@ -29,8 +29,8 @@ from clog.storage.content_hash import ContentHash
 from clog.storage.create import create_log
 from clog.storage.data_object import DataObject, record_sizes
 from clog.storage.describe import SegmentInfo, describe, segment_infos
-from clog.storage.edits import WriterEntry
-from clog.storage.errors import InvalidInputError
+from clog.storage.edits import Edit, WriterEntry
+from clog.storage.errors import InvalidInputError, VersionExpiredError
 from clog.storage.handle import Handle
 from clog.storage.ids import Ids, SystemIds
 from clog.storage.manifest import Manifest
@@ -157,21 +157,20 @@ class Log:
         if records.num_rows == 0:
             return AppendResult(handle.tip.version)
         parts = self._partitions_of(records, partition)
-        writer = None if producer is None else _producer(producer, records, partition, stamped)
-        head = handle.tip.head
+        writer = None if producer is None else _producer(producer, records, stamped=stamped)
         if writer is not None:
             try:
-                check_writer(handle.store, head, writer)
+                check_writer(handle.store, handle.recent().head, writer)
             except Answer as answer:
                 return self._first_result(answer.value)
-        self._check_records(records, LogConfig.from_overrides(head.config))
+        self._check_records(records)
         objects = self.object_writer()
         objects.add(records, parts)
         return self.append_objects(objects.finish(), writer)
 
     def object_writer(self, *, stamp: int | None = None) -> ObjectWriter:
         """A writer of fresh objects, for tasks that hand what it made to `append_objects` (COMMIT.md step 1)."""
-        tip = self._handle.tip
+        tip = self._handle.recent()
         config = LogConfig.from_overrides(tip.head.config)
         return ObjectWriter(
             self._handle.store,
@@ -215,6 +214,7 @@ class Log:
         Raises:
             OffsetOutOfRangeError: a start below the log start or beyond the end (S38).
             InvalidInputError: a partition that does not exist.
+            VersionExpiredError: while reading: what the call planned was cleaned and swept since, longer than ``file.delete.delay.ms`` ago.
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise InvalidInputError(
@@ -222,7 +222,7 @@ class Log:
             )
         tip = self._handle.refresh()
         ranges = offsets.ranges(tip.head, partition, start, end, url=self.url)
-        return self._read(ranges)
+        return self._read(self._handle.manifest(), ranges)
 
     def table(self, partition: int | None = None, at: int | None = None) -> Table:
         """The latest value of each key at a version (None: the newest); tombstoned keys are absent.
@@ -290,22 +290,19 @@ class Log:
         self._handle.refresh()
         return describe(self._handle.manifest(), url=self.url, now_ms=self._handle.clock.now_ms())
 
-    def _read(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[pa.RecordBatch]:
-        handle = self._handle
-        for p, (start, end) in ranges.items():
-            at = start
-            while True:
-                manifest: Manifest = handle.manifest()
-                try:
-                    for batch in read_pieces(handle.store, plan_range(manifest, p, at, end)):
-                        yield batch
-                        at = batch.column("offset")[-1].as_py() + 1
-                    break
-                except FileNotFoundError:
-                    # Swept: offsets are stable, so the rest is planned anew, from the newest version.
-                    if handle.refresh().version == manifest.version:
-                        raise
-                    offsets.check_start(handle.tip.head, p, at, url=self.url)
+    def _read(
+        self, manifest: Manifest, ranges: Mapping[int, tuple[int, int]]
+    ) -> Iterator[pa.RecordBatch]:
+        store = self._handle.store
+        try:
+            for p, (start, end) in ranges.items():
+                yield from read_pieces(store, plan_range(manifest, p, start, end))
+        except FileNotFoundError as e:
+            # Never planned anew: a value that was cleaned since would be missing, and the newer one lies beyond the end.
+            raise VersionExpiredError(
+                f"version {manifest.version} of {self.url} expired while it was read:"
+                f" {e.filename or e} is gone; read again"
+            ) from e
 
     def _partitions_of(
         self, records: pa.Table, partition: int | Sequence[int] | np.ndarray[Any, Any] | None
@@ -317,7 +314,13 @@ class Log:
             return partitions_for(
                 keys, partitions=self.partitions, algorithm=head.log.partitioner, start=start
             )
-        given = np.broadcast_to(np.asarray(partition), (records.num_rows,))
+        given = np.asarray(partition)
+        if given.ndim and given.shape != (records.num_rows,):
+            raise InvalidInputError(
+                f"{given.size} partitions are given for {records.num_rows} records; give one for"
+                " all, or one for each"
+            )
+        given = np.broadcast_to(given, (records.num_rows,))
         if given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= self.partitions:
             raise InvalidInputError(
                 f"partition {partition!r} does not exist in {self.url};"
@@ -325,31 +328,28 @@ class Log:
             )
         return given.astype(np.int32)
 
-    def _check_records(self, records: pa.Table, config: LogConfig) -> None:
+    def _check_records(self, records: pa.Table) -> None:
         """Refuses early, and names the record (S5, S6): the commit would say the same of the whole."""
-        if config.compact and (nulls := records.column("key").null_count):
-            first = int(np.argmax(records.column("key").is_null().to_numpy()))
-            raise InvalidInputError(
-                f"{nulls} of {records.num_rows} records have no key, the first is record {first};"
-                f" a log with cleanup.policy={config.as_dict()['cleanup.policy']} needs one in every"
-                " record; nothing was appended"
-            )
-        sizes = record_sizes(records)
-        if (over := np.flatnonzero(sizes > config.max_message_bytes)).size:
-            raise InvalidInputError(
-                f"{over.size} of {records.num_rows} records are larger than"
-                f" max.message.bytes={config.max_message_bytes}, the first is record"
-                f" {int(over[0])} with {int(sizes[over[0]])} bytes; nothing was appended"
-            )
+        known = self._handle.tip.head.config
+        try:
+            _check(records, LogConfig.from_overrides(known))
+        except InvalidInputError:
+            newest = self._handle.refresh().head.config
+            if newest == known:
+                raise
+            _check(records, LogConfig.from_overrides(newest))  # altered since (S42)
 
     def _first_result(self, duplicate: object) -> AppendResult:
         assert isinstance(duplicate, Duplicate)
-        entry: WriterEntry = duplicate.entry
         store = self._handle.store
+        entry: WriterEntry = duplicate.entry
         try:
-            first = result_of(entry.version, edit_of(store, read_commit(store, entry.version).record).add)
+            edit = edit_of(store, read_commit(store, entry.version).record)
         except FileNotFoundError:
-            first = AppendResult(entry.version)
+            edit = Edit()
+        # Where the commit was deleted, a file of a committer that slept may have taken its place.
+        genuine = edit.writer is not None and edit.writer.writer_id == entry.writer_id
+        first = result_of(entry.version, edit.add if genuine else None)
         return AppendResult(first.version, first.offsets, duplicate=True)
 
 
@@ -361,9 +361,7 @@ def _store(
     return url
 
 
-def _producer(
-    producer: tuple[str, int], records: pa.Table, partition: object, stamped: bool
-) -> Writer:
+def _producer(producer: tuple[str, int], records: pa.Table, *, stamped: bool) -> Writer:
     try:
         writer_id, sequence = producer
     except (TypeError, ValueError):
@@ -376,3 +374,20 @@ def _producer(
     for batch in records.to_batches():
         content.update(batch if stamped else batch.drop_columns(["timestamp"]))
     return Writer(writer_id, "producer", sequence, content=content.hexdigest())
+
+
+def _check(records: pa.Table, config: LogConfig) -> None:
+    if config.compact and (nulls := records.column("key").null_count):
+        first = int(np.argmax(records.column("key").is_null().to_numpy()))
+        raise InvalidInputError(
+            f"{nulls} of {records.num_rows} records have no key, the first is record {first};"
+            f" a log with cleanup.policy={config.as_dict()['cleanup.policy']} needs one in every"
+            " record; nothing was appended"
+        )
+    sizes = record_sizes(records)
+    if (over := np.flatnonzero(sizes > config.max_message_bytes)).size:
+        raise InvalidInputError(
+            f"{over.size} of {records.num_rows} records are larger than"
+            f" max.message.bytes={config.max_message_bytes}, the first is record"
+            f" {int(over[0])} with {int(sizes[over[0]])} bytes; nothing was appended"
+        )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from clog.storage import documents
 from clog.storage.edits import PageRef, WriterEntry, writer_from_json, writer_to_json
 from clog.storage.errors import CorruptionError
-from clog.storage.head import Head
+from clog.storage.head import WRITERS_MAX, Head
 from clog.storage.paths import page_path
 from clog.storage.store.base import Store
 
@@ -23,8 +23,15 @@ def find_writer(store: Store, head: Head, writer_id: str) -> WriterEntry | None:
     return read_page(store, head.older_writers).get(writer_id)
 
 
-def page_out(store: Store, head: Head, *, new_id: Callable[[], str]) -> PageRef:
-    """Writes the page with the older half of the head's writers and all of the former page (`head.advance` then drops that half)."""
+def page_out_if_full(
+    store: Store, head: Head, writer: WriterEntry | None, *, new_id: Callable[[], str]
+) -> PageRef | None:
+    """Makes room in the head where this writer would be one too many: writes a page with the older half of the head's writers and all of the
+    former page (`head.advance` then drops that half). None where there is room.
+    """
+    known = {entry.writer_id for entry in head.writers}
+    if writer is None or writer.writer_id in known or len(known) < WRITERS_MAX:
+        return None
     entries = {} if head.older_writers is None else read_page(store, head.older_writers)
     for entry in head.writers[: len(head.writers) // 2]:
         entries[entry.writer_id] = entry

@@ -58,11 +58,11 @@ def decode(kind: str, data: bytes, *, where: str) -> dict[str, Any]:
         raise CorruptionError(f"{where} is not a clog document: no header in {len(data)} bytes")
     envelope = _json_object(line, where=f"the header of {where}")
     number = envelope.get("format")
-    if isinstance(number, int) and number > FORMAT:
+    if type(number) is int and number > FORMAT:
         raise UnsupportedFormatError(
             f"{where} is written in format {number}, this clog reads up to {FORMAT}; upgrade clog"
         )
-    if envelope.get("clog") != kind or number != FORMAT:
+    if envelope.get("clog") != kind or type(number) is not int or number != FORMAT:
         raise CorruptionError(
             f"{where} has kind={envelope.get('clog')!r} format={number!r},"
             f" expected kind={kind!r} format={FORMAT}"
@@ -91,8 +91,10 @@ def _inflate(encoding: object, stored: bytes, where: str) -> bytes:
         body = stream.decompress(stored, BODY_BYTES_MAX)
     except zlib.error as e:
         raise CorruptionError(f"{where} does not inflate: {e}") from e
-    if not stream.eof:
-        raise CorruptionError(f"{where} inflates beyond {BODY_BYTES_MAX} bytes or is cut short")
+    if not stream.eof or stream.unused_data:
+        raise CorruptionError(
+            f"{where} is no single zlib stream that inflates to at most {BODY_BYTES_MAX} bytes"
+        )
     return body
 
 

@@ -3,7 +3,7 @@
 An edit says what changed and decides nothing: `head.advance` and `manifest.apply` apply it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeVar
@@ -128,6 +128,15 @@ class Edit:
     orphan_floor: int | None = None
     oldest_readable: int | None = None
     forget: tuple[str, ...] = ()
+
+    def partitions(self) -> set[int]:
+        """Every partition that the edit names."""
+        named = self.changed_partitions()
+        named.update(self.first_dirty, self.tombstones_removed, self.uncleanable)
+        named.update(p for p, _ in self.seal)
+        if self.add is not None:
+            named.update(p for p, _ in self.add.chunks)
+        return named
 
     def changed_partitions(self) -> set[int]:
         """Partitions changed otherwise than by appending or sealing: what a planned replacement must not overlook."""
@@ -276,6 +285,12 @@ def chunk_row(c: Chunk) -> tuple[int, ...]:
     )
 
 
+def chunk_of(ref: ObjectRef, row: Sequence[Any]) -> Chunk:
+    """The chunk of a row of `CHUNK_COLUMNS`."""
+    numbers = [whole(number) for number in row]
+    return Chunk(ref, *numbers)  # type: ignore[arg-type] # the rest of its fields but `dead`
+
+
 def _by_object(chunks: Iterable[_T], key: Any) -> list[tuple[ObjectRef, list[_T]]]:
     return [(ref, list(group)) for ref, group in groupby(chunks, key=key)]
 
@@ -329,11 +344,11 @@ def _replacement_to_json(r: Replacement) -> dict[str, Any]:
 
 
 def _replacement_from_json(value: dict[str, Any], where: str) -> Replacement:
-    chunks = []
+    chunks: list[Chunk] = []
     for entry in value["objects"]:
         ref = object_from_json(entry, where=where)
         rows = rows_of(entry["chunks"], CHUNK_COLUMNS)
-        chunks.extend(Chunk(ref, *map(whole, row)) for row in rows)
+        chunks.extend(_whole_chunk(ref, row, where) for row in rows)
     segments = value.get("segments")
     return Replacement(
         partition=whole(value["p"]),
@@ -345,6 +360,17 @@ def _replacement_from_json(value: dict[str, Any], where: str) -> Replacement:
         if segments is None
         else tuple((whole(base), whole(end), whole(ms)) for base, end, ms in segments),
     )
+
+
+def _whole_chunk(ref: ObjectRef, row: Sequence[Any], where: str) -> Chunk:
+    chunk = chunk_of(ref, row)
+    last_row = chunk.first_row + chunk.rows
+    if not (0 <= chunk.first_row < last_row <= ref.rows and chunk.rows <= chunk.next - chunk.base):
+        raise CorruptionError(
+            f"{where}: a chunk has rows [{chunk.first_row}, {last_row}) of the {ref.rows} of"
+            f" {ref.path}, for offsets [{chunk.base}, {chunk.next})"
+        )
+    return chunk
 
 
 def _check_rows(ref: ObjectRef, found: int, where: str) -> None:

@@ -81,8 +81,8 @@ class Head:
 
 def first_head(edit: Edit) -> Head:
     """The head of version 0."""
-    if edit.create is None:
-        raise CorruptionError("version 0 does not create the log")
+    if edit.create is None or edit != Edit(create=edit.create, config=edit.config):
+        raise CorruptionError("version 0 does not create a log, or does more than that")
     zero = (0,) * edit.create.partitions
     none = (NONE,) * edit.create.partitions
     columns = PartitionColumns(zero, zero, zero, zero, zero, none, none, zero, zero)
@@ -95,15 +95,30 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
     Raises:
         CorruptionError: the edit contradicts the head (a chunk that does not start at the end offset, say).
     """
+    _check_named(head, edit)
     columns = {name: list(getattr(head.partitions, name)) for name in COLUMNS}
     for p, offset in edit.start.items():
         if offset > columns["end"][p]:
             raise CorruptionError(f"partition {p}: start {offset} beyond end {columns['end'][p]}")
         columns["start"][p] = max(columns["start"][p], offset)
     for p, jitter_ms in edit.seal:
+        if not columns["chunks"][p]:
+            raise CorruptionError(f"partition {p}: its active segment is sealed, but it is empty")
         _new_segment(columns, p, columns["end"][p], jitter_ms)
+    for p, base in edit.drop.items():
+        if base > columns["start"][p]:
+            raise CorruptionError(
+                f"partition {p}: segments below {base} are dropped, its log start offset is"
+                f" {columns['start'][p]}"
+            )
     for r in edit.replace:
-        if r.base >= columns["base"][r.partition] and r.segments is None:
+        active = columns["base"][r.partition]
+        if r.next > active and (r.base < active or r.segments is not None):
+            raise CorruptionError(
+                f"partition {r.partition}: a replacement of [{r.base}, {r.next}) changes sealed"
+                f" segments and the active one, which begins at {active}"
+            )
+        if r.base >= active:
             columns["chunks"][r.partition] += len(r.chunks) - len(r.sources)
     for p in edit.changed_partitions():
         columns["changed"][p] = version
@@ -119,6 +134,14 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
         writers=_with_writer(head, edit),
         older_writers=edit.older_writers or head.older_writers,
     )
+
+
+def _check_named(head: Head, edit: Edit) -> None:
+    count = head.log.partitions
+    if unknown := sorted(p for p in edit.partitions() if not 0 <= p < count):
+        raise CorruptionError(f"an edit names partitions {unknown} of a log that has {count}")
+    if edit.create is not None:
+        raise CorruptionError("an edit creates a log that is there already")
 
 
 def _or(number: int | None, otherwise: int) -> int:
@@ -208,8 +231,9 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
             log=info,
             config={str(name): str(text) for name, text in value["config"].items()},
             config_epoch=whole(value["config_epoch"]),
-            snapshot=snapshot
-            and SnapshotRef(whole(snapshot["version"]), whole(snapshot["bytes"])),
+            snapshot=None
+            if snapshot is None
+            else SnapshotRef(whole(snapshot["version"]), whole(snapshot["bytes"])),
             orphan_floor=whole(value["orphan_floor"]),
             oldest_readable=whole(value["oldest_readable"]),
             partitions=PartitionColumns(**columns),

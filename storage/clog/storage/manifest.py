@@ -108,6 +108,7 @@ def apply(
         CorruptionError: the edit contradicts the manifest: sources that are not there, ranges that do not tile.
     """
     version = manifest.version + 1
+    head = advance(manifest.head, edit, version=version, time_ms=time_ms)
     work = _Work(manifest, version, time_ms)
     for p, offset in edit.start.items():
         work.first_dirty[p] = max(work.first_dirty[p], offset)
@@ -124,21 +125,30 @@ def apply(
         work.first_dirty[p] = offset
     if edit.add is not None:
         work.add(edit.add)
-    released = tuple(r for r in work.released if r.path not in set(edit.forget))
     uncleanable = {**manifest.uncleanable, **edit.uncleanable}
-    steps = [(p, version, offset) for p, offset in sorted(edit.tombstones_removed.items())]
     return replace(
         manifest,
         version=version,
         commit_id=commit_id,
         time_ms=time_ms,
-        head=advance(manifest.head, edit, version=version, time_ms=time_ms),
+        head=head,
         segments=tuple(work.segments),
         first_dirty=tuple(work.first_dirty),
-        released=released,
-        tombstones_removed=(*manifest.tombstones_removed, *steps),
+        released=tuple(r for r in work.released if r.path not in edit.forget),
+        tombstones_removed=_with_steps(manifest, edit, version),
         uncleanable={p: mark for p, mark in uncleanable.items() if mark is not None},
     )
+
+
+def _with_steps(manifest: Manifest, edit: Edit, version: int) -> tuple[tuple[int, int, int], ...]:
+    """The steps of S41; one that a newer and higher step answers for is left out, so that they stay few."""
+    highest = edit.tombstones_removed
+    kept = [
+        (p, v, offset)
+        for p, v, offset in manifest.tombstones_removed
+        if p not in highest or offset > highest[p]
+    ]
+    return (*kept, *((p, version, offset) for p, offset in sorted(highest.items())))
 
 
 class _Work:
@@ -196,6 +206,8 @@ class _Work:
                 f" chunks than the {len(inside)} that are there"
             )
         _check_tiling(r, touched)
+        if last == len(segments) - 1:
+            _check_kept(r, inside)
         tiles = r.segments or tuple((s.base, s.next, s.created_ms) for s in touched)
         before = [c for c in old if c.next <= r.base]
         after = [c for c in old if c.base >= r.next]
@@ -207,20 +219,21 @@ class _Work:
     def horizon(self, h: ChunkHorizon) -> None:
         segments = list(self.segments[h.partition])
         for i, segment in enumerate(segments):
-            chunks = [
-                replace(c, horizon=h.horizon_ms, up_to=h.up_to)
-                if c.identity == (h.object_path, h.first_row)
-                else c
-                for c in segment.chunks
-            ]
-            if chunks != list(segment.chunks):
-                segments[i] = replace(segment, chunks=tuple(chunks))
-                self.segments[h.partition] = tuple(segments)
-                return
-        raise CorruptionError(f"partition {h.partition}: a horizon for a chunk that is not there")
+            for j, c in enumerate(segment.chunks):
+                if c.identity == (h.object_path, h.first_row) and c.horizon == NONE:
+                    stamped = replace(c, horizon=h.horizon_ms, up_to=h.up_to)
+                    chunks = (*segment.chunks[:j], stamped, *segment.chunks[j + 1 :])
+                    segments[i] = replace(segment, chunks=chunks)
+                    self.segments[h.partition] = tuple(segments)
+                    return
+        raise CorruptionError(
+            f"partition {h.partition}: a horizon for a chunk that is not there, or has one already"
+        )
 
     def _release(self, chunks: list[Chunk]) -> None:
         objects = {c.object.path: c.object.size_bytes for c in chunks}
+        # An object counts from the newest commit that took a chunk of it (FORMAT.md §6).
+        self.released = [r for r in self.released if r.path not in objects]
         self.released.extend(
             Released(path, size, self.version, self.time_ms) for path, size in objects.items()
         )
@@ -236,6 +249,12 @@ def _index_at(segments: tuple[Segment, ...], offset: int) -> int:
 
 
 def _check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
+    edges = [r.base, *(offset for c in r.chunks for offset in (c.base, c.next)), r.next]
+    if r.base >= r.next or edges != sorted(edges):
+        raise CorruptionError(
+            f"partition {r.partition}: chunks of a replacement do not lie in order in"
+            f" [{r.base}, {r.next})"
+        )
     if r.segments is None:
         return
     ends = [r.base, *(end for _, end, _ in r.segments)]
@@ -243,6 +262,18 @@ def _check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
     if ends != bases or (touched[0].base, touched[-1].next) != (r.base, r.next):
         raise CorruptionError(
             f"partition {r.partition}: segments {r.segments} do not tile [{r.base}, {r.next})"
+        )
+
+
+def _check_kept(r: Replacement, inside: list[Chunk]) -> None:
+    before, after = (
+        (sum(c.rows for c in chunks), sum(c.size_bytes for c in chunks))
+        for chunks in (inside, r.chunks)
+    )
+    if before != after:
+        raise CorruptionError(
+            f"partition {r.partition}: a replacement in the active segment has {after[0]} records"
+            f" of {after[1]} bytes, it takes away {before[0]} of {before[1]}"
         )
 
 

@@ -1,0 +1,246 @@
+"""Manifests and edits made up for tests of what reads documents only: their objects are not there.
+
+`any_edits` draws edits that no log may ever see, for round trips. `next_edits` draws one that is
+valid after a given manifest, `histories` a manifest after several of those. Needs hypothesis.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from clog.storage.chunks import NONE, Chunk
+from clog.storage.edits import (
+    Append,
+    ChunkHorizon,
+    Edit,
+    LogInfo,
+    PageRef,
+    Replacement,
+    Uncleanable,
+    WriterEntry,
+)
+from clog.storage.ids import SeededIds
+from clog.storage.manifest import Manifest, Segment, apply, first_manifest
+from clog.storage.object_ref import ObjectRef
+from clog.storage.paths import data_path
+
+RECORD_BYTES = 20
+_IDS = st.integers(0, 2**128 - 1).map(lambda n: f"{n:032x}")
+_NUMBERS = st.integers(0, 2**63 - 1)
+_PARTITIONS = st.integers(0, 4095)
+_OFFSETS = st.dictionaries(_PARTITIONS, _NUMBERS, max_size=3)
+
+
+def log_info(partitions: int = 2) -> LogInfo:
+    return LogInfo("1" * 32, 1_000, partitions, "murmur2", "0123456789abcdef")
+
+
+def fresh_manifest(partitions: int = 2) -> Manifest:
+    """Version 0 of a log."""
+    edit = Edit(create=log_info(partitions), config={})
+    return first_manifest(edit, commit_id="0" * 32, time_ms=1_000)
+
+
+def object_of(rows: int, object_id: str, *, stamp: int = 0, dense: bool = True) -> ObjectRef:
+    """An object that does not exist, of a plausible size."""
+    size = 600 + rows * RECORD_BYTES
+    return ObjectRef(data_path(stamp, object_id), size, 500, object_id, rows, stamp, dense)
+
+
+def append_edit(
+    manifest: Manifest,
+    rows: Mapping[int, int],
+    object_id: str,
+    *,
+    rolls: bool = False,
+    append_time_ms: int = NONE,
+) -> Edit:
+    """An append of so many rows to each partition, in one object; ``rolls`` seals what is active before."""
+    head, version = manifest.head, manifest.version + 1
+    ref = object_of(sum(rows.values()), object_id, stamp=manifest.version)
+    first_row, chunks, rolled = 0, [], []
+    for p, count in sorted(rows.items()):
+        base = head.partitions.end[p]
+        stamp_ms = 1_000 + version if append_time_ms == NONE else append_time_ms
+        place = (first_row, count, base, base + count, count * RECORD_BYTES)
+        times = (stamp_ms, stamp_ms, 0, version, append_time_ms)
+        chunks.append((p, Chunk(ref, *place, *times)))
+        first_row += count
+        if rolls and head.partitions.chunks[p]:
+            rolled.append((p, base, version % 7))
+    return Edit(add=Append(tuple(chunks), tuple(rolled)))
+
+
+def clean_edit(manifest: Manifest, p: int, object_id: str, *, count: int = 2) -> Edit:
+    """Merges the first sealed segments of a partition into one whose chunk lacks the first of their rows."""
+    segments = manifest.segments[p][:-1][:count]
+    old = [c for s in segments for c in s.chunks]
+    rows = max(1, sum(c.rows for c in old) - 1)
+    base, end = segments[0].base, segments[-1].next
+    ref = object_of(rows, object_id, stamp=manifest.version, dense=False)
+    at_ms = max((c.max_timestamp_ms for c in old), default=1_000)
+    newest = max((c.version for c in old), default=0)
+    chunk = Chunk(ref, 0, rows, end - rows, end, rows * RECORD_BYTES, at_ms, at_ms, 1, newest)
+    stamped = replace(chunk, horizon_min=at_ms + 5, horizon_max=at_ms + 9)
+    chunks = (stamped,) if old else ()
+    tile = (base, end, max(s.created_ms for s in segments))
+    sources = tuple(c.identity for c in old)
+    return Edit(
+        replace=(Replacement(p, base, end, sources, chunks, (tile,)),),
+        first_dirty={p: end},
+        tombstones_removed={p: base},
+    )
+
+
+def coalesce_edit(manifest: Manifest, p: int, object_id: str) -> Edit | None:
+    """Puts the chunks of the active segment into one object; None when it is empty."""
+    active: Segment = manifest.segments[p][-1]
+    if not active.chunks:
+        return None
+    first, last = active.chunks[0], active.chunks[-1]
+    rows = sum(c.rows for c in active.chunks)
+    ref = object_of(rows, object_id, stamp=manifest.version)
+    chunk = Chunk(
+        *(ref, 0, rows, first.base, last.next, active.size_bytes),
+        *(first.first_timestamp_ms, active.max_timestamp_ms),
+        *(sum(c.tombstones for c in active.chunks), last.version),
+    )
+    sources = tuple(c.identity for c in active.chunks)
+    return Edit(replace=(Replacement(p, first.base, last.next, sources, (chunk,)),))
+
+
+@st.composite
+def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
+    """An edit that is valid after the manifest (which is whole: no pages)."""
+    columns = manifest.head.partitions
+    p = draw(st.sampled_from(range(manifest.head.log.partitions)))
+    sealed, active = manifest.segments[p][:-1], manifest.segments[p][-1]
+    object_id = SeededIds(manifest.version * 64 + p).new_id()
+    kinds = ["append", "append", "append", "config", "start", "writer", "mark"]
+    kinds += ["clean", "horizon"] * bool(sealed) + ["seal", "coalesce"] * bool(active.chunks)
+    kind = draw(st.sampled_from(kinds))
+    match kind:
+        case "config":
+            return Edit(config={"retention.ms": str(draw(st.integers(0, 9)))})
+        case "start":
+            offset = draw(st.integers(columns.start[p], columns.end[p]))
+            return Edit(start={p: offset}, drop={p: offset})
+        case "seal":
+            return Edit(seal=((p, draw(st.integers(0, 99))),))
+        case "clean":
+            return clean_edit(manifest, p, object_id, count=draw(st.integers(1, 3)))
+        case "coalesce":
+            return coalesce_edit(manifest, p, object_id) or Edit()
+        case "horizon":
+            free = [c for s in sealed for c in s.chunks if c.horizon == NONE]
+            chosen = draw(st.lists(st.sampled_from(free), max_size=2, unique=True)) if free else ()
+            marks = (ChunkHorizon(p, c.object.path, c.first_row, 9_000, c.next) for c in chosen)
+            return Edit(horizons=tuple(marks), orphan_floor=manifest.version)
+        case "mark":
+            mark = draw(st.sampled_from([None, Uncleanable("too wide", 7, 2)]))
+            return Edit(uncleanable={p: mark}, oldest_readable=manifest.version)
+        case _:
+            rows = draw(st.dictionaries(_below(manifest), st.integers(1, 9), min_size=1))
+            edit = append_edit(
+                manifest,
+                rows,
+                object_id,
+                rolls=draw(st.booleans()),
+                append_time_ms=draw(st.sampled_from([NONE, NONE, 5_000])),
+            )
+            entry = WriterEntry(f"w{p}", "producer", None, manifest.version, "ab")
+            return replace(edit, writer=entry) if kind == "writer" else edit
+
+
+def _below(manifest: Manifest) -> st.SearchStrategy[int]:
+    return st.integers(0, manifest.head.log.partitions - 1)
+
+
+def applied(manifest: Manifest, edit: Edit) -> Manifest:
+    """The manifest one version on, by a commit with an id made of its version."""
+    version = manifest.version + 1
+    return apply(manifest, edit, commit_id=f"{version:032x}", time_ms=1_000 + version)
+
+
+@st.composite
+def histories(draw: st.DrawFn, edits_max: int = 12) -> tuple[Manifest, tuple[Edit, ...]]:
+    """A manifest, and the edits that led to it from version 0."""
+    manifest = fresh_manifest(draw(st.integers(1, 3)))
+    edits = []
+    for _ in range(draw(st.integers(0, edits_max))):
+        edits.append(draw(next_edits(manifest)))
+        manifest = applied(manifest, edits[-1])
+    return manifest, tuple(edits)
+
+
+@st.composite
+def _chunks_of(draw: st.DrawFn, ref: ObjectRef) -> Chunk:
+    first_row = draw(st.integers(0, ref.rows - 1))
+    rows = draw(st.integers(1, ref.rows - first_row))
+    base = draw(_NUMBERS)
+    numbers = [draw(_NUMBERS) for _ in range(5)]
+    horizons = [draw(st.integers(NONE, 2**60)) for _ in range(5)]
+    return Chunk(ref, first_row, rows, base, base + rows + draw(_PARTITIONS), *numbers, *horizons)
+
+
+def _replacements() -> st.SearchStrategy[Replacement]:
+    refs = st.builds(object_of, st.integers(1, 2**40), _IDS, dense=st.booleans())
+    chunks = refs.flatmap(lambda ref: st.lists(_chunks_of(ref), min_size=1, max_size=2))
+    groups = st.lists(chunks, max_size=2, unique_by=lambda group: group[0].object.path)
+    tiles = st.lists(st.tuples(_NUMBERS, _NUMBERS, _NUMBERS), max_size=2).map(tuple)
+    sources = st.lists(st.tuples(_IDS.map(lambda i: data_path(3, i)), _NUMBERS), max_size=2)
+    return st.builds(
+        Replacement,
+        *(_PARTITIONS, _NUMBERS, _NUMBERS, sources.map(tuple)),
+        groups.map(lambda found: tuple(c for group in found for c in group)),
+        st.none() | tiles,
+    )
+
+
+def any_edits() -> st.SearchStrategy[Edit]:
+    """Edits of every shape but those with ``create``; they fit no manifest."""
+    numbers = st.none() | _NUMBERS
+    texts = st.text(st.characters(codec="utf-8"), max_size=8)
+    marks = st.none() | st.builds(Uncleanable, texts, _NUMBERS, _NUMBERS)
+    kinds = st.sampled_from(["producer", "stream", "txn"])
+    some = st.none() | texts
+    writers = st.builds(WriterEntry, texts, kinds, some, _NUMBERS, some, st.just(7))
+    paths = _IDS.map(lambda i: data_path(3, i))
+    return st.builds(
+        Edit,
+        config=st.none() | st.dictionaries(texts, texts, max_size=3),
+        start=_OFFSETS,
+        drop=_OFFSETS,
+        seal=st.lists(st.tuples(_PARTITIONS, _NUMBERS), max_size=3).map(tuple),
+        replace=st.lists(_replacements(), max_size=2).map(tuple),
+        horizons=st.lists(
+            st.builds(ChunkHorizon, _PARTITIONS, paths, _NUMBERS, _NUMBERS, _NUMBERS), max_size=2
+        ).map(tuple),
+        first_dirty=_OFFSETS,
+        tombstones_removed=_OFFSETS,
+        uncleanable=st.dictionaries(_PARTITIONS, marks, max_size=2),
+        add=st.none() | _appends(),
+        writer=st.none() | writers,
+        older_writers=st.none() | st.builds(PageRef, paths, _NUMBERS, _NUMBERS),
+        orphan_floor=numbers,
+        oldest_readable=numbers,
+        forget=st.lists(paths, max_size=3).map(tuple),
+    )
+
+
+@st.composite
+def _appends(draw: st.DrawFn) -> Append:
+    """Appends of version 7."""
+    manifest = replace(fresh_manifest(4), version=6)
+    rows = st.dictionaries(_below(manifest), st.integers(1, 10**9), min_size=1)
+    stamp_ms = draw(st.sampled_from([NONE, 0, 10**15]))
+    edits = [
+        append_edit(manifest, draw(rows), draw(_IDS), append_time_ms=stamp_ms) for _ in range(2)
+    ]
+    assert edits[0].add is not None
+    assert edits[1].add is not None
+    chunks = edits[0].add.chunks
+    if edits[0].add.chunks[0][1].object.path != edits[1].add.chunks[0][1].object.path:
+        chunks += edits[1].add.chunks
+    return Append(chunks, draw(st.sampled_from([(), ((3, 0, 50),)])))

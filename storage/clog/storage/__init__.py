@@ -1,5 +1,7 @@
 """A log on a filesystem: append, read, trim, and what is committed."""
 
+from typing import TYPE_CHECKING, Any
+
 from clog.storage.clock import Clock, ManualClock, SystemClock
 from clog.storage.errors import (
     AlreadyExistsError,
@@ -17,6 +19,9 @@ from clog.storage.errors import (
     VersionExpiredError,
 )
 
+if TYPE_CHECKING:
+    from clog.storage.log import Log
+
 __all__ = [
     "AlreadyExistsError",
     "Clock",
@@ -25,6 +30,7 @@ __all__ = [
     "CommitStateUnknownError",
     "CorruptionError",
     "InvalidInputError",
+    "Log",
     "ManualClock",
     "NotFoundError",
     "OffsetOutOfRangeError",
@@ -35,3 +41,12 @@ __all__ = [
     "UnsupportedFormatError",
     "VersionExpiredError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads `Log`, and Arrow with it, when somebody asks: errors are wanted in cold processes, too."""
+    if name == "Log":
+        from clog.storage.log import Log
+
+        return Log
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

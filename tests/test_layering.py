@@ -1,0 +1,90 @@
+"""Who may import whom: the contracts of pyproject.toml hold, and a broken one is found."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+PURE = ("clog.storage", "clog.cleaner")
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Top-level names of the modules that a fresh interpreter has loaded."""
+    code = f"import sys; {statement}; print(*{{m.split('.')[0] for m in sys.modules}})"
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout.split()
+    )
+
+
+def test_the_contracts_hold():
+    """storage knows nobody, cleaner and connector stand on it, outside libraries have one door."""
+    import importlinter.cli
+
+    assert len(SETTINGS["contracts"]) == 3
+    code = importlinter.cli.lint_imports(
+        config_filename=str(ROOT / "pyproject.toml"), no_cache=True
+    )
+    assert code == importlinter.cli.EXIT_STATUS_SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("path", "statement", "contract"),
+    [
+        ("storage/clog/storage", "import clog.cleaner", "storage < cleaner | connector < cli"),
+        ("storage/clog/storage", "import clog.cli", "storage < cleaner | connector < cli"),
+        ("cleaner/clog/cleaner", "import clog.connector", "storage < cleaner | connector < cli"),
+        ("connector/clog/connector", "import clog.cleaner", "storage < cleaner | connector < cli"),
+        ("cleaner/clog/cleaner", "import pyspark", "only the connector imports pyspark"),
+        ("storage/clog/storage", "import fsspec", "only the store imports fsspec"),
+        ("connector/clog/connector", "import s3fs", "only the store imports fsspec"),
+    ],
+)
+def test_a_broken_layer_is_found(tmp_path, path, statement, contract):
+    """The same contracts on a copy of the packages' skeleton, with one import too many."""
+    for package in ("storage/clog/storage", "cleaner/clog/cleaner", "connector/clog/connector"):
+        make_module(tmp_path / package / "__init__.py", "")
+    make_module(tmp_path / "connector/clog/cli/__init__.py", "")
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    make_module(tmp_path / path / "trespasser.py", statement)
+    roots = [str(tmp_path / folder) for folder in ("storage", "cleaner", "connector")]
+    run = subprocess.run(
+        [sys.executable, "-c", LINT, *roots],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert f"{contract} BROKEN" in run.stdout
+    assert run.stdout.count("BROKEN") == 1
+
+
+LINT = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import importlinter.cli
+sys.exit(importlinter.cli.lint_imports(no_cache=True))
+"""
+
+
+def make_module(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_no_pyspark_comes_with(package):
+    """A reader or a cleaner runs where Spark is not installed."""
+    assert "pyspark" not in loaded_after(f"import {package}")
+
+
+def test_looking_the_data_source_up_is_cheap():
+    """Spark imports every `pyspark_*` module in a cold process: no filesystem, no Parquet yet."""
+    loaded = loaded_after("import pyspark_clog")
+    assert not loaded & {"fsspec", "s3fs", "botocore", "pandas", "typer", "rich", "xxhash"}

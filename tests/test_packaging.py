@@ -1,0 +1,84 @@
+"""The wheel holds the three packages and the module by which Spark finds them, and nothing else."""
+
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TOP = {"clog/storage", "clog/cleaner", "clog/connector", "clog/cli"}
+
+needs_hatchling = pytest.mark.skipif(
+    importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed (extra: dev)"
+)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as opened:
+        yield opened
+
+
+@needs_hatchling
+def test_the_wheel_has_every_module_and_nothing_else(wheel):
+    """Source roots are cut off; tests, documents of the repository and caches stay out."""
+    expected = {
+        str(path.relative_to(ROOT / folder))
+        for folder in ("storage", "cleaner", "connector")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file()
+        and (path.suffix == ".py" or path.name == "py.typed")
+        and "__pycache__" not in path.parts
+    }
+    found = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert found == expected
+    assert {"/".join(name.split("/")[:2]) for name in found} == TOP | {"pyspark_clog.py"}
+    assert "clog/__init__.py" not in found
+
+
+@needs_hatchling
+def test_the_wheel_carries_license_entry_point_and_types(wheel):
+    """What pip, Spark's users and type checkers look for."""
+    names = wheel.namelist()
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert {f"{package}/py.typed" for package in TOP} <= set(names)
+    (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
+    assert "clog = clog.cli:main" in wheel.read(entry_points).decode()
+
+
+@needs_hatchling
+def test_an_unpacked_wheel_imports(wheel, tmp_path):
+    """From a folder that is not the repository, without the editable install."""
+    wheel.extractall(tmp_path)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import clog.storage, clog.cleaner, clog.connector, pyspark_clog\n"
+        "assert clog.storage.__file__.startswith(sys.argv[1]), clog.storage.__file__\n"
+    )
+    # -S leaves the editable install's .pth out; the dependencies come from where they are.
+    packages = [p for p in sys.path if p.endswith("site-packages")]
+    subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path += {packages}\n{code}", str(tmp_path)],
+        cwd=tmp_path,
+        check=True,
+    )
+
+
+def test_the_distribution_is_installed_under_its_own_name():
+    """`clog` on PyPI is somebody else's."""
+    assert importlib.metadata.version("pyspark-clog")
+    requires = importlib.metadata.requires("pyspark-clog")
+    mandatory = {r.split(">")[0] for r in requires if "extra ==" not in r}
+    assert mandatory == {"fsspec", "numpy", "pyarrow", "xxhash"}

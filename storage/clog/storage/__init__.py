@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads `Log`, and Arrow with it, when somebody asks: errors are wanted in cold processes, too."""
+    """Loads `Log`, and Arrow with it, when asked: errors are wanted in cold processes, too."""
     if name == "Log":
         from clog.storage.log import Log
 

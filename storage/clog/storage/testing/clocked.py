@@ -1,0 +1,30 @@
+"""A store whose objects bear the times of a given clock: ages are tested by advancing it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from clog.storage.clock import Clock
+from clog.storage.store.base import Store, StoredObject
+from clog.storage.testing.wrapping import WrappingStore
+
+
+class ClockedStore(WrappingStore):
+    """Passes everything on; ``modified_ms`` of what is written through it is the clock's time."""
+
+    def __init__(self, inner: Store, clock: Clock) -> None:
+        super().__init__(inner)
+        self._clock = clock
+        self._modified_ms: dict[str, int] = {}
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        self.inner.put(path, data)
+        self._modified_ms[path] = self._clock.now_ms()
+
+    def create(self, path: str, data: bytes) -> None:
+        self.inner.create(path, data)
+        self._modified_ms[path] = self._clock.now_ms()
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        for found in self.inner.list(prefix):
+            modified_ms = self._modified_ms.get(found.path, found.modified_ms)
+            yield replace(found, modified_ms=modified_ms)

@@ -5,14 +5,17 @@ from typing import Any
 
 from clog.storage import documents
 from clog.storage.chunks import whole
-from clog.storage.edits import Edit, edit_from_json, edit_to_json
+from clog.storage.edit_json import edit_from_json, edit_to_json
+from clog.storage.edits import Edit
 from clog.storage.errors import CorruptionError
 from clog.storage.head import Head, head_from_json, head_to_json
 from clog.storage.paths import check_inside, commit_path, edit_path
 from clog.storage.store.base import Store
 
 HINT_STRIDE = 4
-"""Commits whose version is divisible by this carry all edits since the snapshot, and move the hint. Part of the format."""
+"""Commits whose version is divisible by this carry all edits since the snapshot, and move the hint.
+Part of the format.
+"""
 
 INLINE_EDIT_BYTES_MAX = 1 << 20
 """Longer edits go to a document of their own, so that a commit stays one small PUT."""
@@ -47,7 +50,9 @@ class Commit:
 
 
 def carried_from(version: int, *, snapshot_version: int) -> int:
-    """First version whose edit a commit of ``version`` carries (FORMAT.md §3.1); ``version`` itself: it carries none."""
+    """First version whose edit a commit of ``version`` carries (FORMAT.md §3.1); ``version``
+    itself: it carries none.
+    """
     if version % HINT_STRIDE == 0:
         return min(snapshot_version + 1, version)
     return version - 1 if version % 2 == 0 else version

@@ -6,7 +6,8 @@ from clog.storage.clock import Clock
 from clog.storage.commit import create_commit
 from clog.storage.commits import Commit, EditRecord
 from clog.storage.config import LogConfig, parse_overrides
-from clog.storage.edits import Edit, LogInfo, edit_to_json
+from clog.storage.edit_json import edit_to_json
+from clog.storage.edits import Edit, LogInfo
 from clog.storage.errors import AlreadyExistsError, NotFoundError
 from clog.storage.head import first_head
 from clog.storage.ids import Ids

@@ -9,12 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clog.storage.chunks import NONE, whole
-from clog.storage.edits import (
-    Append,
-    Edit,
-    LogInfo,
-    PageRef,
-    WriterEntry,
+from clog.storage.edit_json import (
     info_from_json,
     info_to_json,
     page_from_json,
@@ -22,6 +17,7 @@ from clog.storage.edits import (
     writer_from_json,
     writer_to_json,
 )
+from clog.storage.edits import Append, Edit, LogInfo, PageRef, WriterEntry
 from clog.storage.errors import CorruptionError, UnsupportedFormatError
 
 READ_FEATURES: frozenset[str] = frozenset()

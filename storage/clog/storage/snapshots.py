@@ -17,7 +17,7 @@ from clog.storage.chunks import (
     rows_of,
     whole,
 )
-from clog.storage.edits import (
+from clog.storage.edit_json import (
     CHUNK_COLUMNS,
     chunk_row,
     uncleanable_from_json,

@@ -1,12 +1,15 @@
-"""Writer entries: who committed what last, for appends that must not happen twice (design: exactly once).
+"""Writer entries: who committed what last, for appends that must not happen twice (design: exactly
+once).
 
-The head holds the recent ones; older ones move to a page. None is ever forgotten: a stream that was stopped for a year may come back.
+The head holds the recent ones; older ones move to a page. None is ever forgotten: a stream that was
+stopped for a year may come back.
 """
 
 from collections.abc import Callable
 
 from clog.storage import documents
-from clog.storage.edits import PageRef, WriterEntry, writer_from_json, writer_to_json
+from clog.storage.edit_json import writer_from_json, writer_to_json
+from clog.storage.edits import PageRef, WriterEntry
 from clog.storage.errors import CorruptionError
 from clog.storage.head import WRITERS_MAX, Head
 from clog.storage.paths import page_path
@@ -26,8 +29,9 @@ def find_writer(store: Store, head: Head, writer_id: str) -> WriterEntry | None:
 def page_out_if_full(
     store: Store, head: Head, writer: WriterEntry | None, *, new_id: Callable[[], str]
 ) -> PageRef | None:
-    """Makes room in the head where this writer would be one too many: writes a page with the older half of the head's writers and all of the
-    former page (`head.advance` then drops that half). None where there is room.
+    """Makes room in the head where this writer would be one too many: writes a page with the older
+    half of the head's writers and all of the former page (`head.advance` then drops that half).
+    None where there is room.
     """
     known = {entry.writer_id for entry in head.writers}
     if writer is None or writer.writer_id in known or len(known) < WRITERS_MAX:

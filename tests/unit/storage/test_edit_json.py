@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clog.storage.documents import body_json
-from clog.storage.edits import Edit, edit_from_json, edit_to_json
+from clog.storage.edit_json import edit_from_json, edit_to_json
+from clog.storage.edits import Edit
 from clog.storage.errors import CorruptionError
 from clog.storage.testing.histories import (
     any_edits,

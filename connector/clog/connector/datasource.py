@@ -1,0 +1,75 @@
+"""``format("clog")``: names, schema, and which class does what.
+
+Spark makes an instance wherever it needs one (to find the schema, to plan, in the process that
+commits), most of them in cold processes: what is heavy is imported by the method that needs it.
+"""
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from clog.connector.shallow import shallow
+
+if TYPE_CHECKING:
+    from clog.connector.batch_reader import ClogReader
+    from clog.connector.batch_writer import ClogWriter
+    from clog.connector.stream_reader import ClogStreamReader
+    from clog.connector.stream_writer import ClogStreamWriter
+
+
+class ClogDataSource(DataSource):
+    """A log as a source and a sink of Spark; options are in `option_definitions`, columns in
+    `schema`.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        # Spark's mapping counts names without case only until it is copied: lowered for good.
+        super().__init__({name.lower(): value for name, value in options.items()})
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "clog"
+
+    @shallow
+    def schema(self) -> StructType:
+        """Columns of a read without ``.schema(…)``."""
+        from clog.connector.options import read_options
+        from clog.connector.schema import read_schema
+
+        options = read_options(self.options)
+        return read_schema(options.columns, include_headers=options.include_headers)
+
+    @shallow
+    def reader(self, schema: StructType) -> "ClogReader":
+        """A batch read."""
+        from clog.connector.batch_reader import ClogReader
+        from clog.connector.options import read_options
+
+        return ClogReader(read_options(self.options), schema)
+
+    @shallow
+    def streamReader(self, schema: StructType) -> "ClogStreamReader":
+        """A streaming read."""
+        from clog.connector.options import read_options
+        from clog.connector.stream_reader import ClogStreamReader
+
+        return ClogStreamReader(read_options(self.options), schema)
+
+    @shallow
+    def writer(self, schema: StructType, overwrite: bool) -> "ClogWriter":  # noqa: FBT001 - Spark's
+        """A batch write."""
+        from clog.connector.batch_writer import ClogWriter
+        from clog.connector.options import write_options
+
+        return ClogWriter(write_options(self.options), schema, overwrite=overwrite)
+
+    @shallow
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "ClogStreamWriter":  # noqa: FBT001 - Spark's
+        """A streaming write."""
+        from clog.connector.options import write_options
+        from clog.connector.stream_writer import ClogStreamWriter
+
+        return ClogStreamWriter(write_options(self.options), schema, overwrite=overwrite)

@@ -1,0 +1,68 @@
+"""How far a streaming query is behind its logs, from Spark's progress.
+
+A Python source cannot report metrics of its own, but the progress holds the offsets: the
+difference is what Spark's Kafka source calls ``minOffsetsBehindLatest``,
+``maxOffsetsBehindLatest`` and ``avgOffsetsBehindLatest``.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Offsets between the end of the last batch and the end of the log, by partition."""
+
+    partitions: Mapping[int, int]
+
+    @property
+    def min_offsets_behind_latest(self) -> int:
+        """Of the partition that is least behind; 0 without partitions."""
+        return min(self.partitions.values(), default=0)
+
+    @property
+    def max_offsets_behind_latest(self) -> int:
+        """Of the partition that is most behind."""
+        return max(self.partitions.values(), default=0)
+
+    @property
+    def avg_offsets_behind_latest(self) -> float:
+        """The mean over the partitions."""
+        return sum(self.partitions.values()) / max(1, len(self.partitions))
+
+
+def lag(progress: Any) -> list[Lag]:
+    """One `Lag` for each clog source of a query, in the order of its sources.
+
+    Args:
+        progress: ``query.lastProgress``, or what a ``StreamingQueryListener`` is given; None (no
+        progress yet) has no sources.
+
+    >>> source = {"endOffset": {"0": 5, "1": 9, "version": 3}, "latestOffset": {"0": 7, "1": 9}}
+    >>> lag({"sources": [source]})[0].max_offsets_behind_latest
+    2
+    """
+    found = []
+    for source in _field(progress, "sources") or ():
+        at, latest = (_offsets(_field(source, name)) for name in ("endOffset", "latestOffset"))
+        if at and latest:
+            found.append(Lag({p: max(0, end - at[p]) for p, end in latest.items() if p in at}))
+    return found
+
+
+def _field(holder: Any, name: str) -> Any:
+    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+
+
+def _offsets(value: Any) -> dict[int, int]:
+    """Offsets by partition, of a clog source; nothing for another's."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    if not isinstance(value, Mapping):
+        return {}
+    return {int(p): n for p, n in value.items() if p.isdigit() and type(n) is int}

@@ -1,0 +1,37 @@
+"""What the driver gives to a read task: plain data, complete, so that a task asks for objects and
+nothing else.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from clog.connector.location import Location
+
+if TYPE_CHECKING:
+    from clog.storage.reader import ReadPiece
+    from clog.storage.table import TablePlan
+
+
+@dataclass(frozen=True)
+class LogPartition(InputPartition):
+    """Pieces of a log to be read in this order, planned at ``version``.
+
+    ``follow``: an object that is gone meanwhile is looked for in the newest version (streams);
+    else the version has expired (batch).
+    """
+
+    location: Location
+    version: int
+    pieces: tuple["ReadPiece", ...]
+    follow: bool
+    fail_on_data_loss: bool
+
+
+@dataclass(frozen=True)
+class TablePartition(InputPartition):
+    """The table view of one partition of a log."""
+
+    location: Location
+    plan: "TablePlan"

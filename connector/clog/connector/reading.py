@@ -1,0 +1,208 @@
+"""What a read task does: pieces of objects become Arrow batches as Spark wants them.
+
+Batches of few rows are put together (an object holds a few rows of each of many partitions), to
+about 10,000.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clog.connector.data_loss import available_start
+from clog.connector.partitions import LogPartition, TablePartition
+from clog.connector.schema import STORED, arrow_schema
+from clog.storage.errors import CorruptionError, VersionExpiredError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from clog.storage.reader import ReadPiece
+
+GATHER_ROWS = 8192
+"""Batches are put together until they have so many rows."""
+GATHER_BYTES = 32 << 20
+"""Or so many bytes."""
+CREATE_TIME, LOG_APPEND_TIME = 0, 1
+"""Kafka's numbers in ``timestampType``."""
+
+
+def log_batches(partition: LogPartition, schema: "StructType") -> Iterator["pa.RecordBatch"]:
+    """Batches of the partition's records, in the columns of ``schema``.
+
+    Raises:
+        VersionExpiredError: an object is gone, in a batch read.
+        OffsetOutOfRangeError: records of a stream were deleted before they were read, and
+        ``failOnDataLoss``.
+    """
+    as_spark = _Converter(schema, partition.location.name, partition.pieces)
+    return _gathered(map(as_spark, _records(partition, as_spark.needed)))
+
+
+def table_view_batches(
+    partition: TablePartition, schema: "StructType"
+) -> Iterator["pa.RecordBatch"]:
+    """Batches of the latest value of each key, in the columns of ``schema``."""
+    from clog.storage.table import table_batches
+
+    plan = partition.plan
+    as_spark = _Converter(schema, partition.location.name, (*plan.clean, *plan.dirty))
+    store = partition.location.store()
+    return _gathered(map(as_spark, table_batches(store, plan, columns=as_spark.needed)))
+
+
+def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
+    from clog.storage.reader import read_pieces
+
+    store = partition.location.store()
+    pieces: Sequence[ReadPiece] = partition.pieces
+    if not partition.follow:
+        try:
+            yield from read_pieces(store, pieces, columns=columns)
+        except FileNotFoundError as e:
+            raise VersionExpiredError(
+                f"version {partition.version} of {store.url} expired: {e.filename or e} is gone;"
+                " load() again, a DataFrame keeps the version of its first action"
+            ) from e
+        return
+    # Where each partition goes on: what was yielded must not come again from another object.
+    following: dict[int, int] = {}
+    columns = [*columns, *(name for name in ("partition", "offset") if name not in columns)]
+    version = partition.version
+    while pieces:
+        try:
+            for batch in read_pieces(store, pieces, columns=columns):
+                yield batch
+                p = batch.column("partition")[-1].as_py()
+                following[p] = batch.column("offset")[-1].as_py() + 1
+            return
+        except FileNotFoundError as e:
+            newer = _planned_anew(partition, pieces, following)
+            if newer.version == version:
+                raise CorruptionError(
+                    f"{e.filename or e} of {store.url} is gone, though version {version},"
+                    " the newest, refers to it"
+                ) from e
+            version, pieces = newer.version, newer.pieces
+
+
+def _planned_anew(
+    partition: LogPartition, pieces: Sequence["ReadPiece"], following: Mapping[int, int]
+) -> LogPartition:
+    """The rest of the pieces from the newest version: offsets are stable, only their objects
+    changed.
+    """
+    from clog.storage.log import Log
+    from clog.storage.reader import plan_range
+
+    handle = Log.open(partition.location.store()).handle
+    manifest = handle.manifest()
+    heads = manifest.head.partitions
+    rest: list[ReadPiece] = []
+    for piece in pieces:
+        p = piece.partition
+        start = max(piece.start, following.get(p, piece.start))
+        if start < piece.end:
+            start = available_start(
+                *(p, start, heads.start[p], heads.end[p]),
+                url=handle.store.url,
+                fail_on_data_loss=partition.fail_on_data_loss,
+            )
+            rest.extend(plan_range(manifest, p, start, piece.end))
+    return replace(partition, version=manifest.version, pieces=tuple(rest))
+
+
+class _Converter:
+    """Makes Spark's columns from storage's.
+
+    Attributes:
+        needed: the columns to read from storage.
+    """
+
+    def __init__(self, schema: "StructType", topic: str, pieces: Sequence["ReadPiece"]) -> None:
+        self._schema = arrow_schema(schema)
+        self._topic = topic
+        names = self._schema.names
+        # Some column must say how many rows there are; offsets cost nothing where they are dense.
+        self.needed = [name for name in STORED if name in names] or ["offset"]
+        self._log_append = _log_append_ranges(pieces)
+        mixed = self._log_append is None and "timestampType" in names
+        for name in ("partition", "offset") if mixed else ():
+            if name not in self.needed:
+                self.needed.append(name)
+        self._ranges = _Ranges(pieces) if mixed else None
+
+    def __call__(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        import pyarrow as pa
+
+        rows = batch.num_rows
+        arrays = []
+        for field in self._schema:
+            if field.name == "topic":
+                arrays.append(pa.repeat(pa.scalar(self._topic, pa.string()), rows))
+            elif field.name == "timestampType":
+                arrays.append(self._timestamp_types(batch))
+            else:
+                column = batch.column(field.name)
+                arrays.append(column if column.type == field.type else column.cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _timestamp_types(self, batch: "pa.RecordBatch") -> "pa.Array":
+        import pyarrow as pa
+
+        if self._ranges is None:
+            kind = LOG_APPEND_TIME if self._log_append else CREATE_TIME
+            return pa.repeat(pa.scalar(kind, pa.int32()), batch.num_rows)
+        return self._ranges.timestamp_types(batch)
+
+
+def _log_append_ranges(pieces: Sequence["ReadPiece"]) -> bool | None:
+    """Whether all pieces have LogAppendTime, or none has; None when they differ."""
+    kinds = {piece.append_time_ms >= 0 for piece in pieces}
+    return None if len(kinds) > 1 else kinds == {True}
+
+
+class _Ranges:
+    """Which offsets have LogAppendTime, for a log whose ``message.timestamp.type`` was changed."""
+
+    def __init__(self, pieces: Iterable["ReadPiece"]) -> None:
+        self._stamped: dict[int, list[tuple[int, int]]] = {}
+        for piece in pieces:
+            if piece.append_time_ms >= 0:
+                self._stamped.setdefault(piece.partition, []).append((piece.start, piece.end))
+
+    def timestamp_types(self, batch: "pa.RecordBatch") -> "pa.Array":
+        import numpy as np
+        import pyarrow as pa
+
+        offsets = batch.column("offset").to_numpy()
+        partitions = batch.column("partition").to_numpy()
+        kinds = np.full(batch.num_rows, CREATE_TIME, np.int32)
+        for p, ranges in self._stamped.items():
+            for start, end in ranges:
+                kinds[(partitions == p) & (offsets >= start) & (offsets < end)] = LOG_APPEND_TIME
+        return pa.array(kinds)
+
+
+def _gathered(batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+    held: list["pa.RecordBatch"] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        if held and (rows + batch.num_rows > GATHER_ROWS or size_bytes > GATHER_BYTES):
+            yield _one(held)
+            held, rows, size_bytes = [], 0, 0
+        held.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+    if held:
+        yield _one(held)
+
+
+def _one(batches: list["pa.RecordBatch"]) -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches).combine_chunks()
+    (batch,) = table.to_batches()
+    return batch

@@ -1,0 +1,219 @@
+"""The streaming read: where the query is, what the next batch holds, which tasks read it.
+
+One process holds one reader for the life of a query; tasks get other instances and use `read`
+only. Spark asks an idle source about 45 times a second what is new; the log is looked at once in
+``pollInterval``, at one request, and in between the answer is what is known.
+
+Not here: what offsets look like (`offsets`), how much goes into a batch (`admission`).
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from clog.connector.admission import limited
+from clog.connector.data_loss import available_start, check_tombstones
+from clog.connector.offsets import (
+    StreamOffsets,
+    by_partition_json,
+    initial_json,
+    parse_offsets,
+    resolve,
+)
+from clog.connector.options import ReadOptions
+from clog.connector.partitions import LogPartition
+from clog.connector.planned import bounds, log_partitions, partitions_read
+from clog.connector.schema import check_read_schema
+from clog.connector.shallow import shallow, shallow_iterator
+from clog.storage.clock import Clock, SystemClock
+from clog.storage.errors import OptionError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from clog.storage.handle import Handle
+    from clog.storage.head import Head
+
+_LOGGER = logging.getLogger("clog.connector")
+POLL_SLACK_MS = 50
+"""A trigger as long as the poll interval fires a little early as often as late: both are to find a
+fresh answer.
+"""
+OUTAGE_MS_MAX = 60_000
+"""For so long a store that does not answer counts as nothing new; after that the query fails."""
+
+
+class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a log as a stream, in Arrow batches."""
+
+    def __init__(
+        self, options: ReadOptions, schema: StructType, *, clock: Clock | None = None
+    ) -> None:
+        if options.view == "table":
+            raise OptionError(
+                'view "table" is a batch read: spark.read; a stream reads every record, view "log"'
+            )
+        check_read_schema(schema)
+        self._options = options
+        self._schema = schema
+        self._clock = clock or SystemClock()
+        self._handle: Handle | None = None
+        self._polled_ms = self._answered_ms = 0
+        self._target: dict[int, int] | None = None
+        self._first: StreamOffsets | None = None
+
+    @shallow
+    def initialOffset(self) -> dict[str, Any]:
+        """Symbolic: what it means is decided once, in the first `latestOffset`."""
+        return initial_json(self._options.starting or "latest")
+
+    @shallow
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """``maxOffsetsPerTrigger``; Spark hands it back to `latestOffset`, or another where the
+        trigger says so.
+        """
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    @shallow
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes the end: what is appended from now on is for the next run."""
+        self._target = self._ends(self._polled())
+
+    @shallow
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends; ``start`` itself, unchanged, when there is nothing to read.
+
+        The first batch is made even when it is empty: it makes durable where the query began.
+        """
+        head = self._polled()
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        at = parse_offsets(start)
+        if at is None:
+            first = self._first = self._first or self._begin(head)
+            end = limited(first.next, self._ends(head), most)
+            return StreamOffsets(end, first.version, first.next).to_json()
+        starts = self._starts(at.next, head)
+        end = limited(starts, self._ends(head), most)
+        return start if end == at.next else StreamOffsets(end, at.version).to_json()
+
+    @shallow
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The end offsets seen last, for the query's progress; no request."""
+        if self._handle is None:
+            return None
+        return by_partition_json(self._ends(self._handle.tip.head))
+
+    @shallow
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The plan of one batch, of a new one or of one that is run again."""
+        at, to = parse_offsets(start), parse_offsets(end)
+        assert to is not None, "an end is never symbolic"
+        starts = at.next if at is not None else to.start
+        assert starts is not None, "the first offsets say where the query began"
+        handle = self._opened()
+        manifest = handle.manifest()
+        check_tombstones(
+            manifest,
+            starts,
+            since_version=to.version,
+            url=handle.store.url,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+        ranges = self._ranges(manifest.head, starts, to.next)
+        return log_partitions(manifest, ranges, self._options, follow=True)
+
+    @shallow_iterator
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        """Batches of one partition, in a task."""
+        from clog.connector.reading import log_batches
+
+        assert isinstance(partition, LogPartition)
+        yield from log_batches(partition, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: where the query is, is in Spark's checkpoint."""
+
+    def _opened(self) -> "Handle":
+        if self._handle is None:
+            from clog.storage.log import Log
+
+            self._handle = Log.open(self._options.location.store(), clock=self._clock).handle
+            self._polled_ms = self._answered_ms = self._clock.monotonic_ms()
+        return self._handle
+
+    def _polled(self) -> "Head":
+        """The head as of at most a poll interval ago."""
+        handle = self._opened()
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._polled_ms + POLL_SLACK_MS < self._options.poll_interval_ms:
+            return handle.tip.head
+        self._polled_ms = now_ms
+        try:
+            handle.refresh()
+            self._answered_ms = now_ms
+        except StoreUnavailableError as e:
+            # An error here ends the query; a store that fails for a moment is no reason to.
+            if now_ms - self._answered_ms > OUTAGE_MS_MAX:
+                raise
+            _LOGGER.warning("%s does not answer, trying again: %s", handle.store.url, e)
+        return handle.tip.head
+
+    def _begin(self, head: "Head") -> StreamOffsets:
+        """Where a new query begins, checked."""
+        options, handle = self._options, self._opened()
+        lows, highs = bounds(head, self._parts(head))
+        position = options.starting or "latest"
+        starts = resolve(position, lows, highs, option="startingOffsets")
+        starts = {p: self._available(head, p, offset) for p, offset in starts.items()}
+        return StreamOffsets(starts, handle.tip.version, starts)
+
+    def _parts(self, head: "Head") -> tuple[int, ...]:
+        return partitions_read(head, self._options.partitions, url=self._opened().store.url)
+
+    def _ends(self, head: "Head") -> dict[int, int]:
+        if self._target is not None:
+            return self._target
+        return bounds(head, self._parts(head))[1]
+
+    def _starts(self, known: Mapping[int, int], head: "Head") -> dict[int, int]:
+        """Where the next batch starts: partitions that the checkpoint does not know start at the
+        log start.
+        """
+        lows, highs = bounds(head, self._parts(head))
+        starts = {p: known.get(p, low) for p, low in lows.items()}
+        for p, offset in starts.items():
+            if offset > highs[p]:
+                self._available(head, p, offset)
+        return starts
+
+    def _ranges(
+        self, head: "Head", starts: Mapping[int, int], ends: Mapping[int, int]
+    ) -> dict[int, tuple[int, int]]:
+        ranges = {}
+        for p, end in ends.items():
+            start = starts.get(p, head.partitions.start[p])
+            if start == end:
+                continue
+            start = self._available(head, p, start)
+            if end > head.partitions.end[p]:
+                self._available(head, p, end)
+            # An end below the start: the log was made anew, and the batch began with it.
+            ranges[p] = (start if start < end else head.partitions.start[p], end)
+        return ranges
+
+    def _available(self, head: "Head", p: int, offset: int) -> int:
+        return available_start(
+            *(p, offset, head.partitions.start[p], head.partitions.end[p]),
+            url=self._opened().store.url,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )

@@ -1,4 +1,6 @@
-"""Changes an operator makes: configs, log start offsets, sealing. Each is one commit, decided from the tip's head alone."""
+"""Changes an operator makes: configs, log start offsets, sealing. Each is one commit, decided from
+the tip's head alone.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,7 +15,9 @@ from clog.storage.rolling import new_jitter_ms
 
 
 def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
-    """Sets configs; None takes one back to its default. The last of two that race wins, key by key (S42)."""
+    """Sets configs; None takes one back to its default. The last of two that race wins, key by key
+    (S42).
+    """
     defaults = LogConfig.from_overrides({}).as_dict()
     removed = {name for name, value in changes.items() if value is None}
     parse_overrides({name: defaults.get(name, "") for name in removed})  # refuses unknown names
@@ -83,9 +87,7 @@ def roll(handle: Handle, partitions: Iterable[int], *, operation: str) -> list[i
         if not filled:
             raise Answer(None)
         return Edit(
-            seal=tuple(
-                (p, new_jitter_ms(config, uniform=handle.ids.uniform)) for p in filled
-            )
+            seal=tuple((p, new_jitter_ms(config, uniform=handle.ids.uniform)) for p in filled)
         )
 
     try:

@@ -1,16 +1,22 @@
-"""Appends: what the tip's head demands of fresh objects, and the edit that binds them to offsets (COMMIT.md §2 step 2).
+"""Appends: what the tip's head demands of fresh objects, and the edit that binds them to offsets
+(COMMIT.md §2 step 2).
 
-A fresh object carries no offsets, so a lost race rewrites nothing: `AppendRequest.prepare` is called again with the new tip and gives other offsets.
+A fresh object carries no offsets, so a lost race rewrites nothing: `AppendRequest.prepare` is
+called again with the new tip and gives other offsets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import pyarrow as pa
+
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.commit import Answer
 from clog.storage.commits import Commit
 from clog.storage.config import LogConfig
-from clog.storage.data_object import DataObject
+from clog.storage.content_hash import ContentHash
+from clog.storage.data_object import DataObject, record_sizes
 from clog.storage.edits import Append, Edit, WriterEntry
 from clog.storage.errors import CommitConflictError, InvalidInputError
 from clog.storage.head import Head
@@ -21,7 +27,8 @@ from clog.storage.writers import find_writer
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What an append did. ``offsets`` are half-open, by partition; of a duplicate, those of the first time.
+    """What an append did. ``offsets`` are half-open, by partition; of a duplicate, those of the
+    first time.
 
     A duplicate whose commit has been deleted since has no ``offsets`` any more.
     """
@@ -33,7 +40,9 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who appends, for appends that must happen once. ``kind``: producer, stream or txn; ``content`` a hash of the records."""
+    """Who appends, for appends that must happen once. ``kind``: producer, stream or txn;
+    ``content`` a hash of the records.
+    """
 
     writer_id: str
     kind: str
@@ -64,7 +73,8 @@ class AppendRequest:
 
         Raises:
             Answer: with a `Duplicate`: nothing is to be committed.
-            InvalidInputError: records that the config of the log refuses (S5, S6, S9); a sequence that went back.
+            InvalidInputError: records that the config of the log refuses (S5, S6, S9); a sequence
+                that went back.
             CommitConflictError: an object was written so long ago that the sweep may have taken it.
         """
         head = tip.head
@@ -112,6 +122,46 @@ def check_writer(store: Store, head: Head, writer: Writer) -> None:
         raise InvalidInputError(
             f"{writer.kind} {writer.writer_id!r} is at sequence {entry.sequence} in {store.url},"
             f" {writer.sequence} lies before it; the next one must be above {entry.sequence}"
+        )
+
+
+def producer_of(producer: tuple[str, int], records: pa.Table, *, stamped: bool) -> Writer:
+    """The writer that ``Log.append(producer=)`` names. ``stamped``: the caller gave all timestamps,
+    so they belong to the content.
+
+    Raises:
+        InvalidInputError: it is not (id, sequence).
+    """
+    try:
+        writer_id, sequence = producer
+    except (TypeError, ValueError):
+        writer_id, sequence = None, None
+    if not isinstance(writer_id, str) or not writer_id or type(sequence) is not int or sequence < 0:
+        raise InvalidInputError(
+            f"producer={producer!r} is not (id, sequence): a text that is not empty, an"
+            " integer >= 0"
+        )
+    content = ContentHash()
+    for batch in records.to_batches():
+        content.update(batch if stamped else batch.drop_columns(["timestamp"]))
+    return Writer(writer_id, "producer", sequence, content=content.hexdigest())
+
+
+def check_records(records: pa.Table, config: LogConfig) -> None:
+    """Whether the config takes the records, naming the first that it does not (S5, S6)."""
+    if config.compact and (nulls := records.column("key").null_count):
+        first = int(np.argmax(records.column("key").is_null().to_numpy()))
+        raise InvalidInputError(
+            f"{nulls} of {records.num_rows} records have no key, the first is record {first};"
+            f" a log with cleanup.policy={config.as_dict()['cleanup.policy']} needs one in every"
+            " record; nothing was appended"
+        )
+    sizes = record_sizes(records)
+    if (over := np.flatnonzero(sizes > config.max_message_bytes)).size:
+        raise InvalidInputError(
+            f"{over.size} of {records.num_rows} records are larger than"
+            f" max.message.bytes={config.max_message_bytes}, the first is record"
+            f" {int(over[0])} with {int(sizes[over[0]])} bytes; nothing was appended"
         )
 
 

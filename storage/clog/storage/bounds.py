@@ -1,4 +1,5 @@
-"""How far a partition is clean, how far it may be cleaned, and how dirty it is (S11, S12, S13). Pure.
+"""How far a partition is clean, how far it may be cleaned, and how dirty it is (S11, S12, S13).
+Pure.
 
 Here and not in the cleaner because the table view and `describe` ask the same.
 """
@@ -11,7 +12,8 @@ from clog.storage.manifest import Manifest, Segment
 
 @dataclass(frozen=True, slots=True)
 class PartitionBounds:
-    """Clean ``[log start, first_dirty)``, cleanable ``[first_dirty, first_uncleanable)``; byte sums of whole segments.
+    """Clean ``[log start, first_dirty)``, cleanable ``[first_dirty, first_uncleanable)``; byte sums
+    of whole segments.
 
     ``reset`` tells that the recorded first dirty offset was out of range (S12).
     """
@@ -57,8 +59,9 @@ def bounds(
 def first_uncleanable(
     manifest: Manifest, partition: int, config: LogConfig, first_dirty: int, *, now_ms: int
 ) -> int:
-    """Where cleaning must stop (S10, S11): the active segment's base, or before it that of the first sealed one, from the first dirty on, that is younger than
-    ``min.compaction.lag.ms`` by its newest record. Always a segment's base, never below ``first_dirty``.
+    """Where cleaning must stop (S10, S11): the active segment's base, or before it that of the
+    first sealed one, from the first dirty on, that is younger than ``min.compaction.lag.ms`` by its
+    newest record. Always a segment's base, never below ``first_dirty``.
     """
     active = manifest.segments[partition][-1]
     if config.min_compaction_lag_ms > 0:

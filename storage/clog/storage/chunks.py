@@ -1,7 +1,9 @@
-"""Chunks and the objects they lie in: the atoms of a manifest, and their JSON columns (FORMAT.md §3.3, §4).
+"""Chunks and the objects they lie in: the atoms of a manifest, and their JSON columns (FORMAT.md
+§3.3, §4).
 
-A *chunk* is a run of rows of one data object, bound to the offsets ``[base, next)`` of one partition. Its *identity* is
-(object, first row): the same rows keep it, whatever is trimmed off or stamped on them.
+A *chunk* is a run of rows of one data object, bound to the offsets ``[base, next)`` of one
+partition. Its *identity* is (object, first row): the same rows keep it, whatever is trimmed off or
+stamped on them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,9 +31,10 @@ class DeadRows:
 class Chunk:
     """Rows ``[first_row, first_row + rows)`` of ``object``, covering offsets ``[base, next)``.
 
-    ``size_bytes`` is the sum of record sizes; ``version`` the newest commit the rows came in by; ``append_time_ms`` their
-    timestamp under LogAppendTime. ``horizon_min``/``horizon_max`` bound the delete horizons of tombstones in it;
-    ``horizon`` is the one of tombstones below ``up_to`` that carry none of their own (S23).
+    ``size_bytes`` is the sum of record sizes; ``version`` the newest commit the rows came in by;
+    ``append_time_ms`` their timestamp under LogAppendTime. ``horizon_min``/``horizon_max`` bound
+    the delete horizons of tombstones in it; ``horizon`` is the one of tombstones below ``up_to``
+    that carry none of their own (S23).
     """
 
     object: ObjectRef
@@ -70,6 +73,7 @@ def object_json(ref: ObjectRef) -> dict[str, Any]:
 
 
 def object_from_json(value: dict[str, Any], *, where: str) -> ObjectRef:
+    """The object that `object_json` described."""
     return ObjectRef(
         path=check_inside(value["path"], where=where),
         size_bytes=whole(value["bytes"]),

@@ -1,9 +1,12 @@
-"""The commit loop: create version N+1 if absent, and an answer to every reply and to none (COMMIT.md §2).
+"""The commit loop: create version N+1 if absent, and an answer to every reply and to none
+(COMMIT.md §2).
 
-The committer starts from the *tip*, the newest commit its follower knows. `commit` asks a *prepare* function what to change given the tip; when another commit
-came first it asks again. So all rules about conflicts are in the prepare functions, and read the tip's head only.
+The committer starts from the *tip*, the newest commit its follower knows. `commit` asks a *prepare*
+function what to change given the tip; when another commit came first it asks again. So all rules
+about conflicts are in the prepare functions, and read the tip's head only.
 
-Not here: what an append or a clean needs (`append`, cleaner), how the newest version is found (`timeline`, `follower`).
+Not here: what an append or a clean needs (`append`, cleaner), how the newest version is found
+    (`timeline`, `follower`).
 """
 
 from collections.abc import Callable
@@ -49,7 +52,9 @@ SNAPSHOT_EDIT_BYTES_MIN = 16 << 10
 
 
 class Answer(Exception):  # noqa: N818 - it is no error
-    """Raised by a prepare function that needs no commit: ``value`` is the result (a duplicate, nothing to do)."""
+    """Raised by a prepare function that needs no commit: ``value`` is the result (a duplicate,
+    nothing to do).
+    """
 
     def __init__(self, value: object) -> None:
         super().__init__(value)
@@ -57,7 +62,9 @@ class Answer(Exception):  # noqa: N818 - it is no error
 
 
 Prepare = Callable[[Commit, int], Edit]
-"""From the tip and the commit time in ms, the edit to commit. Raises `Answer` when there is nothing to commit."""
+"""From the tip and the commit time in ms, the edit to commit. Raises `Answer` when there is nothing
+to commit.
+"""
 
 
 class Committer:
@@ -131,12 +138,14 @@ class Committer:
             try:
                 self._store.put(paths.LATEST, body_json({"version": version}))
             except StoreUnavailableError:
-                pass  # The next multiple of 4 writes it; until then opening probes a little further.
+                pass  # The next multiple of 4 writes it; until then opening takes more probes.
 
     def _snapshot(self) -> SnapshotRef | None:
-        """A snapshot of the tip when the edits since the last one outweigh it; None when not, or when it fails.
+        """A snapshot of the tip when the edits since the last one outweigh it; None when not, or
+        when it fails.
 
-        Each commit whose version is divisible by 4 carries all edits since the snapshot. A new one is due when what was carried since
+        Each commit whose version is divisible by 4 carries all edits since the snapshot. A new one
+        is due when what was carried since
         weighs as much as it: then neither costs more than the other, however large.
         """
         recent, tip = self._follower.recent, self._follower.tip
@@ -155,8 +164,9 @@ class Committer:
 
 
 def create_commit(store: Store, commit: Commit, *, clock: Clock, ids: Ids) -> Commit | None:
-    """Steps 4 and 5: creates the commit's version. None when that made it so, else the commit that came first; ``commit`` itself
-    when we slept while the block was deleted, and made a file that nobody will ever read.
+    """Steps 4 and 5: creates the commit's version. None when that made it so, else the commit that
+    came first; ``commit`` itself when we slept while the block was deleted, and made a file that
+    nobody will ever read.
 
     Raises:
         CommitStateUnknownError: whether it happened cannot be found out now.
@@ -214,7 +224,9 @@ def _unknown(store: Store, version: int, cause: Exception | None) -> CommitState
 
 
 def back_off(attempt: int, clock: Clock, ids: Ids) -> None:
-    """Sleeps for a random while that grows with the attempt; not at all before the first, which is 0."""
+    """Sleeps for a random while that grows with the attempt; not at all before the first, which is
+    0.
+    """
     if attempt:
         ceiling = min(BACKOFF_MS_MAX, BACKOFF_MS << min(attempt, 10))
         clock.sleep_ms(int(ids.uniform() * ceiling))

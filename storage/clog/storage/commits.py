@@ -71,6 +71,7 @@ def stored_edit(store: Store, edit: Edit, *, commit_id: str) -> dict[str, Any]:
 
 
 def encode_commit(commit: Commit) -> bytes:
+    """The commit as a document."""
     body = {
         **_record_json(commit.record),
         "parent": commit.parent,

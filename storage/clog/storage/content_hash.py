@@ -1,7 +1,9 @@
-"""A hash of records as they were handed over: tells a repeated append from another one under the same sequence.
+"""A hash of records as they were handed over: tells a repeated append from another one under the
+same sequence.
 
-It does not depend on how the records were cut into batches nor on Arrow's buffers (slices, offsets): for each column one stream of lengths, one of
-bytes, one of nulls. Timestamps count only where the caller gave them: those filled in from the clock differ at each attempt.
+It does not depend on how the records were cut into batches nor on Arrow's buffers (slices,
+offsets): for each column one stream of lengths, one of bytes, one of nulls. Timestamps count only
+where the caller gave them: those filled in from the clock differ at each attempt.
 """
 
 from typing import Any

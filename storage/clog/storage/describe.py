@@ -11,7 +11,9 @@ from clog.storage.manifest import Manifest, Segment
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """One segment, for people. ``next_offset`` is one past the last offset it covers; ``delete_horizon_ms`` the earliest in it, None without."""
+    """One segment, for people. ``next_offset`` is one past the last offset it covers;
+    ``delete_horizon_ms`` the earliest in it, None without.
+    """
 
     base_offset: int
     next_offset: int
@@ -24,6 +26,7 @@ class SegmentInfo:
 
 
 def segment_infos(manifest: Manifest, partition: int) -> list[SegmentInfo]:
+    """The segments of a partition, in offset order."""
     segments = manifest.segments[partition]
     dirty = manifest.first_dirty[partition]
     return [
@@ -48,7 +51,7 @@ def earliest_horizon_ms(segment: Segment) -> int | None:
 
 
 def describe(manifest: Manifest, *, url: str, now_ms: int) -> dict[str, Any]:
-    """The log as JSON-able values; sizes are record bytes, ``object_bytes`` what lies in the store."""
+    """The log as JSON-able values; sizes are record bytes, ``object_bytes`` the store's."""
     head = manifest.head
     config = LogConfig.from_overrides(head.config)
     objects = {c.object.path: c.object.size_bytes for _, c in manifest.chunks()}

@@ -1,4 +1,6 @@
-"""Following a log: the newest version one knows, and how to believe what a probe says (COMMIT.md §4, §6)."""
+"""Following a log: the newest version one knows, and how to believe what a probe says (COMMIT.md
+§4, §6).
+"""
 
 from clog.storage.clock import Clock
 from clog.storage.commits import Commit
@@ -7,7 +9,9 @@ from clog.storage.store.base import Store
 from clog.storage.timeline import FOLLOW_STEPS_MAX, Found, find_newest, is_closed, try_read
 
 TRUST_MS = 600_000
-"""After so long without a look, ask whether the block was closed before a probe is trusted. Commits are deleted only a day after they were newest."""
+"""After so long without a look, ask whether the block was closed before a probe is trusted. Commits
+are deleted only a day after they were newest.
+"""
 
 
 class Follower:
@@ -62,7 +66,8 @@ class Follower:
         return max(now[0] - then[0], now[1] - then[1]) > TRUST_MS
 
     def _take(self, found: Found) -> None:
-        # Those read on the way carry edits, too: with them, what is known already may connect with the tip.
+        # Those read on the way carry edits, too: with them, what is known already may connect with
+        # the tip.
         for version in sorted(found.read):
             if version > self.tip.version:
                 self.see(found.read[version])

@@ -1,4 +1,5 @@
-"""A handle on a log: the newest version it knows, kept fresh by one GET, and the manifest when somebody needs it.
+"""A handle on a log: the newest version it knows, kept fresh by one GET, and the manifest when
+somebody needs it.
 
 Everything that changes the handle runs under its lock, so several threads may share it.
 """
@@ -43,7 +44,9 @@ class Handle:
             return self._follower.refresh()
 
     def recent(self) -> Commit:
-        """The tip; looks for newer versions only where the last look is minutes old, so that what is decided from it is not ancient."""
+        """The tip; looks for newer versions only where the last look is minutes old, so that what
+        is decided from it is not ancient.
+        """
         with self._lock:
             return self._follower.refresh() if self._follower.is_stale() else self._follower.tip
 
@@ -53,7 +56,9 @@ class Handle:
             return self._committer.commit(prepare, operation=operation)
 
     def manifest(self) -> Manifest:
-        """The manifest at the tip, whole. From the one known before where the handle saw all edits since."""
+        """The manifest at the tip, whole. From the one known before where the handle saw all edits
+        since.
+        """
         with self._lock:
             tip = self.tip
             if self._manifest is None or self._manifest.version != tip.version:

@@ -1,11 +1,11 @@
 """`Log`: one log, opened. Orchestration only: each rule is in the module that names it.
 
-A handle follows the log: a call that answers about its state first looks for newer versions, which costs one GET when there is none.
+A handle follows the log: a call that answers about its state first looks for newer versions, which
+    costs one GET when there is none.
 Several threads may share it; it cannot be pickled (give the URL instead).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -17,17 +17,17 @@ from clog.storage.append import (
     AppendResult,
     Duplicate,
     Writer,
-    check_facts,
+    check_records,
     check_writer,
+    producer_of,
     result_of,
 )
 from clog.storage.clock import Clock, SystemClock
 from clog.storage.commit import Answer
 from clog.storage.commits import edit_of, read_commit
 from clog.storage.config import LogConfig
-from clog.storage.content_hash import ContentHash
 from clog.storage.create import create_log
-from clog.storage.data_object import DataObject, record_sizes
+from clog.storage.data_object import DataObject
 from clog.storage.describe import SegmentInfo, describe, segment_infos
 from clog.storage.edits import Edit, WriterEntry
 from clog.storage.errors import InvalidInputError, VersionExpiredError
@@ -36,7 +36,7 @@ from clog.storage.ids import Ids, SystemIds
 from clog.storage.manifest import Manifest
 from clog.storage.object_writer import ObjectWriter
 from clog.storage.partitioner import partitions_for
-from clog.storage.reader import READ_SCHEMA, plan_range, read_pieces
+from clog.storage.reader import plan_range, read_pieces
 from clog.storage.records import Appendable, to_records
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
@@ -72,11 +72,18 @@ class Log:
         Args:
             url: any fsspec URL or local path; or a store.
             partitions: 1 to 4096, for good.
-            config: Kafka's topic configs (S42, S43) and clog's own; ``cleanup.policy`` is ``compact`` unless given.
+            config: Kafka's topic configs (S42, S43) and clog's own; ``cleanup.policy`` is
+                ``compact`` unless given.
+            storage_options: for fsspec: credentials, endpoints.
+            clock: the system's, unless given; as are ``ids``.
+            ids: where random ids come from.
+            single_writer: the caller promises that nobody else writes, so the filesystem need not
+                create exclusively.
 
         Raises:
             AlreadyExistsError: there is a log.
-            InvalidInputError: a config that is unknown or out of range, a number of partitions that is.
+            InvalidInputError: a config that is unknown or out of range, a number of partitions that
+                is.
             UnsupportedFilesystemError: the filesystem cannot create exclusively.
         """
         if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
@@ -140,16 +147,19 @@ class Log:
         partition: int | Sequence[int] | np.ndarray[Any, Any] | None = None,
         producer: tuple[str, int] | None = None,
     ) -> AppendResult:
-        """Appends records to all partitions they belong to, in one atomic commit; their order stays (S44).
+        """Appends records to all partitions they belong to, in one atomic commit; their order stays
+        (S44).
 
         Args:
             data: what `records.to_records` accepts.
             partition: one for all, or one for each record; None: by the hash of the key.
-            producer: (id, sequence): the same sequence again is answered with the first result and commits nothing.
+            producer: (id, sequence): the same sequence again is answered with the first result and
+                commits nothing.
 
         Raises:
-            InvalidInputError: a record without key in a compacted log (S5), one too large (S6), a timestamp out of bounds (S9), a partition that does not exist,
-                a producer's sequence that went back or came with other records. Nothing is committed.
+            InvalidInputError: a record without key in a compacted log (S5), one too large (S6), a
+                timestamp out of bounds (S9), a partition that does not exist, a producer's sequence
+                that went back or came with other records. Nothing is committed.
             CommitStateUnknownError: the commit may have happened.
         """
         handle = self._handle
@@ -157,7 +167,7 @@ class Log:
         if records.num_rows == 0:
             return AppendResult(handle.tip.version)
         parts = self._partitions_of(records, partition)
-        writer = None if producer is None else _producer(producer, records, stamped=stamped)
+        writer = None if producer is None else producer_of(producer, records, stamped=stamped)
         if writer is not None:
             try:
                 check_writer(handle.store, handle.recent().head, writer)
@@ -169,7 +179,9 @@ class Log:
         return self.append_objects(objects.finish(), writer)
 
     def object_writer(self, *, stamp: int | None = None) -> ObjectWriter:
-        """A writer of fresh objects, for tasks that hand what it made to `append_objects` (COMMIT.md step 1)."""
+        """A writer of fresh objects, for tasks that hand what it made to `append_objects`
+        (COMMIT.md step 1).
+        """
         tip = self._handle.recent()
         config = LogConfig.from_overrides(tip.head.config)
         return ObjectWriter(
@@ -204,17 +216,21 @@ class Log:
         end: int | Mapping[int, int] | None = None,
         isolation: str = "read_uncommitted",
     ) -> Iterator[pa.RecordBatch]:
-        """Records with ``start <= offset < end``, partition by partition, as batches of `READ_SCHEMA`.
+        """Records with ``start <= offset < end``, partition by partition, as batches of
+        `READ_SCHEMA`.
 
         Args:
-            start: an offset, or one by partition; None: the log start. In a gap: the next record there is (S1).
+            partition: one, or None for all.
+            start: an offset, or one by partition; None: the log start. In a gap: the next record
+                there is (S1).
             end: likewise; None: the end at the time of the call.
             isolation: ``read_uncommitted`` or ``read_committed`` (S40).
 
         Raises:
             OffsetOutOfRangeError: a start below the log start or beyond the end (S38).
             InvalidInputError: a partition that does not exist.
-            VersionExpiredError: while reading: what the call planned was cleaned and swept since, longer than ``file.delete.delay.ms`` ago.
+            VersionExpiredError: while reading: what the call planned was cleaned and swept since,
+                longer than ``file.delete.delay.ms`` ago.
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise InvalidInputError(
@@ -244,16 +260,20 @@ class Log:
         return dict(enumerate(self._handle.refresh().head.partitions.end))
 
     def offsets_for_times(self, ts_ms: int | Mapping[int, int]) -> dict[int, int | None]:
-        """Offset of the first record, in offset order, whose timestamp is at or after the time; None where no record is that late (S39)."""
+        """Offset of the first record, in offset order, whose timestamp is at or after the time;
+        None where no record is that late (S39).
+        """
         tip = self._handle.refresh()
         times = offsets.by_partition(tip.head, ts_ms, "timestamp", url=self.url)
         return offsets.for_times(self._handle.store, self._handle.manifest(), times)
 
     def delete_records(self, before: Mapping[int, int]) -> dict[int, int]:
-        """Raises log start offsets: records below are gone for every read planned from now on (S36).
+        """Raises log start offsets: records below are gone for every read planned from now on
+        (S36).
 
         Args:
-            before: by partition the first offset to keep; -1: the end offset at the start of the call.
+            before: by partition the first offset to keep; -1: the end offset at the start of the
+                call.
 
         Returns:
             The low watermark of each partition named.
@@ -265,16 +285,20 @@ class Log:
         return administration.delete_records(self._handle, before)
 
     def alter(self, config: Mapping[str, object]) -> dict[str, str]:
-        """Changes configs; a value of None takes one back to its default. Returns the configuration in force (S42, S43).
+        """Changes configs; a value of None takes one back to its default. Returns the configuration
+        in force (S42, S43).
 
         Raises:
-            InvalidInputError: a name that is unknown, a value out of range, two that contradict each other; nothing changes.
+            InvalidInputError: a name that is unknown, a value out of range, two that contradict
+                each other; nothing changes.
         """
         self._handle.refresh()
         return administration.alter(self._handle, config)
 
     def roll(self, partition: int | None = None) -> list[int]:
-        """Seals the active segments now, empty ones excepted. Returns the partitions in which it did."""
+        """Seals the active segments now, empty ones excepted. Returns the partitions in which it
+        did.
+        """
         tip = self._handle.refresh()
         parts = offsets.partitions_named(tip.head, partition, url=self.url)
         return administration.roll(self._handle, parts, operation="roll")
@@ -298,7 +322,8 @@ class Log:
             for p, (start, end) in ranges.items():
                 yield from read_pieces(store, plan_range(manifest, p, start, end))
         except FileNotFoundError as e:
-            # Never planned anew: a value that was cleaned since would be missing, and the newer one lies beyond the end.
+            # Never planned anew: a value that was cleaned since would be missing, and the newer one
+            # lies beyond the end.
             raise VersionExpiredError(
                 f"version {manifest.version} of {self.url} expired while it was read:"
                 f" {e.filename or e} is gone; read again"
@@ -329,15 +354,15 @@ class Log:
         return given.astype(np.int32)
 
     def _check_records(self, records: pa.Table) -> None:
-        """Refuses early, and names the record (S5, S6): the commit would say the same of the whole."""
+        """Refuses early, and names the record (S5, S6); the commit would say it of the whole."""
         known = self._handle.tip.head.config
         try:
-            _check(records, LogConfig.from_overrides(known))
+            check_records(records, LogConfig.from_overrides(known))
         except InvalidInputError:
             newest = self._handle.refresh().head.config
             if newest == known:
                 raise
-            _check(records, LogConfig.from_overrides(newest))  # altered since (S42)
+            check_records(records, LogConfig.from_overrides(newest))  # altered since (S42)
 
     def _first_result(self, duplicate: object) -> AppendResult:
         assert isinstance(duplicate, Duplicate)
@@ -359,35 +384,3 @@ def _store(
     if isinstance(url, str):
         return open_store(url, storage_options, single_writer=single_writer)
     return url
-
-
-def _producer(producer: tuple[str, int], records: pa.Table, *, stamped: bool) -> Writer:
-    try:
-        writer_id, sequence = producer
-    except (TypeError, ValueError):
-        writer_id, sequence = None, None
-    if not isinstance(writer_id, str) or not writer_id or type(sequence) is not int or sequence < 0:
-        raise InvalidInputError(
-            f"producer={producer!r} is not (id, sequence): a text that is not empty, an integer >= 0"
-        )
-    content = ContentHash()
-    for batch in records.to_batches():
-        content.update(batch if stamped else batch.drop_columns(["timestamp"]))
-    return Writer(writer_id, "producer", sequence, content=content.hexdigest())
-
-
-def _check(records: pa.Table, config: LogConfig) -> None:
-    if config.compact and (nulls := records.column("key").null_count):
-        first = int(np.argmax(records.column("key").is_null().to_numpy()))
-        raise InvalidInputError(
-            f"{nulls} of {records.num_rows} records have no key, the first is record {first};"
-            f" a log with cleanup.policy={config.as_dict()['cleanup.policy']} needs one in every"
-            " record; nothing was appended"
-        )
-    sizes = record_sizes(records)
-    if (over := np.flatnonzero(sizes > config.max_message_bytes)).size:
-        raise InvalidInputError(
-            f"{over.size} of {records.num_rows} records are larger than"
-            f" max.message.bytes={config.max_message_bytes}, the first is record"
-            f" {int(over[0])} with {int(sizes[over[0]])} bytes; nothing was appended"
-        )

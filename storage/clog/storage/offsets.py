@@ -76,7 +76,9 @@ def check_start(head: Head, partition: int, offset: int, *, url: str) -> None:
     """
     low, high = head.partitions.start[partition], head.partitions.end[partition]
     if not low <= offset <= high:
-        side = f"below the log start offset {low}" if offset < low else f"beyond the end offset {high}"
+        side = (
+            f"below the log start offset {low}" if offset < low else f"beyond the end offset {high}"
+        )
         raise OffsetOutOfRangeError(
             f"offset {offset} of partition {partition} is {side} of {url};"
             f' start at "earliest" ({low}), or anywhere in [{low}, {high}]',
@@ -90,7 +92,9 @@ def check_start(head: Head, partition: int, offset: int, *, url: str) -> None:
 def for_times(
     store: Store, manifest: Manifest, times_ms: Mapping[int, int]
 ) -> dict[int, int | None]:
-    """First offset, in offset order, at or after the log start whose record is not earlier than the time (S39)."""
+    """First offset, in offset order, at or after the log start whose record is not earlier than the
+    time (S39).
+    """
     return {p: _first_at(store, manifest, p, time_ms) for p, time_ms in times_ms.items()}
 
 
@@ -112,5 +116,3 @@ def _first_at(store: Store, manifest: Manifest, partition: int, time_ms: int) ->
 def _whole(number: object, what: str) -> None:
     if type(number) is not int:
         raise InvalidInputError(f"{what} {number!r} is not an integer")
-
-

@@ -1,7 +1,9 @@
-"""Plans and reads of a log: which rows of which objects hold a range of offsets, and the records in them.
+"""Plans and reads of a log: which rows of which objects hold a range of offsets, and the records in
+them.
 
-A *plan* is plain data at one version: a task reads it without the manifest. Records come in offset order, each once; compaction's gaps cost
-nothing. ``start`` and ``end`` of a piece cut what lies below the low watermark or beyond the planned end, also in rows that are still there (S36).
+A *plan* is plain data at one version: a task reads it without the manifest. Records come in offset
+order, each once; compaction's gaps cost nothing. ``start`` and ``end`` of a piece cut what lies
+below the low watermark or beyond the planned end, also in rows that are still there (S36).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +34,9 @@ READ_SCHEMA = pa.schema(
 )
 COLUMNS = tuple(READ_SCHEMA.names)
 DELETE_HORIZON = "delete_horizon"
-"""A column that only maintenance asks for: ms from which the tombstone may go, null where none is stamped (S23)."""
+"""A column that only maintenance asks for: ms from which the tombstone may go, null where none is
+stamped (S23).
+"""
 _FIELDS = {
     **{field.name: field for field in READ_SCHEMA},
     DELETE_HORIZON: pa.field(DELETE_HORIZON, pa.int64()),
@@ -41,7 +45,8 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class ReadPiece:
-    """Rows of one object that hold records of one partition; only offsets in ``[start, end)`` are delivered.
+    """Rows of one object that hold records of one partition; only offsets in ``[start, end)`` are
+    delivered.
 
     ``base`` is the offset of ``first_row`` where the object is dense.
     """
@@ -60,17 +65,18 @@ class ReadPiece:
 
 
 def plan_range(manifest: Manifest, partition: int, start: int, end: int) -> list[ReadPiece]:
-    """The pieces of offsets ``[start, end)`` of a partition, in offset order; the range is cut to what there is."""
+    """The pieces of offsets ``[start, end)`` of a partition, in offset order; the range is cut to
+    what there is.
+    """
     start = max(start, manifest.head.partitions.start[partition])
     end = min(end, manifest.head.partitions.end[partition])
-    pieces = []
-    for segment in manifest.segments[partition]:
-        if segment.next <= start or segment.base >= end:
-            continue
-        for chunk in segment.chunks:
-            if chunk.next > start and chunk.base < end:
-                pieces.append(piece_of(partition, chunk, start, end))
-    return pieces
+    return [
+        piece_of(partition, chunk, start, end)
+        for segment in manifest.segments[partition]
+        if segment.next > start and segment.base < end
+        for chunk in segment.chunks
+        if chunk.next > start and chunk.base < end
+    ]
 
 
 def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
@@ -81,16 +87,25 @@ def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
         rows = max(0, min(rows, end - base) - skip)
         first_row, base = first_row + skip, base + skip
     return ReadPiece(
-        *(partition, chunk.object, first_row, rows, base),
-        *(max(start, chunk.base), min(end, chunk.next)),
-        *(chunk.append_time_ms, chunk.horizon, chunk.up_to, chunk.dead),
+        partition=partition,
+        object=chunk.object,
+        first_row=first_row,
+        rows=rows,
+        base=base,
+        start=max(start, chunk.base),
+        end=min(end, chunk.next),
+        append_time_ms=chunk.append_time_ms,
+        horizon=chunk.horizon,
+        up_to=chunk.up_to,
+        dead=chunk.dead,
     )
 
 
 def read_pieces(
     store: Store, pieces: Sequence[ReadPiece], *, columns: Sequence[str] = COLUMNS
 ) -> Iterator[pa.RecordBatch]:
-    """Records of the pieces, in their order, as batches of `READ_SCHEMA` (or of these columns of it, and `DELETE_HORIZON`).
+    """Records of the pieces, in their order, as batches of `READ_SCHEMA` (or of these columns of
+    it, and `DELETE_HORIZON`).
 
     Neighbouring pieces of one object are read together, with at most 2 requests.
 
@@ -130,9 +145,7 @@ def _runs(pieces: Sequence[ReadPiece]) -> Iterator[list[ReadPiece]]:
         yield run
 
 
-def _records(
-    piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema
-) -> pa.RecordBatch:
+def _records(piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema) -> pa.RecordBatch:
     rows = batch.num_rows
     if piece.object.dense:
         offsets = np.arange(piece.base + at, piece.base + at + rows, dtype=np.int64)
@@ -146,9 +159,7 @@ def _records(
         "timestamp": lambda: _timestamps(piece, batch),
         DELETE_HORIZON: lambda: _horizons(piece, batch, offsets),
     }
-    arrays = [
-        made[name]() if name in made else batch.column(name) for name in schema.names
-    ]
+    arrays = [made[name]() if name in made else batch.column(name) for name in schema.names]
     out = pa.RecordBatch.from_arrays(arrays, schema=schema)
     if piece.object.dense or rows == 0:
         return out  # The piece is cut to its rows already.
@@ -163,9 +174,7 @@ def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:
     return pa.repeat(stamp, batch.num_rows)
 
 
-def _horizons(
-    piece: ReadPiece, batch: pa.RecordBatch, offsets: np.ndarray[Any, Any]
-) -> pa.Array:
+def _horizons(piece: ReadPiece, batch: pa.RecordBatch, offsets: np.ndarray[Any, Any]) -> pa.Array:
     """The row's own horizon, else the chunk's for offsets below ``up_to`` (FORMAT.md §5.3)."""
     own = batch.column(DELETE_HORIZON)
     if piece.horizon == NONE:

@@ -1,4 +1,6 @@
-"""The edits of the newest versions, in memory: what the next commit carries along, and what a manifest needs to catch up."""
+"""The edits of the newest versions, in memory: what the next commit carries along, and what a
+manifest needs to catch up.
+"""
 
 from clog.storage.commits import Commit, EditRecord, read_commit
 from clog.storage.documents import body_json
@@ -14,7 +16,9 @@ class RecentEdits:
         self._weights: dict[int, int] = {}
 
     def see(self, tip: Commit) -> None:
-        """Goes on to another commit, as a rule a newer one. What does not connect with it is dropped: a gap, or a version that was never committed (COMMIT.md §4)."""
+        """Goes on to another commit, as a rule a newer one. What does not connect with it is
+        dropped: a gap, or a version that was never committed (COMMIT.md §4).
+        """
         if tip.record.commit_id == self._tip.record.commit_id:
             return
         fresh = [*tip.earlier, tip.record]
@@ -33,13 +37,17 @@ class RecentEdits:
         self._tip = tip
 
     def after(self, version: int) -> list[EditRecord] | None:
-        """The edits from ``version`` + 1 to the tip where all of them are here, else None. No request."""
+        """The edits from ``version`` + 1 to the tip where all of them are here, else None. No
+        request.
+        """
         if version < self._records[0].version - 1:
             return None
         return [record for record in self._records if record.version > version]
 
     def since(self, store: Store, first: int) -> list[EditRecord]:
-        """The edits from version ``first`` to the tip; reads the commits that carry those which are not here."""
+        """The edits from version ``first`` to the tip; reads the commits that carry those which are
+        not here.
+        """
         while self._records[0].version > first:
             # An even version carries the one before it, a multiple of 4 all since the snapshot.
             commit = read_commit(store, self._records[0].version - 1)

@@ -1,13 +1,15 @@
 """What `Log.append` accepts, made one Arrow table of the record schema.
 
-Accepted: a pyarrow Table or RecordBatch with the columns ``key`` and ``value`` (binary or string, large or not), and optionally ``headers``
-(list of struct<key, value>) and ``timestamp`` (timestamp of any unit, or integer epoch milliseconds); or a list of dicts with the same names, where
-keys and values are bytes, str or None, headers a list of (name, value) pairs or of dicts, timestamps epoch ms or datetime.
+Accepted: a pyarrow Table or RecordBatch with the columns ``key`` and ``value`` (binary or string,
+    large or not), and optionally ``headers``
+(list of struct<key, value>) and ``timestamp`` (timestamp of any unit, or integer epoch
+milliseconds); or a list of dicts with the same names, where keys and values are bytes, str or None,
+headers a list of (name, value) pairs or of dicts, timestamps epoch ms or datetime.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,17 +18,19 @@ from clog.storage.data_object import RECORD_SCHEMA
 from clog.storage.errors import InvalidInputError
 
 COLUMNS = ("key", "value", "headers", "timestamp")
-Appendable = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
+Appendable: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
 _HEADERS = RECORD_SCHEMA.field("headers").type
 
 
 def to_records(data: Appendable, *, now_us: int) -> tuple[pa.Table, bool]:
-    """The records as a table of `RECORD_SCHEMA` in one chunk, and whether the caller gave all timestamps.
+    """The records as a table of `RECORD_SCHEMA` in one chunk, and whether the caller gave all
+    timestamps.
 
     ``now_us`` (µs since 1970) stands for timestamps that are missing.
 
     Raises:
-        InvalidInputError: a column that is missing or of a wrong type, an unknown column, a negative timestamp.
+        InvalidInputError: a column that is missing or of a wrong type, an unknown column, a
+            negative timestamp.
     """
     table = _to_table(data)
     unknown = [name for name in table.schema.names if name not in COLUMNS]
@@ -74,7 +78,9 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         "value": pa.array(
             [_bytes(row["value"], i, "value") for i, row in enumerate(rows)], pa.binary()
         ),
-        "headers": pa.array([_pairs(row.get("headers"), i) for i, row in enumerate(rows)], _HEADERS),
+        "headers": pa.array(
+            [_pairs(row.get("headers"), i) for i, row in enumerate(rows)], _HEADERS
+        ),
         "timestamp": pa.array(
             [_micros(row.get("timestamp"), i) for i, row in enumerate(rows)],
             pa.timestamp("us", "UTC"),
@@ -116,7 +122,7 @@ def _micros(timestamp: object, i: int) -> int | None:
     if timestamp is None:
         return None
     if isinstance(timestamp, datetime):
-        aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=timezone.utc)
+        aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
         return int(aware.timestamp() * 1_000_000)
     if type(timestamp) is int:
         return timestamp * 1000
@@ -153,7 +159,9 @@ def _headers(table: pa.Table) -> pa.Array:
             " it must be list<struct<key: string, value: binary>>"
         ) from e
     # No headers is null, however it was said.
-    return pc.if_else(pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, _HEADERS), headers)
+    return pc.if_else(
+        pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, _HEADERS), headers
+    )
 
 
 def _timestamps(table: pa.Table, now_us: int) -> tuple[pa.Array, bool]:
@@ -166,14 +174,17 @@ def _timestamps(table: pa.Table, now_us: int) -> tuple[pa.Array, bool]:
         column = pc.multiply_checked(column.cast(pa.int64()), 1000)
     elif not pa.types.is_timestamp(column.type):
         raise InvalidInputError(
-            f"column timestamp has type {column.type}; it must be a timestamp, or epoch ms as integer"
+            f"column timestamp has type {column.type}; it must be a timestamp, or epoch ms as"
+            " integer"
         )
     elif column.type.tz is None:
         column = column.cast(pa.timestamp(column.type.unit)).cast(pa.timestamp("us"))
     stamps = _one_chunk(column.cast(kind, safe=False) if column.type != kind else column)
     lowest = pc.min(stamps.cast(pa.int64())).as_py()
     if lowest is not None and lowest < 0:
-        raise InvalidInputError(f"timestamp {lowest} µs is before 1970; timestamps cannot be negative")
+        raise InvalidInputError(
+            f"timestamp {lowest} µs is before 1970; timestamps cannot be negative"
+        )
     given = stamps.null_count == 0
     return (stamps if given else pc.fill_null(stamps, now)), given
 
@@ -183,5 +194,4 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
         return column.chunk(0)
     if column.num_chunks == 0:
         return pa.array([], column.type)
-    whole = pa.concat_arrays(column.chunks)
-    return whole
+    return pa.concat_arrays(column.chunks)

@@ -1,9 +1,11 @@
 """When an append rolls the active segment (S7). Pure.
 
-Each chunk counts as one append to its partition. The active segment is sealed before a chunk when it is not empty and
+Each chunk counts as one append to its partition. The active segment is sealed before a chunk when
+it is not empty and
 
 - its bytes + the chunk's would exceed ``segment.bytes``, or
-- the chunk's largest timestamp − its first record's timestamp > effective ``segment.ms`` − its jitter, or
+- the chunk's largest timestamp − its first record's timestamp > effective ``segment.ms`` − its
+  jitter, or
 - it has ``segment.chunks`` chunks already (as Kafka's rolls when its index is full).
 """
 

@@ -1,13 +1,16 @@
-"""The table view: the latest value of each key at one version, whatever the cleaner has or has not done.
+"""The table view: the latest value of each key at one version, whatever the cleaner has or has not
+done.
 
 The part below the first dirty offset has each key once, so:
 
 1. Map the dirty part: key hash -> last offset, reading only its keys.
-2. Clean part: a record stays when the map does not know its key. Dirty part: when it is the one the map names.
+2. Clean part: a record stays when the map does not know its key. Dirty part: when it is the one the
+   map names.
 3. Tombstones go, and so do records without a key.
 
-Where the dirty part has more keys than the map's budget, this runs several times, each for a share of the hashes: exact, in bounded
-memory, at the price of reading the keys again. Records come in offset order within a share.
+Where the dirty part has more keys than the map's budget, this runs several times, each for a share
+of the hashes: exact, in bounded memory, at the price of reading the keys again. Records come in
+offset order within a share.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,6 +47,7 @@ class TablePlan:
 
 
 def plan_table(manifest: Manifest, partition: int) -> TablePlan:
+    """The plan of one partition's view at the manifest's version."""
     start = manifest.head.partitions.start[partition]
     end = manifest.head.partitions.end[partition]
     dirty = min(max(manifest.first_dirty[partition], start), end)
@@ -62,7 +66,8 @@ def table_batches(
     """The view of one partition, as batches of these columns of `READ_SCHEMA`.
 
     Raises:
-        VersionExpiredError: an object of this version was deleted: the plan is older than ``file.delete.delay.ms``.
+        VersionExpiredError: an object of this version was deleted: the plan is older than
+            ``file.delete.delay.ms``.
     """
     try:
         shares = 1
@@ -71,19 +76,23 @@ def table_batches(
         while share < shares:
             offset_map.clear()
             if not _map_share(store, plan, offset_map, share, shares):
-                # Too many keys for the budget. Doubling splits each share in two, so the shares before this one stay done.
+                # Too many keys for the budget. Doubling splits each share in two, so the shares
+                # before this one stay done.
                 share, shares = share * 2, shares * 2
                 continue
-            yield from _share(store, plan, offset_map, share, shares, columns)
+            yield from _share(store, plan, offset_map, share, shares, columns=columns)
             share += 1
     except FileNotFoundError as e:
         raise VersionExpiredError(
-            f"version {plan.version} of {store.url} expired: {e.filename or e} is gone; load() again"
+            f"version {plan.version} of {store.url} expired: {e.filename or e} is gone;"
+            " load() again"
         ) from e
 
 
 def _share_of(hashes: np.ndarray[Any, Any], shares: int) -> np.ndarray[Any, Any]:
-    """Which share each hash belongs to: its highest bits, so that doubling the shares splits each in two."""
+    """Which share each hash belongs to: its highest bits, so that doubling the shares splits each
+    in two.
+    """
     bits = shares.bit_length() - 1
     if bits == 0:
         return np.zeros(len(hashes), np.uint64)
@@ -112,21 +121,22 @@ def _share(
     offset_map: OffsetMap,
     share: int,
     shares: int,
+    *,
     columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     needed = [name for name in COLUMNS if name in {*columns, "offset", "key", "value"}]
     for pieces, is_dirty in ((plan.clean, False), (plan.dirty, True)):
         for batch in read_pieces(store, pieces, columns=needed):
             valid = pc.and_(batch.column("key").is_valid(), batch.column("value").is_valid())
-            batch = batch.filter(valid)
-            if not batch.num_rows:
+            values = batch.filter(valid)
+            if not values.num_rows:
                 continue
-            hashes = hash_keys(batch.column("key"), seed=plan.seed)
+            hashes = hash_keys(values.column("key"), seed=plan.seed)
             last = offset_map.get(hashes)
-            kept = last == (batch.column("offset").to_numpy() if is_dirty else -1)
+            kept = last == (values.column("offset").to_numpy() if is_dirty else -1)
             if shares > 1:
                 kept &= _share_of(hashes, shares) == share
-            out = batch.filter(pa.array(kept)).select(list(columns))
+            out = values.filter(pa.array(kept)).select(list(columns))
             if out.num_rows:
                 yield out
 
@@ -136,7 +146,8 @@ class Table:
 
     Attributes:
         version: the version it shows.
-        offsets: by partition the offset from which reading goes on after it, without gap or overlap.
+        offsets: by partition the offset from which reading goes on after it, without gap or
+            overlap.
     """
 
     def __init__(self, store: Store, manifest: Manifest, partitions: Sequence[int]) -> None:

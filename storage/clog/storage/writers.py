@@ -47,6 +47,7 @@ def page_out_if_full(
 
 
 def read_page(store: Store, page: PageRef) -> dict[str, WriterEntry]:
+    """The writers of a page by id; one GET."""
     where = f"{page.path} of {store.url}"
     body = documents.decode("page", store.get(page.path, 0, page.size_bytes + 1), where=where)
     try:

@@ -1,1 +1,13 @@
-"""The command line."""
+"""The command line `clog`: a log in a shell, without Spark."""
+
+
+def main() -> None:
+    """Runs the command line; the entry point of the distribution."""
+    try:
+        from clog.cli.app import app
+    except ModuleNotFoundError as e:
+        # The library does not need them, so they are an extra.
+        if e.name not in ("typer", "rich"):
+            raise
+        raise SystemExit(f"the command line needs {e.name}: pip install 'pyspark-clog[cli]'") from e
+    app(prog_name="clog")

@@ -1,0 +1,164 @@
+"""`clog describe` for people: a bar for each partition, the configuration, the totals. Pure, from
+what `Log.describe` returns.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from clog.cli.bars import bar, legend
+from clog.cli.output import count, duration, moment, size
+
+INDENT = 4
+WIDTH_MIN = 20
+
+
+def description(
+    log: Mapping[str, Any],
+    defaults: Mapping[str, str],
+    actions: Mapping[int, str],
+    *,
+    now_ms: int,
+    width: int,
+    ascii_only: bool = False,
+) -> Group:
+    """The whole page.
+
+    Args:
+        log: `Log.describe()`, perhaps with fewer partitions.
+        defaults: the configs of a log that sets none.
+        actions: what comes next, by partition.
+        now_ms: the time.
+        width: columns there are.
+        ascii_only: draw with ASCII glyphs.
+    """
+    partitions = [
+        _partition(d, actions[d["partition"]], now_ms, width, ascii_only=ascii_only)
+        for d in log["partition_details"]
+    ]
+    return Group(
+        _title(log),
+        Text(),
+        *partitions,
+        legend(ascii_only=ascii_only),
+        Text(),
+        config_table(log["config"], log["config_overrides"], defaults),
+        Text(),
+        _totals(log, now_ms),
+    )
+
+
+def next_action(detail: Mapping[str, Any], config: Mapping[str, str], reason: str | None) -> str:
+    """What maintenance will do with a partition next, in words.
+
+    Args:
+        detail: one of `describe()`'s ``partition_details``.
+        config: the configuration in force.
+        reason: why it is eligible for cleaning now; None when it is not.
+    """
+    if detail["uncleanable"]:
+        return f"clean again after back-off; the last pass failed: {detail['uncleanable']}"
+    policies = config["cleanup.policy"].split(",")
+    if "compact" not in policies:
+        return "retention" if "delete" in policies else "nothing: cleanup.policy keeps everything"
+    ratio, limit = detail["dirty_ratio"], config["min.cleanable.dirty.ratio"]
+    if reason is not None:
+        why = {
+            "dirty": f"dirty ratio {ratio:.2f} > {limit}",
+            "overdue": f"older than max.compaction.lag.ms={config['max.compaction.lag.ms']}",
+            "tombstones": "tombstones past their delete horizon",
+        }
+        return f"clean now: {why.get(reason, reason)}"
+    if detail["cleanable_bytes"]:
+        return f"clean when the dirty ratio is above {limit} (now {ratio:.2f})"
+    if detail["first_uncleanable_offset"] < detail["active_base_offset"]:
+        return f"clean when older than min.compaction.lag.ms={config['min.compaction.lag.ms']}"
+    if detail["active_bytes"]:
+        return "clean after the active segment has been sealed"
+    return "nothing to do"
+
+
+def config_table(
+    config: Mapping[str, str], overrides: Mapping[str, str], defaults: Mapping[str, str]
+) -> Table:
+    """All configs; those that were set stand out, with the default beside them."""
+    table = Table(box=None, pad_edge=False, title="Configuration", title_justify="left")
+    table.add_column("name", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    table.add_column("", overflow="fold")
+    for name, value in sorted(config.items(), key=lambda item: (item[0] not in overrides, item)):
+        if name in overrides:
+            note = f"set; default {defaults.get(name) or 'none'}"
+            table.add_row(Text(name, "bold yellow"), Text(value, "bold yellow"), Text(note))
+        else:
+            table.add_row(Text(name, "dim"), Text(value, "dim"), "")
+    return table
+
+
+def _title(log: Mapping[str, Any]) -> Text:
+    return Text.assemble(
+        (log["url"], "bold"),
+        f"\nversion {log['version']} of {moment(log['committed_ms'])}, created"
+        f" {moment(log['created_ms'])}, {log['partitions']} partitions by {log['partitioner']}",
+    )
+
+
+def _partition(
+    detail: Mapping[str, Any], action: str, now_ms: int, width: int, *, ascii_only: bool
+) -> Text:
+    """Three lines: the bar and its size; the offsets; what comes next."""
+    label = f"{detail['partition']:>{INDENT - 1}} "
+    amount = f" {size(detail['size_bytes'])}, {count(detail['records'])} records"
+    room = max(WIDTH_MIN, width - len(label) - max(len(amount), 28))
+    text = Text.assemble((label, "bold"), bar(detail, room, ascii_only=ascii_only), amount)
+    facts = (
+        f"start {detail['log_start_offset']}",
+        f"first dirty {detail['first_dirty_offset']}",
+        f"active {detail['active_base_offset']}",
+        f"end {detail['end_offset']}",
+        f"dirty ratio {detail['dirty_ratio']:.2f}",
+    )
+    _add_line(text, " · ".join(facts) if not ascii_only else ", ".join(facts))
+    if detail["delete_retention_offset"] is not None:
+        horizon_ms = detail["delete_horizon_ms"]
+        ahead = horizon_ms - now_ms
+        when = f"in {duration(ahead)}" if ahead > 0 else f"{duration(-ahead)} ago"
+        _add_line(
+            text,
+            f"tombstones kept from offset {detail['delete_retention_offset']} on; earliest"
+            f" delete horizon {moment(horizon_ms)}, {when}",
+        )
+    _add_line(text, f"next: {action}", "bold" if action.startswith("clean now") else "")
+    return text
+
+
+def _add_line(text: Text, line: str, style: str = "") -> None:
+    text.append("\n" + " " * INDENT)
+    text.append(line, style)
+
+
+def _totals(log: Mapping[str, Any], now_ms: int) -> Table:
+    details: Sequence[Mapping[str, Any]] = log["partition_details"]
+    age_ms = max(0, now_ms - log["committed_ms"])
+    snapshot = log["snapshot_version"]
+    rows = {
+        "records": count(sum(d["records"] for d in details)),
+        "of these tombstones": count(sum(d["tombstones"] for d in details)),
+        "segments": count(sum(d["segments"] for d in details)),
+        "record bytes": size(sum(d["size_bytes"] for d in details)),
+        "objects": f"{count(log['objects'])}, {size(log['object_bytes'])} stored",
+        "replaced, not yet deleted": size(log["released_bytes"]),
+        "writers": count(log["writers"]),
+        "readable versions": f"{log['oldest_readable_version']} to {log['version']}",
+        "newest snapshot": "none" if snapshot is None else f"version {snapshot}",
+        "last commit": f"{duration(age_ms)} ago",
+    }
+    table = Table(box=None, pad_edge=False, show_header=False, title="Totals", title_justify="left")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table

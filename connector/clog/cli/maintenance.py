@@ -1,0 +1,173 @@
+"""`clog clean`, `clog cleaner`, `clog sweep`: maintenance of a log, once or for ever."""
+
+import signal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
+from clog.cli.output import count, print_json, print_json_line, size, stderr, stdout
+
+if TYPE_CHECKING:
+    from clog.cleaner import Cleaner, PassResult
+    from clog.storage.log import Log
+
+MIB = 1 << 20
+
+Urls = Annotated[
+    list[str], typer.Argument(metavar="URL...", help="One log, or several.", show_default=False)
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Clean whatever can be cleaned, whatever the dirty ratio; active segments and"
+        " min.compaction.lag.ms are respected.",
+    ),
+]
+Threads = Annotated[int, typer.Option(min=1, help="Partitions that are cleaned at once.")]
+Buffer = Annotated[
+    int, typer.Option(min=1, metavar="MIB", help="Memory of all offset maps together, in MiB.")
+]
+IoLimit = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="MIB",
+        help="Read and write at most so many MiB a second.",
+        show_default=False,
+    ),
+]
+Backoff = Annotated[
+    int, typer.Option(min=0, metavar="MS", help="Sleep so long when there was nothing to clean.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
+
+
+def clean(
+    url: Url,
+    *,
+    force: Force = False,
+    threads: Threads = 1,
+    buffer: Buffer = 128,
+    io_limit: IoLimit = None,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Clean a log once.
+
+    Retention and sealing that are due come first, then every partition that is dirty enough.
+
+    \b
+    clog clean ./orders
+    clog clean ./orders --force --json
+    """
+    log = open_log(url, options, single_writer=single_writer)
+    results = _cleaner([log], threads, buffer, io_limit).run_once(force=force)
+    if json:
+        print_json({"url": log.url, "passes": [_pass_json(result) for result in results]})
+        return
+    for result in results:
+        stdout().print(_pass_text(result), soft_wrap=True)
+    if not results:
+        hint = "" if force else "; --force cleans whatever can be cleaned"
+        stdout().print(f"no partition of {log.url} is due{hint}", soft_wrap=True)
+
+
+def cleaner(
+    urls: Urls,
+    *,
+    threads: Threads = 1,
+    buffer: Buffer = 128,
+    io_limit: IoLimit = None,
+    backoff: Backoff = 15_000,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Keep logs clean until stopped.
+
+    Ctrl-C and SIGTERM stop it; each pass is told in a line.
+
+    \b
+    clog cleaner ./orders
+    clog cleaner s3://bucket/orders s3://bucket/customers --threads 4 --io-limit 50
+    """
+    logs = [open_log(url, options, single_writer=single_writer) for url in urls]
+
+    def tell(log: "Log", result: "PassResult") -> None:
+        if json:
+            print_json_line({"url": log.url} | _pass_json(result))
+        else:
+            stdout().print(f"{log.url}: {_pass_text(result)}", soft_wrap=True)
+
+    daemon = _cleaner(logs, threads, buffer, io_limit, backoff_ms=backoff, on_pass=tell)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: daemon.stop())
+    stderr().print(f"cleaning {len(logs)} logs; Ctrl-C stops after the pass under way", style="dim")
+    daemon.run()
+
+
+def sweep(
+    url: Url,
+    *,
+    dry_run: DryRun = False,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Delete objects that nothing needs any more.
+
+    Replaced objects go file.delete.delay.ms after they were replaced; what was never committed a
+    day after it was written.
+
+    \b
+    clog sweep ./orders --dry-run
+    clog sweep ./orders
+    """
+    from clog.cleaner.sweep import sweep_orphans, sweep_released
+
+    log = open_log(url, options, single_writer=single_writer)
+    handle = log.handle
+    now_ms = handle.clock.now_ms()
+    swept = {
+        "replaced": sweep_released(handle, now_ms=now_ms, dry_run=dry_run),
+        "never committed": sweep_orphans(handle, now_ms=now_ms, dry_run=dry_run),
+    }
+    if json:
+        found = {name.replace(" ", "_"): asdict(what) for name, what in swept.items()}
+        print_json({"url": log.url, "dry_run": dry_run} | found)
+        return
+    verb = "would delete" if dry_run else "deleted"
+    for name, what in swept.items():
+        stdout().print(f"{verb} {count(len(what.objects))} {name} objects, {size(what.size_bytes)}")
+
+
+def _cleaner(
+    logs: "list[Log]", threads: int, buffer_mib: int, io_mib: int | None, **more: Any
+) -> "Cleaner":
+    from clog.cleaner import Cleaner
+
+    return Cleaner(
+        logs,
+        threads=threads,
+        dedupe_buffer_bytes=buffer_mib * MIB,
+        io_bytes_per_second=None if io_mib is None else io_mib * MIB,
+        **more,
+    )
+
+
+def _pass_json(result: "PassResult") -> dict[str, Any]:
+    removed = {"records_removed": result.stats.records_removed}
+    return asdict(result) | {"stats": asdict(result.stats) | removed}
+
+
+def _pass_text(result: "PassResult") -> str:
+    stats = result.stats
+    return (
+        f"partition {result.partition} is clean to offset {result.next_dirty_offset} (from"
+        f" {result.first_dirty_offset}): removed {count(stats.records_removed)} records,"
+        f" {size(stats.size_bytes_before)} -> {size(stats.size_bytes_after)}"
+    )

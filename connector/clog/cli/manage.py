@@ -1,0 +1,127 @@
+"""`clog create`, `clog alter`, `clog delete-records`: changing a log."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clog.cli.arguments import (
+    Configs,
+    Json,
+    Options,
+    SingleWriter,
+    Url,
+    configs,
+    open_log,
+    parse_offsets,
+    storage_options,
+)
+from clog.cli.output import count, print_json, stdout
+
+if TYPE_CHECKING:
+    from clog.storage.log import Log
+
+
+def create(
+    url: Url,
+    *,
+    partitions: Annotated[int, typer.Option(min=1, help="How many, for good.")] = 4,
+    config: Configs = None,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Create a log.
+
+    It keeps the latest value of each key unless cleanup.policy says otherwise.
+
+    \b
+    clog create ./orders
+    clog create ./events -c cleanup.policy=delete -c retention.ms=86400000
+    clog create s3://bucket/orders --partitions 8 -o endpoint_url=http://localhost:9000
+    """
+    from clog.storage.log import Log
+
+    log = Log.create(
+        url,
+        partitions=partitions,
+        config=configs(config),
+        storage_options=storage_options(options),
+        single_writer=single_writer,
+    )
+    if json:
+        print_json({"url": log.url, "partitions": log.partitions, "config": log.config})
+        return
+    stdout().print(f"created {log.url} with {partitions} partitions")
+
+
+def alter(
+    url: Url,
+    *,
+    config: Configs = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Take this config back to its default.", show_default=False
+        ),
+    ] = None,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Change configs of a log.
+
+    They count from the next append, pass or read on.
+
+    \b
+    clog alter ./orders -c min.cleanable.dirty.ratio=0.2
+    clog alter ./orders --delete-config min.cleanable.dirty.ratio
+    """
+    changes: dict[str, Any] = {**configs(config), **dict.fromkeys(delete_config or ())}
+    if not changes:
+        raise typer.BadParameter("nothing to change; give --config NAME=VALUE or --delete-config")
+    log = open_log(url, options, single_writer=single_writer)
+    before = log.config
+    after = log.alter(changes)
+    changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
+    if json:
+        print_json({"url": log.url, "changed": changed, "config": after})
+        return
+    for name, (old, new) in changed.items():
+        stdout().print(f"{name}: {old} -> {new}")
+    if not changed:
+        stdout().print("nothing changed: the configs had these values already")
+
+
+def delete_records(
+    url: Url,
+    before: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PARTITION:OFFSET...",
+            help="The first offset to keep of a partition; end (or -1) keeps nothing that is there"
+            " now.",
+            show_default=False,
+        ),
+    ],
+    *,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Delete the records below an offset, for good.
+
+    No read from now on sees them. Either all partitions named are changed, or none.
+
+    \b
+    clog delete-records ./orders 0:25
+    clog delete-records ./orders 0:end 1:100
+    """
+    wanted = parse_offsets(before)
+    log: Log = open_log(url, options, single_writer=single_writer)
+    log_starts = log.delete_records(wanted)
+    if json:
+        rows = [{"partition": p, "start_offset": start} for p, start in log_starts.items()]
+        print_json({"url": log.url, "partitions": rows})
+        return
+    for p, start in log_starts.items():
+        stdout().print(f"partition {p} starts at offset {count(start)}")

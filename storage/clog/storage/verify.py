@@ -1,0 +1,273 @@
+"""Verifies a log: what its documents say against one another, and against the objects.
+
+1. *History*: every commit that is still there can be read, follows its parent, and carries
+   earlier edits that are those committed. All edits, replayed from the oldest state there is,
+   lead to the state that the newest commit leads to.
+2. *Segments*: those of each partition tile it up to its end offset; chunks lie inside them, in
+   order, apart.
+3. *Objects*: each that a chunk refers to is there, with its size; unless the check is ``quick``,
+   its checksum, its rows, and for each chunk its sizes, timestamps, tombstones, horizons and
+   offsets as the rows have them (`verify_rows`).
+
+What is wrong is told as values, `Finding`, and the checks go on: they shall show the extent.
+Nothing is changed.
+
+Not here: orphans and replaced objects, which a healthy log has (the sweep's).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from clog.storage import paths
+from clog.storage.chunks import Chunk
+from clog.storage.commits import Commit, EditRecord, read_commit
+from clog.storage.errors import CorruptionError
+from clog.storage.manifest import Manifest, Segment
+from clog.storage.object_ref import ObjectRef
+from clog.storage.snapshots import read_snapshot, unpage
+from clog.storage.store.base import Store
+from clog.storage.timeline import find_newest, manifest_of, replay
+from clog.storage.verify_rows import object_problems
+
+
+class Check(StrEnum):
+    """What a finding is about; API, as kinds of errors are."""
+
+    COMMIT = "commit"
+    SNAPSHOT = "snapshot"
+    STATE = "state"
+    SEGMENTS = "segments"
+    OBJECT_MISSING = "object-missing"
+    OBJECT = "object"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong; ``where`` is a path under the root, or a partition."""
+
+    check: Check
+    where: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was looked at, and what was found. ``version`` is None where the newest one cannot be
+    read.
+    """
+
+    url: str
+    version: int | None
+    commits: int
+    objects: int
+    object_bytes: int
+    records: int
+    findings: tuple[Finding, ...]
+
+
+OnProgress = Callable[[int, int], None]
+"""Called with (bytes of objects verified, bytes of objects there are)."""
+
+
+def verify_log(
+    store: Store, *, quick: bool = False, on_progress: OnProgress = lambda _done, _total: None
+) -> VerifyReport:
+    """Verifies the newest version.
+
+    Costs a LIST of the commits and one of the data, a GET for each commit and for each object;
+    ``quick``: the two LISTs and an opening.
+
+    Raises:
+        NotFoundError: there is no log.
+        StoreUnavailableError: the file system failed; that says nothing about the log.
+    """
+    findings: list[Finding] = []
+    manifest: Manifest | None = None
+    try:
+        tip = find_newest(store).tip
+        manifest = unpage(store, manifest_of(store, tip))
+    except (CorruptionError, FileNotFoundError) as e:
+        findings.append(
+            Finding(Check.STATE, paths.COMMITS, f"the newest state cannot be read: {e}")
+        )
+    commits = {} if quick else _commits(store, findings)
+    if manifest is None:
+        return VerifyReport(store.url, None, len(commits), 0, 0, 0, tuple(findings))
+    if not quick:
+        findings += _history_findings(store, commits, manifest)
+    findings += segment_findings(manifest)
+    chunks: dict[ObjectRef, list[tuple[int, Chunk]]] = {}
+    for p, chunk in manifest.chunks():
+        chunks.setdefault(chunk.object, []).append((p, chunk))
+    findings += _object_findings(store, chunks, quick=quick, on_progress=on_progress)
+    return VerifyReport(
+        url=store.url,
+        version=manifest.version,
+        commits=len(commits),
+        objects=len(chunks),
+        object_bytes=sum(ref.size_bytes for ref in chunks),
+        records=sum(s.rows for segments in manifest.segments for s in segments),
+        findings=tuple(findings),
+    )
+
+
+def segment_findings(manifest: Manifest) -> Iterator[Finding]:
+    """What is wrong with the segments of a manifest whose pages are brought in. Pure."""
+    columns = manifest.head.partitions
+    for p, segments in enumerate(manifest.segments):
+        problems = [*_tiling_problems(segments), *(m for s in segments for m in _chunk_problems(s))]
+        active = segments[-1]
+        if (active.base, active.next) != (columns.base[p], columns.end[p]):
+            problems.append(
+                f"the head's active segment is [{columns.base[p]}, {columns.end[p]}), the"
+                f" manifest's [{active.base}, {active.next})"
+            )
+        if segments[0].base > columns.start[p]:
+            problems.append(
+                f"the first segment begins at {segments[0].base}, after the log start offset"
+                f" {columns.start[p]}"
+            )
+        for message in problems:
+            yield Finding(Check.SEGMENTS, f"partition {p}", message)
+
+
+def _tiling_problems(segments: tuple[Segment, ...]) -> Iterator[str]:
+    for before, after in pairwise(segments):
+        if before.next != after.base:
+            yield f"segment [{before.base}, {before.next}) is followed by one at {after.base}"
+
+
+def _chunk_problems(segment: Segment) -> Iterator[str]:
+    at = segment.base
+    for c in segment.chunks:
+        if c.base < at or c.next > segment.next or c.next - c.base < c.rows:
+            yield (
+                f"a chunk of {c.rows} rows at [{c.base}, {c.next}) does not fit into segment"
+                f" [{segment.base}, {segment.next}) from {at} on"
+            )
+        at = c.next
+
+
+def _commits(store: Store, findings: list[Finding]) -> dict[int, Commit]:
+    """The commits that are there and can be read, by version."""
+    found = {}
+    for stored in sorted(store.list(paths.COMMITS), key=lambda s: s.path):
+        version = paths.version_of(stored.path)
+        if version is None:
+            continue
+        try:
+            found[version] = read_commit(store, version)
+        except CorruptionError as e:
+            findings.append(Finding(Check.COMMIT, stored.path, str(e)))
+        except FileNotFoundError:
+            continue  # Deleted with its block since the listing.
+    return found
+
+
+def _history_findings(
+    store: Store, commits: dict[int, Commit], manifest: Manifest
+) -> Iterator[Finding]:
+    for version, commit in sorted(commits.items()):
+        before = commits.get(version - 1)
+        if before is not None and (message := _succession_problem(before, commit)):
+            yield Finding(Check.COMMIT, paths.commit_path(version), message)
+        for record in commit.earlier:
+            other = commits.get(record.version)
+            if other is not None and other.record != record:
+                yield Finding(
+                    Check.COMMIT,
+                    paths.commit_path(version),
+                    f"carries another edit of version {record.version} than was committed",
+                )
+    yield from _replay_findings(store, commits, manifest)
+
+
+def _succession_problem(before: Commit, commit: Commit) -> str | None:
+    if commit.parent != before.record.commit_id:
+        return (
+            f"its parent is {commit.parent}, version {before.version} is {before.record.commit_id}"
+        )
+    if commit.record.time_ms < before.record.time_ms:
+        return f"its time {commit.record.time_ms} lies before {before.record.time_ms}, its parent's"
+    return None
+
+
+def _replay_findings(
+    store: Store, commits: dict[int, Commit], manifest: Manifest
+) -> Iterator[Finding]:
+    """Whether the edits lead to the state at the tip from the oldest state there is."""
+    tip = commits.get(manifest.version)
+    if tip is None:
+        return  # Found above.
+    base_version = _oldest_base(store, commits)
+    records: list[EditRecord] = [
+        commits[v].record
+        for v in range(0 if base_version is None else base_version + 1, tip.version + 1)
+        if v in commits
+    ]
+    where = "version 0" if base_version is None else paths.snapshot_path(base_version)
+    try:
+        base = None if base_version is None else unpage(store, read_snapshot(store, base_version))
+        state = unpage(store, replay(store, base, records, tip))
+    except (CorruptionError, FileNotFoundError) as e:
+        yield Finding(Check.SNAPSHOT if base_version else Check.STATE, where, str(e))
+        return
+    for name in ("segments", "first_dirty", "released", "tombstones_removed", "uncleanable"):
+        if getattr(state, name) != getattr(manifest, name):
+            yield Finding(
+                Check.STATE,
+                where,
+                f"the edits from here lead to other {name} at version {tip.version} than opening",
+            )
+
+
+def _oldest_base(store: Store, commits: dict[int, Commit]) -> int | None:
+    """The oldest snapshot from which all commits are there; None: version 0 is."""
+    first = min(commits)
+    if first == 0:
+        return None
+    versions = [paths.version_of(s.path) for s in store.list(paths.SNAPSHOTS)]
+    return min((v for v in versions if v is not None and v >= first - 1), default=first)
+
+
+def _object_findings(
+    store: Store,
+    chunks: dict[ObjectRef, list[tuple[int, Chunk]]],
+    *,
+    quick: bool,
+    on_progress: OnProgress,
+) -> Iterator[Finding]:
+    stored = {found.path: found.size_bytes for found in store.list(paths.DATA)}
+    total = sum(ref.size_bytes for ref in chunks)
+    done = 0
+    for ref, referring in sorted(chunks.items(), key=lambda item: item[0].path):
+        on_progress(done, total)
+        yield from _one_object(store, ref, referring, stored.get(ref.path), quick=quick)
+        done += ref.size_bytes
+    on_progress(done, total)
+
+
+def _one_object(
+    store: Store,
+    ref: ObjectRef,
+    referring: list[tuple[int, Chunk]],
+    size_bytes: int | None,
+    *,
+    quick: bool,
+) -> Iterator[Finding]:
+    used = ", ".join(f"[{c.base}, {c.next}) of partition {p}" for p, c in referring[:3])
+    used += ", …" if len(referring) > 3 else ""
+    if size_bytes is None:
+        yield Finding(Check.OBJECT_MISSING, ref.path, f"is not there; it holds {used}")
+    elif size_bytes != ref.size_bytes:
+        yield Finding(
+            Check.OBJECT,
+            ref.path,
+            f"has {size_bytes} bytes, the manifest says {ref.size_bytes}; it holds {used}",
+        )
+    elif not quick:
+        data = store.get(ref.path, 0, ref.size_bytes + 1)
+        for message in object_problems(data, ref, referring):
+            yield Finding(Check.OBJECT, ref.path, message)

@@ -1,0 +1,94 @@
+"""One data object against the manifest: its bytes, its rows, and each chunk that lies in it.
+Pure.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from clog.storage.chunks import NONE, Chunk
+from clog.storage.data_object import DELETE_HORIZON, OFFSET, REWRITTEN_SCHEMA, record_sizes
+from clog.storage.object_ref import ObjectRef
+
+
+def object_problems(
+    data: bytes, ref: ObjectRef, chunks: Iterable[tuple[int, Chunk]]
+) -> Iterator[str]:
+    """What is wrong with an object of which all bytes are given; ``chunks`` are (partition,
+    chunk) that refer to it.
+    """
+    if len(data) != ref.size_bytes:
+        yield f"has {len(data)} bytes, the manifest says {ref.size_bytes}"
+        return
+    checksum = xxhash.xxh3_128_hexdigest(data)
+    if checksum != ref.checksum:
+        yield f"its checksum is {checksum}, the manifest says {ref.checksum}"
+        return
+    try:
+        table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as e:
+        yield f"cannot be read as Parquet: {e}"
+        return
+    if table.num_rows != ref.rows:
+        yield f"has {table.num_rows} rows, the manifest says {ref.rows}"
+        return
+    if ref.dense == (OFFSET in table.schema.names):
+        yield f"the manifest says dense={ref.dense}, its columns are {table.schema.names}"
+        return
+    for p, chunk in chunks:
+        rows = _with_all_columns(table.slice(chunk.first_row, chunk.rows))
+        for message in _chunk_problems(rows, chunk):
+            yield f"chunk [{chunk.base}, {chunk.next}) of partition {p}: {message}"
+
+
+def _chunk_problems(rows: pa.Table, chunk: Chunk) -> Iterator[str]:
+    if rows.num_rows != chunk.rows or not chunk.rows:
+        yield f"has {rows.num_rows} rows, the manifest says {chunk.rows}"
+        return
+    stated = {
+        "size": chunk.size_bytes,
+        "first timestamp": chunk.first_timestamp_ms,
+        "largest timestamp": chunk.max_timestamp_ms,
+        "tombstones": chunk.tombstones,
+        "least delete horizon": chunk.horizon_min,
+        "greatest delete horizon": chunk.horizon_max,
+    }
+    for name, found in _facts(rows, chunk).items():
+        if found != stated[name]:
+            yield f"its {name} is {found}, the manifest says {stated[name]}"
+    if chunk.object.dense:
+        return  # Offsets follow from the base, and segments were checked.
+    offsets = rows.column(OFFSET).to_numpy()
+    if (np.diff(offsets) <= 0).any():
+        yield "its offsets do not rise"
+    elif offsets[0] < chunk.base or offsets[-1] >= chunk.next:
+        yield f"its offsets are {offsets[0]} to {offsets[-1]}"
+
+
+def _facts(rows: pa.Table, chunk: Chunk) -> dict[str, int]:
+    """What the manifest states of a chunk, computed from its rows."""
+    if chunk.append_time_ms == NONE:
+        times_ms = rows.column("timestamp").cast(pa.int64()).to_numpy() // 1000
+    else:
+        times_ms = np.array([chunk.append_time_ms])
+    horizons = rows.column(DELETE_HORIZON).drop_null().to_numpy()
+    return {
+        "size": int(record_sizes(rows).sum()),
+        "first timestamp": int(times_ms[0]),
+        "largest timestamp": int(times_ms.max()),
+        "tombstones": rows.column("value").null_count,
+        "least delete horizon": int(horizons.min()) if len(horizons) else NONE,
+        "greatest delete horizon": int(horizons.max()) if len(horizons) else NONE,
+    }
+
+
+def _with_all_columns(table: pa.Table) -> pa.Table:
+    """The table with the columns that an object leaves out when they hold nothing."""
+    for name in ("headers", DELETE_HORIZON):
+        if name not in table.schema.names:
+            field = REWRITTEN_SCHEMA.field(name)
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table

@@ -21,6 +21,9 @@ from clog.storage.object_ref import ObjectRef
 RECORD_OVERHEAD = 12
 """Bytes a record counts beside its content: offset 8, size 4 (Kafka's). Part of the format."""
 
+FOOTER_SUM_BYTES = 16
+"""An object's bytes before its Parquet footer: the footer's XXH3-128. Part of the format."""
+
 OFFSET = "offset"
 DELETE_HORIZON = "delete_horizon"
 

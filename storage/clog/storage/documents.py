@@ -1,7 +1,7 @@
 """Documents: the envelope of every file under ``_clog/`` (FORMAT.md §2).
 
-One line of JSON with kind, format, length and hash; then the body, JSON or one zlib stream of it. Length and hash are checked
-before a byte of the body is believed, the format's number before the body is parsed.
+One line of JSON with kind, format, length and hash; then the body, JSON or one zlib stream of it.
+Length and hash are checked before a byte of the body is believed, the format's number before that.
 
 Not here: what the bodies mean (`edits`, `head`, `manifest`, `snapshots`).
 """
@@ -50,7 +50,7 @@ def decode(kind: str, data: bytes, *, where: str) -> dict[str, Any]:
     """The body of a document.
 
     Raises:
-        CorruptionError: truncated, damaged, of another kind, or no document at all; names ``where``.
+        CorruptionError: truncated, damaged, of another kind, or no document at all.
         UnsupportedFormatError: written in a newer format.
     """
     line, newline, stored = data.partition(b"\n")

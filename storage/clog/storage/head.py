@@ -1,7 +1,7 @@
 """The head: what each commit repeats so that the next append needs nothing else (FORMAT.md §3.4).
 
-`advance` makes the head of version N+1 from that of N and an edit. It is pure, and every reader runs it too: a head that
-differs from the one so derived is corruption, on whichever side the bug was.
+`advance` makes the head of version N+1 from that of N and an edit. It is pure, and every reader
+runs it too: a head that differs from the one so derived is corruption, wherever the bug was.
 """
 
 from collections.abc import Mapping
@@ -32,9 +32,10 @@ WRITERS_MAX = 64
 class PartitionColumns:
     """Columns over the partitions: log start and end offset, then facts of the active segment.
 
-    ``first_ms`` is the timestamp of the active segment's first record, ``created_ms`` the time of its first commit (both -1
-    while it is empty), ``jitter_ms`` what S7 takes off ``segment.ms``; ``changed`` the version of the last commit that changed the partition
-    otherwise than by appending or sealing.
+    ``first_ms`` is the timestamp of the active segment's first record, ``created_ms`` the time of
+    its first commit (both -1 while it is empty), ``jitter_ms`` what S7 takes off ``segment.ms``;
+    ``changed`` the version of the last commit that changed the partition otherwise than by
+    appending or sealing.
     """
 
     start: tuple[int, ...]
@@ -53,7 +54,7 @@ COLUMNS = tuple(PartitionColumns.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """The newest snapshot that is complete; ``size_bytes`` of its JSON, to weigh the edits since against."""
+    """The newest complete snapshot; ``size_bytes`` of its JSON is what the edits since outweigh."""
 
     version: int
     size_bytes: int
@@ -61,7 +62,7 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """State that appends need. ``extra`` keeps fields of newer writers that this one does not know."""
+    """State that appends need. ``extra`` keeps fields of newer writers that are not known here."""
 
     log: LogInfo
     config: Mapping[str, str]
@@ -86,10 +87,11 @@ def first_head(edit: Edit) -> Head:
 
 
 def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
-    """The head after ``edit``; ``head.snapshot`` is the committer's to announce and stays here.
+    """The head after ``edit``; ``head.snapshot`` stays: it is the committer's to announce.
 
     Raises:
-        CorruptionError: the edit contradicts the head (a chunk that does not start at the end offset, say).
+        CorruptionError: the edit contradicts the head: a chunk that does not begin at the end
+            offset, a partition that does not exist.
     """
     _check_named(head, edit)
     columns = {name: list(getattr(head.partitions, name)) for name in COLUMNS}
@@ -98,8 +100,6 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
             raise CorruptionError(f"partition {p}: start {offset} beyond end {columns['end'][p]}")
         columns["start"][p] = max(columns["start"][p], offset)
     for p, jitter_ms in edit.seal:
-        if not columns["chunks"][p]:
-            raise CorruptionError(f"partition {p}: its active segment is sealed, but it is empty")
         _new_segment(columns, p, columns["end"][p], jitter_ms)
     for p, base in edit.drop.items():
         if base > columns["start"][p]:
@@ -145,6 +145,8 @@ def _or(number: int | None, otherwise: int) -> int:
 
 
 def _new_segment(columns: dict[str, list[int]], p: int, base: int, jitter_ms: int) -> None:
+    if not columns["chunks"][p]:
+        raise CorruptionError(f"partition {p}: its active segment is sealed, but it is empty")
     columns["base"][p] = base
     columns["bytes"][p] = columns["chunks"][p] = 0
     columns["first_ms"][p] = columns["created_ms"][p] = NONE
@@ -187,6 +189,7 @@ _KNOWN = {f for f in Head.__dataclass_fields__ if f != "extra"}
 
 
 def head_to_json(head: Head) -> dict[str, Any]:
+    """The head as in commits and snapshots."""
     snapshot = head.snapshot
     return {
         **head.extra,
@@ -217,9 +220,7 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
                 f"{where} uses the features {sorted(unknown)}, which this clog does not know;"
                 " upgrade clog"
             )
-        columns = {
-            name: tuple(whole(n) for n in value["partitions"][name]) for name in COLUMNS
-        }
+        columns = {name: tuple(whole(n) for n in value["partitions"][name]) for name in COLUMNS}
         if any(len(column) != info.partitions for column in columns.values()):
             raise ValueError(f"columns that do not have {info.partitions} partitions")
         snapshot = value["snapshot"]

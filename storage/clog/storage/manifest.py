@@ -1,10 +1,11 @@
-"""The manifest: the segments of every partition at one version, and how an edit changes them (FORMAT.md §3.2).
+"""The manifest: all segments at one version, and how an edit changes them (FORMAT.md §3.2).
 
-A manifest is a value: `apply` returns the next one and shares what did not change. Segments that a snapshot keeps in pages
-may be left there (`Manifest.pages`): an append needs none of them, and an edit of a paged range is refused until
-`snapshots.unpage` has brought it in.
+A manifest is a value: `apply` returns the next one and shares what did not change. Segments that a
+snapshot keeps in pages may be left there (`Manifest.pages`): an append needs none of them, and an
+edit of a paged range is refused until `snapshots.unpage` has brought it in.
 
-Not here: which edits are wise (cleaner), how they are committed (`commit`), where manifests come from (`timeline`, `snapshots`).
+Not here: which edits are wise (cleaner), how they are committed (`commit`), where manifests come
+from (`timeline`, `snapshots`).
 """
 
 from bisect import bisect_right
@@ -19,7 +20,10 @@ from clog.storage.head import Head, advance, first_head
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Offsets ``[base, next)`` of one partition; ``created_ms`` is the time of its first commit, -1 while it is empty."""
+    """Offsets ``[base, next)`` of one partition.
+
+    ``created_ms`` is the time of the commit that brought its first chunk, -1 while it is empty.
+    """
 
     base: int
     next: int
@@ -99,13 +103,12 @@ def first_manifest(edit: Edit, *, commit_id: str, time_ms: int) -> Manifest:
     return Manifest(0, commit_id, time_ms, head, (empty,) * count, (0,) * count)
 
 
-def apply(
-    manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int
-) -> Manifest:
+def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Manifest:
     """Version N+1 from N.
 
     Raises:
-        CorruptionError: the edit contradicts the manifest: sources that are not there, ranges that do not tile.
+        CorruptionError: the edit contradicts the manifest: sources that are not there, ranges that
+            do not tile, whatever `head.advance` refuses.
     """
     version = manifest.version + 1
     head = advance(manifest.head, edit, version=version, time_ms=time_ms)
@@ -141,7 +144,7 @@ def apply(
 
 
 def _with_steps(manifest: Manifest, edit: Edit, version: int) -> tuple[tuple[int, int, int], ...]:
-    """The steps of S41; one that a newer and higher step answers for is left out, so that they stay few."""
+    """The steps of S41, without those that a newer and higher one answers for: they stay few."""
     highest = edit.tombstones_removed
     kept = [
         (p, v, offset)

@@ -1,8 +1,9 @@
-"""Snapshots and their pages: a manifest as documents, so that opening does not replay the log's life (FORMAT.md §4).
+"""Snapshots and their pages: manifests as documents, so that opening reads little (FORMAT.md §4).
 
-A snapshot holds the active segments and the sealed ones of late; older sealed segments are in immutable *pages*, which the next
-snapshot refers to again instead of repeating them. Pages grow as a binary counter does: a new page swallows the last ones while they are not
-bigger than itself, so each segment is rewritten O(log n) times and n segments are in O(log n) pages.
+A snapshot holds the active segments and the sealed ones of late; older sealed segments are in
+immutable *pages*, which the next snapshot refers to again instead of repeating them. Pages grow as
+a binary counter does: a new page swallows the last ones while they are not bigger than itself, so
+each segment is rewritten O(log n) times and n segments are in O(log n) pages.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,7 +12,6 @@ from typing import Any
 
 from clog.storage import documents
 from clog.storage.chunks import (
-    Chunk,
     DeadRows,
     columns_of,
     rows_of,
@@ -19,6 +19,7 @@ from clog.storage.chunks import (
 )
 from clog.storage.edit_json import (
     CHUNK_COLUMNS,
+    chunk_of,
     chunk_row,
     uncleanable_from_json,
     uncleanable_json,
@@ -41,7 +42,10 @@ _STEP_COLUMNS = ("p", "version", "offset")
 
 
 def write_snapshot(store: Store, manifest: Manifest, *, new_id: Callable[[], str]) -> SnapshotRef:
-    """Writes the snapshot of this version, after the page it may need; at most 2 PUTs besides the pages it merges."""
+    """Writes the snapshot of this version, after the page it may need.
+
+    Costs 2 PUTs at most, and a GET for each page that it merges.
+    """
     manifest = _page_out(store, manifest, new_id=new_id)
     body = documents.body_json(_snapshot_json(manifest))
     try:
@@ -67,7 +71,7 @@ def read_snapshot(store: Store, version: int) -> Manifest:
 
 
 def unpage(store: Store, manifest: Manifest, partitions: Collection[int] | None = None) -> Manifest:
-    """The manifest with the paged segments of these partitions (None: of all) brought in; one GET a page."""
+    """The manifest with the paged segments of these partitions (None: of all); one GET a page."""
     wanted = set(range(manifest.head.log.partitions) if partitions is None else partitions)
     older: dict[int, list[Segment]] = {p: [] for p in wanted}
     pages = []
@@ -80,10 +84,8 @@ def unpage(store: Store, manifest: Manifest, partitions: Collection[int] | None 
         ranges = {p: r for p, r in page.ranges.items() if p not in hit}
         if ranges:
             pages.append(replace(page, ranges=ranges))
-    segments = [
-        (*older.get(p, ()), *mine) for p, mine in enumerate(manifest.segments)
-    ]
-    return replace(manifest, segments=tuple(segments), pages=tuple(pages))
+    joined = tuple((*older.get(p, ()), *mine) for p, mine in enumerate(manifest.segments))
+    return replace(manifest, segments=joined, pages=tuple(pages))
 
 
 def _page_out(store: Store, manifest: Manifest, *, new_id: Callable[[], str]) -> Manifest:
@@ -130,7 +132,8 @@ def _flat(by_partition: dict[int, tuple[Segment, ...]]) -> list[tuple[int, Segme
 
 def _segments_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
     index: dict[ObjectRef, int] = {}
-    rows, dead = [], []
+    rows: list[tuple[int, ...]] = []
+    dead: list[list[Any]] = []
     for _, segment in pairs:
         for chunk in segment.chunks:
             if chunk.dead is not None:
@@ -163,7 +166,7 @@ def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Seg
         for i, path, size, rows in value["dead"]
     }
     chunks = [
-        Chunk(objects[whole(row[0])], *map(whole, row[1:]), dead=dead.get(i))
+        replace(chunk_of(objects[_index(row[0])], row[1:]), dead=dead.get(i))
         for i, row in enumerate(rows_of(value["chunks"], _CHUNK_COLUMNS))
     ]
     out: dict[int, list[Segment]] = {}
@@ -176,6 +179,12 @@ def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Seg
     if at != len(chunks):
         raise CorruptionError(f"{where} has {len(chunks)} chunks, its segments count {at}")
     return out
+
+
+def _index(value: object) -> int:
+    if (index := whole(value)) < 0:
+        raise IndexError(index)
+    return index
 
 
 def _snapshot_json(manifest: Manifest) -> dict[str, Any]:

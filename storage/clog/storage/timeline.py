@@ -1,7 +1,8 @@
 """Finding the newest version and the manifest at a version (COMMIT.md §6).
 
-Every request is a read of a commit whose body is of use afterwards; nothing is listed. Cold, from a hint H (divisible by 4), the
-newest version is found by at most three probes: H+2, then H+1 or H+3, then H+4, which is there only when the hint is old.
+Every request is a read of a commit whose body is of use afterwards; nothing is listed. Cold, from a
+hint H (divisible by 4), the newest version is found by at most three probes: H+2, then H+1 or H+3,
+then H+4, which is there only when the hint is old.
 """
 
 import json
@@ -59,6 +60,7 @@ def find_newest(store: Store) -> Found:
 
 
 def try_read(store: Store, version: int) -> Commit | None:
+    """The commit of this version, None where there is none; one GET."""
     try:
         return read_commit(store, version)
     except FileNotFoundError:
@@ -66,7 +68,7 @@ def try_read(store: Store, version: int) -> Commit | None:
 
 
 def is_closed(store: Store, version: int) -> dict[int, str] | None:
-    """The commit ids of the version's block when it is closed (COMMIT.md §4); one GET, None while it is open."""
+    """The commit ids of the version's block, None while it is open (COMMIT.md §4); one GET."""
     path = paths.block_path(version)
     try:
         data = store.get(path)
@@ -80,9 +82,9 @@ def is_closed(store: Store, version: int) -> dict[int, str] | None:
 
 
 def manifest_of(store: Store, tip: Commit, read: dict[int, Commit] | None = None) -> Manifest:
-    """The manifest at a commit, pages left where they are unless an edit since the snapshot needed them.
+    """The manifest at a commit; pages stay unless an edit since the snapshot needed them.
 
-    Costs the snapshot, and those commits at the last multiple of 4 and after it that ``read`` lacks.
+    Costs the snapshot, and what ``read`` lacks of the commits from the last multiple of 4 on.
     """
     known = {**(read or {}), tip.version: tip}
     base_version = tip.version - tip.version % HINT_STRIDE
@@ -105,16 +107,15 @@ def manifest_of(store: Store, tip: Commit, read: dict[int, Commit] | None = None
 def replay(
     store: Store, manifest: Manifest | None, records: Sequence[EditRecord], tip: Commit
 ) -> Manifest:
-    """Applies the edits after ``manifest`` up to ``tip`` and checks the head that results against the one committed."""
+    """Applies the edits after ``manifest``, and checks that they make the head of ``tip``."""
     for record in records:
         if manifest is not None and record.version <= manifest.version:
             continue
         edit = edit_of(store, record)
-        stamp = {"commit_id": record.commit_id, "time_ms": record.time_ms}
         if manifest is None:
             if record.version != 0:
                 raise CorruptionError(f"{store.url} has no snapshot and no version 0 to start from")
-            manifest = first_manifest(edit, **stamp)
+            manifest = first_manifest(edit, commit_id=record.commit_id, time_ms=record.time_ms)
             continue
         if record.version != manifest.version + 1:
             raise CorruptionError(
@@ -123,12 +124,14 @@ def replay(
         touched = {p for p in edit.changed_partitions() if manifest.paged_below(p) >= 0}
         if touched:
             manifest = unpage(store, manifest, touched)
-        manifest = apply(manifest, edit, **stamp)
+        manifest = apply(manifest, edit, commit_id=record.commit_id, time_ms=record.time_ms)
     if manifest is None or manifest.version != tip.version:
         raise CorruptionError(f"{store.url}: the edits do not lead to version {tip.version}")
     # Writers are left out: how many stay in the head is each committer's choice (FORMAT.md §3.4).
     if any(getattr(manifest.head, name) != getattr(tip.head, name) for name in _REPLAYED):
-        raise CorruptionError(f"{store.url}: the head of version {tip.version} is not what its edits make")
+        raise CorruptionError(
+            f"{store.url}: the head of version {tip.version} is not what its edits make"
+        )
     return replace(manifest, head=tip.head)
 
 
@@ -141,7 +144,8 @@ def manifest_at(store: Store, version: int, tip: Commit) -> Manifest:
     oldest = tip.head.oldest_readable
     if not oldest <= version <= tip.version:
         raise VersionExpiredError(
-            f"version {version} of {store.url} is not readable; readable are {oldest} to {tip.version}"
+            f"version {version} of {store.url} is not readable;"
+            f" readable are {oldest} to {tip.version}"
         )
     commit = tip if version == tip.version else _must_read(store, version)
     return unpage(store, manifest_of(store, commit))
@@ -187,7 +191,7 @@ class _Search:
         self.read: dict[int, Commit] = {}
 
     def descend(self, base: int) -> bool:
-        """Finds the newest version at or after ``base`` (divisible by 4); False when there is none."""
+        """Finds the newest version from ``base`` (divisible by 4) on; False when there is none."""
         while True:
             if self._has(base + 2):
                 if self._has(base + 3) and self._has(base + HINT_STRIDE):

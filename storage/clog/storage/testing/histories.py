@@ -10,6 +10,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from clog.storage.chunks import NONE, Chunk
+from clog.storage.edit_json import chunk_of
 from clog.storage.edits import (
     Append,
     ChunkHorizon,
@@ -33,6 +34,7 @@ _OFFSETS = st.dictionaries(_PARTITIONS, _NUMBERS, max_size=3)
 
 
 def log_info(partitions: int = 2) -> LogInfo:
+    """What version 0 says of a log."""
     return LogInfo("1" * 32, 1_000, partitions, "murmur2", "0123456789abcdef")
 
 
@@ -56,7 +58,7 @@ def append_edit(
     rolls: bool = False,
     append_time_ms: int = NONE,
 ) -> Edit:
-    """An append of so many rows to each partition, in one object; ``rolls`` seals what is active before."""
+    """An append of so many rows to each partition; ``rolls`` seals what was active before."""
     head, version = manifest.head, manifest.version + 1
     ref = object_of(sum(rows.values()), object_id, stamp=manifest.version)
     first_row, chunks, rolled = 0, [], []
@@ -73,7 +75,7 @@ def append_edit(
 
 
 def clean_edit(manifest: Manifest, p: int, object_id: str, *, count: int = 2) -> Edit:
-    """Merges the first sealed segments of a partition into one whose chunk lacks the first of their rows."""
+    """Merges the first sealed segments of a partition into one chunk without their first row."""
     segments = manifest.segments[p][:-1][:count]
     old = [c for s in segments for c in s.chunks]
     rows = max(1, sum(c.rows for c in old) - 1)
@@ -181,7 +183,8 @@ def _chunks_of(draw: st.DrawFn, ref: ObjectRef) -> Chunk:
     base = draw(_NUMBERS)
     numbers = [draw(_NUMBERS) for _ in range(5)]
     horizons = [draw(st.integers(NONE, 2**60)) for _ in range(5)]
-    return Chunk(ref, first_row, rows, base, base + rows + draw(_PARTITIONS), *numbers, *horizons)
+    row = (first_row, rows, base, base + rows + draw(_PARTITIONS), *numbers, *horizons)
+    return chunk_of(ref, row)
 
 
 def _replacements() -> st.SearchStrategy[Replacement]:

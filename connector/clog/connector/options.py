@@ -10,6 +10,7 @@ Not here: whether offsets exist (`offsets`), what a column may be (`schema`).
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from clog.connector.location import Location
@@ -146,7 +147,7 @@ class _Given:
         storage: dict[str, Any] = self.parsed("storage_options", _json_object, {})
         storage |= {name: _loose(v) for name, v in self.below("storage.").items()}
         single = self.parsed("singleWriter", _boolean, default=False)
-        location = Location(url, json.dumps(storage, sort_keys=True), single)
+        location = Location(_absolute(url), json.dumps(storage, sort_keys=True), single)
         topic = self._values.get("topic")
         if topic is not None and topic != location.name:
             raise OptionError(
@@ -171,6 +172,11 @@ def _check_names(given: Mapping[str, str]) -> None:
         near = nearest(name, [*NAMES, "config.cleanup.policy", "storage.key"])
         remedy = f'did you mean "{near}"?' if near else f"known are {', '.join(NAMES)}"
         raise OptionError(f'unknown option "{name}"; {remedy}')
+
+
+def _absolute(url: str) -> str:
+    # A task may run in another folder than the driver.
+    return url if ":" in url else str(Path(url).absolute())
 
 
 def _shown(value: str) -> str:

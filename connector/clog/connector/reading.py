@@ -185,7 +185,7 @@ class _Ranges:
 
 
 def _gathered(batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-    held: list["pa.RecordBatch"] = []
+    held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
         if held and (rows + batch.num_rows > GATHER_ROWS or size_bytes > GATHER_BYTES):

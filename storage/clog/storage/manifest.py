@@ -262,7 +262,8 @@ def _check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
         return
     ends = [r.base, *(end for _, end, _ in r.segments)]
     bases = [*(base for base, _, _ in r.segments), r.next]
-    if ends != bases or (touched[0].base, touched[-1].next) != (r.base, r.next):
+    empty = any(base >= end for base, end, _ in r.segments)
+    if empty or ends != bases or (touched[0].base, touched[-1].next) != (r.base, r.next):
         raise CorruptionError(
             f"partition {r.partition}: segments {r.segments} do not tile [{r.base}, {r.next})"
         )

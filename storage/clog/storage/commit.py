@@ -126,7 +126,7 @@ class Committer:
             head = replace(head, snapshot=snapshot)
         commit_id = self._ids.new_id()
         stored = stored_edit(self._store, edit, commit_id=commit_id)
-        record = EditRecord(version, commit_id, time_ms, operation, stored)
+        record = EditRecord(version, commit_id, time_ms, operation, stored, made=edit)
         last_snapshot = -1 if head.snapshot is None else head.snapshot.version
         first = carried_from(version, snapshot_version=last_snapshot)
         earlier = self._follower.recent.since(self._store, first) if first < version else []

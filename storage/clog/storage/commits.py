@@ -1,6 +1,6 @@
 """Commits as values and as documents (FORMAT.md §3.1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from clog.storage import documents
@@ -26,6 +26,7 @@ class EditRecord:
     """One edit with the commit it came by, still as stored: ``{"edit": …}`` or ``{"edit_at": …}``.
 
     Parsed by `edit_of` when somebody applies it: an append that only carries it along does not.
+    ``made`` is the edit itself where it was made here.
     """
 
     version: int
@@ -33,6 +34,7 @@ class EditRecord:
     time_ms: int
     operation: str
     stored: dict[str, Any]
+    made: Edit | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ def edit_of(store: Store, record: EditRecord) -> Edit:
     Raises:
         CorruptionError: it contradicts the format.
     """
+    if record.made is not None:
+        return record.made
     value = record.stored.get("edit")
     if value is None:
         at = record.stored["edit_at"]

@@ -128,13 +128,13 @@ class ObjectWriter:
         while start < batch.num_rows:
             room = self._object_bytes - self._kept_bytes
             end = int(np.searchsorted(until, before + room, side="right"))
-            if end == start and self._kept:
+            if end <= start and self._kept:
                 self._flush()
                 continue
             end = max(end, start + 1)
-            self._kept.append(
-                (batch.slice(start, end - start), partition[start:end], sizes[start:end])
-            )
+            piece = batch.slice(start, end - start)
+            # astype copies, for the caller may use its array again, and makes it signed.
+            self._kept.append((piece, partition[start:end].astype(np.int32), sizes[start:end]))
             self._kept_bytes += int(until[end - 1]) - before
             start, before = end, int(until[end - 1])
 
@@ -271,7 +271,7 @@ class _Rows:
             end = min(max(full, start + 1), start + _GROUP_ROWS)
             enough = int(np.searchsorted(until, before + _GROUP_BYTES_MIN)) + 1
             next_chunk = int(np.searchsorted(self.starts, max(enough, start + 1)))
-            if end < total and next_chunk < len(self.starts):
+            if next_chunk < len(self.starts):
                 end = min(end, int(self.starts[next_chunk]))
             made.append((start, end))
             start = end

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from clog.cli.bars import bar, legend
-from clog.cli.output import count, duration, moment, size
+from clog.cli.output import count, counted, duration, moment, size
 
 INDENT = 4
-WIDTH_MIN = 20
+BAR_WIDTH_MIN = 20
+AMOUNT_WIDTH = 28
+"""Columns that the size beside a bar gets at least, so that bars are equally long."""
 
 
 def description(
@@ -108,12 +111,12 @@ def _title(log: Mapping[str, Any]) -> Text:
 
 def _partition(
     detail: Mapping[str, Any], action: str, now_ms: int, width: int, *, ascii_only: bool
-) -> Text:
-    """Three lines: the bar and its size; the offsets; what comes next."""
+) -> Group:
+    """The bar and its size; under it the offsets and what comes next."""
     label = f"{detail['partition']:>{INDENT - 1}} "
-    amount = f" {size(detail['size_bytes'])}, {count(detail['records'])} records"
-    room = max(WIDTH_MIN, width - len(label) - max(len(amount), 28))
-    text = Text.assemble((label, "bold"), bar(detail, room, ascii_only=ascii_only), amount)
+    amount = f" {size(detail['size_bytes'])}, {counted(detail['records'], 'record')}"
+    room = max(BAR_WIDTH_MIN, width - len(label) - max(len(amount), AMOUNT_WIDTH))
+    picture = Text.assemble((label, "bold"), bar(detail, room, ascii_only=ascii_only), amount)
     facts = (
         f"start {detail['log_start_offset']}",
         f"first dirty {detail['first_dirty_offset']}",
@@ -121,23 +124,17 @@ def _partition(
         f"end {detail['end_offset']}",
         f"dirty ratio {detail['dirty_ratio']:.2f}",
     )
-    _add_line(text, " · ".join(facts) if not ascii_only else ", ".join(facts))
+    lines = Text(", ".join(facts) + "\n")
     if detail["delete_retention_offset"] is not None:
         horizon_ms = detail["delete_horizon_ms"]
-        ahead = horizon_ms - now_ms
-        when = f"in {duration(ahead)}" if ahead > 0 else f"{duration(-ahead)} ago"
-        _add_line(
-            text,
+        ahead_ms = horizon_ms - now_ms
+        when = f"in {duration(ahead_ms)}" if ahead_ms > 0 else f"{duration(-ahead_ms)} ago"
+        lines.append(
             f"tombstones kept from offset {detail['delete_retention_offset']} on; earliest"
-            f" delete horizon {moment(horizon_ms)}, {when}",
+            f" delete horizon {when}, {moment(horizon_ms)}\n"
         )
-    _add_line(text, f"next: {action}", "bold" if action.startswith("clean now") else "")
-    return text
-
-
-def _add_line(text: Text, line: str, style: str = "") -> None:
-    text.append("\n" + " " * INDENT)
-    text.append(line, style)
+    lines.append(f"next: {action}", "bold" if action.startswith("clean now") else "")
+    return Group(picture, Padding(lines, (0, 0, 0, INDENT)))
 
 
 def _totals(log: Mapping[str, Any], now_ms: int) -> Table:

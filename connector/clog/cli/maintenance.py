@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
-from clog.cli.output import count, print_json, print_json_line, size, stderr, stdout
+from clog.cli.output import counted, print_json, print_json_line, size, stderr, stdout
 
 if TYPE_CHECKING:
     from clog.cleaner import Cleaner, PassResult
@@ -106,7 +106,9 @@ def cleaner(
     daemon = _cleaner(logs, threads, buffer, io_limit, backoff_ms=backoff, on_pass=tell)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: daemon.stop())
-    stderr().print(f"cleaning {len(logs)} logs; Ctrl-C stops after the pass under way", style="dim")
+    stderr().print(
+        f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops after the pass under way", style="dim"
+    )
     daemon.run()
 
 
@@ -142,7 +144,9 @@ def sweep(
         return
     verb = "would delete" if dry_run else "deleted"
     for name, what in swept.items():
-        stdout().print(f"{verb} {count(len(what.objects))} {name} objects, {size(what.size_bytes)}")
+        stdout().print(
+            f"{verb} {counted(len(what.objects), f'{name} object')}, {size(what.size_bytes)}"
+        )
 
 
 def _cleaner(
@@ -168,6 +172,6 @@ def _pass_text(result: "PassResult") -> str:
     stats = result.stats
     return (
         f"partition {result.partition} is clean to offset {result.next_dirty_offset} (from"
-        f" {result.first_dirty_offset}): removed {count(stats.records_removed)} records,"
+        f" {result.first_dirty_offset}): removed {counted(stats.records_removed, 'record')},"
         f" {size(stats.size_bytes_before)} -> {size(stats.size_bytes_after)}"
     )

@@ -5,7 +5,6 @@ Colours go when the output is no terminal or ``NO_COLOR`` is set; no meaning res
 
 import json
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -53,14 +52,18 @@ def print_error(message: str, kind: str | None = None) -> None:
         console.print(Text(f"next: {hint}", style="dim"), soft_wrap=True)
 
 
-def key_values(pairs: Mapping[str, str]) -> str:
-    """``a=1 b=2``."""
-    return " ".join(f"{name}={value}" for name, value in pairs.items())
-
-
 def count(number: int) -> str:
     """A whole number with thousands apart."""
     return f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "commit"), counted(2000, "commit")
+    ('1 commit', '2,000 commits')
+    """
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
 
 
 def size(size_bytes: int) -> str:

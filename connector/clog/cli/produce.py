@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
-from clog.cli.output import count, print_json, stderr, stdout
+from clog.cli.output import count, counted, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from clog.cli.lines import Rows
@@ -94,9 +94,9 @@ class Summary:
         }
 
     def __str__(self) -> str:
-        text = f"appended {count(self.records)} records in {count(self.commits)} commits"
+        text = f"appended {counted(self.records, 'record')} in {counted(self.commits, 'commit')}"
         if self.skipped:
-            text += f", skipped {count(self.skipped)} that were there"
+            text += f", passed over {count(self.skipped)} that were there"
         ranges = [f"{p} [{base}, {end})" for p, (base, end) in sorted(self.offsets.items())]
         return text + (f"; offsets by partition: {', '.join(ranges)}" if ranges else "")
 
@@ -271,5 +271,7 @@ def _appended(log: "Log", producer_id: str) -> int:
 def _progress(done: Summary, *, quiet: bool) -> None:
     """One line on a terminal that each commit overwrites."""
     if not quiet and sys.stderr.isatty():
-        sys.stderr.write(f"\r{count(done.records)} records, {count(done.commits)} commits ")
+        sys.stderr.write(
+            f"\r{counted(done.records, 'record')} in {counted(done.commits, 'commit')} "
+        )
         sys.stderr.flush()

@@ -102,15 +102,14 @@ def segments(
     from clog.storage.offsets import partitions_named
 
     log = open_log(url, options)
-    rows: list[dict[str, Any]] = [
-        {"partition": p} | asdict(segment)
-        for p in partitions_named(log.handle.tip.head, partition, url=log.url)
-        for segment in log.segments(p)
-    ]
+    wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
+    found = {p: [asdict(segment) for segment in log.segments(p)] for p in wanted}
     if json:
+        rows = [{"partition": p} | row for p, rows in found.items() for row in rows]
         print_json({"url": log.url, "segments": rows})
         return
-    stdout().print(_table([_readable(row) for row in rows]))
+    for p, rows in found.items():
+        stdout().print(_table([_readable(row) for row in rows], title=f"partition {p}"))
 
 
 def _actions(
@@ -131,7 +130,6 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
     state = "active" if row["active"] else "clean" if row["clean"] else "dirty"
     largest, horizon = row["largest_timestamp"], row["delete_horizon_ms"]
     return {
-        "partition": row["partition"],
         "base": row["base_offset"],
         "next": row["next_offset"],
         "records": row["records"],
@@ -142,13 +140,13 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> Any:
+def _table(rows: list[dict[str, Any]], title: str | None = None) -> Any:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     for name, value in (rows[0] if rows else {}).items():
         justify = "right" if isinstance(value, int | None) else "left"
-        table.add_column(name.replace("_", " "), justify=justify)  # type: ignore[arg-type]
+        table.add_column(name.replace("_", " "), justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     return table

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clog.cli.arguments import Json, Options, Url, storage_options
-from clog.cli.output import count, print_json, size, stderr, stdout
+from clog.cli.output import counted, print_json, size, stderr, stdout
 
 if TYPE_CHECKING:
     from clog.storage.store.base import Store
@@ -65,13 +65,13 @@ def _print(report: "VerifyReport") -> None:
         console.print(f"{finding.check}: ", style="bold red", end="", soft_wrap=True)
         console.print(f"{finding.where}: {finding.message}", soft_wrap=True)
     looked = (
-        f"version {report.version}, {count(report.commits)} commits,"
-        f" {count(report.objects)} objects of {size(report.object_bytes)},"
-        f" {count(report.records)} records"
+        f"version {report.version}, {counted(report.commits, 'commit')},"
+        f" {counted(report.objects, 'object')} of {size(report.object_bytes)},"
+        f" {counted(report.records, 'record')}"
     )
     if report.findings:
         console.print(
-            f"{count(len(report.findings))} findings in {report.url}: {looked}", style="red"
+            f"{counted(len(report.findings), 'finding')} in {report.url}: {looked}", style="red"
         )
     else:
         console.print(f"{report.url} is sound: {looked}", style="green", soft_wrap=True)

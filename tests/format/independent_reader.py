@@ -1,0 +1,426 @@
+"""A second reader of the format, written from storage/FORMAT.md: it imports nothing of clog.
+
+It knows two ways to the newest state, `replay` (all commits from 0, `earlier` ignored) and
+`from_snapshot` (the snapshot and what commits carry), and checks what FORMAT.md says on the way:
+envelopes, sums, tiling, heads, chunk statistics. It is plain and slow on purpose.
+"""
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import xxhash
+
+OBJECT = ("path", "bytes", "footer", "xxh3_128", "rows", "stamp", "dense")
+CHUNK = (
+    *("row", "rows", "base", "next", "bytes", "first_ms", "max_ms", "tombstones", "version"),
+    *("append_time_ms", "horizon_min", "horizon_max", "horizon", "up_to"),
+)
+RELEASED = ("path", "bytes", "version", "time_ms")
+REMOVED = ("p", "version", "offset")
+State = dict[str, Any]
+
+
+class DamagedError(Exception):
+    """The log contradicts FORMAT.md."""
+
+
+def check(fact: bool, message: object) -> None:
+    if not fact:
+        raise DamagedError(message)
+
+
+def rows_of(columns: dict[str, list], names: tuple[str, ...]) -> list[dict]:
+    check(len({len(columns[name]) for name in names}) == 1, f"ragged columns {names}")
+    rows = zip(*(columns[name] for name in names), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def inside(root: Path, path: str) -> Path:
+    """§1: no path leaves the root."""
+    check(all(part not in ("", ".", "..") for part in path.split("/")), path)
+    return root / path
+
+
+def document(root: Path, path: str, kind: str) -> dict:
+    """§2."""
+    line, _, body = inside(root, path).read_bytes().partition(b"\n")
+    envelope = json.loads(line)
+    check(envelope["format"] == 1 and envelope["clog"] == kind, envelope)
+    check(envelope["bytes"] == len(body), f"{path}: {len(body)} bytes")
+    check(envelope["xxh3_128"] == xxhash.xxh3_128_hexdigest(body), f"{path}: sum")
+    return json.loads(zlib.decompress(body) if envelope["encoding"] == "json+zlib" else body)
+
+
+def commit(root: Path, version: int) -> dict:
+    """§3.1: a commit, with its place checked."""
+    body = document(root, f"_clog/commits/{version:020d}.json", "commit")
+    carried = [entry["version"] for entry in body["earlier"]]
+    check([*carried, body["version"]] == [*range(version - len(carried), version + 1)], carried)
+    first = (body["head"]["snapshot"] or {"version": -1})["version"] + 1
+    if version % 4 == 0:
+        check(min([*carried, version]) == min(first, version), f"{version}: earlier {carried}")
+    check(
+        version % 2 == 1 or version - 1 < first or version - 1 in carried, f"{version}: {carried}"
+    )
+    check(set(body["head"]["log"]["features"]["read"]) <= {"dead-rows"}, "unknown feature")
+    return body
+
+
+def newest(root: Path) -> int:
+    return max(int(path.name[:20]) for path in (root / "_clog/commits").iterdir())
+
+
+def replay(root: Path, version: int | None = None) -> State:
+    """The state after all commits from 0; each commit's parent, time and head are checked."""
+    state, parent, entries = None, None, {}
+    for v in range((newest(root) if version is None else version) + 1):
+        body = commit(root, v)
+        check(body["parent"] == parent, f"parent of {v}")
+        check(state is None or body["time_ms"] >= state["time_ms"], f"time of {v}")
+        entries[v] = {k: x for k, x in body.items() if k not in ("parent", "earlier", "head")}
+        check(all(entries[e["version"]] == e for e in body["earlier"]), f"earlier of {v}")
+        state, parent = advance(root, state, body), body["id"]
+        check_head(root, state, body["head"])
+    return state
+
+
+def from_snapshot(root: Path, version: int | None = None) -> State:
+    """The state from the snapshot that the head names, by walking back over what commits carry."""
+    tip = commit(root, newest(root) if version is None else version)
+    snapshot = tip["head"]["snapshot"]
+    state = None if snapshot is None else load(root, snapshot["version"])
+    first = 0 if snapshot is None else snapshot["version"] + 1
+    todo = [*tip["earlier"], tip]
+    while todo[0]["version"] > first:
+        before = commit(root, todo[0]["version"] - 1)
+        todo = [*before["earlier"], before, *todo]
+    for entry in todo:
+        if entry["version"] >= first:
+            state = advance(root, state, entry)
+    check_head(root, state, tip["head"])
+    return state
+
+
+def load(root: Path, version: int) -> State:
+    """§4: a snapshot, its pages brought in."""
+    body = document(root, f"_clog/snapshots/{version:020d}.json", "snapshot")
+    head, value = body["head"], body["manifest"]
+    check(body["version"] == version, "snapshot's version")
+    columns, objects, count = head["partitions"], {}, head["log"]["partitions"]
+    state: State = {
+        **{name: body[name] for name in ("version", "id", "time_ms")},
+        **{name: head[name] for name in ("log", "config", "config_epoch")},
+        **{name: head[name] for name in ("orphan_floor", "oldest_readable")},
+        **{name: list(columns[name]) for name in ("start", "end", "jitter_ms", "changed")},
+        "first_dirty": value["first_dirty"],
+        "objects": objects,
+        "segments": [[] for _ in range(count)],
+        "released": [tuple(r.values()) for r in rows_of(value["released"], RELEASED)],
+        "tombstones_removed": [
+            tuple(r.values()) for r in rows_of(value["tombstones_removed"], REMOVED)
+        ],
+        "uncleanable": value["uncleanable"],
+        "writers": {},
+    }
+    for ref in value["pages"]:
+        for p, segment in segments_of(document(root, ref["path"], "page"), objects):
+            base, end = ref["ranges"].get(str(p), (0, 0))
+            if base <= segment["base"] and segment["next"] <= end:
+                state["segments"][p].append(segment)
+    for p, segment in segments_of(value, objects):
+        state["segments"][p].append(segment)
+    return state
+
+
+def segments_of(value: dict, objects: dict[str, dict]) -> list[tuple[int, dict]]:
+    refs = rows_of(value["objects"], OBJECT)
+    objects.update({ref["path"]: ref for ref in refs})
+    chunks = rows_of(value["chunks"], ("object", *CHUNK))
+    for chunk in chunks:
+        chunk["object"] = refs[chunk["object"]]["path"]
+    for i, path, size, rows in value["dead"]:
+        chunks[i]["dead"] = [path, size, rows]
+    found = []
+    for row in rows_of(value["segments"], ("p", "base", "next", "created_ms", "chunks")):
+        mine, chunks = chunks[: row["chunks"]], chunks[row["chunks"] :]
+        found.append((row.pop("p"), {**row, "chunks": mine}))
+    check(not chunks, "chunks beyond the segments")
+    return found
+
+
+def advance(root: Path, state: State | None, entry: dict) -> State:
+    """§3.2: the state after one more edit, in the order of the table."""
+    edit = entry["edit"] if "edit" in entry else document(root, entry["edit_at"]["path"], "edit")
+    version = entry["version"]
+    if state is None:
+        check(version == 0 and edit.keys() <= {"create", "config"}, "version 0")
+        state = first(edit["create"])
+    else:
+        check(version == state["version"] + 1 and "create" not in edit, f"{version} out of order")
+    state.update(version=version, id=entry["id"], time_ms=entry["time_ms"])
+    if "config" in edit:
+        state.update(config=edit["config"], config_epoch=version)
+    change_segments(state, edit)
+    for p, offset in ints(edit, "first_dirty"):
+        state["first_dirty"][p] = offset
+    for p, offset in sorted(ints(edit, "tombstones_removed")):
+        kept = [step for step in state["tombstones_removed"] if step[0] != p or step[2] > offset]
+        state["tombstones_removed"] = [*kept, (p, version, offset)]
+    marks = {**state["uncleanable"], **edit.get("uncleanable", {})}
+    state["uncleanable"] = {p: mark for p, mark in marks.items() if mark is not None}
+    if "add" in edit:
+        add(state, edit["add"])
+    if "writer" in edit:
+        state["writers"][edit["writer"][0]] = [*edit["writer"], version]
+    for name in ("orphan_floor", "oldest_readable"):
+        state[name] = edit.get(name, state[name])
+    forgotten = edit.get("forget", ())
+    state["released"] = [r for r in state["released"] if r[0] not in forgotten]
+    return state
+
+
+def change_segments(state: State, edit: dict) -> None:
+    """The part of the table from `start` to `dead`, and `changed` (§3.4)."""
+    segments, dirty = state["segments"], state["first_dirty"]
+    for p, offset in ints(edit, "start"):
+        check(offset <= state["end"][p], "start beyond end")
+        state["start"][p] = max(state["start"][p], offset)
+        dirty[p] = max(dirty[p], offset)
+    for p, jitter in edit.get("seal", ()):
+        roll(state, p, jitter)
+    for p, base in ints(edit, "drop"):
+        check(base <= state["start"][p], "drop beyond start")
+        gone = [s for s in segments[p][:-1] if s["next"] <= base]
+        segments[p] = segments[p][len(gone) :]
+        release(state, [c for s in gone for c in s["chunks"]])
+    for r in edit.get("replace", ()):
+        substitute(state, r)
+    for p, path, row, horizon, up_to in edit.get("horizons", ()):
+        chunk = chunk_at(state, p, path, row)
+        check(chunk["horizon"] == -1, "a second horizon")
+        chunk.update(horizon=horizon, up_to=up_to)
+    for p, path, row, bitmap, size, rows in edit.get("dead", ()):
+        chunk_at(state, p, path, row)["dead"] = [bitmap, size, rows]
+    changed = {p for name in ("start", "drop", "first_dirty") for p, _ in ints(edit, name)}
+    changed |= {r["p"] for r in edit.get("replace", ())}
+    changed |= {mark[0] for name in ("horizons", "dead") for mark in edit.get(name, ())}
+    for p in changed:
+        state["changed"][p] = state["version"]
+
+
+def ints(edit: dict, name: str) -> list[tuple[int, int]]:
+    return [(int(p), n) for p, n in edit.get(name, {}).items()]
+
+
+def first(create: dict) -> State:
+    count = create["partitions"]
+    return {
+        "log": create,
+        "config": {},
+        **dict.fromkeys(("config_epoch", "orphan_floor", "oldest_readable"), 0),
+        **{name: [0] * count for name in ("start", "end", "jitter_ms", "changed", "first_dirty")},
+        "segments": [[empty_at(0)] for _ in range(count)],
+        **{name: [] for name in ("released", "tombstones_removed")},
+        **{name: {} for name in ("objects", "uncleanable", "writers")},
+    }
+
+
+def empty_at(base: int) -> dict:
+    return {"base": base, "next": base, "created_ms": -1, "chunks": []}
+
+
+def roll(state: State, p: int, jitter_ms: int) -> None:
+    check(bool(state["segments"][p][-1]["chunks"]), "an empty segment is sealed")
+    state["segments"][p].append(empty_at(state["end"][p]))
+    state["jitter_ms"][p] = jitter_ms
+
+
+def release(state: State, chunks: list[dict]) -> None:
+    """§6: one entry for each object, the newest."""
+    for path in dict.fromkeys(chunk["object"] for chunk in chunks):
+        state["released"] = [r for r in state["released"] if r[0] != path]
+        size = state["objects"][path]["bytes"]
+        state["released"].append((path, size, state["version"], state["time_ms"]))
+
+
+def chunk_at(state: State, p: int, path: str, row: int) -> dict:
+    (chunk,) = [
+        c
+        for s in state["segments"][p]
+        for c in s["chunks"]
+        if (c["object"], c["row"]) == (path, row)
+    ]
+    return chunk
+
+
+def add(state: State, value: dict) -> None:
+    """§3.3: an append."""
+    rolls = {(p, base): jitter for p, base, jitter in value["rolls"]}
+    stamp = value.get("append_time_ms", -1)
+    none = dict.fromkeys(("horizon_min", "horizon_max", "horizon", "up_to"), -1)
+    names = ("p", "rows", "base", "bytes", "first_ms", "max_ms", "tombstones")
+    for ref in value["objects"]:
+        state["objects"][ref["path"]] = {name: ref[name] for name in OBJECT}
+        row = 0
+        for c in rows_of(ref["chunks"], names):
+            p = c.pop("p")
+            check(c["base"] == state["end"][p] and c["rows"] > 0, f"chunk at {c['base']}")
+            check(stamp == -1 or c["first_ms"] == c["max_ms"] == stamp, "append time")
+            if (p, c["base"]) in rolls:
+                roll(state, p, rolls.pop((p, c["base"])))
+            active = state["segments"][p][-1]
+            if not active["chunks"]:
+                active["created_ms"] = state["time_ms"]
+            active["next"] = state["end"][p] = c["base"] + c["rows"]
+            where = {"object": ref["path"], "row": row, "next": active["next"]}
+            active["chunks"].append(
+                {**c, **where, **none, "version": state["version"], "append_time_ms": stamp}
+            )
+            row += c["rows"]
+        check(row == ref["rows"], "rows of an object")
+    check(not rolls, f"rolls {rolls}")
+
+
+def substitute(state: State, r: dict) -> None:
+    """§3.3: a replacement."""
+    segments = state["segments"][r["p"]]
+    touched = [s for s in segments if s["base"] < r["next"] and r["base"] < s["next"]]
+    active = touched[-1] is segments[-1]
+    check(not active or (len(touched) == 1 and "segments" not in r), "sealed and active at once")
+    old = [c for s in touched for c in s["chunks"]]
+    gone = [c for c in old if c["base"] < r["next"] and r["base"] < c["next"]]
+    check([[c["object"], c["row"]] for c in gone] == r["sources"], "sources")
+    new = []
+    for ref in r["objects"]:
+        state["objects"][ref["path"]] = {name: ref[name] for name in OBJECT}
+        new += [{"object": ref["path"], **c} for c in rows_of(ref["chunks"], CHUNK)]
+    check(all(r["base"] <= c["base"] and c["next"] <= r["next"] for c in new), "outside the range")
+    for name in ("rows", "bytes") if active else ():
+        check(sum(c[name] for c in gone) == sum(c[name] for c in new), f"active {name}")
+    tiles = r.get("segments") or [[s["base"], s["next"], s["created_ms"]] for s in touched]
+    if "segments" in r:
+        check((touched[0]["base"], touched[-1]["next"]) == (r["base"], r["next"]), "whole segments")
+        check([t[0] for t in tiles] == [r["base"], *(t[1] for t in tiles[:-1])], "tiles")
+        check(tiles[-1][1] == r["next"], "tiles")
+    rest = sorted([*(c for c in old if c not in gone), *new], key=lambda c: c["base"])
+    made = [{"base": b, "next": n, "created_ms": ms, "chunks": []} for b, n, ms in tiles]
+    for chunk in rest:
+        (home,) = [s for s in made if s["base"] <= chunk["base"] and chunk["next"] <= s["next"]]
+        home["chunks"].append(chunk)
+    at = segments.index(touched[0])
+    segments[at : at + len(touched)] = made
+    again = {c["object"] for c in new}
+    release(state, [c for c in gone if c["object"] not in again])
+
+
+def check_head(root: Path, state: State, head: dict) -> None:
+    """§3.4, §8: the head is what the edits make; segments tile, chunks lie in them in order."""
+    last = [segments[-1] for segments in state["segments"]]
+    made = {name: state[name] for name in ("start", "end", "jitter_ms", "changed")}
+    made["base"] = [s["base"] for s in last]
+    made["bytes"] = [sum(c["bytes"] for c in s["chunks"]) for s in last]
+    made["chunks"] = [len(s["chunks"]) for s in last]
+    made["first_ms"] = [s["chunks"][0]["first_ms"] if s["chunks"] else -1 for s in last]
+    made["created_ms"] = [s["created_ms"] for s in last]
+    check(made == head["partitions"], f"{made} is not {head['partitions']}")
+    for name in ("log", "config", "config_epoch", "orphan_floor", "oldest_readable"):
+        check(head[name] == state[name], name)
+    older = head["older_writers"]
+    known = document(root, older["path"], "page")["writers"] if older else []
+    check(len(known) == (older["count"] if older else 0), "count of older writers")
+    writers = {w[0]: w for w in [*known, *head["writers"]]}
+    check(all(writers[name] == entry for name, entry in state["writers"].items()), "writers")
+    for p, segments in enumerate(state["segments"]):
+        ends = [s["next"] for s in segments]
+        check([s["base"] for s in segments[1:]] == ends[:-1], f"segments of {p} do not tile")
+        check(segments[0]["base"] <= state["start"][p] <= ends[-1] == state["end"][p], "range")
+        for s in segments:
+            edges = [
+                s["base"],
+                *(x for c in s["chunks"] for x in (c["base"], c["next"])),
+                s["next"],
+            ]
+            check(edges == sorted(edges), f"chunks of {p}: {edges}")
+
+
+def manifest(state: State) -> dict:
+    """The state without what only one of the two ways knows, for comparing them."""
+    alive = {c["object"] for ss in state["segments"] for s in ss for c in s["chunks"]}
+    objects = {path: ref for path, ref in state["objects"].items() if path in alive}
+    return {**{k: v for k, v in state.items() if k != "writers"}, "objects": objects}
+
+
+def records(root: Path, state: State, p: int) -> list[tuple]:
+    """§5: (offset, timestamp µs, key, value, headers, delete horizon ms) of a partition."""
+    found = []
+    for chunk in [c for segment in state["segments"][p] for c in segment["chunks"]]:
+        rows = chunk_rows(root, state["objects"][chunk["object"]], chunk)
+        found += [row for row in rows if state["start"][p] <= row[0] < state["end"][p]]
+    return found
+
+
+def chunk_rows(root: Path, ref: dict, chunk: dict) -> list[tuple]:
+    data = inside(root, ref["path"]).read_bytes()
+    check(len(data) == ref["bytes"], f"{ref['path']}: {len(data)} bytes")
+    check(xxhash.xxh3_128_hexdigest(data) == ref["xxh3_128"], f"{ref['path']}: sum")
+    footer = data[-ref["footer"] :]
+    check(int.from_bytes(footer[-8:-4], "little") + 8 == len(footer), f"{ref['path']}: footer")
+    check(data[-len(footer) - 16 : -len(footer)] == xxhash.xxh3_128_digest(footer), "footer's sum")
+    table = pq.read_table(root / ref["path"])
+    check(("offset" not in table.column_names) == ref["dense"], "dense")
+    check(len(table) == ref["rows"] >= chunk["row"] + chunk["rows"], "rows")
+    stamps = table["timestamp"].cast("int64").to_pylist()
+    rows = []
+    for i, row in enumerate(table.drop_columns("timestamp").to_pylist()):
+        n = i - chunk["row"]
+        if 0 <= n < chunk["rows"]:
+            offset = chunk["base"] + n if ref["dense"] else row["offset"]
+            stamp = stamps[i] if chunk["append_time_ms"] < 0 else chunk["append_time_ms"] * 1000
+            headers = [(h["key"], h["value"]) for h in row.get("headers") or ()]
+            horizon = row.get("delete_horizon")
+            rows.append((offset, stamp, row["key"], row["value"], headers, horizon))
+    check_statistics(rows, chunk)
+    dead = bits(root, chunk)
+    return [(*row[:5], horizon_of(row, chunk)) for n, row in enumerate(rows) if not dead >> n & 1]
+
+
+def check_statistics(rows: list[tuple], chunk: dict) -> None:
+    offsets = [row[0] for row in rows]
+    check(offsets == sorted(set(offsets)), "offsets rise")
+    check(all(chunk["base"] <= o < chunk["next"] for o in offsets), "offsets lie in the chunk")
+    size = sum(
+        12
+        + sum(len(x or b"") for x in (key, value, *(b for _, b in headers)))
+        + sum(len(name.encode()) for name, _ in headers)
+        for _, _, key, value, headers, _ in rows
+    )
+    stamps = [row[1] // 1000 for row in rows]
+    stamped = [row[5] for row in rows if row[5] is not None]
+    made = {
+        "bytes": size,
+        "first_ms": stamps[0],
+        "max_ms": max(stamps),
+        "tombstones": sum(row[3] is None for row in rows),
+        "horizon_min": min(stamped, default=-1),
+        "horizon_max": max(stamped, default=-1),
+    }
+    check(made == {name: chunk[name] for name in made}, f"{made} is not {chunk}")
+
+
+def horizon_of(row: tuple, chunk: dict) -> int | None:
+    """§5.3."""
+    if row[3] is not None or row[5] is not None:
+        return row[5]
+    return chunk["horizon"] if chunk["horizon"] >= 0 and row[0] < chunk["up_to"] else None
+
+
+def bits(root: Path, chunk: dict) -> int:
+    """§5.4: the chunk's dead rows, as a number whose bit i stands for row i."""
+    if "dead" not in chunk:
+        return 0
+    data = inside(root, chunk["dead"][0]).read_bytes()
+    check(len(data) == chunk["dead"][1], "bitmap")
+    return int.from_bytes(zlib.decompress(data), "little")

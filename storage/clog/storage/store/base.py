@@ -7,7 +7,8 @@ and never lead out of it. Every implementation gives these axioms (COMMIT.md §1
 A1 *Complete.* A reader sees an object whole or not at all, whatever happens to its writer.
 A2 *Exclusive create.* Of all creates of one path at most one succeeds, and its bytes stay.
 A3 *Read after write.* A read that begins after a write returned sees it; a read that begins
-   after a create was refused sees the winner. Nothing is cached, neither presence nor absence.
+   after a create was refused sees the winner, or nothing while the winner is still under way.
+   Nothing is cached, neither presence nor absence.
 A4 *Listing.* Shows every object that was there before it began and is still there when it ends;
    what comes or goes meanwhile may show or not.
 A5 *Deletion.* Deleting what is not there succeeds.

@@ -50,8 +50,10 @@ def create_on_s3(fs: Any, path: str, data: bytes) -> None:
 def create_after_looking(fs: Any, path: str, data: bytes) -> None:
     """For a single writer: neither exclusive nor, on some filesystems, complete."""
     try:
-        fs.info(path)
-    except OSError as e:
+        fs.cat_file(path, start=0, end=1)
+    except Exception as e:
+        if failures.http_status(e)[0] == 416:  # empty, but there
+            raise ObjectExistsError from e
         if not failures.is_absent(e):
             raise
     else:

@@ -170,18 +170,7 @@ def _link(temporary: str, target: str) -> None:
 
 
 def _rename_no_replace(temporary: str, target: str) -> None:
-    import ctypes
-
-    at_working_folder, no_replace = -100, 1
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:
-        code = errno.ENOSYS
-    else:
-        names = os.fsencode(temporary), os.fsencode(target)
-        if rename(at_working_folder, names[0], at_working_folder, names[1], no_replace) == 0:
-            return
-        code = ctypes.get_errno()
+    code = _rename_no_replace_code(os.fsencode(temporary), os.fsencode(target))
     if code == errno.EEXIST:
         raise ObjectExistsError
     if code in _NO_SUCH_RENAME:
@@ -190,7 +179,22 @@ def _rename_no_replace(temporary: str, target: str) -> None:
             " never replaces, so concurrent writers could overwrite each other's commits;"
             " use another disk"
         )
-    raise OSError(code, os.strerror(code), target)
+    if code:
+        raise OSError(code, os.strerror(code), target)
+
+
+def _rename_no_replace_code(source: bytes, target: bytes) -> int:
+    """The errno of the system call, 0 for success; Python has no name for it."""
+    import ctypes
+
+    at_working_folder, no_replace = -100, 1
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return errno.ENOSYS
+    if rename(at_working_folder, source, at_working_folder, target, no_replace) == 0:
+        return 0
+    return ctypes.get_errno()
 
 
 def _write_temporary(target: str, data: bytes | memoryview, *, fsync: bool) -> str:

@@ -1,0 +1,82 @@
+"""What tests of all folders share: an S3 server, moto's, in a process of its own."""
+
+import importlib.util
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import hypothesis
+import pytest
+
+os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")  # else a client asks for credentials
+os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+
+# Other examples each time; the profile of pyproject.toml repeats the same.
+hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
+
+SERVER_START_S = 60
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def moto_url():
+    """The endpoint of an S3 server that all processes of a test can reach."""
+    if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
+        pytest.skip("moto[server] is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait_for(port, server)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture(scope="session")
+def s3_options(moto_url):
+    """Storage options of the server."""
+    if importlib.util.find_spec("s3fs") is None:
+        pytest.skip("s3fs is not installed")
+    return {
+        "key": "test-access-key",
+        "secret": "test-secret-key",
+        "client_kwargs": {"endpoint_url": moto_url, "region_name": "us-east-1"},
+    }
+
+
+@pytest.fixture
+def s3_bucket(s3_options):
+    """The name of a bucket that is new and empty."""
+    import s3fs
+
+    bucket = f"test-{os.getpid()}-{next(_numbers)}"
+    s3fs.S3FileSystem(**s3_options).call_s3("create_bucket", Bucket=bucket)
+    return bucket
+
+
+@pytest.fixture
+def s3_url(s3_bucket):
+    """A root in a bucket of its own."""
+    return f"s3://{s3_bucket}/logs/orders"
+
+
+def _wait_for(port, server):
+    deadline = time.monotonic() + SERVER_START_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            pytest.fail(f"moto's server ended with {server.returncode}")
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    pytest.fail(f"moto's server did not listen within {SERVER_START_S} s")

@@ -1,0 +1,75 @@
+"""Roots by URL: which filesystem, where on it, and what may be shown."""
+
+import pytest
+
+from clog.storage import InvalidInputError
+from clog.storage.store import open_store, urls
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol", "root", "shown"),
+    [
+        ("/logs/orders", "file", "/logs/orders", "/logs/orders"),
+        ("/logs/orders/", "file", "/logs/orders", "/logs/orders"),
+        ("/logs/a b:c@d?e", "file", "/logs/a b:c@d?e", "/logs/a b:c@d?e"),
+        ("file:///logs/orders", "file", "/logs/orders", "file:///logs/orders"),
+        ("file:/logs/orders", "file", "/logs/orders", "file:///logs/orders"),
+        ("local:///logs/orders", "file", "/logs/orders", "file:///logs/orders"),
+        ("memory://logs/orders", "memory", "/logs/orders", "memory://logs/orders"),
+        ("memory:///logs/orders/", "memory", "/logs/orders", "memory://logs/orders"),
+        ("s3://bucket/orders/", "s3", "bucket/orders", "s3://bucket/orders"),
+        ("s3a://bucket/orders", "s3", "bucket/orders", "s3a://bucket/orders"),
+        ("S3://bucket", "s3", "bucket", "S3://bucket"),
+    ],
+)
+def test_a_url_is_taken_apart(url, protocol, root, shown):
+    """By scheme; a path without one is a local file, whatever characters it has."""
+    found = urls.parse(url)
+    assert (found.protocol, found.root, found.shown) == (protocol, root, shown)
+
+
+def test_relative_paths_are_made_absolute(monkeypatch, tmp_path):
+    """A store travels to workers that run in other folders."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert urls.parse("logs/orders").shown == f"{tmp_path}/logs/orders"
+    assert urls.parse("~/orders").root == "/home/me/orders"
+    store = open_store("orders")
+    monkeypatch.chdir("/")
+    store.put("object", b"1")
+    assert (tmp_path / "orders" / "object").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize("url", ["", "file://", "s3://", "s3:///", "s3://key:secret@bucket/orders"])
+def test_a_url_without_a_place_or_with_credentials_is_refused(url):
+    """And the message does not repeat the credentials."""
+    with pytest.raises(InvalidInputError) as raised:
+        open_store(url)
+    assert "secret@" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sftp://me:secret@host/log", "sftp://***@host/log"),
+        ("sftp://me@host/log", "sftp://me@host/log"),
+        ("abfs://container@account.dfs.core.windows.net/log",
+         "abfs://container@account.dfs.core.windows.net/log"),
+        ("https://token@host/log", "https://***@host/log"),
+        ("https://host/log?sig=abc&x=1", "https://host/log?***"),
+        ("simplecache::https://me:secret@host/log?sig=abc", "simplecache::https://***@host/log?***"),
+        ("s3://bucket/a@b:c/log", "s3://bucket/a@b:c/log"),
+    ],
+)  # fmt: skip
+def test_secrets_in_urls_are_struck_out(url, shown):
+    """Passwords, tokens and the values of queries; containers and users stay."""
+    assert urls.redact(url) == shown
+
+
+@pytest.mark.parametrize("url", ["nosuchscheme://place/log", "gs://bucket/log"])
+def test_an_unknown_scheme_or_missing_package_is_named(url):
+    """At the first use: opening makes no request and imports nothing."""
+    pytest.importorskip("fsspec")
+    store = open_store(url)
+    with pytest.raises(InvalidInputError, match="cannot be opened"):
+        store.get("object")

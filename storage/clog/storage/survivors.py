@@ -1,0 +1,99 @@
+"""Which rows of a log survive a pass, given the map of its dirty range (S21, S23).
+
+Pure: what to read, what to write and when are decided elsewhere. Control records and records of
+aborted transactions (S22, S24) are not rows here.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from clog.storage.offset_map import Hashes, OffsetMap, Offsets
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """What becomes of each row, and how many go for which reason.
+
+    Attributes:
+        keep: rows that stay.
+        stamp: kept tombstones that this pass has to give their delete horizon: the latest of
+            their key, mapped, and without a horizon so far (S23).
+        superseded: rows dropped because the map has a higher offset for their key.
+        expired_tombstones: latest rows of their key dropped because their horizon has come.
+        invalid: rows dropped because they have no key.
+    """
+
+    keep: Mask
+    stamp: Mask
+    superseded: int
+    expired_tombstones: int
+    invalid: int
+
+    @property
+    def dropped(self) -> int:
+        """Number of rows that go."""
+        return self.superseded + self.expired_tombstones + self.invalid
+
+
+def survivors(
+    *,
+    offsets: Offsets,
+    hashes: Hashes,
+    key_valid: Mask,
+    is_tombstone: Mask,
+    delete_horizon_ms: Offsets,
+    offset_map: OffsetMap,
+    now_ms: int,
+) -> Verdict:
+    """Decides for each row; the first line that fits counts (S21, S23)::
+
+        offset > map's last offset                    keep    unknown, even without a key
+        no key                                        drop    invalid
+        map has a higher offset for the key           drop    superseded
+        tombstone, horizon set and now_ms >= horizon  drop    expired tombstone
+        tombstone, horizon not set                    keep    and stamp
+        anything else                                 keep
+
+    A tombstone is a row with a key and a null value; an empty value is a value. So a tombstone
+    survives the first pass that sees it as the latest of its key, whatever the clock says, and
+    a stamp is never replaced.
+
+    Args:
+        offsets: of the rows, in any order.
+        hashes: of the keys; rows without a key hold anything.
+        key_valid: whether the row has a key.
+        is_tombstone: whether the row's value is null.
+        delete_horizon_ms: stamped by an earlier pass; -1 where none.
+        offset_map: covers the dirty range up to its last offset.
+        now_ms: time of the pass.
+    """
+    mapped = offsets <= offset_map.latest_offset
+    keyed = mapped & key_valid
+    last = np.full(len(offsets), -1, dtype=np.int64)
+    last[keyed] = offset_map.get(hashes[keyed])
+
+    invalid = mapped & ~key_valid
+    superseded = last > offsets
+    latest_tombstone = keyed & is_tombstone & ~superseded
+    stamped = delete_horizon_ms >= 0
+    expired = latest_tombstone & stamped & (delete_horizon_ms <= now_ms)
+    return Verdict(
+        keep=~(invalid | superseded | expired),
+        stamp=latest_tombstone & ~stamped,
+        superseded=int(np.count_nonzero(superseded)),
+        expired_tombstones=int(np.count_nonzero(expired)),
+        invalid=int(np.count_nonzero(invalid)),
+    )
+
+
+def latest_rows(hashes: Hashes, offsets: Offsets) -> npt.NDArray[np.intp]:
+    """Row of the highest offset of each key within one batch, in ascending row order."""
+    order = np.lexsort((offsets, hashes[:, 1], hashes[:, 0]))
+    ordered = hashes[order]
+    last_of_key = np.ones(len(order), dtype=np.bool_)
+    np.any(ordered[1:] != ordered[:-1], axis=1, out=last_of_key[:-1])
+    return np.sort(order[last_of_key])

@@ -1,9 +1,10 @@
 """A store that counts the bytes of a pass, and slows it down to the operator's limit (S29)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from clog.storage.clock import Clock
-from clog.storage.store.base import Store, StoredObject
+from clog.storage.store.base import Store
+from clog.storage.store.wrapping import WrappingStore
 
 
 class Throttle:
@@ -26,39 +27,29 @@ class Throttle:
             self._clock.sleep_ms(int(self._free_at_ms - now_ms))
 
 
-class MeteredStore:
+class MeteredStore(WrappingStore):
     """Passes everything on; counts and throttles bytes read and written."""
 
     def __init__(self, inner: Store, throttle: Throttle) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._throttle = throttle
-        self.url = inner.url
         self.bytes_read = 0
         self.bytes_written = 0
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        data = self._inner.get(path, start, end)
+        data = self.inner.get(path, start, end)
         self._read(len(data))
         return data
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        parts = self._inner.get_ranges(path, ranges)
+        parts = self.inner.get_ranges(path, ranges)
         self._read(sum(map(len, parts)))
         return parts
 
     def put(self, path: str, data: bytes | memoryview) -> None:
         self._throttle.take(len(data))
-        self._inner.put(path, data)
+        self.inner.put(path, data)
         self.bytes_written += len(data)
-
-    def create(self, path: str, data: bytes) -> None:
-        self._inner.create(path, data)
-
-    def delete(self, path: str) -> None:
-        self._inner.delete(path)
-
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        return self._inner.list(prefix)
 
     def _read(self, size_bytes: int) -> None:
         self.bytes_read += size_bytes

@@ -3,6 +3,7 @@
 - `base`: the contract, its axioms and errors;
 - `local`, `memory`, `remote`: the implementations;
 - `capabilities`, `probe`: where an exclusive create can be had, by class and by endpoint;
+- `wrapping`: a store around another;
 - `urls`, `failures`: what is shown of URLs and of errors.
 
 Reading needs no capability, so it is looked for at the first create.

@@ -13,6 +13,9 @@ Where the filesystem has no hard links (FAT, some network and FUSE mounts) ``ren
 Put replaces steps 2 and 3 by ``rename``. Folders appear when they are needed.
 """
 
+# System calls take text, and an append makes a dozen of them: no `Path` here.
+# ruff: noqa: PTH102, PTH105, PTH108, PTH116, PTH120
+
 import builtins
 import errno
 import os
@@ -70,12 +73,12 @@ class LocalStore:
         try:
             temporary = _write_temporary(target, data, fsync=self._fsync)
             try:
-                os.replace(temporary, target)  # noqa: PTH105 - paths are text here
+                os.replace(temporary, target)
             except OSError:
                 _unlink(temporary)
                 raise
             if self._fsync:
-                _fsync_folder(os.path.dirname(target))  # noqa: PTH120
+                _fsync_folder(os.path.dirname(target))
         except OSError as e:
             raise failures.from_os_error("put", path, self.url, e) from e
 
@@ -89,7 +92,7 @@ class LocalStore:
 
     def delete(self, path: str) -> None:
         try:
-            os.unlink(self._path(path))  # noqa: PTH108
+            os.unlink(self._path(path))
         except OSError as e:
             if e.errno not in failures.ABSENT:
                 raise failures.from_os_error("delete", path, self.url, e) from e
@@ -153,7 +156,7 @@ def create_file(target: str, data: bytes, *, fsync: bool) -> None:
     finally:
         _unlink(temporary)
     if fsync:
-        _fsync_folder(os.path.dirname(target))  # noqa: PTH120
+        _fsync_folder(os.path.dirname(target))
 
 
 def _link(temporary: str, target: str) -> None:
@@ -161,7 +164,7 @@ def _link(temporary: str, target: str) -> None:
         os.link(temporary, target)
     except FileExistsError:
         # NFS repeats a request whose reply was lost, and then sees its own link.
-        if os.stat(temporary).st_nlink != 2:  # noqa: PTH116
+        if os.stat(temporary).st_nlink != 2:
             raise ObjectExistsError from None
     except OSError as e:
         if e.errno not in _NO_HARD_LINKS:
@@ -175,7 +178,7 @@ def _rename_no_replace(temporary: str, target: str) -> None:
         raise ObjectExistsError
     if code in _NO_SUCH_RENAME:
         raise UnsupportedFilesystemError(
-            f"the filesystem of {os.path.dirname(target)} has neither hard links nor a rename that"  # noqa: PTH120
+            f"the filesystem of {os.path.dirname(target)} has neither hard links nor a rename that"
             " never replaces, so concurrent writers could overwrite each other's commits;"
             " use another disk"
         )
@@ -222,15 +225,15 @@ def _write_temporary(target: str, data: bytes | memoryview, *, fsync: bool) -> s
 
 
 def _make_folders(folder: str, *, fsync: bool) -> None:
-    parent = os.path.dirname(folder)  # noqa: PTH120
+    parent = os.path.dirname(folder)
     try:
-        os.mkdir(folder)  # noqa: PTH102
+        os.mkdir(folder)
     except FileExistsError:
         return
     except FileNotFoundError:
         _make_folders(parent, fsync=fsync)
         with suppress(FileExistsError):
-            os.mkdir(folder)  # noqa: PTH102
+            os.mkdir(folder)
     if fsync:
         _fsync_folder(parent)
 
@@ -245,7 +248,7 @@ def _fsync_folder(folder: str) -> None:
 
 def _unlink(path: str) -> None:
     with suppress(OSError):
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)
 
 
 def _pread(fd: int, start: int, end: int) -> bytes:

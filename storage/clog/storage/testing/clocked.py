@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from clog.storage.clock import Clock
 from clog.storage.store.base import Store, StoredObject
-from clog.storage.testing.wrapping import WrappingStore
+from clog.storage.store.wrapping import WrappingStore
 
 
 class ClockedStore(WrappingStore):

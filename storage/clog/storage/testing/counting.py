@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from clog.storage.store.base import Store, StoredObject, coalesce
-from clog.storage.testing.wrapping import WrappingStore
+from clog.storage.store.wrapping import WrappingStore
 
 
 class CountingStore(WrappingStore):

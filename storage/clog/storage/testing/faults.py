@@ -43,7 +43,7 @@ from clog.storage.clock import ManualClock
 from clog.storage.errors import StoreUnavailableError
 from clog.storage.ids import Ids, SeededIds
 from clog.storage.store.base import Store, StoredObject, StoreRefusedError
-from clog.storage.testing.wrapping import WrappingStore
+from clog.storage.store.wrapping import WrappingStore
 
 _T = TypeVar("_T")
 

@@ -1,4 +1,4 @@
-"""A store that passes everything on: what the others of this kit override."""
+"""A store that passes everything on: others override what they count, meter or break."""
 
 import builtins
 from collections.abc import Iterator, Sequence

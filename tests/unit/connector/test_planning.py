@@ -13,7 +13,7 @@ from clog.storage.reader import ReadPiece
 
 
 def objects_of(appends):
-    """Pieces by partition of fresh objects; ``appends[i][p]`` rows of partition p are in object i."""
+    """Pieces by partition of fresh objects: ``appends[i][p]`` rows of partition p in object i."""
     ends: dict[int, int] = {}
     pieces: dict[int, list[ReadPiece]] = {}
     for i, rows_by_partition in enumerate(appends):
@@ -50,7 +50,7 @@ APPENDS = st.integers(1, 4).flatmap(
 
 @given(APPENDS, st.none() | st.integers(1, 20), st.none() | st.integers(1, 50))
 def test_each_offset_is_read_once_in_order(appends, min_tasks, max_records):
-    """In each partition, offsets rise from task to task and inside a task; none is missing (S44)."""
+    """In each partition, offsets rise from task to task and in a task; none is missing (S44)."""
     pieces = objects_of(appends)
     tasks = deal(pieces, min_tasks=min_tasks, max_records=max_records)
     read = offsets_read(tasks)

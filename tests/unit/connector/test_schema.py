@@ -101,7 +101,7 @@ def test_arrow_types_are_what_spark_compares_with():
     [
         "key string, value string",
         "value binary, key binary",
-        "value binary, partition int, timestamp timestamp, topic string, headers headers, key string",
+        "value binary, partition int, timestamp timestamp, topic string,headers headers, key binary",
         "key string, value string, note double",
     ],
 )

@@ -1,0 +1,355 @@
+"""The streaming read without Spark: what Spark asks for, in the order it asks, with pickles
+between.
+"""
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from clog.connector.datasource import ClogDataSource
+from clog.connector.location import Location
+from clog.connector.options import read_options
+from clog.connector.schema import read_schema
+from clog.connector.stream_reader import OUTAGE_MS_MAX, ClogStreamReader
+from clog.storage import (
+    ManualClock,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    OptionError,
+    StoreUnavailableError,
+)
+from clog.storage.edits import Edit, Replacement
+from clog.storage.log import Log
+from clog.storage.store import open_store
+from clog.storage.testing.counting import CountingStore
+
+ALL = ReadAllAvailable()
+
+
+class Source:
+    """A query's side of a source: offsets go through JSON, readers and partitions through pickle."""
+
+    def __init__(self, url, clock=None, **options):
+        settings = read_options({"path": str(url), **options})
+        schema = read_schema(["partition", "offset", "value"], include_headers=False)
+        self.task_reader = pickle.loads(pickle.dumps(ClogStreamReader(settings, schema)))
+        self.reader = ClogStreamReader(settings, schema, clock=clock or ManualClock())
+        self.at = self.initial()
+
+    def initial(self):
+        return json.loads(json.dumps(self.reader.initialOffset()))
+
+    def latest(self, limit=ALL):
+        return json.loads(json.dumps(self.reader.latestOffset(self.at, limit)))
+
+    def run(self, start, end):
+        partitions = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
+        return [
+            (row["partition"], row["offset"], row["value"].decode())
+            for partition in partitions
+            for batch in self.task_reader.read(partition)
+            for row in batch.to_pylist()
+        ]
+
+    def batch(self, limit=None):
+        """Runs one batch; None where the trigger finds nothing."""
+        end = self.latest(self.reader.getDefaultReadLimit() if limit is None else limit)
+        if json.dumps(end) == json.dumps(self.at):
+            return None
+        start, self.at = self.at, end
+        return self.run(start, end)
+
+
+@pytest.fixture
+def log(tmp_path):
+    return Log.create(str(tmp_path / "orders"), partitions=2)
+
+
+def append(log, *values, partition=0):
+    log.append([{"key": v, "value": v} for v in values], partition=partition)
+
+
+def test_a_stream_reads_each_record_once(log):
+    """What was there, then what comes; a trigger that finds nothing makes no batch."""
+    append(log, "a", "b")
+    source = Source(log.url, startingOffsets="earliest", pollInterval="0s")
+    assert source.batch() == [(0, 0, "a"), (0, 1, "b")]
+    assert source.batch() is None
+    append(log, "c")
+    append(log, "d", partition=1)
+    assert source.batch() == [(0, 2, "c"), (1, 0, "d")]
+    assert source.batch() is None
+
+
+def test_latest_is_decided_once(log):
+    """Spark asks for the initial offset again before the first batch is durable: the end must not
+    move in between.
+    """
+    append(log, "before")
+    source = Source(log.url, pollInterval="0s")
+    assert source.initial() == {"init": "latest"}
+    first = source.latest()
+    assert first["from"] == {"0": 1, "1": 0}
+    append(log, "after")
+    assert source.initial() == source.at
+    second = source.latest()
+    assert second["from"] == first["from"]
+    assert source.run(source.at, second) == [(0, 1, "after")]
+
+
+def test_a_first_batch_that_crashed_starts_where_it_started(log):
+    """Its end says where: a new process does not resolve "latest" again."""
+    append(log, "before")
+    crashed = Source(log.url, pollInterval="0s")
+    crashed.latest()
+    append(log, "first")
+    end = crashed.latest()
+    append(log, "later")
+    restarted = Source(log.url)
+    assert restarted.run(restarted.initial(), end) == [(0, 1, "first")]
+
+
+def test_later_offsets_keep_the_start_version_only(log):
+    """The resolved start is in the first offsets, the version in all of them (S41)."""
+    append(log, "a")
+    source = Source(log.url, startingOffsets="earliest", pollInterval="0s")
+    source.batch()
+    assert source.at == {"0": 1, "1": 0, "from": {"0": 0, "1": 0}, "version": 1}
+    append(log, "b")
+    source.batch()
+    assert source.at == {"0": 2, "1": 0, "version": 1}
+
+
+@pytest.mark.parametrize(
+    ("starting", "read"),
+    [
+        ("earliest", [0, 1, 2]),
+        ("latest", []),
+        ('{"0": 1, "1": -2}', [1, 2]),
+        ('{"orders": {"0": -1, "1": -1}}', []),
+    ],
+)
+def test_a_query_starts_where_the_option_says(log, starting, read):
+    """earliest, latest, or by partition (S39)."""
+    append(log, "a", "b", "c")
+    source = Source(log.url, startingOffsets=starting)
+    assert [offset for _, offset, _ in source.batch()] == read
+
+
+def test_max_offsets_per_trigger_limits_a_batch(log):
+    """In proportion to what each partition has, and at least 1 of each."""
+    append(log, *"abcdefgh")
+    append(log, *"xy", partition=1)
+    source = Source(log.url, startingOffsets="earliest", maxOffsetsPerTrigger="5")
+    sizes = []
+    while (batch := source.batch()) is not None:
+        sizes.append(len(batch))
+    assert sizes == [5, 5]
+
+
+def test_available_now_ends_at_what_was_there(log):
+    """What is appended meanwhile is for the next run, and the limit stays in force."""
+    append(log, *"abc")
+    source = Source(
+        log.url, startingOffsets="earliest", maxOffsetsPerTrigger="2", pollInterval="0s"
+    )
+    source.reader.prepareForTriggerAvailableNow()
+    read = []
+    while (batch := source.batch()) is not None:
+        read += batch
+        append(log, "later")
+    assert [value for _, _, value in read] == ["a", "b", "c"]
+    assert source.reader.reportLatestOffset() == {"0": 3, "1": 0}
+
+
+def test_trigger_once_ignores_the_limit(log):
+    """Spark then asks for all that is available."""
+    append(log, *"abc")
+    source = Source(log.url, startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    assert len(source.batch(ALL)) == 3
+    assert source.reader.getDefaultReadLimit() == ReadMaxRows(1)
+
+
+def test_an_idle_stream_costs_one_get_a_poll_interval(log, monkeypatch):
+    """However often Spark asks: its default trigger does so about 45 times a second."""
+    counting = CountingStore(open_store(log.url))
+    monkeypatch.setattr(Location, "store", lambda self: counting)
+    clock = ManualClock()
+    source = Source(log.url, clock=clock, pollInterval="1s")
+    source.batch()
+    polls = 5
+    with counting.count() as requests:
+        for _ in range(polls * 40):
+            clock.advance(25)
+            assert source.batch() is None
+            assert source.reader.reportLatestOffset() == {"0": 0, "1": 0}
+    assert requests == {"get": polls}
+
+
+def test_a_trigger_as_long_as_the_poll_interval_always_looks(log):
+    """Timers fire a little early as often as late."""
+    clock = ManualClock()
+    source = Source(log.url, clock=clock, pollInterval="1s")
+    source.batch()
+    for i in range(3):
+        append(log, str(i))
+        clock.advance(990)
+        assert len(source.batch()) == 1
+
+
+def test_a_store_that_fails_for_a_moment_does_not_end_the_query(log, monkeypatch):
+    """Nothing is new then; after a minute it does."""
+    clock = ManualClock()
+    source = Source(log.url, clock=clock)
+    source.batch()
+    handle = source.reader._handle
+
+    def refresh():
+        raise StoreUnavailableError("store is down")
+
+    monkeypatch.setattr(type(handle), "refresh", lambda self: refresh())
+    clock.advance(5_000)
+    assert source.batch() is None
+    clock.advance(OUTAGE_MS_MAX)
+    with pytest.raises(StoreUnavailableError):
+        source.batch()
+
+
+def test_records_deleted_before_they_were_read_stop_the_query(log):
+    """The partition, the offset and what there is are told (S38)."""
+    append(log, *"abcd")
+    source = Source(log.url, startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    source.batch()
+    log.delete_records({0: 3})
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        Source(log.url, startingOffsets="earliest").run(source.at, {"0": 4, "1": 0, "version": 1})
+    assert "offset 1 of partition 0" in str(caught.value)
+    assert "2 offsets are gone" in str(caught.value)
+
+
+def test_records_deleted_before_they_were_read_can_be_passed_over(log, caplog):
+    """With failOnDataLoss=false the stream goes on from the log start, and a warning counts (S38)."""
+    append(log, *"abcd")
+    source = Source(log.url, startingOffsets="earliest", maxOffsetsPerTrigger="1")
+    source.batch()
+    log.delete_records({0: 3})
+    source = Source(log.url, failOnDataLoss="false")
+    end = {"0": 4, "1": 0, "version": 1}
+    assert source.run({"0": 1, "1": 0, "version": 1}, end) == [(0, 3, "d")]
+    assert "2 offsets are gone" in caplog.text
+
+
+@pytest.mark.parametrize("lenient", ["true", "false"])
+def test_a_log_that_was_made_anew_is_noticed(log, tmp_path, lenient):
+    """A position beyond the end is never waited for in silence."""
+    append(log, *"abcd")
+    source = Source(log.url, startingOffsets="earliest")
+    source.batch()
+    other = Log.create(str(tmp_path / "anew" / "orders"), partitions=2)
+    append(other, "x")
+    restarted = Source(other.url, failOnDataLoss=lenient)
+    restarted.at = source.at
+    if lenient == "true":
+        with pytest.raises(OffsetOutOfRangeError, match="made anew"):
+            restarted.batch()
+    else:
+        assert restarted.batch() == [(0, 0, "x")]
+
+
+def test_a_missed_tombstone_stops_the_query(log):
+    """Removed after the stream began, before it read it: the delete would be lost (S41)."""
+    append(log, "a")
+    source = Source(log.url, startingOffsets="earliest", pollInterval="0s")
+    source.batch()
+    log.append([{"key": "a", "value": None}], partition=0)
+    removed = Edit(tombstones_removed={0: 1})
+    log.handle.commit(lambda tip, time_ms: removed, operation="clean")
+    end = source.latest()
+    with pytest.raises(NotFoundError, match=r"tombstones up to offset 1 of partitions \[0\]"):
+        source.run(source.at, end)
+    lenient = Source(log.url, failOnDataLoss="false")
+    assert len(lenient.reader.partitions(source.at, end)) == 1
+
+
+@pytest.mark.parametrize(("offset", "since"), [(0, 1), (1, 3)])
+def test_a_tombstone_that_was_read_or_removed_before_is_not_missed(log, offset, since):
+    """Below the stream's position, or gone before the stream began: it is no victim (S41)."""
+    append(log, "a")
+    log.append([{"key": "a", "value": None}], partition=0)
+    log.handle.commit(lambda tip, ms: Edit(tombstones_removed={0: offset}), operation="clean")
+    start = {"0": 1, "1": 0, "version": since}
+    assert Source(log.url).reader.partitions(start, {**start, "0": 2})
+
+
+def test_some_partitions_can_be_read(log):
+    """The option names them; one that does not exist is refused."""
+    append(log, "a")
+    append(log, "b", partition=1)
+    assert Source(log.url, startingOffsets="earliest", partitions="1").batch() == [(1, 0, "b")]
+    with pytest.raises(OptionError, match="partitions 0 to 1"):
+        Source(log.url, partitions="2").batch()
+
+
+def test_a_swept_object_is_found_in_a_newer_version(log):
+    """Offsets are stable: the task goes on after the last offset that it yielded, nothing twice
+    (design: reading).
+    """
+    append(log, *"abc")
+    append(log, *"de")
+    source = Source(log.url, startingOffsets="earliest")
+    end = source.latest()
+    (partition,) = pickle.loads(pickle.dumps(source.reader.partitions(source.at, end)))
+    old = [piece.object.path for piece in partition.pieces]
+    rewrite(log, old)
+    rows = [row for batch in source.task_reader.read(partition) for row in batch.to_pylist()]
+    assert [row["value"].decode() for row in rows] == list("abcde")
+
+
+def rewrite(log, old):
+    """Copies each object under another name, as coalescing does, and deletes the old ones' bytes
+    but the first's.
+    """
+    handle = log.handle
+    handle.refresh()
+    (segment,) = handle.manifest().segments[0]
+    chunks = []
+    for i, chunk in enumerate(segment.chunks):
+        path = chunk.object.path.replace(chunk.object.path[-10:-8], f"{i:02d}")
+        handle.store.put(path, handle.store.get(chunk.object.path))
+        chunks.append(replace(chunk, object=replace(chunk.object, path=path)))
+    replacement = Replacement(
+        0,
+        segment.base,
+        segment.next,
+        tuple(chunk.identity for chunk in segment.chunks),
+        tuple(chunks),
+        None,
+    )
+    handle.commit(lambda tip, ms: Edit(replace=(replacement,)), operation="coalesce")
+    for path in old[1:]:
+        handle.store.delete(path)
+
+
+def test_a_stream_has_no_table_view(log):
+    """A table is a batch read."""
+    with pytest.raises(OptionError, match="batch read"):
+        Source(log.url, view="table")
+
+
+def test_a_log_that_is_not_there_is_named(tmp_path):
+    """The error says where nothing is, and comes from a shallow frame."""
+    with pytest.raises(NotFoundError, match="no log at") as caught:
+        Source(tmp_path / "nothing").batch()
+    frames = caught.traceback
+    assert frames[-1].name == "outermost"
+
+
+def test_spark_gets_this_reader(log):
+    """Through the data source, options in Spark's mapping."""
+    reader = ClogDataSource({"path": log.url}).streamReader(
+        read_schema(None, include_headers=False)
+    )
+    assert isinstance(reader, ClogStreamReader)

@@ -1,0 +1,440 @@
+"""What clog writes is what FORMAT.md says: a second reader finds the same, in two ways."""
+
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import independent_reader as ir
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clog.cleaner import Cleaner
+from clog.storage import Log, ManualClock, commit, commits, snapshots
+from clog.storage.chunks import NONE, Chunk
+from clog.storage.data_object import REWRITTEN_SCHEMA
+from clog.storage.edits import ChunkHorizon, Edit, Replacement
+from clog.storage.ids import SeededIds
+from clog.storage.object_writer import write_rewritten
+from clog.storage.testing.strategies import placed_records
+
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "log"
+
+
+def create(root, partitions=2, **config):
+    """A log on disk at a manual clock."""
+    names = {name.replace("_", "."): value for name, value in config.items()}
+    clock, ids = ManualClock(START_MS), SeededIds(5)
+    return Log.create(str(root), partitions, names, clock=clock, ids=ids)
+
+
+def rows(*values, key="k", **more):
+    """Records with the keys k0, k1, …."""
+    return [{"key": f"{key}{i}", "value": value, **more} for i, value in enumerate(values)]
+
+
+def agree(root, log):
+    """Both ways of the independent reader and clog find the same state and the same records."""
+    state = ir.replay(root)
+    assert ir.manifest(state) == ir.manifest(ir.from_snapshot(root))
+    log.handle.refresh()
+    manifest = log.handle.manifest()
+    assert state["version"] == manifest.version
+    assert state["first_dirty"] == list(manifest.first_dirty)
+    assert state["released"] == [
+        (r.path, r.size_bytes, r.version, r.time_ms) for r in manifest.released
+    ]
+    assert state["tombstones_removed"] == list(manifest.tombstones_removed)
+    assert state["uncleanable"].keys() == {str(p) for p in manifest.uncleanable}
+    for p, segments in enumerate(manifest.segments):
+        assert [chunks_of(s) for s in state["segments"][p]] == [
+            (s.base, s.next, s.created_ms, [as_row(c) for c in s.chunks]) for s in segments
+        ]
+        assert [row[:5] for row in ir.records(root, state, p)] == delivered(log, p)
+    return state
+
+
+def chunks_of(segment):
+    rows = [(chunk["object"], *(chunk[name] for name in ir.CHUNK)) for chunk in segment["chunks"]]
+    return segment["base"], segment["next"], segment["created_ms"], rows
+
+
+def as_row(c: Chunk):
+    return (
+        *(c.object.path, c.first_row, c.rows, c.base, c.next, c.size_bytes),
+        *(c.first_timestamp_ms, c.max_timestamp_ms, c.tombstones, c.version, c.append_time_ms),
+        *(c.horizon_min, c.horizon_max, c.horizon, c.up_to),
+    )
+
+
+def delivered(log, p, **limits):
+    """What `Log.read` gives, in the form of the independent reader."""
+    found = []
+    for batch in log.read(p, **limits):
+        stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        for row, stamp in zip(batch.drop_columns(["timestamp"]).to_pylist(), stamps, strict=True):
+            headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
+            found.append((row["offset"], stamp, row["key"], row["value"], headers))
+    return found
+
+
+def rewrite(log, p, keep, base, end, *, horizons=None, segments=None):
+    """Commits a replacement of ``[base, end)`` by one object with the offsets to keep."""
+    kept = [row for row in delivered(log, p, start=base, end=end) if row[0] in keep]
+    columns = {
+        "key": [row[2] for row in kept],
+        "value": [row[3] for row in kept],
+        "headers": [[{"key": k, "value": v} for k, v in row[4]] or None for row in kept],
+        "timestamp": pa.array([row[1] for row in kept]).cast(pa.timestamp("us", "UTC")),
+        "offset": [row[0] for row in kept],
+        "delete_horizon": [(horizons or {}).get(row[0]) for row in kept],
+    }
+    batch = pa.RecordBatch.from_pydict(columns, schema=REWRITTEN_SCHEMA)
+    ids = log.handle.ids
+    (obj,) = write_rewritten(
+        log.handle.store, [batch], partition=p, stamp=log.version, new_id=ids.new_id
+    )
+    (facts,) = obj.chunks
+    old = [c for s in log.handle.manifest().segments[p] for c in s.chunks if base <= c.base < end]
+    first = kept[0][0] if obj.dense else base
+    chunk = Chunk(
+        *(obj.ref, 0, obj.rows, first, end, facts.size_bytes),
+        *(facts.first_timestamp_ms, facts.max_timestamp_ms, facts.tombstones),
+        *(max(c.version for c in old), NONE, facts.horizon_min, facts.horizon_max),
+    )
+    sources = tuple(c.identity for c in old)
+    replacement = Replacement(p, base, end, sources, (chunk,), segments)
+    log.handle.commit(lambda *_: Edit(replace=(replacement,)), operation="clean")
+    return chunk
+
+
+def test_an_empty_log(root):
+    """Version 0 alone; nothing to read."""
+    state = agree(root, create(root, partitions=3))
+    assert (state["version"], state["end"]) == (0, [0, 0, 0])
+
+
+def test_keys_values_and_headers_of_every_kind(root):
+    """Null is no empty value (S4); headers repeat, some without value; any bytes."""
+    log = create(root)
+    log.append(rows(None, b"", b"\x00\xff", "ü" * 300))
+    log.append([{"key": b"", "value": b"1"}, {"key": "ü", "value": None}], partition=[1, 0])
+    log.append(rows("a", headers=[("h", b"1"), ("h", None), ("", b"")]) + rows("b"))
+    log.append(rows(b"x" * 100_000, "c", timestamp=7))
+    agree(root, log)
+
+
+def test_records_without_key(root):
+    """S5: allowed where the log is not compacted."""
+    log = create(root, cleanup_policy="delete")
+    log.append([{"key": None, "value": b"1"}, {"key": None, "value": None}])
+    agree(root, log)
+
+
+def test_log_append_time(root):
+    """FORMAT.md §3.3: one time for all rows, from the commit on in which the config says so."""
+    log = create(root)
+    log.append(rows("a", "b", timestamp=5))
+    log.alter({"message.timestamp.type": "LogAppendTime"})
+    log.handle.clock.advance(77)
+    log.append(rows("c", "d", timestamp=9))
+    log.alter({"message.timestamp.type": None})
+    log.append(rows("e", "f", timestamp=11))
+    state = agree(root, log)
+    stamps = {row[1] for p in range(2) for row in ir.records(root, state, p)}
+    assert stamps == {5_000, (START_MS + 77) * 1_000, 11_000}
+
+
+def test_starts_in_the_middle_of_a_chunk(root):
+    """S36: what lies below the log start offset is not delivered, though its rows are there."""
+    log = create(root)
+    for n in range(3):
+        log.append(rows(*"abcdefgh", key=f"{n}-"))
+    log.delete_records({0: 5, 1: 9})
+    log.delete_records({0: -1})
+    log.append(rows(*"xyz"))
+    state = agree(root, log)
+    assert [row[0] for row in ir.records(root, state, 1)][:1] == [9]
+    assert all(log.start_offsets()[p] == state["start"][p] for p in range(2))
+
+
+def test_segments_sealed_by_hand_by_size_and_by_chunks(root):
+    """S7, S8: rolls inside appends, and seals of their own."""
+    log = create(root, segment_bytes="120", segment_jitter_ms="50")
+    for n in range(9):
+        log.append(rows(*"abcdefghij"))
+        if n % 4 == 1:
+            log.roll(n % 2)
+    state = agree(root, log)
+    assert min(map(len, state["segments"])) > 2
+    assert any(state["jitter_ms"])
+
+
+def test_many_commits_with_snapshots_and_pages(root, monkeypatch):
+    """FORMAT.md §3.1, §4: every version is read in both ways, and as clog reads it."""
+    monkeypatch.setattr(commit, "SNAPSHOT_EDIT_BYTES_MIN", 900)
+    monkeypatch.setattr(snapshots, "PAGE_CHUNKS_MIN", 4)
+    log = create(root, partitions=3)
+    for n in range(50):
+        log.append(rows(*"abcd", key=f"{n}-"))
+        if n % 5 == 4:
+            log.roll()
+        if n == 30:
+            log.delete_records({1: 12})
+    agree(root, log)
+    assert len(list((root / "_clog/snapshots").iterdir())) > 4
+    assert len(list((root / "_clog/pages").iterdir())) > 2
+    for version in range(log.version):
+        state = ir.replay(root, version)
+        assert ir.manifest(state) == ir.manifest(ir.from_snapshot(root, version))
+        manifest = log.handle.manifest_at(version)
+        for p, segments in enumerate(manifest.segments):
+            mine = [chunks_of(s) for s in state["segments"][p]]
+            theirs = [(s.base, s.next, s.created_ms, [*map(as_row, s.chunks)]) for s in segments]
+            assert mine == theirs
+
+
+def test_cleaning_under_pages(root, monkeypatch):
+    """An edit of segments that are in a page takes them out of it for that partition alone."""
+    monkeypatch.setattr(commit, "SNAPSHOT_EDIT_BYTES_MIN", 900)
+    monkeypatch.setattr(snapshots, "PAGE_CHUNKS_MIN", 4)
+    log = create(root)
+    for n in range(40):
+        log.append(rows(*"abcd", key="ab"[n % 2]))
+        if n % 3 == 2:
+            log.roll()
+    reopened = Log.open(str(root), clock=log.handle.clock, ids=SeededIds(6))
+    segment = reopened.handle.manifest().segments[0][2]
+    offsets = range(segment.base + 1, segment.next, 2)
+    tile = ((segment.base, segment.next, segment.created_ms),)
+    rewrite(reopened, 0, offsets, segment.base, segment.next, segments=tile)
+    for n in range(12):
+        reopened.append(rows(*"abcd", key=f"{n}-"))
+    agree(root, reopened)
+
+
+def test_an_edit_in_a_document_of_its_own(root, monkeypatch):
+    """FORMAT.md §3.3: `edit_at`, also where later commits carry it along."""
+    monkeypatch.setattr(commits, "INLINE_EDIT_BYTES_MAX", 200)
+    log = create(root)
+    for n in range(6):
+        log.append(rows(*"abc", key=f"{n}-"))
+    agree(root, log)
+    assert len(list((root / "_clog/edits").iterdir())) == 6
+
+
+def test_more_writers_than_a_head_holds(root):
+    """FORMAT.md §3.4: none is forgotten."""
+    log = create(root)
+    for n in range(140):
+        log.append(rows("a"), producer=(f"producer-{n % 100}", n))
+    state = agree(root, log)
+    assert len(state["writers"]) == 100
+    assert log.append(rows("a"), producer=("producer-50", 50)).duplicate
+
+
+def test_compression_of_every_kind(root):
+    """FORMAT.md §5.1: any that Parquet names."""
+    log = create(root)
+    for codec in ("none", "snappy", "lz4", "zstd"):
+        log.alter({"compression.type": codec})
+        log.append(rows(*"abc"))
+    agree(root, log)
+
+
+def test_a_chunk_with_gaps(root):
+    """S1: offsets without record; the end offset does not move with the last record (S3)."""
+    log = create(root, partitions=1)
+    log.append(rows(*"abcdefgh"))
+    log.roll()
+    rewrite(log, 0, {1, 4, 5}, 0, 8, segments=((0, 8, START_MS),))
+    state = agree(root, log)
+    assert [row[0] for row in ir.records(root, state, 0)] == [1, 4, 5]
+    assert state["end"] == [8]
+    log.delete_records({0: 3})
+    log.append(rows("z"))
+    assert [row[0] for row in ir.records(root, agree(root, log), 0)] == [4, 5, 8]
+
+
+def test_merged_segments_with_horizons_in_rows(root):
+    """S23, S25: a column for the tombstones that are stamped, bounds of it in the chunk."""
+    log = create(root, partitions=1)
+    for values in ("ab", [None, "c"], "de"):
+        log.append(rows(*values))
+        log.roll()
+    chunk = rewrite(log, 0, {2, 3, 4, 5}, 0, 6, horizons={2: 77}, segments=((0, 6, START_MS),))
+    assert (chunk.horizon_min, chunk.horizon_max) == (77, 77)
+    state = agree(root, log)
+    assert [row[5] for row in ir.records(root, state, 0)] == [77, None, None, None]
+
+
+def test_a_horizon_of_a_chunk(root):
+    """FORMAT.md §5.3: for tombstones below `up_to` that have none of their own."""
+    log = create(root, partitions=1)
+    log.append(rows(None, "b", None, None))
+    log.roll()
+    ((chunk,),) = (s.chunks for s in log.handle.manifest().segments[0][:-1])
+    mark = ChunkHorizon(0, *chunk.identity, 99, 3)
+    log.handle.commit(lambda *_: Edit(horizons=(mark,), first_dirty={0: 3}), operation="clean")
+    state = agree(root, log)
+    assert [row[5] for row in ir.records(root, state, 0)] == [99, None, 99, None]
+
+
+def test_coalesced_chunks_of_the_active_segment(root):
+    """FORMAT.md §3.3: other chunks, the same segment; appends go on."""
+    log = create(root)
+    for n in range(4):
+        log.append(rows(*"abcdef", key=f"{n}-"))
+    end = log.end_offsets()[1]
+    rewrite(log, 1, range(end), 0, end)
+    log.append(rows(*"abcdef"))
+    state = agree(root, log)
+    assert [len(segments[0]["chunks"]) for segments in state["segments"]] == [5, 2]
+
+
+def test_an_object_referred_to_again_in_part(root):
+    """FORMAT.md §3.3: trimming by reference, from a row in the middle."""
+    log = create(root, partitions=1)
+    log.append(rows(*"abcdefgh"))
+    log.roll()
+    log.delete_records({0: 3})
+    ((chunk,),) = (s.chunks for s in log.handle.manifest().segments[0][:-1])
+    size = chunk.size_bytes // 8
+    cut = replace(chunk, first_row=3, rows=5, base=3, size_bytes=size * 5)
+    trimmed = Replacement(0, 0, 8, (chunk.identity,), (cut,))
+    log.handle.commit(lambda *_: Edit(replace=(trimmed,)), operation="trim")
+    state = agree(root, log)
+    assert state["released"] == []
+    assert b"".join(row[3] for row in ir.records(root, state, 0)) == b"defgh"
+
+
+def test_a_cleaned_log(root):
+    """The cleaner's own work: passes, retention, tombstones that go."""
+    log = create(root, min_cleanable_dirty_ratio="0", delete_retention_ms="100")
+    cleaner = Cleaner(log, clock=log.handle.clock)
+    for n in range(40):
+        log.handle.clock.advance(10)
+        log.append(rows(*("abcde" if n % 3 else [None] * 5)))
+        if n % 7 == 3:
+            log.roll()
+        if n % 10 == 9:
+            cleaner.run_once(force=True)
+            agree(root, log)
+    assert ir.replay(root)["tombstones_removed"]
+
+
+OPERATIONS = st.one_of(
+    placed_records(2).map(lambda records: ("append", records)),
+    placed_records(2).map(lambda records: ("append", records)),
+    st.sampled_from([("roll", 0), ("roll", None), ("clean", None), ("time", None)]),
+    st.tuples(st.just("delete"), st.floats(0, 1)),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(OPERATIONS, max_size=14))
+def test_any_history(operations):
+    """Whatever happens to a log, both readers find the same."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        log = create(folder / "log", min_cleanable_dirty_ratio="0", delete_retention_ms="5")
+        for name, argument in operations:
+            perform(log, name, argument)
+        agree(folder / "log", log)
+    finally:
+        shutil.rmtree(folder)
+
+
+def perform(log, name, argument):
+    log.handle.clock.advance(3)
+    match name:
+        case "append":
+            records = [
+                {"key": r.key, "value": r.value, "timestamp": r.timestamp_ms, "headers": r.headers}
+                for _, r in argument
+            ]
+            log.append(records, partition=np.array([p for p, _ in argument]))
+        case "roll":
+            log.roll(argument)
+        case "clean":
+            Cleaner(log, clock=log.handle.clock).run_once(force=True)
+        case "time":
+            kind = log.config["message.timestamp.type"]
+            other = {"CreateTime": "LogAppendTime", "LogAppendTime": "CreateTime"}[kind]
+            log.alter({"message.timestamp.type": other})
+        case "delete":
+            log.delete_records({p: int(end * argument) for p, end in log.end_offsets().items()})
+
+
+@pytest.fixture
+def sound(root):
+    """A small log of all kinds of files but pages, which nobody has damaged yet."""
+    log = create(root, partitions=1)
+    for n in range(5):
+        log.append(rows(*"abc", key=f"{n}-"))
+    agree(root, log)
+    return root
+
+
+def damaged_somewhere(root):
+    """Whether the independent reader refuses the log."""
+    try:
+        ir.records(root, ir.replay(root), 0)
+        ir.records(root, ir.from_snapshot(root), 0)
+    except (ir.DamagedError, KeyError, ValueError, TypeError, pa.ArrowException, OSError):
+        return True
+    return False
+
+
+def test_the_independent_reader_sees_damage(sound):
+    """Its agreement means something: one bit anywhere in a commit or an object, and it refuses."""
+    for path in [sound / "_clog/commits" / f"{3:020d}.json", next((sound / "data").iterdir())]:
+        data = path.read_bytes()
+        for at in range(0, len(data), 37):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+            assert damaged_somewhere(sound), (path, at)
+        path.write_bytes(data)
+    assert not damaged_somewhere(sound)
+
+
+def rewritten(root, version, change):
+    """Changes the body of a commit and makes its envelope agree."""
+    from clog.storage.documents import decode, encode
+
+    path = root / "_clog/commits" / f"{version:020d}.json"
+    body = decode("commit", path.read_bytes(), where="x")
+    change(body)
+    path.write_bytes(encode("commit", body))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: body["head"]["partitions"]["end"].__setitem__(0, 99),
+        lambda body: body["head"].__setitem__("config_epoch", 3),
+        lambda body: body.__setitem__("parent", "f" * 32),
+        lambda body: body.__setitem__("time_ms", START_MS - 1),
+        lambda body: body.__setitem__("version", 5),
+        lambda body: body.__setitem__("earlier", []),
+        lambda body: body["earlier"][1].__setitem__("time_ms", 7),
+        lambda body: body["edit"]["add"]["objects"][0].__setitem__("path", "../out"),
+        lambda body: body["edit"]["add"]["objects"][0]["chunks"]["base"].__setitem__(0, 8),
+        lambda body: body["edit"]["add"]["objects"][0]["chunks"]["bytes"].__setitem__(0, 8),
+        lambda body: body["edit"]["add"]["objects"][0]["chunks"]["max_ms"].__setitem__(0, 8),
+        lambda body: body["edit"]["add"]["objects"][0].__setitem__("rows", 8),
+    ],
+)
+def test_the_independent_reader_sees_what_contradicts_the_format(sound, change):
+    """Documents whose sums agree and whose facts do not."""
+    rewritten(sound, 4, lambda body: None)
+    assert not damaged_somewhere(sound)
+    rewritten(sound, 4, change)
+    assert damaged_somewhere(sound)

@@ -41,7 +41,7 @@ def part_bytes(detail: Mapping[str, Any]) -> tuple[int, int, int, int]:
 
 
 def cells(amounts: Sequence[int], width: int) -> list[int]:
-    """Divides ``width`` cells in proportion; whatever is not 0 gets one, by largest remainder.
+    """Divides ``width`` cells in proportion; whatever is not 0 gets at least one.
 
     >>> cells([1, 1, 1000, 0], 10)
     [1, 1, 8, 0]
@@ -49,13 +49,14 @@ def cells(amounts: Sequence[int], width: int) -> list[int]:
     total = sum(amounts)
     if total == 0:
         return [0] * len(amounts)
-    present = [amount > 0 for amount in amounts]
-    free = max(0, width - sum(present))
-    exact = [amount * free / total for amount in amounts]
-    out = [int(share) + here for share, here in zip(exact, present, strict=True)]
-    by_remainder = sorted(range(len(amounts)), key=lambda i: int(exact[i]) - exact[i])
-    for i in by_remainder[: free - sum(int(share) for share in exact)]:
+    out = [amount * width // total for amount in amounts]
+    by_remainder = sorted(range(len(amounts)), key=lambda i: -(amounts[i] * width % total))
+    for i in by_remainder[: width - sum(out)]:
         out[i] += 1
+    for i, amount in enumerate(amounts):
+        if amount and not out[i]:
+            out[out.index(max(out))] -= 1
+            out[i] = 1
     return out
 
 

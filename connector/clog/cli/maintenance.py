@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
-from clog.cli.output import counted, print_json, print_json_line, size, stderr, stdout
+from clog.cli.output import counted, print_json, print_json_line, say, size, stderr
 
 if TYPE_CHECKING:
     from clog.cleaner import Cleaner, PassResult
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 Urls = Annotated[
-    list[str], typer.Argument(metavar="URL...", help="One log, or several.", show_default=False)
+    list[str], typer.Argument(metavar="URL", help="One log, or several.", show_default=False)
 ]
 Force = Annotated[
     bool,
@@ -70,10 +70,10 @@ def clean(
         print_json({"url": log.url, "passes": [_pass_json(result) for result in results]})
         return
     for result in results:
-        stdout().print(_pass_text(result), soft_wrap=True)
+        say(_pass_text(result))
     if not results:
         hint = "" if force else "; --force cleans whatever can be cleaned"
-        stdout().print(f"no partition of {log.url} is due{hint}", soft_wrap=True)
+        say(f"no partition of {log.url} is due{hint}")
 
 
 def cleaner(
@@ -93,7 +93,7 @@ def cleaner(
 
     \b
     clog cleaner ./orders
-    clog cleaner s3://bucket/orders s3://bucket/customers --threads 4 --io-limit 50
+    clog cleaner s3://bucket/orders s3://bucket/people --threads 4 --io-limit 50
     """
     logs = [open_log(url, options, single_writer=single_writer) for url in urls]
 
@@ -101,7 +101,7 @@ def cleaner(
         if json:
             print_json_line({"url": log.url} | _pass_json(result))
         else:
-            stdout().print(f"{log.url}: {_pass_text(result)}", soft_wrap=True)
+            say(f"{log.url}: {_pass_text(result)}")
 
     daemon = _cleaner(logs, threads, buffer, io_limit, backoff_ms=backoff, on_pass=tell)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -144,9 +144,7 @@ def sweep(
         return
     verb = "would delete" if dry_run else "deleted"
     for name, what in swept.items():
-        stdout().print(
-            f"{verb} {counted(len(what.objects), f'{name} object')}, {size(what.size_bytes)}"
-        )
+        say(f"{verb} {counted(len(what.objects), f'{name} object')}, {size(what.size_bytes)}")
 
 
 def _cleaner(

@@ -15,7 +15,7 @@ from clog.cli.arguments import (
     parse_offsets,
     storage_options,
 )
-from clog.cli.output import count, print_json, stdout
+from clog.cli.output import count, print_json, say
 
 if TYPE_CHECKING:
     from clog.storage.log import Log
@@ -37,7 +37,7 @@ def create(
     \b
     clog create ./orders
     clog create ./events -c cleanup.policy=delete -c retention.ms=86400000
-    clog create s3://bucket/orders --partitions 8 -o endpoint_url=http://localhost:9000
+    clog create s3://bucket/orders --partitions 8 -o anon=false
     """
     from clog.storage.log import Log
 
@@ -51,7 +51,7 @@ def create(
     if json:
         print_json({"url": log.url, "partitions": log.partitions, "config": log.config})
         return
-    stdout().print(f"created {log.url} with {partitions} partitions")
+    say(f"created {log.url} with {partitions} partitions")
 
 
 def alter(
@@ -87,9 +87,9 @@ def alter(
         print_json({"url": log.url, "changed": changed, "config": after})
         return
     for name, (old, new) in changed.items():
-        stdout().print(f"{name}: {old} -> {new}")
+        say(f"{name}: {old} -> {new}")
     if not changed:
-        stdout().print("nothing changed: the configs had these values already")
+        say("nothing changed: the configs had these values already")
 
 
 def delete_records(
@@ -97,7 +97,7 @@ def delete_records(
     before: Annotated[
         list[str],
         typer.Argument(
-            metavar="PARTITION:OFFSET...",
+            metavar="PARTITION:OFFSET",
             help="The first offset to keep of a partition; end (or -1) keeps nothing that is there"
             " now.",
             show_default=False,
@@ -124,4 +124,4 @@ def delete_records(
         print_json({"url": log.url, "partitions": rows})
         return
     for p, start in log_starts.items():
-        stdout().print(f"partition {p} starts at offset {count(start)}")
+        say(f"partition {p} starts at offset {count(start)}")

@@ -34,6 +34,11 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, emoji=False, markup=False)
 
 
+def say(text: str) -> None:
+    """Text for people on standard output, not wrapped: it may be cut from there and pasted."""
+    stdout().print(text, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
-from clog.cli.output import count, counted, print_json, stderr, stdout
+from clog.cli.output import count, counted, print_json, say, stderr
 
 if TYPE_CHECKING:
     from clog.cli.lines import Rows
@@ -152,7 +152,7 @@ def produce(
     if json:
         print_json({"url": log.url} | run.done.as_json())
     elif not quiet:
-        stdout().print(str(run.done), soft_wrap=True)
+        say(str(run.done))
 
 
 def batches(

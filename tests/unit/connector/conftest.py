@@ -1,0 +1,42 @@
+"""A runner of the command line, in this process, on real files."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+
+class Cli:
+    """Runs `clog` and checks its exit code; a bytes or text ``stdin`` is its standard input."""
+
+    def __init__(self):
+        self._runner = CliRunner()
+
+    def __call__(self, *arguments, stdin=b"", code=0):
+        from clog.cli.app import app
+
+        result = self._runner.invoke(app, [str(a) for a in arguments], input=stdin)
+        failure = f"{result.stdout}\n{result.stderr}\n{result.exception!r}"
+        assert result.exit_code == code, failure
+        return result
+
+    def json(self, *arguments, stdin=b"", code=0):
+        """The JSON document that a command prints."""
+        return json.loads(self(*arguments, "--json", stdin=stdin, code=code).stdout)
+
+    def lines(self, *arguments):
+        """What a command prints, line by line, as bytes."""
+        return self(*arguments).stdout_bytes.split(b"\n")[:-1]
+
+
+@pytest.fixture
+def cli(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("CLOG_STORAGE_OPTIONS", raising=False)
+    return Cli()
+
+
+@pytest.fixture
+def url(tmp_path):
+    """Where a log may be made."""
+    return str(tmp_path / "log")

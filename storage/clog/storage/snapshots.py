@@ -216,6 +216,8 @@ def _snapshot_json(manifest: Manifest) -> dict[str, Any]:
 def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
     value = body["manifest"]
     head = head_from_json(body["head"], where=where)
+    if snapshot_path(whole(body["version"])) != where:
+        raise CorruptionError(f"{where} holds version {body['version']}")
     segments = _segments_from_json(value, where)
     partitions = range(head.log.partitions)
     if set(segments) != set(partitions) or len(value["first_dirty"]) != len(partitions):

@@ -32,9 +32,10 @@ from clog.storage.errors import (
     InvalidInputError,
     NotFoundError,
     StoreUnavailableError,
+    UnsupportedFormatError,
 )
 from clog.storage.follower import Follower
-from clog.storage.head import SnapshotRef, advance
+from clog.storage.head import WRITE_FEATURES, Head, SnapshotRef, advance
 from clog.storage.ids import Ids
 from clog.storage.snapshots import read_snapshot, write_snapshot
 from clog.storage.store.base import ObjectExistsError, Store, StoreRefusedError
@@ -116,6 +117,7 @@ class Committer:
     def _prepared(self, prepare: Prepare, operation: str) -> Commit:
         """Steps 2 and 3: the commit as it is to be created."""
         tip = self._follower.tip
+        _check_writable(tip.head, self._store.url)
         version = tip.version + 1
         time_ms = max(self._clock.now_ms(), tip.record.time_ms)
         edit = prepare(tip, time_ms)  # step 2
@@ -161,6 +163,15 @@ class Committer:
             return write_snapshot(self._store, manifest, new_id=self._ids.new_id)
         except (StoreUnavailableError, FileNotFoundError):
             return None
+
+
+def _check_writable(head: Head, url: str) -> None:
+    unknown = set(head.log.write_features) - WRITE_FEATURES
+    if unknown:
+        raise UnsupportedFormatError(
+            f"{url} uses the features {sorted(unknown)}, which this clog may read but not write;"
+            " upgrade clog"
+        )
 
 
 def create_commit(store: Store, commit: Commit, *, clock: Clock, ids: Ids) -> Commit | None:

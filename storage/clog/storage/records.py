@@ -8,7 +8,7 @@ headers a list of (name, value) pairs or of dicts, timestamps epoch ms or dateti
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -19,6 +19,8 @@ from clog.storage.errors import InvalidInputError
 
 COLUMNS = ("key", "value", "headers", "timestamp")
 Appendable: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 _HEADERS = RECORD_SCHEMA.field("headers").type
 
 
@@ -123,8 +125,12 @@ def _micros(timestamp: object, i: int) -> int | None:
         return None
     if isinstance(timestamp, datetime):
         aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
-        return int(aware.timestamp() * 1_000_000)
+        return (aware - _EPOCH) // timedelta(microseconds=1)
     if type(timestamp) is int:
+        if timestamp > _TIMESTAMP_MS_MAX:
+            raise InvalidInputError(
+                f"record {i} has the timestamp {timestamp} ms, beyond {_TIMESTAMP_MS_MAX}"
+            )
         return timestamp * 1000
     raise InvalidInputError(
         f"record {i} has a timestamp of type {type(timestamp).__name__};"
@@ -171,7 +177,12 @@ def _timestamps(table: pa.Table, now_us: int) -> tuple[pa.Array, bool]:
         return pa.repeat(now, len(table)), False
     column = table.column("timestamp")
     if pa.types.is_integer(column.type):
-        column = pc.multiply_checked(column.cast(pa.int64()), 1000)
+        try:
+            column = pc.multiply_checked(column.cast(pa.int64()), 1000)
+        except pa.ArrowInvalid as e:
+            raise InvalidInputError(
+                f"column timestamp has values beyond {_TIMESTAMP_MS_MAX} ms"
+            ) from e
     elif not pa.types.is_timestamp(column.type):
         raise InvalidInputError(
             f"column timestamp has type {column.type}; it must be a timestamp, or epoch ms as"

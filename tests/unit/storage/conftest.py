@@ -1,0 +1,46 @@
+"""What tests of the storage core share: a store in memory, and logs on it that repeat themselves."""
+
+import pytest
+
+from clog.storage import Log, ManualClock
+from clog.storage.ids import SeededIds
+from clog.storage.testing.crash import discard, memory_store
+from clog.storage.testing.model import rows_in
+
+
+@pytest.fixture
+def store():
+    made = memory_store()
+    yield made
+    discard(made)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(now_ms=1_000_000)
+
+
+@pytest.fixture
+def make_log(store, clock):
+    """Creates the log of the test's store."""
+
+    seeds = iter(range(1000, 2000))
+
+    def make(partitions=1, config=None, *, on=None):
+        ids = SeededIds(next(seeds))
+        return Log.create(on or store, partitions=partitions, config=config, clock=clock, ids=ids)
+
+    return make
+
+
+@pytest.fixture
+def open_log(store, clock):
+    """Opens it again, as another process would."""
+    seeds = iter(range(2, 1000))
+    return lambda on=None: Log.open(on or store, clock=clock, ids=SeededIds(next(seeds)))
+
+
+@pytest.fixture
+def values_of():
+    """The values that a log holds, in offset order."""
+    return lambda log, **where: [row[2].value for row in rows_in(log.read(**where))]

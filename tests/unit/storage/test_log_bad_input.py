@@ -1,0 +1,211 @@
+"""What is wrong is said: each kind of bad log, path or record has its own error, nothing half done."""
+
+import json
+import tempfile
+
+import pytest
+import xxhash
+
+from clog.storage import (
+    AlreadyExistsError,
+    CorruptionError,
+    InvalidInputError,
+    Log,
+    NotFoundError,
+    UnsupportedFormatError,
+)
+from clog.storage.commits import encode_commit, read_commit
+from clog.storage.errors import CommitStateUnknownError
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+
+FIRST = "_clog/commits/00000000000000000000.json"
+SECOND = "_clog/commits/00000000000000000001.json"
+ONE = [{"key": "a", "value": "1"}]
+
+
+def rewrite(store, path, change):
+    """Changes the body of a document and makes its header right again."""
+    header, _, body = store.get(path).partition(b"\n")
+    assert json.loads(header)["encoding"] == "json"
+    value = json.loads(body)
+    change(value)
+    body = json.dumps(value).encode()
+    head = {**json.loads(header), "bytes": len(body), "xxh3_128": xxhash.xxh3_128_hexdigest(body)}
+    store.put(path, json.dumps(head).encode() + b"\n" + body)
+
+
+def test_no_log(store):
+    """A path without a log: the error says how to make one; opening leaves nothing."""
+    with pytest.raises(NotFoundError, match=r"no log at memory://.*; create one with Log\.create"):
+        Log.open(store)
+    assert list(store.list("")) == []
+    with tempfile.TemporaryDirectory() as folder, pytest.raises(NotFoundError, match=folder):
+        Log.open(f"{folder}/none")
+
+
+def test_a_log_is_there(make_log, open_log, store):
+    log = make_log()
+    log.append(ONE)
+    with pytest.raises(AlreadyExistsError, match="there is a log at"):
+        make_log(partitions=7)
+    assert open_log().partitions == 1
+
+
+def test_two_creators_race(make_log, open_log, store):
+    """One makes the log; the other is told that it exists."""
+    late = FaultyStore(
+        store, Faults(Fault(FaultKind.MEANWHILE, "create", run=lambda: make_log(partitions=2)))
+    )
+    with pytest.raises(AlreadyExistsError):
+        make_log(partitions=3, on=late)
+    assert open_log().partitions == 2
+
+
+@pytest.mark.parametrize("kind", [FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER, FaultKind.REPEAT])
+def test_creating_survives_lost_replies(make_log, open_log, store, kind):
+    make_log(on=FaultyStore(store, Faults(Fault(kind, "create"))))
+    assert open_log().version == 0
+
+
+def test_creating_on_a_dead_store(make_log, store):
+    """Nothing can be read back: the state is unknown."""
+    dead = Faults(
+        Fault(FaultKind.FAIL_AFTER, "create", times=99),
+        Fault(FaultKind.FAIL_BEFORE, "get", FIRST, nth=2, times=99),
+    )
+    with pytest.raises(CommitStateUnknownError, match="commit 0 of"):
+        make_log(on=FaultyStore(store, dead))
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 4097, "4", 1.0, True, None])
+def test_numbers_of_partitions(make_log, partitions):
+    with pytest.raises(InvalidInputError, match=r"partitions=.* allowed: 1 to 4096"):
+        make_log(partitions=partitions)
+
+
+@pytest.mark.parametrize("cut", [0, 10, 200, -1])
+def test_a_truncated_commit(make_log, open_log, store, cut):
+    """Length and hash tell; the error names the file."""
+    make_log().append(ONE)
+    store.put(SECOND, store.get(SECOND)[:cut])
+    with pytest.raises(CorruptionError, match=SECOND):
+        open_log()
+
+
+def test_a_corrupt_commit(make_log, open_log, store):
+    make_log().append(ONE)
+    store.put(SECOND, store.get(SECOND).replace(b'"append"', b'"appenD"'))
+    with pytest.raises(CorruptionError, match=f"checksum mismatch in {SECOND}"):
+        open_log()
+
+
+def test_a_commit_under_another_name(make_log, open_log, store):
+    """A copy of a version is not the next one."""
+    make_log().append(ONE)
+    store.put("_clog/commits/00000000000000000002.json", store.get(SECOND))
+    with pytest.raises(CorruptionError, match="holds versions"):
+        open_log()
+
+
+def test_a_head_that_does_not_follow(make_log, open_log, store):
+    """What the edits make and what the head says must be the same."""
+    make_log().append(ONE)
+    rewrite(store, SECOND, lambda body: body["head"]["partitions"].update(end=[2]))
+    with pytest.raises(CorruptionError, match="is not what its edits make"):
+        open_log().segments(0)
+
+
+def test_a_newer_format(make_log, open_log, store):
+    """Refused before the body is parsed."""
+    make_log()
+    store.put(FIRST, store.get(FIRST).replace(b'"format":1', b'"format":2'))
+    with pytest.raises(UnsupportedFormatError, match=r"format 2, this clog reads up to 1; upgrade"):
+        open_log()
+
+
+def test_a_newer_format_of_the_next_commit(make_log, open_log, store):
+    """Another process was upgraded: ours appends no more, and says why."""
+    log = make_log()
+    open_log().append(ONE)
+    store.put(SECOND, store.get(SECOND).replace(b'"format":1', b'"format":2'))
+    for call in (lambda: log.append(ONE), log.end_offsets):
+        with pytest.raises(UnsupportedFormatError, match="upgrade clog"):
+            call()
+
+
+def test_an_unknown_feature_of_readers(make_log, open_log, store):
+    make_log()
+    rewrite(store, FIRST, lambda b: b["head"]["log"]["features"]["read"].append("dead-rows"))
+    with pytest.raises(UnsupportedFormatError, match=r"\['dead-rows'\]"):
+        open_log()
+
+
+def test_an_unknown_feature_of_writers(make_log, open_log, store):
+    """Who does not know it may read, and must not write."""
+    make_log().append(ONE)
+    rewrite(store, SECOND, lambda b: b["head"]["log"]["features"]["write"].append("sums"))
+    log = open_log()
+    assert log.end_offsets() == {0: 1}
+    for call in (lambda: log.append(ONE), log.roll, lambda: log.alter({"segment.bytes": 99})):
+        with pytest.raises(UnsupportedFormatError, match=r"\['sums'\]"):
+            call()
+    assert log.version == 1
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "data/../../x", "data//x", ""])
+def test_paths_that_lead_out(make_log, open_log, store, path):
+    """A document that names a path outside of the root is refused, not followed."""
+    make_log().append(ONE)
+
+    def escape(body):
+        body["edit"]["add"]["objects"][0]["path"] = path
+
+    rewrite(store, SECOND, escape)
+    with pytest.raises(CorruptionError, match="not a path under the log's root"):
+        open_log().segments(0)
+
+
+def test_unknown_fields_stay(make_log, open_log, store):
+    """A newer writer of the same format may add fields: readers ignore, writers keep those of the head."""
+    make_log().append(ONE)
+    rewrite(store, SECOND, lambda body: body["head"].update(colour="green"))
+    rewrite(store, SECOND, lambda body: body.update(more=1))
+    log = open_log()
+    log.append(ONE)
+    assert read_commit(store, 2).head.extra == {"colour": "green"}
+    assert b'"colour":"green"' in encode_commit(read_commit(store, 2))
+
+
+def test_a_damaged_object(make_log, open_log, store):
+    """Objects are checked when they are read: what is wrong names the object."""
+    log = make_log()
+    log.append(ONE)
+    (found,) = store.list("data/")
+    data = bytearray(store.get(found.path))
+    data[8] ^= 1
+    store.put(found.path, bytes(data))
+    with pytest.raises(CorruptionError, match=found.path):
+        list(log.read())
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("text", "cannot append a str"),
+        ([1], "record 0 is a int"),
+        ([{"key": "a"}], "record 0 has the fields"),
+        ([{"key": "a", "value": "b", "colour": 1}], "record 0 has the fields"),
+        ([{"key": 1, "value": "b"}], "record 0 has a key of type int"),
+        ([*ONE, {"key": "a", "value": 1.5}], "record 1 has a value of type float"),
+        ([{"key": "a", "value": "b", "timestamp": "now"}], "record 0 has a timestamp of type str"),
+        ([{"key": "a", "value": "b", "timestamp": -1}], "before 1970"),
+        ([{"key": "a", "value": "b", "headers": [1]}], "record 0 has headers"),
+        ([{"key": "a", "value": "b", "timestamp": 1 << 62}], "timestamp"),
+    ],
+)
+def test_records_that_are_none(make_log, data, words):
+    """The error says which record, and what is allowed; nothing is appended."""
+    log = make_log()
+    with pytest.raises(InvalidInputError, match=words):
+        log.append(data)
+    assert log.version == 0

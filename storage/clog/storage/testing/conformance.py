@@ -262,10 +262,7 @@ class StoreConformance:
         """16 threads, round by round: one wins, and its bytes are there (A1, A2, A3)."""
         barrier = threading.Barrier(THREADS)
         won = _together(
-            [
-                partial(_race, store, racer, self.thread_rounds, barrier.wait)
-                for racer in range(THREADS)
-            ]
+            [partial(_race, store, racer, self.thread_rounds, barrier) for racer in range(THREADS)]
         )
         _check_winners(store, dict(enumerate(won)), self.thread_rounds)
 
@@ -315,27 +312,30 @@ class StoreConformance:
         assert min(_together([write, read, read])[1:]) > 0
 
 
-def _race(store: Store, racer: int, rounds: int, wait: Callable[[float], object]) -> set[int]:
+def _race(store: Store, racer: int, rounds: int, barrier: Any) -> set[int]:
     """The rounds in which this racer won."""
     won = set()
-    for i in range(rounds):
-        path = f"race/{i}"
-        wait(RACE_TIMEOUT_S)
-        try:
-            store.create(path, _payload(racer, RACE_BYTES))
-            won.add(i)
-        except ObjectExistsError:
-            pass
-        data = store.get(path)
-        assert data == _payload(data[0], RACE_BYTES), f"{path} was seen with {len(data)} bytes"
+    try:
+        for i in range(rounds):
+            path = f"race/{i}"
+            barrier.wait(RACE_TIMEOUT_S)
+            try:
+                store.create(path, _payload(racer, RACE_BYTES))
+                won.add(i)
+            except ObjectExistsError:
+                pass
+            data = store.get(path)
+            assert data == _payload(data[0], RACE_BYTES), f"{path} was seen with {len(data)} bytes"
+    except BaseException:
+        barrier.abort()  # nobody waits for who has failed
+        raise
     return won
 
 
 def _race_in_process(store: Store, racer: int, rounds: int, barrier: Any, results: Any) -> None:
     try:
-        results.put((racer, _race(store, racer, rounds, barrier.wait)))
+        results.put((racer, _race(store, racer, rounds, barrier)))
     except Exception as e:
-        barrier.abort()
         results.put((racer, f"{type(e).__name__}: {e}"))
         raise
 
@@ -364,7 +364,10 @@ def _payload(number: int, size_bytes: int) -> bytes:
 
 
 def _together(functions: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Runs each in a thread of its own; raises what any of them raised."""
+    """Runs each in a thread of its own; raises a cause rather than its consequences."""
     with ThreadPoolExecutor(len(functions)) as pool:
         futures = [pool.submit(function) for function in functions]
-        return [future.result() for future in futures]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in sorted(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
+        raise error
+    return [future.result() for future in futures]

@@ -325,7 +325,8 @@ def _race(store: Store, racer: int, rounds: int, barrier: Any) -> set[int]:
             except ObjectExistsError:
                 pass
             data = store.get(path)
-            assert data == _payload(data[0], RACE_BYTES), f"{path} was seen with {len(data)} bytes"
+            assert len(data) == RACE_BYTES, f"{path} was seen with {len(data)} bytes"
+            assert data == _payload(data[0], RACE_BYTES), f"{path} has bytes of two writers"
     except BaseException:
         barrier.abort()  # nobody waits for who has failed
         raise

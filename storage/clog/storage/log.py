@@ -32,6 +32,7 @@ from clog.storage.describe import SegmentInfo, describe, segment_infos
 from clog.storage.edits import Edit, WriterEntry
 from clog.storage.errors import InvalidInputError, VersionExpiredError
 from clog.storage.handle import Handle
+from clog.storage.history import CommitInfo, history
 from clog.storage.ids import Ids, SystemIds
 from clog.storage.manifest import Manifest
 from clog.storage.object_writer import ObjectWriter
@@ -308,6 +309,10 @@ class Log:
         tip = self._handle.refresh()
         (p,) = offsets.partitions_named(tip.head, partition, url=self.url)
         return segment_infos(self._handle.manifest(), p)
+
+    def history(self, start: int = 0) -> Iterator[CommitInfo]:
+        """What each commit from version ``start`` on did, oldest first, as far as they are kept."""
+        return history(self._handle.store, self._handle.refresh(), start=start)
 
     def describe(self) -> dict[str, Any]:
         """All there is to say about the log, fit for JSON."""

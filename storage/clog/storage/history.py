@@ -1,0 +1,46 @@
+"""The history of a log: what each commit that is still there did, for people and reports."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clog.storage.commits import Commit, edit_of, read_commit
+from clog.storage.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """One commit. Records, tombstones and sizes are those it appended; a pass of the cleaner ends with the commit that moves
+    ``first_dirty`` offsets.
+    """
+
+    version: int
+    time_ms: int
+    operation: str
+    records: int
+    tombstones: int
+    size_bytes: int
+    object_bytes: int
+    writer: str | None
+    first_dirty: dict[int, int]
+
+
+def history(store: Store, tip: Commit, *, start: int = 0) -> Iterator[CommitInfo]:
+    """Commits from ``start`` (or the oldest that is still there) to the tip, oldest first; one GET each."""
+    for version in range(max(start, 0), tip.version + 1):
+        try:
+            record = read_commit(store, version).record
+        except FileNotFoundError:
+            continue  # Deleted with its block.
+        edit = edit_of(store, record)
+        chunks = [c for _, c in edit.add.chunks] if edit.add else []
+        yield CommitInfo(
+            version=version,
+            time_ms=record.time_ms,
+            operation=record.operation,
+            records=sum(c.rows for c in chunks),
+            tombstones=sum(c.tombstones for c in chunks),
+            size_bytes=sum(c.size_bytes for c in chunks),
+            object_bytes=sum({c.object.path: c.object.size_bytes for c in chunks}.values()),
+            writer=edit.writer.writer_id if edit.writer else None,
+            first_dirty=dict(edit.first_dirty),
+        )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from clog.storage.log import Log
+    from clog.storage import Log
 
 ENVIRONMENT = "CLOG_STORAGE_OPTIONS"
 
@@ -64,7 +64,7 @@ Configs = Annotated[
 
 def open_log(url: str, options: list[str] | None, *, single_writer: bool = False) -> "Log":
     """Opens the log of a command."""
-    from clog.storage.log import Log
+    from clog.storage import Log
 
     return Log.open(url, storage_options(options), single_writer=single_writer)
 

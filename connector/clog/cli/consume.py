@@ -12,7 +12,7 @@ from clog.cli.arguments import Json, Options, Partition, Url, open_log, parse_ti
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from clog.storage.log import Log
+    from clog.storage import Log
 
 LineFormat = Literal["text", "jsonl"]
 

@@ -44,7 +44,7 @@ def dump(
     log's key filters is left out. Lists are JSON lines with --json.
 
     \b
-    clog dump ./orders                     # the newest commit: its edit and its head
+    clog dump ./orders                     # the newest commit: edit and head
     clog dump ./orders --version 3 --json
     clog dump ./orders --commits
     clog dump ./orders --objects --json

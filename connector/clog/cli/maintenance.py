@@ -11,7 +11,7 @@ from clog.cli.output import counted, print_json, print_json_line, say, size, std
 
 if TYPE_CHECKING:
     from clog.cleaner import Cleaner, PassResult
-    from clog.storage.log import Log
+    from clog.storage import Log
 
 MIB = 1 << 20
 

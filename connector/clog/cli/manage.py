@@ -18,7 +18,7 @@ from clog.cli.arguments import (
 from clog.cli.output import count, print_json, say
 
 if TYPE_CHECKING:
-    from clog.storage.log import Log
+    from clog.storage import Log
 
 
 def create(
@@ -39,7 +39,7 @@ def create(
     clog create ./events -c cleanup.policy=delete -c retention.ms=86400000
     clog create s3://bucket/orders --partitions 8 -o anon=false
     """
-    from clog.storage.log import Log
+    from clog.storage import Log
 
     log = Log.create(
         url,

@@ -12,9 +12,9 @@ from clog.cli.output import count, counted, print_json, say, stderr
 
 if TYPE_CHECKING:
     from clog.cli.lines import Rows
+    from clog.storage import Log
     from clog.storage.append import AppendResult
     from clog.storage.clock import Clock
-    from clog.storage.log import Log
 
 LineFormat = Literal["text", "jsonl"]
 BATCH_BYTES_MAX = 64 << 20

@@ -9,13 +9,13 @@ from clog.cli.arguments import Json, Options, Partition, Url, open_log, parse_ti
 from clog.cli.output import count, moment, print_json, size, stdout
 
 if TYPE_CHECKING:
-    from clog.storage.log import Log
+    from clog.storage import Log
 
 
 def describe(
     url: Url, *, partition: Partition = None, options: Options = None, json: Json = False
 ) -> None:
-    r"""Show what of a log is clean, dirty, active, and what is next.
+    r"""Show what is clean, dirty, active, next.
 
     The bars are proportional in record bytes. The mark in a bar is the delete retention point:
     below it no tombstone is left that waits for its delete horizon.

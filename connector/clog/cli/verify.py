@@ -70,8 +70,7 @@ def _print(report: "VerifyReport") -> None:
         f" {counted(report.records, 'record')}"
     )
     if report.findings:
-        console.print(
-            f"{counted(len(report.findings), 'finding')} in {report.url}: {looked}", style="red"
-        )
+        found = f"{counted(len(report.findings), 'finding')} in {report.url}: {looked}"
+        console.print(found, style="red", soft_wrap=True)
     else:
         console.print(f"{report.url} is sound: {looked}", style="green", soft_wrap=True)

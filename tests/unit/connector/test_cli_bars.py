@@ -198,5 +198,5 @@ def test_the_page_has_totals():
     ],
 )
 def test_the_next_action_has_its_reason(reason, changes, config, expected):
-    """What maintenance will do follows from S11, S14, S16, S28 and S31, and is said with its numbers."""
+    """What maintenance will do follows from S11, S14, S16, S28, S31, and is said with numbers."""
     assert next_action(detail(**changes), CONFIG | config, reason) == expected

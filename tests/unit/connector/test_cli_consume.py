@@ -5,8 +5,7 @@ import json
 import pytest
 
 from clog.cli import consume
-from clog.storage import ManualClock
-from clog.storage.log import Log
+from clog.storage import Log, ManualClock
 
 T0 = 1_769_860_800_000  # 2026-01-31T12:00:00Z
 
@@ -126,7 +125,7 @@ class AppendingClock(ManualClock):
     ],
 )
 def test_it_follows_the_log(cli, url, log, monkeypatch, arguments, expected):
-    """At the end it looks again every --poll ms; a table is followed by what came after its version."""
+    """At the end it looks again every --poll ms; a table goes on with what came after it."""
     clock = AppendingClock(log, ["x", "y"])
     follower = Log.open(url, clock=clock)
     monkeypatch.setattr(consume, "open_log", lambda *_: follower)

@@ -42,7 +42,7 @@ def row(**changes):
 
 @given(records)
 def test_json_lines_lose_nothing(rows):
-    """Any record comes back as it was: null and empty (S4), bytes that are no text, headers, microseconds."""
+    """Any record comes back: null and empty (S4), bytes that are no text, headers, microseconds."""
     lines = [line.rstrip(b"\n") for line in format_jsonl(batch(rows))]
     assert all(b"\n" not in line for line in lines)
     parsed = parse_jsonl(lines, first=1)
@@ -87,7 +87,7 @@ def test_text_lines_come_back_where_text_can_say_it(pairs):
 
 
 def test_an_empty_value_is_no_tombstone():
-    """A key and a TAB is an empty value, a key alone a tombstone (S4); further TABs belong to the value."""
+    """A key and a TAB is an empty value, a key alone a tombstone (S4); more TABs are value."""
     parsed = parse_text([b"a\t", b"a", b"a\tb\tc", b"\tv"])
     assert parsed.values == [b"", None, b"b\tc", b"v"]
     assert parsed.keys == [b"a", b"a", b"a", b""]

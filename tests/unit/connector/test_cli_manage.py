@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from clog.cli import arguments, show
-from clog.storage import ManualClock
-from clog.storage.log import Log
+from clog.storage import Log, ManualClock
 
 T0 = 1_769_860_800_000
 
@@ -50,7 +49,7 @@ def test_create_says_what_it_made(cli, url):
     ],
 )
 def test_create_refuses_what_is_wrong_and_makes_nothing(cli, url, tmp_path, given, code, said):
-    """Configs are named with the nearest name or the range (S43); a wrong command line is code 2."""
+    """Configs come with the nearest name or the range (S43); a wrong command line is code 2."""
     result = cli("create", url, *given, code=code)
     assert said in result.stderr
     assert result.stdout == ""

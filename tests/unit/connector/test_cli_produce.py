@@ -6,8 +6,7 @@ import pytest
 
 from clog.cli.line_reader import LineReader
 from clog.cli.produce import BATCH_BYTES_MAX, batches
-from clog.storage import ManualClock
-from clog.storage.log import Log
+from clog.storage import Log, ManualClock
 
 
 @pytest.fixture
@@ -95,9 +94,9 @@ def test_large_lines_end_a_batch():
 
 
 def test_lines_come_from_a_pipe_as_they_are_written():
-    """A line is there when its line feed is; a wait is bounded; the last line needs no line feed."""
+    """A line is there when its line feed is; a wait is bounded; the last one needs none."""
     read_end, write_end = os.pipe()
-    with open(read_end, "rb") as stream:
+    with os.fdopen(read_end, "rb") as stream:
         reader = LineReader(stream)
         assert reader.read(0) == []
         os.write(write_end, b"a\nb")

@@ -157,7 +157,7 @@ def _read_hint(store: Store) -> int:
         version = value["version"]
     except FileNotFoundError:
         return 0
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return 0  # Only a hint: a damaged one costs requests, nothing else.
     return version if type(version) is int and 0 <= version < 10**18 else 0
 

@@ -15,7 +15,7 @@ from clog.cli.arguments import (
     parse_offsets,
     storage_options,
 )
-from clog.cli.output import count, print_json, say
+from clog.cli.output import count, counted, print_json, say
 
 if TYPE_CHECKING:
     from clog.storage import Log
@@ -51,7 +51,7 @@ def create(
     if json:
         print_json({"url": log.url, "partitions": log.partitions, "config": log.config})
         return
-    say(f"created {log.url} with {partitions} partitions")
+    say(f"created {log.url} with {counted(partitions, 'partition')}")
 
 
 def alter(

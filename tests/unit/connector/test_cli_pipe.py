@@ -1,0 +1,75 @@
+"""The installed command in a real shell: pipes, signals, exit codes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clog.storage import Log
+
+COMMAND = Path(sys.executable).parent / "clog"
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Runs a script in bash, with `clog` on its path."""
+    if not COMMAND.exists() or shutil.which("bash") is None:
+        pytest.skip("needs bash, and clog installed beside the interpreter")
+    environment = os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
+
+    def run(script):
+        return subprocess.run(
+            ["bash", "-o", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def test_a_log_goes_through_a_pipe_without_loss(shell, tmp_path):
+    """consume | produce: JSON lines of one log make another whose JSON lines are the same."""
+    log = Log.create(str(tmp_path / "a"), partitions=2)
+    log.append(
+        [
+            {
+                "key": f"k{i}".encode() + b"\xff" * (i % 2),
+                "value": None if i % 7 == 0 else b"\0" * i,
+            }
+            for i in range(500)
+        ]
+    )
+    done = shell(
+        "clog create b --partitions 2 > /dev/null"
+        " && clog consume a --json | tee one | clog produce b --format jsonl --batch-size 100"
+        " && clog consume b --json > two && cmp one two && wc -l < two"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "appended 500 records in 5 commits" in done.stdout
+    assert done.stdout.split()[-1] == "500"
+    assert done.stderr == ""
+
+
+def test_a_reader_that_leaves_is_no_error(shell, tmp_path):
+    """`clog consume | head` ends without a traceback."""
+    log = Log.create(str(tmp_path / "a"), partitions=1)
+    log.append([{"key": f"k{i}", "value": "v" * 200} for i in range(5000)])
+    done = shell("set +o pipefail; clog consume a | head -n 2")
+    assert done.stdout.splitlines() == [f"k{i}\t{'v' * 200}" for i in range(2)]
+    assert done.stderr == ""
+
+
+def test_exit_codes_are_those_of_the_document(shell):
+    """0, 1 for what clog refuses, 2 for a wrong command line."""
+    done = shell(
+        "clog --version; echo $?; clog describe none; echo $?; clog describe --nonsense; echo $?"
+    )
+    assert done.stdout.splitlines()[1:] == ["0", "1", "2"]
+    assert "Traceback" not in done.stderr

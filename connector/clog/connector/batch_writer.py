@@ -58,7 +58,6 @@ class ClogWriter(DataSourceArrowWriter):
         if not objects:
             return
         log = of_id(self._plan.location, self._plan.log_id)
-        log.handle.refresh()
         result = log.append_objects(objects, self._writer(content))
         if result.duplicate:
             LOGGER.warning(

@@ -59,7 +59,7 @@ class ClogDataSource(DataSource):
         return ClogStreamReader(read_options(self.options), schema)
 
     @shallow
-    def writer(self, schema: StructType, overwrite: bool) -> "ClogWriter":  # noqa: FBT001 - Spark's
+    def writer(self, schema: StructType, overwrite: bool) -> "ClogWriter":
         """A batch write."""
         from clog.connector.batch_writer import ClogWriter
         from clog.connector.options import write_options
@@ -67,7 +67,7 @@ class ClogDataSource(DataSource):
         return ClogWriter(write_options(self.options), schema, overwrite=overwrite)
 
     @shallow
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "ClogStreamWriter":  # noqa: FBT001 - Spark's
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "ClogStreamWriter":
         """A streaming write."""
         from clog.connector.options import write_options
         from clog.connector.stream_writer import ClogStreamWriter

@@ -65,7 +65,6 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
         if not objects:
             return  # An empty batch leaves no trace: run again, it is as harmless.
         log = of_id(self._plan.location, answers[0].log_id)
-        log.handle.refresh()
         writer = self._writer(answers, content, batchId)
         result = log.append_objects(objects, writer)
         if result.duplicate:

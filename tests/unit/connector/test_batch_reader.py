@@ -76,7 +76,8 @@ def test_every_batch_has_exactly_sparks_schema(log):
     [
         ({}, ALL),
         ({"startingOffsets": "earliest", "endingOffsets": "latest"}, ALL),
-        ({"startingOffsets": '{"0": 1, "1": -2}', "endingOffsets": '{"0": 3, "1": -1}'}, ALL[1:3] + ALL[4:]),
+        ({"startingOffsets": '{"0": 1, "1": -2}'}, ALL[1:]),
+        ({"startingOffsets": '{"0": 1, "1": 1}', "endingOffsets": '{"0": 3, "1": -1}'}, ALL[1:3]),
         ({"startingOffsets": '{"0": 4, "1": 0}'}, ALL[4:]),
         ({"endingOffsets": '{"0": 0, "1": 0}'}, []),
         ({"partitions": "1"}, ALL[4:]),

@@ -101,8 +101,8 @@ def test_arrow_types_are_what_spark_compares_with():
     [
         "key string, value string",
         "value binary, key binary",
-        "value binary, partition int, timestamp timestamp, topic string,headers headers, key binary",
-        "key string, value string, note double",
+        "value binary, partition int, timestamp timestamp, headers headers, key string",
+        "key string, value string, topic string, note double",
     ],
 )
 def test_a_write_takes_what_the_kafka_sink_takes(text):

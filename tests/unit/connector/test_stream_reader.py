@@ -30,7 +30,7 @@ ALL = ReadAllAvailable()
 
 
 class Source:
-    """A query's side of a source: offsets go through JSON, readers and partitions through pickle."""
+    """A query's side of a source: offsets go through JSON, the rest through pickle."""
 
     def __init__(self, url, clock=None, **options):
         settings = read_options({"path": str(url), **options})
@@ -231,7 +231,7 @@ def test_records_deleted_before_they_were_read_stop_the_query(log):
 
 
 def test_records_deleted_before_they_were_read_can_be_passed_over(log, caplog):
-    """With failOnDataLoss=false the stream goes on from the log start, and a warning counts (S38)."""
+    """With failOnDataLoss=false the stream goes on from the log start; a warning counts (S38)."""
     append(log, *"abcd")
     source = Source(log.url, startingOffsets="earliest", maxOffsetsPerTrigger="1")
     source.batch()

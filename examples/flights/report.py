@@ -1,4 +1,7 @@
-"""What the run left behind, in words and pictures. All of it is read from the log, so a second run prints the same."""
+"""What the run left behind, in words and pictures.
+
+All of it is read from the log, so a second run prints the same.
+"""
 
 import json
 from collections.abc import Sequence
@@ -54,7 +57,8 @@ def layout(log: Log) -> list[dict[str, Any]]:
 
 
 def remember(log: Log, path: Path, *, anew: bool) -> list[dict[str, Any]]:
-    """The layout as the stream left it, before the last clean; kept in a file for runs that append nothing."""
+    """The layout as the stream left it, before the last clean; kept in a file for runs that append
+    nothing."""
     if anew or not path.exists():
         path.write_text(json.dumps(layout(log)))
     return json.loads(path.read_text())
@@ -141,7 +145,8 @@ def _sizes(t: dict[str, Any]) -> Table:
 
 
 def picture(path: Path, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
-    """A PNG: each segment along its partition's offsets, coloured by the part of the log it is in, before and after the last clean."""
+    """A PNG: each segment along its partition's offsets, coloured by the part of the log it is in,
+    before and after the last clean."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,8 +1,10 @@
-"""The main job: a year of real flights through Spark into a log, the cleaner beside it, a stream and a table out of it.
+"""The main job: a year of real flights through Spark into a log, the cleaner beside it, a stream and a
+table out of it.
 
-    ./demo                  runs it, or goes on where it was stopped
-    ./demo --fresh          starts over
-    ./demo --url s3://…     the same with the log elsewhere
+./demo                  runs it, or goes on where it was stopped ./demo --fresh          starts over
+./demo --url
+s3://…
+the same with the log elsewhere
 
 See README.md in this folder.
 """
@@ -129,7 +131,8 @@ def _spark(work: Path) -> SparkSession:
 
 @contextmanager
 def _cleaner(url: str, work: Path) -> Iterator[None]:
-    """`clog cleaner` in a process of its own, one JSON line a pass; stopped as an operator would."""
+    """`clog cleaner` in a process of its own, one JSON line a pass; stopped as an operator
+    would."""
     command = [
         str(Path(sys.executable).with_name("clog")),
         "cleaner",
@@ -167,7 +170,7 @@ def _stream(
             for name in ("flights into the log", "log into the live count")
         ]
         cleaning = progress.add_task("cleaner", total=None, note="")
-        while writer.isActive or _seen(spark, follower) < sum(log.end_offsets().values()):
+        while writer.isActive or _seen(follower) < sum(log.end_offsets().values()):
             end = sum(log.end_offsets().values())
             progress.update(rows[0], completed=min(end, counts.legs), note=f"{end:,} offsets")
             live = _live(spark)
@@ -191,8 +194,9 @@ def _live(spark: SparkSession) -> dict[str, int]:
     return {row["kind"]: row["count"] for row in spark.table("live").collect()}
 
 
-def _seen(spark: SparkSession, follower: StreamingQuery) -> int:
-    """The sum of the offsets up to which the follower has read; less than that many records, once the cleaner was there first."""
+def _seen(follower: StreamingQuery) -> int:
+    """The sum of the offsets up to which the follower has read; less than that many records, once
+    the cleaner was there first."""
     last = follower.lastProgress
     if not last or not last["sources"][0]["endOffset"]:
         return -1
@@ -214,7 +218,8 @@ def _raise_if_failed(*queries: StreamingQuery) -> None:
 
 
 def _finish(log: Log, console: Console) -> None:
-    """What an operator does who wants it clean now: seal, clean; and again when the last tombstones may go (S23)."""
+    """What an operator does who wants it clean now: seal, clean; and again when the last tombstones
+    may go (S23)."""
     cleaner = Cleaner(log)
     log.roll()
     cleaner.run_once(force=True)

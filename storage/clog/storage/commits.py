@@ -116,9 +116,10 @@ def edit_of(store: Store, record: EditRecord) -> Edit:
     """
     if record.made is not None:
         return record.made
-    value = record.stored.get("edit")
-    if value is None:
-        at = record.stored["edit_at"]
+    at = record.stored.get("edit_at")
+    if at is None:
+        value = record.stored["edit"]
+    else:
         data = store.get(at["path"], 0, at["bytes"] + 1)
         value = documents.decode("edit", data, where=f"{at['path']} of {store.url}")
     return edit_from_json(value, version=record.version)

@@ -25,7 +25,9 @@ def test_any_range_can_be_read(make_log, each, start):
     log = make_log(config={"segment.bytes": 60})
     fill(log, 10, each=each)
     for end in range(start, 12):
-        assert offsets_of(log, partition=0, start=start, end=end) == list(range(start, min(end, 10)))
+        assert offsets_of(log, partition=0, start=start, end=end) == list(
+            range(start, min(end, 10))
+        )
 
 
 def test_the_end_is_there_without_records(make_log, open_log):
@@ -91,9 +93,7 @@ def test_delete_records_resolves_the_end_once(make_log, open_log, store):
     """S36: -1 is the end when the call starts; what is appended meanwhile stays."""
     log = make_log()
     fill(log, 3)
-    late = Fault(
-        FaultKind.MEANWHILE, "create", "_clog/commits/*", run=lambda: fill(log, 2)
-    )
+    late = Fault(FaultKind.MEANWHILE, "create", "_clog/commits/*", run=lambda: fill(log, 2))
     other = open_log(FaultyStore(store, Faults(late)))
     assert other.delete_records({0: -1}) == {0: 3}
     assert offsets_of(log) == [3, 4]

@@ -214,7 +214,9 @@ def test_large_edits_are_documents_of_their_own(make_log, open_log, store):
     assert edit.size_bytes < 1 << 20  # compressed
     put(log, 2)
     cold = open_log()
-    assert cold.append([{"key": "a", "value": "1"}], producer=(long_name, 0)).offsets == first.offsets
+    assert (
+        cold.append([{"key": "a", "value": "1"}], producer=(long_name, 0)).offsets == first.offsets
+    )
     assert rows_in(cold.read()) == rows_in(log.read())
     check_log(store)
 

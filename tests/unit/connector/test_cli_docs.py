@@ -19,7 +19,7 @@ def examples():
 
 
 def run(cli, command):
-    """What a pipeline of printf and `clog` prints; earlier failures are read over, as in a shell."""
+    """What a pipeline of printf and `clog` prints; an earlier failure is read over."""
     data, errors = b"", ""
     for part in command.split(" | "):
         words = shlex.split(part)

@@ -1,160 +1,184 @@
 """Step 4 of a pass: one group becomes one segment (S25, S26).
 
-Chunks in which nothing died stay as they are and are referred to again, if they are large and alone in their object; runs of the others are written
-anew: survivors only, with their offsets, timestamps and headers, in order, and the horizons of their tombstones in a column.
+Chunks in which nothing died stay as they are and are referred to again, if they are large and
+alone in their object; runs of the others are written anew: survivors only, with their offsets,
+timestamps and headers, in order, and the horizons of their tombstones in a column.
+
+*Conservation.* Each run is counted three times: what the manifest says is there, what was judged
+to go, what was written. Where the sums differ nothing is committed (`CorruptionError`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from clog.cleaner.grouping import Group, needs_own_horizon
-from clog.cleaner.judging import Judge, Judged, JudgedChunk
+from clog.cleaner.layout import is_loose, is_shared
+from clog.cleaner.judging import JudgedChunk
 from clog.cleaner.stats import PassStats
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.config import LogConfig
-from clog.storage.data_object import DataObject
+from clog.storage.data_object import rewritten_chunk
 from clog.storage.edits import Replacement
+from clog.storage.errors import CorruptionError
 from clog.storage.object_writer import write_rewritten
 from clog.storage.reader import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
 from clog.storage.store.base import Store
+from clog.storage.survivors import Mask
 
-SMALL_SHARE = 8
-"""A chunk below 1/8 of ``object.bytes`` is small: when segments merge it is written together with its neighbours."""
+
+_READ = (*(name for name in COLUMNS if name != "partition"), DELETE_HORIZON)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewriter:
-    """Writes groups of one pass. ``horizon_ms`` is what the pass stamps: its start + ``delete.retention.ms``."""
+    """Writes groups of one pass.
+
+    Args:
+        stamp: a version that was read before anything is written (FORMAT.md §6).
+        horizon_ms: what the pass stamps: its start + ``delete.retention.ms``.
+        up_to: one past the last offset that the map covers: how far a chunk's horizon reaches.
+    """
 
     store: Store
     partition: int
-    judge: Judge
     config: LogConfig
     stamp: int
     horizon_ms: int
+    up_to: int
     new_id: Callable[[], str]
     stats: PassStats
 
-    def rewrite(self, group: Group) -> tuple[Replacement, int]:
-        """The replacement for a group, its objects written; and the highest offset of a tombstone it removes, -1 for none."""
+    def rewrite(self, group: Group) -> Replacement:
+        """The replacement for a group; its objects are written.
+
+        Raises:
+            CorruptionError: what was read and written does not add up.
+        """
+        merged = len(group.segments) > 1
+        limit = self.config.object_bytes
         chunks: list[Chunk] = []
-        removed = NONE
-        for is_rewritten, run in groupby(_fates(group, self.config), key=lambda pair: pair[0]):
-            judged = [c for _, c in run]
+        for is_rewritten, pairs in groupby(_fates(group, self.config), key=lambda pair: pair[0]):
+            run = [c for _, c in pairs]
             if is_rewritten:
-                made, highest = self._write_run(judged)
-                chunks.extend(made)
-                removed = max(removed, highest)
+                # No object may be larger than the segment it is to fit into.
+                size_bytes = min(limit, self.config.segment_bytes) if merged else limit
+                chunks.extend(self._write_run(run, size_bytes))
             else:
-                chunks.extend(self._kept(c) for c in judged)
-        created_ms = max(s.segment.created_ms for s in group.segments)
-        replacement = Replacement(
+                chunks.extend(self._kept(c) for c in run)
+        return Replacement(
             partition=self.partition,
             base=group.base,
             next=group.next,
             sources=tuple(c.chunk.identity for c in group.chunks),
             chunks=tuple(chunks),
-            segments=((group.base, group.next, created_ms),),
+            segments=_tiles(group, chunks, self.config),
         )
-        return replacement, removed
 
     def _kept(self, c: JudgedChunk) -> Chunk:
-        if not c.stamps:
+        if c.stamp is None:
             return c.chunk
-        return replace(c.chunk, horizon=self.horizon_ms, up_to=self.judge.offset_map.latest_offset + 1)
+        self.stats.tombstones_stamped += int(np.count_nonzero(c.stamp))
+        return replace(c.chunk, horizon=self.horizon_ms, up_to=self.up_to)
 
-    def _write_run(self, run: list[JudgedChunk]) -> tuple[list[Chunk], int]:
-        removed = _Removed()
+    def _write_run(self, run: Sequence[JudgedChunk], object_bytes: int) -> list[Chunk]:
         objects = write_rewritten(
             self.store,
-            self._survivors(run, removed),
+            self._survivors(run),
             partition=self.partition,
             stamp=self.stamp,
             new_id=self.new_id,
             compression=self.config.compression_type,
-            object_bytes=self.config.object_bytes,
+            object_bytes=object_bytes,
         )
+        before = sum(c.chunk.rows for c in run)
+        removed = sum(c.removed.total for c in run)
+        written = sum(obj.rows for obj in objects)
+        if before - removed != written:
+            first, last = run[0].chunk, run[-1].chunk
+            raise CorruptionError(
+                f"partition {self.partition} has {before} records in [{first.base}, {last.next});"
+                f" {removed} were to go and {written} were written, which leaves"
+                f" {before - removed - written} unaccounted for; nothing was changed"
+            )
+        self._count(run, written)
         version = max(c.chunk.version for c in run)
-        return [_chunk(obj, version) for obj in objects], removed.tombstone
+        return [rewritten_chunk(obj, version=version) for obj in objects]
 
-    def _survivors(self, run: list[JudgedChunk], removed: "_Removed") -> Iterator[pa.RecordBatch]:
+    def _survivors(self, run: Sequence[JudgedChunk]) -> Iterator[pa.RecordBatch]:
         for c in run:
+            if c.rows_left == 0:
+                continue
+            at = 0
             piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next)
-            for batch in read_pieces(self.store, [piece], columns=(*COLUMNS, DELETE_HORIZON)):
-                judged = self.judge.judge(batch)
-                self._count(judged)
-                removed.note(batch, judged.keep)
-                if judged.stamp.any():
-                    batch = _stamped(batch, judged.stamp, self.horizon_ms)
-                kept = batch.filter(pa.array(judged.keep)).drop_columns(["partition"])
-                if kept.num_rows:
-                    yield kept
+            for batch in read_pieces(self.store, [piece], columns=_READ):
+                here = slice(at, at + batch.num_rows)
+                at += batch.num_rows
+                if c.stamp is not None and c.stamp[here].any():
+                    batch = _stamped(batch, c.stamp[here], self.horizon_ms)
+                if c.keep is not None and not c.keep[here].all():
+                    batch = batch.filter(pa.array(c.keep[here]))
+                if batch.num_rows:
+                    yield batch
 
-    def _count(self, judged: Judged) -> None:
-        stats, verdict = self.stats, judged.verdict
-        stats.records_read += len(judged.keep)
-        stats.records_written += int(np.count_nonzero(judged.keep))
-        stats.records_trimmed += judged.trimmed
-        stats.records_superseded += verdict.superseded
-        stats.tombstones_expired += verdict.expired_tombstones
-        stats.records_without_key += verdict.invalid
-        stats.tombstones_stamped += int(np.count_nonzero(judged.stamp))
-
-
-@dataclass(slots=True)
-class _Removed:
-    """The highest offset of a tombstone that was removed (S41); -1 for none."""
-
-    tombstone: int = NONE
-
-    def note(self, batch: pa.RecordBatch, keep: np.ndarray) -> None:  # type: ignore[type-arg]
-        is_tombstone = batch.column("value").is_null().to_numpy(zero_copy_only=False)
-        gone = np.flatnonzero(is_tombstone & ~keep)
-        if gone.size:
-            self.tombstone = max(self.tombstone, batch.column("offset")[int(gone[-1])].as_py())
+    def _count(self, run: Sequence[JudgedChunk], written: int) -> None:
+        stats = self.stats
+        stats.records_written += written
+        for c in run:
+            stats.records_read += c.chunk.rows
+            stats.records_trimmed += c.removed.trimmed
+            stats.records_superseded += c.removed.superseded
+            stats.tombstones_expired += c.removed.expired
+            stats.records_without_key += c.removed.without_key
+            if c.stamp is not None:
+                stats.tombstones_stamped += int(np.count_nonzero(c.stamp))
 
 
-def _chunk(obj: DataObject, version: int) -> Chunk:
-    """The chunk that is all of a rewritten object."""
-    (stats,) = obj.chunks
-    return Chunk(
-        object=obj.ref,
-        first_row=0,
-        rows=obj.rows,
-        base=stats.first_offset,
-        next=stats.last_offset + 1,
-        size_bytes=stats.size_bytes,
-        first_timestamp_ms=stats.first_timestamp_ms,
-        max_timestamp_ms=stats.max_timestamp_ms,
-        tombstones=stats.tombstones,
-        version=version,
-        horizon_min=stats.horizon_min,
-        horizon_max=stats.horizon_max,
-    )
+def last_expired(group: Group) -> int:
+    """The highest offset of a tombstone that goes for its horizon; -1 for none (S41)."""
+    return max((c.removed.last_expired for c in group.chunks), default=NONE)
 
 
 def _fates(group: Group, config: LogConfig) -> list[tuple[bool, JudgedChunk]]:
     """Which chunks are written anew. A lone small one between others that stay is not worth it."""
-    must = [c.dead > 0 or needs_own_horizon(c) for c in group.chunks]
+    small_bytes = config.object_bytes // SMALL_SHARE
+    must = [bool(c.removed.total) or needs_own_horizon(c) for c in group.chunks]
+    shared = [c.chunk.rows != c.chunk.object.rows for c in group.chunks]
     would = [
-        m or c.chunk.rows != c.chunk.object.rows or c.chunk.size_bytes < config.object_bytes // SMALL_SHARE
-        for m, c in zip(must, group.chunks, strict=True)
+        m or s or c.chunk.size_bytes < small_bytes
+        for m, s, c in zip(must, shared, group.chunks, strict=True)
     ]
     fates = []
     for i, c in enumerate(group.chunks):
         neighbour = (i > 0 and would[i - 1]) or (i + 1 < len(would) and would[i + 1])
-        shared = c.chunk.rows != c.chunk.object.rows
-        fates.append((must[i] or (would[i] and (neighbour or shared)), c))
+        fates.append((must[i] or shared[i] or (would[i] and neighbour), c))
     return fates
 
 
-def _stamped(
-    batch: pa.RecordBatch, stamp: np.ndarray, horizon_ms: int  # type: ignore[type-arg]
-) -> pa.RecordBatch:
+def _tiles(
+    group: Group, chunks: Sequence[Chunk], config: LogConfig
+) -> tuple[tuple[int, int, int], ...]:
+    """The segments that take the group's place: one, or several where merging made too much of it
+    (its sizes were estimated, and KAFKA-20036 is what happens to those who trust theirs).
+    """
+    edges = [group.base]
+    if len(group.segments) > 1:
+        size_bytes = count = 0
+        for c in chunks:
+            full = size_bytes + c.size_bytes > config.segment_bytes
+            if count and (full or count >= config.segment_chunks):
+                edges.append(c.base)
+                size_bytes = count = 0
+            size_bytes += c.size_bytes
+            count += 1
+    created_ms = max(s.segment.created_ms for s in group.segments)
+    return tuple((base, end, created_ms) for base, end in pairwise([*edges, group.next]))
+
+
+def _stamped(batch: pa.RecordBatch, stamp: Mask, horizon_ms: int) -> pa.RecordBatch:
     column = batch.column(DELETE_HORIZON).fill_null(NONE).to_numpy()
     values = np.where(stamp, horizon_ms, column)
     index = batch.schema.get_field_index(DELETE_HORIZON)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.storage.chunks import NONE
+from clog.storage.chunks import NONE, Chunk
 from clog.storage.object_ref import ObjectRef
 
 RECORD_OVERHEAD = 12
@@ -106,6 +106,25 @@ class DataObject:
             *(self.path, self.size_bytes, self.footer_bytes, self.checksum),
             *(self.rows, self.stamp, self.dense),
         )
+
+
+def rewritten_chunk(obj: DataObject, *, version: int) -> Chunk:
+    """The chunk that is all of a rewritten object; ``version``: the newest commit its rows came in by."""
+    (stats,) = obj.chunks
+    return Chunk(
+        object=obj.ref,
+        first_row=0,
+        rows=obj.rows,
+        base=stats.first_offset,
+        next=stats.last_offset + 1,
+        size_bytes=stats.size_bytes,
+        first_timestamp_ms=stats.first_timestamp_ms,
+        max_timestamp_ms=stats.max_timestamp_ms,
+        tombstones=stats.tombstones,
+        version=version,
+        horizon_min=stats.horizon_min,
+        horizon_max=stats.horizon_max,
+    )
 
 
 def record_sizes(records: pa.Table | pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -1,0 +1,115 @@
+"""Coalescing: the small objects of micro-batches become big ones of one partition each, under every
+policy (design: many small chunks).
+
+A fresh object holds rows of all partitions: it lives as long as any of them needs it, and a reader
+of one partition opens the object of every micro-batch. So runs of neighbouring *loose* chunks
+(`layout.is_loose`) of a segment are rewritten together. A run without a shared chunk has to be
+`RUN_CHUNKS_MIN` long, so a record is rewritten O(log) times.
+
+It is due when `LOOSE_OBJECTS_MIN` objects are loose, or one that is shared has waited `WAIT_MS_MAX`
+since its commit. A round takes the oldest objects, up to `ROUND_BYTES_MAX` of records, which bounds
+its memory; all chunks of an object that is taken go with it, so that it is released as a whole.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from clog.cleaner.layout import is_loose, is_shared
+from clog.cleaner.relayout import Run, relayout
+from clog.storage.chunks import Chunk
+from clog.storage.commits import read_commit
+from clog.storage.config import LogConfig
+from clog.storage.handle import Handle
+from clog.storage.manifest import Manifest
+from clog.storage.store.base import Store
+
+LOOSE_OBJECTS_MIN = 32
+RUN_CHUNKS_MIN = 8
+WAIT_MS_MAX = 3_600_000
+ROUND_BYTES_MAX = 256 << 20
+
+
+def coalesce(handle: Handle, store: Store, *, now_ms: int, force: bool = False) -> list[Run]:
+    """Coalesces what is due, round by round; returns the runs that were replaced.
+
+    ``store`` is the handle's own, perhaps metered. Costs one GET where objects are loose but too few.
+    """
+    done: list[Run] = []
+    while True:
+        manifest = handle.manifest()
+        runs = candidate_runs(manifest)
+        if not _is_due(handle, runs, now_ms=now_ms, force=force):
+            return done
+        runs = oldest(runs)
+        replaced = relayout(handle, store, manifest, runs, operation="coalesce")
+        done.extend(replaced)
+        if len(replaced) < len(runs):
+            return done  # Somebody else works on the same chunks; the next round sees what is left.
+
+
+def candidate_runs(manifest: Manifest) -> list[Run]:
+    """Runs of neighbouring loose chunks that are worth rewriting, of all partitions. Pure."""
+    config = LogConfig.from_overrides(manifest.head.config)
+    return [
+        Run(p, run, 0)
+        for p, segments in enumerate(manifest.segments)
+        for segment in segments
+        for run in _loose_runs(segment.chunks, config)
+        if len(run) >= RUN_CHUNKS_MIN or any(map(is_shared, run))
+    ]
+
+
+def oldest(runs: Sequence[Run]) -> list[Run]:
+    """The parts of the runs that lie in the oldest objects, up to `ROUND_BYTES_MAX`. Pure."""
+    size: dict[str, int] = {}
+    version: dict[str, int] = {}
+    for run in runs:
+        for c in run.chunks:
+            path = c.object.path
+            size[path] = size.get(path, 0) + c.size_bytes
+            version[path] = min(version.get(path, c.version), c.version)
+    taken: set[str] = set()
+    total = 0
+    for path in sorted(size, key=lambda path: (version[path], path)):
+        total += size[path]
+        if taken and total > ROUND_BYTES_MAX:
+            break
+        taken.add(path)
+    return [Run(r.partition, part, r.low) for r in runs for part in _parts(r.chunks, taken)]
+
+
+def _is_due(handle: Handle, runs: Sequence[Run], *, now_ms: int, force: bool) -> bool:
+    chunks = [c for run in runs for c in run.chunks]
+    if not chunks:
+        return False
+    if force or len({c.object.path for c in chunks}) >= LOOSE_OBJECTS_MIN:
+        return True
+    shared = [c.version for c in chunks if is_shared(c)]
+    return bool(shared) and now_ms - _committed_ms(handle, min(shared)) > WAIT_MS_MAX
+
+
+def _committed_ms(handle: Handle, version: int) -> int:
+    """Commit time of a version; 0 when its commit is deleted already, so long ago is it."""
+    try:
+        return read_commit(handle.store, version).record.time_ms
+    except FileNotFoundError:
+        return 0
+
+
+def _loose_runs(chunks: Sequence[Chunk], config: LogConfig) -> Iterator[tuple[Chunk, ...]]:
+    return _runs(chunks, [is_loose(c, config) for c in chunks])
+
+
+def _parts(chunks: Sequence[Chunk], taken: set[str]) -> Iterator[tuple[Chunk, ...]]:
+    return _runs(chunks, [c.object.path in taken for c in chunks])
+
+
+def _runs(chunks: Sequence[Chunk], wanted: Sequence[bool]) -> Iterator[tuple[Chunk, ...]]:
+    run: list[Chunk] = []
+    for chunk, is_wanted in zip(chunks, wanted, strict=True):
+        if is_wanted:
+            run.append(chunk)
+        elif run:
+            yield tuple(run)
+            run = []
+    if run:
+        yield tuple(run)

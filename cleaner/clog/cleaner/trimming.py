@@ -1,0 +1,31 @@
+"""Trimming: records below the low watermark in a segment that is kept become physically absent, under
+every policy and within one round (S37; Kafka leaves them, and copies them).
+
+Only the chunk in which the log start lies is rewritten, and those of its segment before it go
+without being read. The active segment waits until it is sealed, which S8 bounds.
+"""
+
+from clog.cleaner.relayout import Run, relayout
+from clog.storage.handle import Handle
+from clog.storage.manifest import Manifest
+from clog.storage.store.base import Store
+
+
+def trim(handle: Handle, store: Store) -> list[Run]:
+    """Trims what is due; returns the runs that were replaced."""
+    manifest = handle.manifest()
+    runs = due_runs(manifest)
+    return relayout(handle, store, manifest, runs, operation="trim") if runs else []
+
+
+def due_runs(manifest: Manifest) -> list[Run]:
+    """For each partition the chunks of the first sealed segment that begin below the log start. Pure."""
+    runs = []
+    for p, segments in enumerate(manifest.segments):
+        start = manifest.head.partitions.start[p]
+        below = tuple(
+            c for s in segments[:-1] if s.base < start for c in s.chunks if c.base < start
+        )
+        if below:
+            runs.append(Run(p, below, start))
+    return runs

@@ -86,12 +86,14 @@ class Queries:
     def save(frame, url, **options):
         frame.write.format("clog").mode("append").options(**options).save(str(url))
 
-    def copy(self, source, target, checkpoint, *, sink=None, trigger=None, **options):
+    def copy(
+        self, source, target, checkpoint, *, sink=None, sink_format="clog", trigger=None, **options
+    ):
         """Starts a stream from one log to another."""
         frame = self.spark.readStream.format("clog").options(**options).load(str(source))
         writer = (
             frame.select("key", "value")
-            .writeStream.format("clog")
+            .writeStream.format(sink_format)
             .option("checkpointLocation", str(checkpoint))
             .options(**(sink or {}))
             .trigger(**(trigger or {"availableNow": True}))

@@ -56,6 +56,49 @@ def test_a_batch_whose_commit_spark_did_not_note_is_there_once(queries, log, tar
     assert before < set(queries.written(target))
 
 
+def failing_after_commit(flag):
+    """A data source whose sink raises once after its commit; made here, so that workers get it by
+    value.
+    """
+    from clog.connector import ClogDataSource
+    from clog.connector.options import write_options
+    from clog.connector.stream_writer import ClogStreamWriter
+
+    class Writer(ClogStreamWriter):
+        def commit(self, messages, batchId):  # noqa: N803
+            super().commit(messages, batchId)
+            if not flag.exists():
+                flag.touch()
+                raise RuntimeError("the reply was lost")
+
+    class Source(ClogDataSource):
+        @classmethod
+        def name(cls):
+            return "clog_failing"
+
+        def streamWriter(self, schema, overwrite):  # noqa: N802
+            return Writer(write_options(self.options), schema, overwrite=overwrite)
+
+    return Source
+
+
+def test_a_raise_after_the_sinks_commit_loses_and_doubles_nothing(
+    spark, queries, log, target, checkpoint, tmp_path
+):
+    """Spark aborts with the messages of a batch that is in the log; a restart runs it again."""
+    spark.dataSource.register(failing_after_commit(tmp_path / "failed"))
+    queries.append(log, *"abc")
+    options = {"sink_format": "clog_failing", "startingOffsets": "earliest"}
+    with pytest.raises(PySparkException, match="the reply was lost"):
+        queries.run(log.url, target, checkpoint, **options)
+    first = queries.written(target)
+    assert sorted(value for *_, value in first) == ["a", "b", "c"]
+    queries.append(log, "d")
+    queries.run(log.url, target, checkpoint, **options)
+    assert sorted(queries.values(target)) == ["a", "b", "c", "d"]
+    assert set(first) < set(queries.written(target))
+
+
 def test_a_first_batch_that_spark_did_not_note_starts_where_it_started(
     queries, log, target, checkpoint
 ):

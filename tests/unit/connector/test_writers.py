@@ -2,6 +2,7 @@
 between.
 """
 
+import json
 import pickle
 
 import pyarrow as pa
@@ -400,3 +401,18 @@ def test_a_warm_batch_costs_few_requests(url, monkeypatch):
     # In Spark planning and committing are two processes: one look at the newest commit each.
     assert costs[5] == costs[6] == {"get": 2, "create": 1}
     opened_logs._LOGS.clear()
+
+
+@pytest.mark.s3
+def test_storage_options_reach_the_filesystem(s3_bucket, s3_options):
+    """From the options of the write and the read, in tasks and on the driver."""
+    url = f"s3://{s3_bucket}/logs/orders"
+    storage = {"storage_options": json.dumps(s3_options)}
+    sink = Sink(url, query="q", **storage)
+    for _ in range(2):
+        sink.write(rows_of(("a", "1"), ("b", "1")), batch=1)
+    assert s3_options["secret"] not in repr(sink.writer._plan)
+    source = ClogDataSource({"path": url, **storage})
+    reader = source.reader(source.schema())
+    batches = [batch for p in reader.partitions() for batch in reader.read(p)]
+    assert sum(batch.num_rows for batch in batches) == 2

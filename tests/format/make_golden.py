@@ -1,0 +1,156 @@
+"""Writes the golden logs of this version of the format: `python tests/format/make_golden.py`.
+
+Each case is a log and what is in it, as the independent reader finds it. Clock and ids are fixed,
+so that the same releases of clog and pyarrow write the same bytes. Logs that a released clog wrote
+are never written again: they are what it left on people's disks.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import independent_reader as ir
+
+from clog.cleaner import Cleaner
+from clog.storage import Log, ManualClock, commits, snapshots
+from clog.storage import commit as committing
+from clog.storage.ids import SeededIds
+
+GOLDEN = Path(__file__).parent / "golden"
+START_MS = 1_700_000_000_000
+Case = Callable[[Path], None]
+
+
+def create(root: Path, partitions: int = 2, **config: str) -> Log:
+    names = {name.replace("_", "."): value for name, value in config.items()}
+    clock, ids = ManualClock(START_MS), SeededIds(20_231_114)
+    return Log.create(str(root), partitions, names, clock=clock, ids=ids)
+
+
+def plain(root: Path) -> None:
+    """Tombstones, empty values and keys, headers; a config set and reset; a start in mid-chunk."""
+    log = create(root, partitions=2)
+    log.append(
+        [
+            {
+                "key": "a",
+                "value": "1",
+                "headers": [("h", b"x"), ("h", None)],
+                "timestamp": START_MS,
+            },
+            {"key": "b", "value": None, "timestamp": START_MS - 5},
+            {"key": b"\x00\xff", "value": b"", "timestamp": START_MS},
+            {"key": "", "value": "ü", "timestamp": START_MS + 1},
+        ],
+        partition=[0, 0, 0, 1],
+    )
+    log.alter({"retention.ms": "86400000", "compression.type": "snappy"})
+    log.append([{"key": "c", "value": "2"}, {"key": "a", "value": "3"}], partition=[1, 0])
+    log.roll(0)
+    log.alter({"compression.type": None})
+    log.append([{"key": "d", "value": "4"}], partition=0)
+    log.delete_records({0: 2})
+
+
+def append_time(root: Path) -> None:
+    """Records without key; LogAppendTime between two times of CreateTime."""
+    log = create(root, partitions=1, cleanup_policy="delete")
+    log.append([{"key": None, "value": "1", "timestamp": START_MS - 7}])
+    log.alter({"message.timestamp.type": "LogAppendTime"})
+    log.handle.clock.advance(50)
+    log.append([{"key": None, "value": "2", "timestamp": 3}, {"key": "k", "value": None}])
+    log.alter({"message.timestamp.type": "CreateTime"})
+    log.append([{"key": None, "value": "3", "timestamp": START_MS}])
+
+
+def paged(root: Path) -> None:
+    """Snapshots and pages, edits in documents of their own, producers."""
+    log = create(root, partitions=3)
+    for n in range(28):
+        log.handle.clock.advance(10)
+        records = [{"key": f"{n}-{i}", "value": f"{n}"} for i in range(4)]
+        with patch.object(commits, "INLINE_EDIT_BYTES_MAX", 1 << 20 if n % 12 else 0):
+            log.append(records, producer=(f"producer-{n % 9}", n))
+        if n % 4 == 3:
+            log.roll()
+    log.delete_records({2: 11})
+
+
+def cleaned(root: Path) -> None:
+    """Superseded records, gaps, merged segments, tombstones that are stamped and that are gone."""
+    log = create(root, delete_retention_ms="1000", min_cleanable_dirty_ratio="0")
+    cleaner = Cleaner(log, clock=log.handle.clock)
+    for n in range(4):
+        log.append([{"key": f"k{i}", "value": f"{n}.{i}"} for i in range(8)])
+        log.append([{"key": "k0", "value": None}, {"key": "k5", "value": None if n % 2 else "x"}])
+        log.roll()
+        log.handle.clock.advance(700)
+        cleaner.run_once(force=True)
+    log.append([{"key": "k0", "value": "last"}])
+
+
+CASES: dict[str, Case] = {
+    "plain": plain,
+    "append-time": append_time,
+    "paged": paged,
+    "cleaned": cleaned,
+}
+
+
+def make(case: str, folder: Path) -> None:
+    """Writes the log of a case, and what is in it."""
+    with (
+        patch.object(committing, "SNAPSHOT_EDIT_BYTES_MIN", 2_000),
+        patch.object(snapshots, "PAGE_CHUNKS_MIN", 6),
+    ):
+        CASES[case](folder / "log")
+    expected = contents(folder / "log", ir.replay(folder / "log"))
+    lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in expected.items())
+    (folder / "expected.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def contents(root: Path, state: ir.State) -> dict:
+    """What is in a log, as plain JSON."""
+    partitions = range(len(state["segments"]))
+    names = ("version", "start", "end", "first_dirty", "config", "tombstones_removed")
+    return {
+        **{name: state[name] for name in names},
+        "segments": [[[s["base"], s["next"]] for s in state["segments"][p]] for p in partitions],
+        "released": [r[0] for r in state["released"]],
+        "writers": sorted(state["writers"].values()),
+        "records": [[plainly(row) for row in ir.records(root, state, p)] for p in partitions],
+    }
+
+
+def plainly(row: tuple) -> list:
+    offset, stamp, key, value, headers, horizon = row
+    pairs = [[name, text(header)] for name, header in headers]
+    return [offset, stamp, text(key), text(value), pairs, horizon]
+
+
+def text(data: bytes | None) -> str | None:
+    return None if data is None else data.hex()
+
+
+def main() -> int:
+    """Writes the cases that are not there."""
+    for case in CASES:
+        folder = GOLDEN / "v1" / case
+        if folder.exists():
+            print(f"{folder}: is there, stays")
+            continue
+        folder.mkdir(parents=True)
+        try:
+            make(case, folder)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+        print(f"{folder}: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

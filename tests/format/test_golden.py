@@ -1,0 +1,123 @@
+"""What any released clog wrote stays readable for ever (FORMAT.md §10)."""
+
+import json
+import shutil
+from pathlib import Path
+
+import independent_reader as ir
+import make_golden
+import pytest
+
+from clog.storage import Log, ManualClock
+from clog.storage.ids import SeededIds
+from clog.storage.store import open_store
+from clog.storage.verify import verify_log
+
+FOLDERS = sorted(path for path in make_golden.GOLDEN.glob("v*/*") if path.is_dir())
+NAMES = [f"{path.parent.name}/{path.name}" for path in FOLDERS]
+
+
+@pytest.fixture(params=FOLDERS, ids=NAMES)
+def case(request, tmp_path):
+    """A copy of a golden log, and what is in it."""
+    shutil.copytree(request.param / "log", tmp_path / "log")
+    return tmp_path / "log", json.loads((request.param / "expected.json").read_text())
+
+
+def test_there_are_golden_logs():
+    """A wrong folder would let every other test here pass."""
+    assert {f"v1/{name}" for name in make_golden.CASES} <= set(NAMES)
+
+
+def plain(value):
+    """The value as JSON gives it back."""
+    return json.loads(json.dumps(value))
+
+
+def test_the_independent_reader_reads_it(case):
+    """In both ways."""
+    root, expected = case
+    state = ir.replay(root)
+    assert plain(make_golden.contents(root, state)) == expected
+    assert ir.manifest(state) == ir.manifest(ir.from_snapshot(root))
+
+
+def records_of(log, p):
+    """What `Log.read` gives, as the expectation has it, but for the delete horizons."""
+    found = []
+    for batch in log.read(p):
+        stamps = batch.column("timestamp").cast("int64").to_pylist()
+        for row, stamp in zip(batch.drop_columns(["timestamp"]).to_pylist(), stamps, strict=True):
+            headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
+            one = (row["offset"], stamp, row["key"], row["value"], headers, None)
+            found.append(make_golden.plainly(one)[:5])
+    return found
+
+
+def opened(root):
+    return Log.open(str(root), clock=ManualClock(make_golden.START_MS * 2), ids=SeededIds(3))
+
+
+def test_clog_reads_it(case):
+    """Records, offsets, segments, config, writers."""
+    root, expected = case
+    log = opened(root)
+    manifest = log.handle.manifest()
+    head = manifest.head
+    assert log.version == expected["version"]
+    assert [*log.start_offsets().values()] == expected["start"]
+    assert [*log.end_offsets().values()] == expected["end"]
+    assert list(manifest.first_dirty) == expected["first_dirty"]
+    assert dict(head.config) == expected["config"]
+    assert plain(manifest.tombstones_removed) == expected["tombstones_removed"]
+    assert [r.path for r in manifest.released] == expected["released"]
+    assert sorted([w.writer_id, w.version] for w in head.writers) == [
+        [writer[0], writer[-1]] for writer in expected["writers"]
+    ]
+    for p in range(log.partitions):
+        assert [[s.base_offset, s.next_offset] for s in log.segments(p)] == expected["segments"][p]
+        assert records_of(log, p) == [record[:5] for record in expected["records"][p]]
+
+
+def test_clog_finds_nothing_wrong_in_it(case):
+    """Every commit, snapshot, page, object and row."""
+    report = verify_log(open_store(str(case[0])))
+    assert report.version == case[1]["version"]
+    assert list(report.findings) == []
+
+
+def test_clog_goes_on_with_it(case):
+    """What is appended follows what was there; both readers agree on all of it."""
+    root, expected = case
+    log = opened(root)
+    for n in range(6):
+        log.append([{"key": b"new", "value": str(n)}], partition=0)
+    state = ir.replay(root)
+    assert ir.manifest(state) == ir.manifest(ir.from_snapshot(root))
+    assert state["end"][0] == expected["end"][0] + 6
+    rows = [make_golden.plainly(row)[:5] for row in ir.records(root, state, 0)]
+    assert rows == records_of(log, 0)
+    assert rows[:-6] == [record[:5] for record in expected["records"][0]]
+
+
+@pytest.mark.parametrize("name", make_golden.CASES)
+def test_making_a_case_twice_gives_the_same_bytes(name, tmp_path):
+    """Nothing of the clock, of chance or of the path gets into a log."""
+    trees = []
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        folder.mkdir()
+        make_golden.make(name, folder)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        trees.append({str(p.relative_to(folder)): p.read_bytes() for p in files})
+    assert trees[0] == trees[1]
+    assert len(trees[0]) > 5
+
+
+def test_every_file_says_what_it_is():
+    """Documents where FORMAT.md §1 puts them, objects elsewhere, nothing left over."""
+    places = {"_clog/commits", "_clog/snapshots", "_clog/pages", "_clog/edits", "_clog/gc", "data"}
+    for folder in FOLDERS:
+        for path in (folder / "log").rglob("*"):
+            name = str(path.relative_to(folder / "log"))
+            if path.is_file() and name != "_clog/latest":
+                assert str(Path(name).parent) in places

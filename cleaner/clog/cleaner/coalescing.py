@@ -31,7 +31,7 @@ ROUND_BYTES_MAX = 256 << 20
 def coalesce(handle: Handle, store: Store, *, now_ms: int, force: bool = False) -> list[Run]:
     """Coalesces what is due, round by round; returns the runs that were replaced.
 
-    ``store`` is the handle's own, perhaps metered. Costs one GET where objects are loose but too few.
+    ``store`` is the handle's own, perhaps metered. Costs one GET where loose objects are too few.
     """
     done: list[Run] = []
     while True:

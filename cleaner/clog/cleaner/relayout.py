@@ -1,10 +1,11 @@
 """Rewriting runs of chunks without judging them: what coalescing and trimming have in common.
 
 1. Read the objects of all runs, each once for all its partitions, in the order of their rows.
-2. Write the rows of each run as objects of its partition alone: offsets, timestamps (those of LogAppendTime become real) and delete
-   horizons as they are; rows below ``low`` are left out.
-3. One commit replaces all runs whose chunks are still exactly those planned. A run that somebody else changed meanwhile is left out; its new objects are
-   orphans. Appends never conflict: they add behind, and a replacement inside the active segment names its chunks.
+2. Write the rows of each run as objects of its partition alone: offsets, timestamps (those of
+   LogAppendTime become real) and delete horizons as they are; rows below ``low`` are left out.
+3. One commit replaces all runs whose chunks are still exactly those planned. A run that somebody
+   else changed meanwhile is left out; its new objects are orphans. Appends never conflict: they add
+   behind, and a replacement inside the active segment names its chunks.
 
 Crash before 3: orphans. After: done.
 """

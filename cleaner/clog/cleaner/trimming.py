@@ -1,5 +1,6 @@
-"""Trimming: records below the low watermark in a segment that is kept become physically absent, under
-every policy and within one round (S37; Kafka leaves them, and copies them).
+"""Trimming: records below the low watermark in a segment that is kept become physically absent.
+
+Under every policy and within one round (S37; Kafka leaves them, and copies them).
 
 Only the chunk in which the log start lies is rewritten, and those of its segment before it go
 without being read. The active segment waits until it is sealed, which S8 bounds.

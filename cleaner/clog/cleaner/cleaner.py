@@ -3,9 +3,10 @@
 A *round* over one log, in this order:
 
 1. Seal active segments that are idle (S8).
-2. Retention and the start offset rule (S31-S35).
+2. Retention and the start offset rule (S31-S35); trimming below the low watermark (S37).
 3. Passes over the eligible partitions, most urgent first, each once (`selection`, `passes`), by ``threads`` at a time.
-4. Delete objects whose delay is over (`sweep`, S27).
+4. Coalescing of what the passes left fresh, under every policy.
+5. Delete objects whose delay is over (`sweep`, S27).
 
 A pass that fails leaves the log as it was; its partition is marked uncleanable with the reason and retried with back-off, the others go on (S28).
 """
@@ -15,13 +16,15 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from clog.cleaner.coalescing import coalesce
 from clog.cleaner.maintenance import apply_retention, seal_idle
 from clog.cleaner.mapping import KeyHasher
-from clog.cleaner.metered_store import Throttle
+from clog.cleaner.metered_store import MeteredStore, Throttle
 from clog.cleaner.passes import PassTools, run_pass
 from clog.cleaner.selection import Candidate, candidates
 from clog.cleaner.stats import PassResult
 from clog.cleaner.sweep import sweep_released
+from clog.cleaner.trimming import trim
 from clog.storage import Log
 from clog.storage.clock import Clock
 from clog.storage.commits import Commit
@@ -112,6 +115,8 @@ class Cleaner:
         now_ms = self._clock.now_ms()
         seal_idle(handle, now_ms=now_ms)
         apply_retention(handle, now_ms=now_ms)
+        store = MeteredStore(handle.store, self._throttle)
+        trim(handle, store)
         manifest = handle.manifest()
         config = LogConfig.from_overrides(manifest.head.config)
         eligible = [
@@ -120,6 +125,7 @@ class Cleaner:
             if force or not _is_resting(manifest.uncleanable.get(c.partition), now_ms)
         ]
         results = self._passes(log, eligible)
+        coalesce(handle, store, now_ms=now_ms)
         sweep_released(handle, now_ms=now_ms)
         return results
 

@@ -20,13 +20,12 @@ def trim(handle: Handle, store: Store) -> list[Run]:
 
 
 def due_runs(manifest: Manifest) -> list[Run]:
-    """For each partition the chunks of the first sealed segment that begin below the log start. Pure."""
+    """For each partition the chunks below the log start in the sealed segment that holds it. Pure."""
     runs = []
     for p, segments in enumerate(manifest.segments):
         start = manifest.head.partitions.start[p]
-        below = tuple(
-            c for s in segments[:-1] if s.base < start for c in s.chunks if c.base < start
-        )
+        holding = (s for s in segments[:-1] if s.base < start < s.next)
+        below = tuple(c for s in holding for c in s.chunks if c.base < start)
         if below:
             runs.append(Run(p, below, start))
     return runs

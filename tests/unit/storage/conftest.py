@@ -1,4 +1,4 @@
-"""What tests of the storage core share: a store in memory, and logs on it that repeat themselves."""
+"""What tests of the storage core share: a store in memory, and logs on it that repeat."""
 
 import pytest
 

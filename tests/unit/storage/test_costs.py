@@ -115,7 +115,7 @@ def test_an_append_of_nothing(aged, log):
 
 
 def test_an_idle_poll(aged, log):
-    assert cost(aged, lambda: log.end_offsets()) == {"get": 1}
+    assert cost(aged, log.end_offsets) == {"get": 1}
     assert cost(aged, lambda: log.version) == {"get": 1}
 
 
@@ -216,7 +216,7 @@ def test_a_handle_that_was_idle(aged):
 
 
 def test_many_writers():
-    """A writer beyond those in the head costs a GET of their page; every 32nd new one rewrites it."""
+    """A writer beyond those in the head costs a GET of their page, which each 32nd rewrites."""
     store = CountingStore(memory_store())
     log = Log.create(store, partitions=1, clock=ManualClock(), ids=SeededIds(next(_seeds)))
     objects = objects_of(log)

@@ -1,4 +1,4 @@
-"""What is wrong is said: each kind of bad log, path or record has its own error, nothing half done."""
+"""What is wrong is said: bad logs, paths, records each have their error, nothing half done."""
 
 import json
 import tempfile
@@ -166,7 +166,9 @@ def test_paths_that_lead_out(make_log, open_log, store, path):
 
 
 def test_unknown_fields_stay(make_log, open_log, store):
-    """A newer writer of the same format may add fields: readers ignore, writers keep those of the head."""
+    """A newer writer of the same format may add fields: readers ignore, writers keep those of the
+    head.
+    """
     make_log().append(ONE)
     rewrite(store, SECOND, lambda body: body["head"].update(colour="green"))
     rewrite(store, SECOND, lambda body: body.update(more=1))

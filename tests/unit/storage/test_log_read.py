@@ -75,7 +75,7 @@ def test_delete_records_cuts_inside_a_chunk(make_log, open_log):
 
 @pytest.mark.parametrize("wrong", [6, -2])
 def test_delete_records_out_of_range_changes_nothing(make_log, wrong):
-    """S36: below -1 or beyond the end is an error that names the bound, for no partition a change."""
+    """S36: below -1 or beyond the end is an error that names the bound; nothing changes."""
     log = make_log(partitions=2)
     fill(log, 5, partition=0)
     fill(log, 5, partition=1)
@@ -158,7 +158,7 @@ def test_isolation_is_checked(make_log):
 def test_a_partition_that_does_not_exist(make_log, partition):
     log = make_log(partitions=4)
     for call in (log.read, log.table, log.roll, log.segments):
-        with pytest.raises(InvalidInputError, match="does not exist .* 0 to 3"):
+        with pytest.raises(InvalidInputError, match=r"does not exist .* 0 to 3"):
             call(partition=partition)
 
 

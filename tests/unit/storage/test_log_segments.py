@@ -68,7 +68,9 @@ def test_jitter_rolls_earlier(make_log):
 
 
 def test_rolls_by_chunks(make_log):
-    """A segment also ends when it has segment.chunks chunks, as Kafka's does when its index is full."""
+    """A segment also ends when it has segment.chunks chunks, as Kafka's does when its index is
+    full.
+    """
     log = make_log(config={"segment.chunks": 2})
     for _ in range(5):
         append(log)
@@ -76,7 +78,7 @@ def test_rolls_by_chunks(make_log):
 
 
 def test_one_append_can_roll_twice(make_log):
-    """Each object of an append is looked at in turn: several tasks of one batch may fill segments."""
+    """Each object of an append is looked at in turn: the tasks of one batch may fill segments."""
     log = make_log(config={"segment.bytes": 2 * RECORD_BYTES})
     objects = []
     for _ in range(3):
@@ -142,7 +144,7 @@ def test_two_alters_that_race_both_count(make_log, open_log):
     ],
 )
 def test_configs_that_cannot_be(make_log, open_log, store, config, words):
-    """S43: refused with name, value and what is allowed, at create and at alter; nothing changes."""
+    """S43: refused with what is allowed, at create and at alter; nothing changes."""
     with pytest.raises(InvalidInputError, match=words):
         make_log(config=config)
     assert list(store.list("")) == []
@@ -160,7 +162,7 @@ def test_lags_that_contradict_what_was_set_before(make_log):
 
 
 def test_a_name_to_reset_must_exist(make_log):
-    with pytest.raises(InvalidInputError, match="retention.ms"):
+    with pytest.raises(InvalidInputError, match=r"retention\.ms"):
         make_log().alter({"retention.mss": None})
 
 

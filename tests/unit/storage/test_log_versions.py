@@ -58,7 +58,7 @@ def test_snapshots_share_pages(make_log, open_log, store):
 
 @pytest.mark.parametrize("behind", [1, 5, 8, 9, 40])
 def test_a_handle_catches_up(make_log, open_log, behind):
-    """However far behind: it walks a little, then searches, and its manifest is that of a cold one."""
+    """However far behind: it walks a little, then searches; its manifest is a cold one's."""
     log, late = make_log(config={"segment.chunks": 4}), open_log()
     put(late, -1)
     late.segments(0)
@@ -147,7 +147,7 @@ def test_what_cannot_be_found_out_is_said(make_log, open_log, store):
     )
     other = open_log(FaultyStore(store, Faults()))
     other.handle.store.plan = faults
-    with pytest.raises(CommitStateUnknownError, match="commit 1 of .* may have happened"):
+    with pytest.raises(CommitStateUnknownError, match=r"commit 1 of .* may have happened"):
         put(other, 1)
     assert open_log().end_offsets() == {0: 1}
 
@@ -230,7 +230,7 @@ def test_a_thousand_partitions(make_log, open_log, store):
             partition=list(range(1000)),
         )
         assert result.version == len(list(store.list(paths.DATA))) == round_ + 1
-        assert result.offsets == {p: (round_, round_ + 1) for p in range(1000)}
+        assert result.offsets == dict.fromkeys(range(1000), (round_, round_ + 1))
     assert open_log().end_offsets() == dict.fromkeys(range(1000), 5)
     rows = rows_in(open_log().read())
     assert [(p, o) for p, o, _ in rows] == [(p, o) for p in range(1000) for o in range(5)]

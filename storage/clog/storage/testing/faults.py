@@ -231,13 +231,15 @@ class FaultyStore(WrappingStore):
             raise StoreRefusedError(f"{what} was refused as planned; grant it")
         if fault is not None:
             self._prelude(fault, call)
-        result = call()
-        if kind in (FaultKind.CRASH_AFTER, FaultKind.TEAR_WRITE):
-            self.crashed = True
-            raise CrashedError(f"after {what}")
-        if kind == FaultKind.FAIL_AFTER:
-            raise StoreUnavailableError(f"{what} failed as planned, after; retry later")
-        return result
+        try:
+            return call()
+        finally:
+            # Whatever the answer was, also that nothing is there: it does not arrive.
+            if kind in (FaultKind.CRASH_AFTER, FaultKind.TEAR_WRITE):
+                self.crashed = True
+                raise CrashedError(f"after {what}")
+            if kind == FaultKind.FAIL_AFTER:
+                raise StoreUnavailableError(f"{what} failed as planned, after; retry later")
 
     def _prelude(self, fault: Fault, call: Callable[[], object]) -> None:
         if fault.kind == FaultKind.REPEAT:

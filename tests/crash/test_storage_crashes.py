@@ -1,0 +1,229 @@
+"""Crash enumeration of the commit protocol (COMMIT.md §3): every call of the store, before and
+after.
+
+Each scenario is run once to count its calls, then again for each call with the process killed
+before it, killed after it, or with the call's reply lost. Whatever is left is reopened, checked as
+a whole, and must be the old state or the new one, nothing else; then the work is done again.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from clog.storage import AlreadyExistsError, ClogError, Log, ManualClock, NotFoundError, paths
+from clog.storage.append import Writer
+from clog.storage.clock import Clock
+from clog.storage.errors import CommitStateUnknownError
+from clog.storage.ids import SeededIds
+from clog.storage.records import to_records
+from clog.storage.testing.crash import crash_runs, discard, memory_store
+from clog.storage.testing.invariants import check_log
+from clog.storage.testing.model import rows_in
+
+CLOCK: Clock = ManualClock(now_ms=5_000)
+ONE = [{"key": "a", "value": "1", "timestamp": 1}]
+TWO = [{"key": k, "value": "2", "timestamp": 2} for k in "bcd"]
+
+
+def create(store, seed=1, **options):
+    return Log.create(store, partitions=2, clock=ManualClock(5_000), ids=SeededIds(seed), **options)
+
+
+def reopen(store, seed):
+    return Log.open(store, clock=ManualClock(5_000), ids=SeededIds(seed))
+
+
+def state_of(store):
+    """What a user can see of a log; None where there is none."""
+    try:
+        log = reopen(store, 99)
+    except NotFoundError:
+        return None
+    head = log.handle.tip.head
+    entries = {w.writer_id: w.sequence for w in head.writers}
+    return (
+        head.partitions.start,
+        head.partitions.end,
+        rows_in(log.read()),
+        [s.base_offset for p in range(2) for s in log.segments(p)],
+        dict(head.config),
+        entries,
+    )
+
+
+def filled(store):
+    """A log with a few versions; the next is not divisible by 4."""
+    log = create(store)
+    for _ in range(4):
+        log.append(ONE, partition=0)
+
+
+def before_a_snapshot(store):
+    """A log of sealed segments whose next version is divisible by 4."""
+    log = create(store, config={"segment.chunks": 1})
+    for _ in range(7):
+        log.append(ONE, partition=0)
+
+
+def four_writers(store):
+    """A log whose head knows four writers; the next version is not divisible by 4."""
+    log = create(store)
+    for i in range(5):
+        log.append(ONE, partition=0, producer=(f"w{i % 4}", i))
+
+
+def append(log):
+    return log.append(TWO, partition=1, producer=("me", 7))
+
+
+def append_several_objects(log):
+    """As the tasks of a batch: three objects, one commit."""
+    objects = []
+    for p in (0, 1, 1):
+        records, _ = to_records(TWO, now_us=0)
+        writer = log.object_writer()
+        writer.add(records, np.full(3, p, np.int32))
+        objects += writer.finish()
+    return log.append_objects(objects, Writer("me", "stream", 7, "query", "aa"))
+
+
+def append_with_a_large_edit(log):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clog.storage.commits.INLINE_EDIT_BYTES_MAX", 10)
+        return append(log)
+
+
+def append_with_a_snapshot(log):
+    """Small limits, so that the edits outweigh the snapshot and its segments fill a page."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 10)
+        patch.setattr("clog.storage.snapshots.PAGE_CHUNKS_MIN", 3)
+        return append(log)
+
+
+def append_with_a_full_head(log):
+    """A head that may hold four writers: this append moves two of them to a page."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clog.storage.writers.WRITERS_MAX", 4)
+        result = append(log)
+    assert log.handle.tip.head.older_writers.count == 2
+    return result
+
+
+SCENARIOS = {
+    "append": (filled, append),
+    "append of several objects": (filled, append_several_objects),
+    "append with a large edit": (filled, append_with_a_large_edit),
+    "append with snapshot, page and hint": (before_a_snapshot, append_with_a_snapshot),
+    "append that pages writers out": (four_writers, append_with_a_full_head),
+    "alter": (filled, lambda log: log.alter({"segment.chunks": 1})),
+    "delete_records": (filled, lambda log: log.delete_records({0: 2})),
+    "roll": (filled, lambda log: log.roll()),
+}
+IDEMPOTENT = {name for name in SCENARIOS if "append" not in name}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_crash_leaves_the_old_or_the_new_state(name):
+    """C1 to C7: after each, the log opens, is whole, and shows one of the two states; the work done
+    again gives exactly the new one, since the producer's entry answers for what had happened.
+    """
+    begin, act = SCENARIOS[name]
+    states = {}
+    seen = Counter()
+    for run in crash_runs(begin, lambda store: act(reopen(store, 2))):
+        if not states:
+            states = expected_states(begin, act)
+        check_log(run.store, every_version=False)
+        state = state_of(run.store)
+        assert state in states.values(), str(run)
+        happened = state == states["new"]
+        seen[run.point] += 1
+        if run.killed:
+            assert happened == (run.point in ("C6", "C7")), str(run)
+        elif run.error is not None and not isinstance(run.error, CommitStateUnknownError):
+            assert not happened, f"{run}: {run.error}"
+        elif run.error is None:
+            assert happened, str(run)
+        again = act(reopen(run.store, 3))
+        assert state_of(run.store) == states["new"], str(run)
+        if name not in IDEMPOTENT:
+            assert again.duplicate == happened
+        check_log(run.store, every_version=False)
+        discard(run.store)
+    expected = {"C1", "C2", "C5", "C6", "C7"} if "append" in name else {"C5", "C6", "C7"}
+    assert expected <= set(seen), seen
+    if "snapshot" in name:
+        assert {"C3", "C4"} <= set(seen), seen
+
+
+def expected_states(begin, act):
+    """The state before and after, undisturbed."""
+    store = memory_store()
+    begin(store)
+    old = state_of(store)
+    act(reopen(store, 2))
+    states = {"old": old, "new": state_of(store)}
+    discard(store)
+    assert states["old"] != states["new"]
+    return states
+
+
+def test_every_crash_of_create():
+    """C5, C6: there is a log or there is none; creating again makes one, or finds it."""
+    seen = Counter()
+    for run in crash_runs(lambda store: None, create):
+        state = state_of(run.store)
+        happened = state is not None
+        seen[run.point] += 1
+        if run.error is None and not run.killed:
+            assert happened, str(run)
+        elif run.error is not None and not isinstance(run.error, CommitStateUnknownError):
+            # What failed after the commit was only the opening.
+            assert not happened or run.point == "C7", f"{run}: {run.error}"
+        if happened:
+            check_log(run.store)
+            with pytest.raises(AlreadyExistsError):
+                create(run.store, seed=4)
+        else:
+            create(run.store, seed=4)
+        assert reopen(run.store, 5).append(ONE, partition=0).version == 1
+        discard(run.store)
+    assert {"C5", "C6", "C7"} <= set(seen), seen
+
+
+@pytest.mark.parametrize(
+    "name", ["append with snapshot, page and hint", "append with a large edit"]
+)
+def test_crashes_leave_only_garbage_that_the_sweep_knows(name):
+    """C1 to C4: what is left of a commit that did not happen lies where the sweep looks."""
+    swept = (paths.DATA, paths.PAGES, paths.EDITS, paths.SNAPSHOTS)
+    begin, act = SCENARIOS[name]
+    store = memory_store()
+    begin(store)
+    before = {found.path.partition("-")[0] for found in store.list("")}
+    discard(store)
+    for run in crash_runs(begin, lambda store: act(reopen(store, 2))):
+        if run.point in ("C1", "C2", "C3", "C4", "C5") and run.killed:
+            found = {found.path for found in run.store.list("")}
+            left = {path for path in found if path.partition("-")[0] not in before}
+            assert all(path.startswith(swept) for path in left), (str(run), left)
+        discard(run.store)
+
+
+def test_a_crash_of_a_reader_leaves_nothing():
+    """Reading, the table, describe: no call of theirs writes."""
+
+    def act(store):
+        log = reopen(store, 2)
+        list(log.read())
+        log.table().to_arrow()
+        log.offsets_for_times(0)
+        return log.describe()
+
+    for run in crash_runs(filled, act):
+        assert run.call.operation in ("get", "get_ranges")
+        assert run.killed or run.error is None or isinstance(run.error, ClogError)
+        assert state_of(run.store)[1] == (4, 0)
+        discard(run.store)

@@ -22,18 +22,22 @@ _DATA_OBJECT = re.compile(r"data/(\d{20})-[0-9a-f]{32}\.(parquet|dead)")
 
 
 def commit_path(version: int) -> str:
+    """The commit that made a version."""
     return f"{COMMITS}{version:020d}.json"
 
 
 def snapshot_path(version: int) -> str:
+    """The manifest at a version."""
     return f"{SNAPSHOTS}{version:020d}.json"
 
 
 def page_path(page_id: str) -> str:
+    """A page of segments or of writers."""
     return f"{PAGES}{page_id}.json"
 
 
 def edit_path(edit_id: str) -> str:
+    """An edit that is too large for its commit."""
     return f"{EDITS}{edit_id}.json"
 
 
@@ -48,6 +52,7 @@ def block_path(version: int) -> str:
 
 
 def data_path(stamp: int, object_id: str) -> str:
+    """A data object; ``stamp`` is a version that its writer had read (FORMAT.md §6)."""
     return f"{DATA}{stamp:020d}-{object_id}.parquet"
 
 

@@ -3,40 +3,49 @@
 *Hash*: 128 bits of a key (``key_hash``), a row of two unsigned words (high, low). Keys are told
 apart by their hash alone (S19); the map never sees a key. *Slot*: 24 bytes, three words: low half,
 high half, last offset + 1. 24 zero bytes are an empty slot, so a fresh map is zeroed memory that
-costs nothing until it is touched.
+costs nothing until it is touched. *Place*: where a slot begins in the table.
 
-Open addressing, a chunk of rows at a time. NumPy does each step for all rows of the chunk:
+An ordered hash table (Amble and Knuth, 1974): open addressing with double hashing in which every
+hash that a search passes is larger than the one it looks for, low word first. A smaller one ends
+the search as well as an empty slot does (which is smaller than all), so keys that are absent cost
+no more than keys that are there; most rows of the clean part are absent. NumPy does each step for
+all rows of a chunk together:
 
-1. Locate. Every row starts at its home slot and goes on until it stands at its own hash or at an
-   empty slot. Only the rows that stand at neither take part in the next probe.
-2. Rows at their own hash store their offset. Where rows share a slot the last one wins, and it
-   has the largest offset.
-3. Rows at an empty slot have a new key. All of them write their offset there; the one that reads
-   its own offset back has won the slot and writes its hash. Rows with the winner's hash are done,
-   their offsets are smaller. The others locate again, past the slot that is taken now.
+1. Locate. Each row starts at its home slot and walks on while it sees larger hashes. Only rows
+   that still walk take part in the next probe.
+2. Rows that stand at their own hash store their offset. Where rows share a slot the last one
+   wins, and it has the largest offset.
+3. The others have new keys. All of them write their offset where they stand; the one that reads
+   its own back has won the slot and writes its hash. Rows with the winner's hash are done, their
+   offsets are smaller. A hash that was there before is evicted and starts again from its home,
+   with its offset. Those that lost look again, at a slot that holds another hash now. Step 3
+   repeats until nobody is left; slots only ever change to a larger hash, so it ends.
 
-All rows of one key meet the same slots in the same order, hence stop at the same slot: a key can
-never be entered twice. Nothing is ever deleted, so an empty slot ends a search.
+All rows of one key make the same walk, hence stand at the same slot: no key enters twice.
 
-The probe is double hashing: the home comes from the upper half of ``high ^ low``, the step from the
-lower half. A caller that maps only some hashes (the table view, by ranges) selects on one of the
-two words; the other one still spreads what is left over all slots. A step that shares a factor
-with the number of slots would never visit some of them, so late probes go slot by slot.
+The home comes from the upper half of ``high ^ low``, the step from the lower half. A caller that
+maps only some hashes (the table view, by ranges) selects on one of the two words; the other one
+still spreads the rest over all slots. Steps have no factor in common with the number of slots, so
+each walk visits every slot.
 
-Why this and not another way: measured on 2 cores of an EPYC with one thread, in million rows a
-second; "full" is 0.9 of all slots, "absent" asks for keys that are not there::
+Why this and not another way: million rows per second of CPU time, one thread on a shared 2-core
+EPYC, median of 5 interleaved runs (spread about 20 %); "full" is 0.9 of all slots, "absent" asks
+for keys that are not there::
 
-                                    4 M rows, 1 M keys    the same, map full
-                                    put   get  absent     put   get  absent
-    double hashing, 3 words a slot   @     @     @         @     @     @
-    the same, one array a word       @     @     @         @     @     @
-    linear probing, 3 words a slot   @     @     @         @     @     @
-    one sorted run, merged by chunk  @     @     @      does not depend on the load
+                                   4 M rows, 1 M keys      the same, map full
+                                    put   get  absent       put   get  absent
+    ordered double hashing         12.8  18.7    29.5       7.7  10.8    13.7
+    the same, one array per word   11.4  16.5    29.2       8.0  12.1    15.0
+    double hashing, not ordered    12.8  19.0    19.3      11.0  14.6     3.9
+    linear probing, not ordered    13.4  20.9    22.0       3.0   8.0     1.5
+    one sorted run (two runs)       4.2   2.3     3.1      no load factor; 0.9 for 5 M keys
 
+Order costs a third of put in a full map and makes the slowest operation three times as fast.
 Linear probing needs up to hundreds of probes where slots cluster, and each is a round of NumPy
-calls. A sorted run moves the whole map for every chunk (1 M rows/s and less with 5 M keys) and
-needs room for a second one. Three words side by side cost one cache miss, three arrays three.
-``benchmarks/offset_map.py`` measures the first row beside what the machine allows.
+calls. A sorted run moves the whole map for each chunk, gets slower with its size and needs room
+for a second one. Whether the words of a slot lie side by side hardly matters; they do because one
+array is simpler. ``benchmarks/offset_map.py`` measures the first line beside what the machine
+allows.
 
 Not here: hashing, reading keys, deciding what stays (``survivors``).
 """
@@ -52,6 +61,7 @@ Hashes = npt.NDArray[np.uint64]
 """Shape (n, 2): high and low word of each key's hash."""
 
 Offsets = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 _Words = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.int64]
 """Where slots begin in the table: slot number times ``_SLOT_WORDS``."""
@@ -59,12 +69,13 @@ _Places = npt.NDArray[np.int64]
 SLOT_BYTES: Final = 24
 _SLOT_WORDS: Final = 3
 
-# Bounds the scratch memory to a few MiB; larger chunks fall out of the cache, smaller ones
-# pay more for calls than for rows.
-_CHUNK_ROWS: Final = 1 << 16
+# Bounds the scratch memory. Larger chunks fall out of the cache; smaller ones pay more for calls
+# than for rows, above all for the last rows of long walks.
+_CHUNK_ROWS: Final = 1 << 17
 
-# 0.9 ** 64: one search in a thousand gets here even in a full map.
-_DOUBLE_HASHED_PROBES: Final = 64
+# About so many steps to choose from: enough that two keys with the same home rarely share their
+# walk, few enough to stay in the cache.
+_STEPS: Final = 4096
 
 # The home slot is computed in 64 bits: 32 of the hash times the number of slots.
 _SLOTS_MAX: Final = (1 << 32) - 1
@@ -76,17 +87,18 @@ class OffsetMap:
     """Key hash -> last offset, in a fixed amount of memory (S18).
 
     ``memory_bytes`` is the share of one cleaner thread: it gives ``memory_bytes // 24`` slots, of
-    which the fraction ``load_factor`` is filled at most. Scratch memory of a few MiB comes on top.
+    which the fraction ``load_factor`` is filled at most. While rows are put or got, up to 24 MiB of
+    scratch memory come on top.
 
     Raises:
         InvalidInputError: the share cannot hold one entry, or has more than 2**32 - 1 slots; or
             ``load_factor`` is not between 0 and 1, both excluded.
     """
 
-    __slots__ = ("_capacity", "_entries", "_latest_offset", "_slots", "_table")
+    __slots__ = ("_capacity", "_entries", "_latest_offset", "_slots", "_steps", "_table")
 
     def __init__(self, *, memory_bytes: int, load_factor: float = 0.9) -> None:
-        # One slot is always empty, because the factor is below 1: it ends every search.
+        # Below 1 at least one slot stays empty; it ends the search for a hash below all others.
         if not 0.0 < load_factor < 1.0:
             raise InvalidInputError(
                 f"log.cleaner.io.buffer.load.factor={load_factor} is outside (0, 1); "
@@ -109,6 +121,7 @@ class OffsetMap:
         self._slots = slots
         self._capacity = capacity
         self._table = np.zeros(slots * _SLOT_WORDS, dtype=np.uint64)
+        self._steps = _coprime_steps(slots) * _SLOT_WORDS
         self._entries = 0
         self._latest_offset = -1
 
@@ -174,8 +187,10 @@ class OffsetMap:
             return found
         for start in range(0, len(hashes), _CHUNK_ROWS):
             end = start + _CHUNK_ROWS
-            places = self._locate(*_halves(hashes[start:end]))
-            np.subtract(self._following.take(places), 1, out=found[start:end])
+            places, same = self._locate(*_halves(hashes[start:end]))
+            following = self._following.take(places)
+            following *= same
+            np.subtract(following, 1, out=found[start:end])
         return found
 
     def clear(self) -> None:
@@ -205,8 +220,10 @@ class OffsetMap:
         assert bool(np.all(offsets[1:] > offsets[:-1])), "offsets increase within a call"
         high, low = _halves(hashes)
         following = offsets + 1
-        places = self._locate(high, low)
-        new = np.flatnonzero(self._following.take(places) == 0)
+        places, same = self._locate(high, low)
+        # A hash of zeros is the same as an empty slot, except for the offset.
+        same &= self._following.take(places) != 0
+        new = np.flatnonzero(~same)
         room = self._capacity - self._entries
         rows = len(offsets)
         if len(new) > room:
@@ -216,76 +233,116 @@ class OffsetMap:
             new = new[:room]
         if rows == 0:
             return 0
-        self._following[places[:rows]] = following[:rows]
-        places = places.take(new)
-        while len(new):
-            high, low, following = high.take(new), low.take(new), following.take(new)
-            new = self._claim(places, high, low, following)
-            places = self._locate(high.take(new), low.take(new))
-            self._following[places] = following.take(new)
+        known = np.flatnonzero(same[:rows])
+        self._following[places.take(known)] = following.take(known)
+        self._enter(high.take(new), low.take(new), following.take(new), places.take(new))
         self._latest_offset = int(offsets[rows - 1])
         return rows
 
+    def _enter(self, high: _Words, low: _Words, following: Offsets, places: _Places) -> None:
+        """Enters rows with new keys, each of which stands where its search ended (step 3).
+
+        Rows of one key stay in the order of their offsets, and always walk or stand together.
+        """
+        steps = self._steps_of(high, low)
+        standing = np.arange(len(places))
+        walking = standing[:0]
+        while len(places):
+            lost, (out_high, out_low, out_following) = self._claim(
+                places.take(standing),
+                high.take(standing),
+                low.take(standing),
+                following.take(standing),
+            )
+            stay = np.concatenate((walking, standing[lost]))
+            high = np.concatenate((high.take(stay), out_high))
+            low = np.concatenate((low.take(stay), out_low))
+            following = np.concatenate((following.take(stay), out_following))
+            places = np.concatenate((places.take(stay), self._homes_of(out_high, out_low)))
+            steps = np.concatenate((steps.take(stay), self._steps_of(out_high, out_low)))
+            larger, _ = self._compare(places, high, low)
+            walking, standing = np.flatnonzero(larger), np.flatnonzero(~larger)
+            places[walking] = self._next(places.take(walking), steps.take(walking))
+
     def _claim(
         self, places: _Places, high: _Words, low: _Words, following: Offsets
-    ) -> npt.NDArray[np.intp]:
-        """Enters one new key at each place; returns the rows that lost to another key.
+    ) -> tuple[Mask, tuple[_Words, _Words, Offsets]]:
+        """Gives each place to one of the rows that stand there.
 
-        Step 3: the rows have written ``following`` there already.
+        Returns which rows lost to another key, and the entries that were evicted.
         """
+        before = self._following.take(places)
+        self._following[places] = following
         won = np.flatnonzero(self._following.take(places) == following)
-        self._high[places.take(won)] = high.take(won)
-        self._low[places.take(won)] = low.take(won)
-        self._entries += len(won)
+        taken, before = places.take(won), before.take(won)
+        occupied = np.flatnonzero(before)
+        left = taken.take(occupied)
+        evicted = self._high.take(left), self._low.take(left), before.take(occupied)
+        self._high[taken] = high.take(won)
+        self._low[taken] = low.take(won)
+        self._entries += len(won) - len(occupied)
         lost = self._high.take(places) != high
         lost |= self._low.take(places) != low
-        return np.flatnonzero(lost)
+        return lost, evicted
 
-    def _locate(self, high: _Words, low: _Words) -> _Places:
-        """The place of each hash, or the empty place where it would be entered (step 1)."""
-        mixed = high ^ low
-        places = _scaled(mixed >> _HALF, self._slots)
-        rows = np.flatnonzero(~self._at_end(places, high, low))
-        if len(rows) == 0:
-            return places
-        steps = _scaled(mixed.take(rows) & _LOWER, self._slots - 1)
-        steps += _SLOT_WORDS
+    def _locate(self, high: _Words, low: _Words) -> tuple[_Places, Mask]:
+        """Where the search for each hash ends, and whether the same hash is there (step 1).
+
+        An empty slot counts as the same as the hash of zeros.
+        """
+        places = self._homes_of(high, low)
+        larger, same = self._compare(places, high, low)
+        rows = np.flatnonzero(larger)
         current, high, low = places.take(rows), high.take(rows), low.take(rows)
-        probes = 1
+        steps = self._steps_of(high, low)
         while len(rows):
-            current += steps if probes < _DOUBLE_HASHED_PROBES else _SLOT_WORDS
-            np.subtract(current, len(self._table), out=current, where=current >= len(self._table))
-            probes += 1
-            at_end = self._at_end(current, high, low)
-            done = np.flatnonzero(at_end)
+            current = self._next(current, steps)
+            larger, found = self._compare(current, high, low)
+            done, going = np.flatnonzero(~larger), np.flatnonzero(larger)
             places[rows.take(done)] = current.take(done)
-            going = np.flatnonzero(~at_end)
+            same[rows.take(done)] = found.take(done)
             rows, current, steps = rows.take(going), current.take(going), steps.take(going)
             high, low = high.take(going), low.take(going)
-        return places
+        return places, same
 
-    def _at_end(self, places: _Places, high: _Words, low: _Words) -> npt.NDArray[np.bool_]:
-        """Whether each hash stands at itself or at an empty slot.
+    def _compare(self, places: _Places, high: _Words, low: _Words) -> tuple[Mask, Mask]:
+        """Whether each place holds a larger hash, and whether it holds the same.
 
-        The low words decide for nearly all rows; only where they allow an end is more of the slot
-        looked at. A hash of zeros may take an empty slot for itself, which is an end as well.
+        The low words decide nearly always; high words are looked at only where those tie.
         """
-        seen = self._low.take(places)
-        at_end: npt.NDArray[np.bool_] = seen == low
-        same = np.flatnonzero(at_end)
-        at_end[same] = self._high.take(places.take(same)) == high.take(same)
-        zero = np.flatnonzero(seen == 0)
-        at_end[zero] |= self._following.take(places.take(zero)) == 0
-        return at_end
+        there = self._low.take(places)
+        larger: Mask = there > low
+        same: Mask = there == low
+        tied = np.flatnonzero(same)
+        there, here = self._high.take(places.take(tied)), high.take(tied)
+        larger[tied] = there > here
+        same[tied] = there == here
+        return larger, same
+
+    def _homes_of(self, high: _Words, low: _Words) -> _Places:
+        return _scaled((high ^ low) >> _HALF, self._slots) * _SLOT_WORDS
+
+    def _steps_of(self, high: _Words, low: _Words) -> _Places:
+        return self._steps.take(_scaled((high ^ low) & _LOWER, len(self._steps)))
+
+    def _next(self, places: _Places, steps: _Places) -> _Places:
+        places = places + steps
+        np.subtract(places, len(self._table), out=places, where=places >= len(self._table))
+        return places
 
 
 def _halves(hashes: Hashes) -> tuple[_Words, _Words]:
     return np.ascontiguousarray(hashes[:, 0]), np.ascontiguousarray(hashes[:, 1])
 
 
-def _scaled(words: _Words, slots: int) -> _Places:
-    """Maps 32-bit words evenly onto the places of ``slots`` slots; a product, no division."""
-    words *= np.uint64(slots)
-    words >>= _HALF
-    words *= np.uint64(_SLOT_WORDS)
-    return words.view(np.int64)
+def _scaled(words: _Words, end: int) -> npt.NDArray[np.int64]:
+    """Maps 32-bit words evenly onto ``[0, end)``; a product, because divisions are slow."""
+    scaled: npt.NDArray[np.uint64] = (words * np.uint64(end)) >> _HALF
+    return scaled.view(np.int64)
+
+
+def _coprime_steps(slots: int) -> npt.NDArray[np.int64]:
+    """Steps in ``[1, slots)``, evenly spread, with which a walk visits every slot."""
+    steps = np.arange(1, slots, -(-slots // _STEPS), dtype=np.int64)
+    coprime: npt.NDArray[np.int64] = steps[np.gcd(steps, slots) == 1]
+    return coprime

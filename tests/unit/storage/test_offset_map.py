@@ -1,5 +1,6 @@
 """The offset map against a dict that is filled row by row."""
 
+import tracemalloc
 from itertools import pairwise
 from unittest.mock import patch
 
@@ -37,25 +38,33 @@ def put_by_row(model, capacity, keys, offsets):
     return len(keys)
 
 
+def probes_of(searched, keys):
+    """Number of slots that a `get` looks at."""
+    seen = []
+    compare = OffsetMap._compare
+
+    def counting(self, places, high, low):
+        seen.append(len(places))
+        return compare(self, places, high, low)
+
+    with patch.object(OffsetMap, "_compare", counting):
+        searched.get(keys)
+    return sum(seen)
+
+
 @given(
     keys=st.lists(KEYS, max_size=60),
     gaps=st.lists(st.integers(1, 3), min_size=60, max_size=60),
     cuts=st.sets(st.integers(0, 60), max_size=5),
     slots=st.integers(2, 60),
     chunk_rows=st.sampled_from([1, 3, 7, 1 << 16]),
-    probes=st.sampled_from([1, 2, 64]),
 )
-def test_any_split_into_calls_gives_what_row_by_row_gives(
-    keys, gaps, cuts, slots, chunk_rows, probes
-):
+def test_any_split_into_calls_gives_what_row_by_row_gives(keys, gaps, cuts, slots, chunk_rows):
     """S18, S20: same entries, same row where a full map stops, for any batches and chunks."""
     offsets = np.cumsum(gaps[: len(keys)], dtype=np.int64)
     model = {}
     mapped = OffsetMap(memory_bytes=slots * 24)
-    with (
-        patch.object(offset_map, "_CHUNK_ROWS", chunk_rows),
-        patch.object(offset_map, "_DOUBLE_HASHED_PROBES", probes),
-    ):
+    with patch.object(offset_map, "_CHUNK_ROWS", chunk_rows):
         for start, end in pairwise(sorted({0, *cuts, len(keys)})):
             batch, at = keys[start:end], offsets[start:end]
             expected = put_by_row(model, mapped.capacity, batch, at)
@@ -110,6 +119,21 @@ def test_many_keys_up_to_the_last_that_fits():
     np.testing.assert_array_equal(full.get(keys), expected)
 
 
+def test_scratch_memory_is_bounded():
+    """S18: the budget and a fixed scratch, however many rows come in one call."""
+    keys, offsets = random_keys(1_000_000), np.arange(1_000_000)
+    bounded = OffsetMap(memory_bytes=1_200_000 * 24)
+    tracemalloc.start()
+    try:
+        assert bounded.put(keys, offsets) == 1_000_000
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+        tracemalloc.reset_peak()
+        bounded.get(keys)
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_full_map_goes_on_through_known_keys():
     """S20: only a new key stops; Kafka stops at the next key, known or not."""
     first, second, third = random_keys(3)
@@ -132,16 +156,26 @@ def test_duplicates_of_new_keys_do_not_stop_early():
     assert exact.get(keys).tolist() == list(range(49, 4500, 50))
 
 
-def test_steps_that_share_a_factor_with_the_slots_still_reach_the_empty_one():
-    """All keys start at slot 0 with a step of half the table; each of them finds a place."""
-    # high ^ low is 2**31: home 0 from its upper half, and 19 * 2**31 // 2**32 + 1 = 10 from the
-    # lower one. Double hashing alone would see two slots of the twenty.
-    slots = 20
-    same_probe = [(high, high ^ (1 << 31)) for high in range(18)]
-    crowded = OffsetMap(memory_bytes=slots * 24)
-    assert crowded.put(words(same_probe), np.arange(18)) == 18
-    assert crowded.get(words(same_probe)).tolist() == list(range(18))
-    assert crowded.get(words([(18, 18 ^ (1 << 31))])).tolist() == [-1]
+@pytest.mark.parametrize("slots", [2, 3, 20, 30, 64, 2310])
+def test_every_walk_visits_every_slot(slots):
+    """A key finds the last empty slot, whatever its home and step; 2310 is 2 * 3 * 5 * 7 * 11."""
+    full = OffsetMap(memory_bytes=slots * 24, load_factor=(slots - 0.5) / slots)
+    keys = random_keys(slots - 1)
+    assert full.put(keys, np.arange(slots - 1)) == slots - 1 == full.capacity
+    assert full.get(keys).tolist() == list(range(slots - 1))
+    assert full.get(random_keys(100, seed=1)).tolist() == [-1] * 100
+
+
+def test_absent_keys_cost_no_more_probes_than_present_ones():
+    """What the order in the table is for: 2.6 probes at load 0.9, not 1 / (1 - 0.9) = 10."""
+    keys = random_keys(90_000)
+    full = OffsetMap(memory_bytes=100_000 * 24)
+    assert full.put(keys, np.arange(90_000)) == full.capacity == 90_000
+    expected = np.log(10) / 0.9
+    assert probes_of(full, keys) / 90_000 == pytest.approx(expected, rel=0.05)
+    assert probes_of(full, random_keys(90_000, seed=1)) / 90_000 == pytest.approx(
+        expected, rel=0.05
+    )
 
 
 @pytest.mark.parametrize("word", [0, 1])
@@ -152,18 +186,9 @@ def test_selecting_by_a_range_of_one_word_leaves_searches_short(word, top_bits):
     keys[:, word] >>= np.uint64(4)
     keys[:, word] |= np.uint64(top_bits << 60)
     picked = OffsetMap(memory_bytes=100_000 * 24)
-    calls = []
-    at_end = OffsetMap._at_end
-
-    def counting(self, places, high, low):
-        calls.append(len(places))
-        return at_end(self, places, high, low)
-
     assert picked.put(keys, np.arange(50_000)) == 50_000
-    with patch.object(OffsetMap, "_at_end", counting):
-        picked.get(keys)
     # Double hashing at load a: ln(1 / (1 - a)) / a probes for a key that is there, 1.39 at 0.5.
-    assert sum(calls) / 50_000 < 1.5
+    assert probes_of(picked, keys) / 50_000 < 1.5
 
 
 def test_gaps_are_covered_by_advance():

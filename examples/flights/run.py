@@ -1,10 +1,8 @@
-"""The main job: a year of flights into a log, the cleaner beside it, a stream and a table out of it.
-table out of it.
+"""The main job: a year of flights into a log, cleaned meanwhile, a stream and a table out of it.
 
-./demo                  runs it, or goes on where it was stopped ./demo --fresh          starts over
-./demo --url
-s3://…
-the same with the log elsewhere
+    ./demo                  runs it, or goes on where it was stopped
+    ./demo --fresh          starts over
+    ./demo --url s3://…     the same with the log elsewhere
 
 See README.md in this folder.
 """
@@ -53,7 +51,7 @@ def main() -> int:
         _start_over(url, work)
     work.mkdir(parents=True, exist_ok=True)
     with console.status("preparing the flights"):
-        counts = prepare(work / "legs")
+        counts = prepare(work / "legs", args.until)
     log = _log(url)
     before = sum(log.end_offsets().values())
     spark = _spark(work)
@@ -66,7 +64,7 @@ def main() -> int:
         table = _table(spark, url)
     finally:
         spark.stop()
-    differences = oracle.differences(table)
+    differences = oracle.differences(table, args.until)
     report.show(console, log, counts, left_by_stream, table, differences)
     report.picture(work / "log.png", left_by_stream, report.layout(log))
     console.print(
@@ -84,6 +82,12 @@ def _arguments() -> argparse.Namespace:
         "--work", default="flights-run", help="folder for the rest (default: flights-run)"
     )
     parser.add_argument("--fresh", action="store_true", help="delete log and checkpoints first")
+    parser.add_argument(
+        "--until",
+        default="2014-01-01",
+        metavar="DAY",
+        help="only flights before this day (default: the whole year)",
+    )
     return parser.parse_args()
 
 
@@ -93,7 +97,7 @@ def _start_over(url: str, work: Path) -> None:
     fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     if fs.exists(path):
         fs.rm(path, recursive=True)
-    for name in ("checkpoints", "cleaner.jsonl", "left-by-stream.json", "log.png"):
+    for name in ("legs", "checkpoints", "cleaner.jsonl", "left-by-stream.json", "log.png"):
         target = work / name
         if target.is_dir():
             shutil.rmtree(target)

@@ -83,6 +83,8 @@ def cleaned(root: Path) -> None:
     """Superseded records, gaps, merged segments, tombstones that are stamped and that are gone."""
     log = create(root, delete_retention_ms="1000", min_cleanable_dirty_ratio="0")
     cleaner = Cleaner(log, clock=log.handle.clock)
+    log.append([{"key": f"gone{i}", "value": "x" if i else None} for i in range(4)])
+    log.append([{"key": f"gone{i}", "value": None} for i in range(4)])
     for n in range(4):
         log.append([{"key": f"k{i}", "value": f"{n}.{i}"} for i in range(8)])
         log.append([{"key": "k0", "value": None}, {"key": "k5", "value": None if n % 2 else "x"}])

@@ -320,6 +320,7 @@ def test_a_cleaned_log(root):
     """The cleaner's own work: passes, retention, tombstones that go."""
     log = create(root, min_cleanable_dirty_ratio="0", delete_retention_ms="100")
     cleaner = Cleaner(log, clock=log.handle.clock)
+    log.append(rows(*[None] * 8, key="gone"))
     for n in range(40):
         log.handle.clock.advance(10)
         log.append(rows(*("abcde" if n % 3 else [None] * 5)))
@@ -328,6 +329,12 @@ def test_a_cleaned_log(root):
         if n % 10 == 9:
             cleaner.run_once(force=True)
             agree(root, log)
+    log.append(rows(*[None] * 5))
+    for _ in range(2):
+        log.roll()
+        cleaner.run_once(force=True)
+        log.handle.clock.advance(100)
+    agree(root, log)
     assert ir.replay(root)["tombstones_removed"]
 
 

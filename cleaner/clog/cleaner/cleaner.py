@@ -4,58 +4,76 @@ A *round* over one log, in this order:
 
 1. Seal active segments that are idle (S8).
 2. Retention and the start offset rule (S31-S35); trimming below the low watermark (S37).
-3. Passes over the eligible partitions, most urgent first, each once (`selection`, `passes`), by ``threads`` at a time.
+3. Passes over the eligible partitions, most urgent first, each once (`selection`, `passes`), by
+   ``threads`` at a time.
 4. Coalescing of what the passes left fresh, under every policy.
-5. Delete objects whose delay is over (`sweep`, S27).
+5. Delete objects whose delay is over (S27), and once a day those that were never committed
+   (`sweep`).
 
-A pass that fails leaves the log as it was; its partition is marked uncleanable with the reason and retried with back-off, the others go on (S28).
+A pass that fails leaves the log as it was; its partition is marked uncleanable with the reason and
+retried with back-off, the others go on (S28).
 """
 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
+from clog.cleaner.clock_skew import check_clock, is_comparable
 from clog.cleaner.coalescing import coalesce
 from clog.cleaner.maintenance import apply_retention, seal_idle
 from clog.cleaner.mapping import KeyHasher
 from clog.cleaner.metered_store import MeteredStore, Throttle
 from clog.cleaner.passes import PassTools, run_pass
-from clog.cleaner.selection import Candidate, candidates
+from clog.cleaner.selection import Candidate, candidate, candidates
 from clog.cleaner.stats import PassResult
-from clog.cleaner.sweep import sweep_released
+from clog.cleaner.sweep import sweep_orphans, sweep_released
 from clog.cleaner.trimming import trim
+from clog.cleaner.uncleanable import BACKOFF_MS, is_resting, mark
 from clog.storage import Log
 from clog.storage.clock import Clock
-from clog.storage.commits import Commit
 from clog.storage.config import LogConfig
-from clog.storage.edits import Edit, Uncleanable
 from clog.storage.errors import ClogError, InvalidInputError, StoreUnavailableError
-from clog.storage.handle import Handle
 from clog.storage.offset_map import OffsetMap
 
 logger = logging.getLogger(__name__)
 
-BACKOFF_MS = 15_000
-"""Sleep when there is nothing to clean, as ``log.cleaner.backoff.ms``."""
-RETRY_MS_MAX = 3_600_000
-"""A partition that keeps failing is tried again at least this often."""
+CLOCK_CHECK_MS = 600_000
+"""The clock is compared with the store's this often."""
+ORPHANS_MS = 86_400_000
+"""A cleaner that runs for so long looks for objects that were never committed."""
 _NAP_MS = 250
 
 
+@dataclass(slots=True)
+class _Upkeep:
+    """One log, and when it was last looked after. ``clock_checked_ms`` is None before the first."""
+
+    log: Log
+    clock: Clock
+    orphans_swept_ms: int
+    clock_checked_ms: int | None = None
+
+
 class Cleaner:
-    """Cleans one log or several.
+    """Cleans one log or several. One thread at a time may call it; several cleaners, in one
+    process or many, may work on one log.
 
     Args:
         logs: a log, or several.
         threads: partitions cleaned at once; they share the buffer and the I/O limit.
-        dedupe_buffer_bytes: memory of all offset maps together (``log.cleaner.dedupe.buffer.size``), 24 bytes an entry.
-        io_bytes_per_second: limit on bytes read and written by all threads (``log.cleaner.io.max.bytes.per.second``); None: no limit.
+        dedupe_buffer_bytes: memory of all offset maps together
+            (``log.cleaner.dedupe.buffer.size``), 24 bytes an entry.
+        io_bytes_per_second: limit on bytes read and written by all threads
+            (``log.cleaner.io.max.bytes.per.second``); None: no limit.
         clock: None: that of each log.
         backoff_ms: sleep of `run` when there was nothing to clean.
+        on_pass: called after each pass, from the thread that did it.
 
     Raises:
-        InvalidInputError: a thread's share of the buffer cannot hold one key (S18).
+        InvalidInputError: a thread's share of the buffer cannot hold one key (S18), no log, no
+            thread.
     """
 
     def __init__(
@@ -71,48 +89,72 @@ class Cleaner:
     ) -> None:
         if type(threads) is not int or threads < 1:
             raise InvalidInputError(f"threads={threads!r} is out of range; allowed: 1 or more")
-        self._logs: Sequence[Log] = [logs] if isinstance(logs, Log) else list(logs)
-        self._clock = clock or self._logs[0].handle.clock
+        given = [logs] if isinstance(logs, Log) else list(logs)
+        if not given:
+            raise InvalidInputError("logs is empty; give the cleaner at least one log")
+        if io_bytes_per_second is not None and not io_bytes_per_second > 0:
+            raise InvalidInputError(
+                f"io_bytes_per_second={io_bytes_per_second!r} is out of range;"
+                " allowed: above 0, or None for no limit"
+            )
+        self._upkeep = []
+        for log in given:
+            its_clock = clock or log.handle.clock
+            self._upkeep.append(_Upkeep(log, its_clock, its_clock.now_ms()))
         self._threads = threads
-        self._maps = [OffsetMap(memory_bytes=dedupe_buffer_bytes // threads) for _ in range(threads)]
+        self._map_bytes = dedupe_buffer_bytes // threads
+        OffsetMap(memory_bytes=self._map_bytes)  # S18: refuses a share that holds no key
+        self._clock = self._upkeep[0].clock
         self._throttle = Throttle(io_bytes_per_second, self._clock)
         self._backoff_ms = backoff_ms
         self._on_pass = on_pass
         self._stopping = threading.Event()
 
-    def run_once(self, force: bool = False) -> list[PassResult]:
+    def run_once(self, force: bool = False) -> list[PassResult]:  # noqa: FBT001, FBT002 - public
         """One round over each log: maintenance that is due, then every eligible partition once.
 
         Args:
-            force: clean whatever can be cleaned, whatever the dirty ratio (S17); active segments and those under
-                ``min.compaction.lag.ms`` stay out (S10, S11).
+            force: clean whatever can be cleaned, whatever the dirty ratio (S17); active segments
+                and those under ``min.compaction.lag.ms`` stay out (S10, S11).
 
         Returns:
             What each pass did; empty where nothing was eligible.
+
+        Raises:
+            StoreUnavailableError: the file system failed, or the clocks differ too much; what was
+                done until then is done.
         """
-        return [result for log in self._logs for result in self._round(log, force=force)]
+        return [result for upkeep in self._upkeep for result in self._round(upkeep, force=force)]
 
     def run(self) -> None:
-        """Rounds until `stop` is called; sleeps where there was nothing to clean. Survives a store that fails for a while."""
+        """Rounds until `stop` is called; sleeps where there was nothing to clean. Survives logs and
+        stores that fail.
+        """
         while not self._stopping.is_set():
-            try:
-                busy = bool(self.run_once())
-            except ClogError:
-                logger.exception("a round failed; the next one starts after the back-off")
-                busy = False
+            busy = False
+            for upkeep in self._upkeep:
+                try:
+                    busy = bool(self._round(upkeep, force=False)) or busy
+                except (ClogError, OSError):
+                    logger.exception("a round over %s failed; it is repeated", upkeep.log.url)
             waited_ms = 0
             while not busy and waited_ms < self._backoff_ms and not self._stopping.is_set():
                 self._clock.sleep_ms(min(_NAP_MS, self._backoff_ms - waited_ms))
                 waited_ms += _NAP_MS
 
     def stop(self) -> None:
-        """Makes `run` return after the pass that is under way; safe from a signal handler."""
+        """Makes `run` return after the group of segments that is under way; safe from a signal
+        handler.
+        """
         self._stopping.set()
 
-    def _round(self, log: Log, *, force: bool) -> list[PassResult]:
-        handle = log.handle
+    def _round(self, upkeep: _Upkeep, *, force: bool) -> list[PassResult]:
+        if self._stopping.is_set():
+            return []
+        handle = upkeep.log.handle
         handle.refresh()
-        now_ms = self._clock.now_ms()
+        now_ms = upkeep.clock.now_ms()
+        self._check_clock(upkeep)
         seal_idle(handle, now_ms=now_ms)
         apply_retention(handle, now_ms=now_ms)
         store = MeteredStore(handle.store, self._throttle)
@@ -122,66 +164,77 @@ class Cleaner:
         eligible = [
             c
             for c in candidates(manifest, config, now_ms=now_ms, force=force)
-            if force or not _is_resting(manifest.uncleanable.get(c.partition), now_ms)
+            if force or not is_resting(manifest, c.partition, now_ms=now_ms)
         ]
-        results = self._passes(log, eligible)
+        try:
+            results = self._passes(upkeep, eligible, force=force)
+        finally:
+            # Whatever failed, what is dead may go.
+            sweep_released(handle, now_ms=now_ms)
         coalesce(handle, store, now_ms=now_ms)
-        sweep_released(handle, now_ms=now_ms)
+        if now_ms - upkeep.orphans_swept_ms >= ORPHANS_MS:
+            sweep_orphans(handle, now_ms=now_ms)
+            upkeep.orphans_swept_ms = now_ms
         return results
 
-    def _passes(self, log: Log, eligible: Sequence[Candidate]) -> list[PassResult]:
+    def _check_clock(self, upkeep: _Upkeep) -> None:
+        if is_comparable(upkeep.clock):
+            checked_ms, since_ms = upkeep.clock_checked_ms, upkeep.clock.monotonic_ms()
+            if checked_ms is None or since_ms - checked_ms >= CLOCK_CHECK_MS:
+                check_clock(upkeep.log.handle, now_ms=upkeep.clock.now_ms())
+                upkeep.clock_checked_ms = since_ms
+
+    def _passes(
+        self, upkeep: _Upkeep, eligible: Sequence[Candidate], *, force: bool
+    ) -> list[PassResult]:
+        """Step 3; a store that failed is reported after all partitions have had their turn."""
+        failures: list[StoreUnavailableError] = []
+
+        def work(planned: Candidate) -> PassResult | None:
+            try:
+                return self._pass(upkeep, planned.partition, force=force)
+            except StoreUnavailableError as e:  # Says nothing about the partition.
+                failures.append(e)
+                return None
+
         if self._threads == 1 or len(eligible) < 2:
-            found = [self._pass(log, c, self._maps[0]) for c in eligible]
+            found = [work(c) for c in eligible]
         else:
-            free = list(self._maps)
             with ThreadPoolExecutor(self._threads) as pool:
-
-                def work(candidate: Candidate) -> PassResult | None:
-                    offset_map = free.pop()
-                    try:
-                        return self._pass(log, candidate, offset_map)
-                    finally:
-                        free.append(offset_map)
-
                 found = list(pool.map(work, eligible))
+        if failures:
+            raise failures[0]
         return [result for result in found if result is not None]
 
-    def _pass(self, log: Log, candidate: Candidate, offset_map: OffsetMap) -> PassResult | None:
-        if self._stopping.is_set():
-            return None
+    def _pass(self, upkeep: _Upkeep, partition: int, *, force: bool) -> PassResult | None:
+        log, now_ms = upkeep.log, upkeep.clock.now_ms()
         handle = log.handle
-        now_ms = self._clock.now_ms()
-        tools = PassTools(offset_map, self._throttle, KeyHasher(handle.ids.seed()))
-        try:
-            result = run_pass(handle, candidate, tools, now_ms=now_ms)
-        except StoreUnavailableError:
-            raise  # Says nothing about the partition.
-        except ClogError as e:
-            logger.exception("partition %d of %s is uncleanable", candidate.partition, log.url)
-            _mark(handle, candidate.partition, str(e), now_ms=now_ms)
+        manifest = handle.manifest()
+        # Others may have cleaned it since it was chosen.
+        config = LogConfig.from_overrides(manifest.head.config)
+        found = candidate(manifest, config, partition, now_ms=now_ms, force=force)
+        if found is None or self._stopping.is_set():
             return None
-        _mark(handle, candidate.partition, None, now_ms=now_ms)
+        if found.bounds.reset:
+            logger.warning(
+                "partition %d of %s: first dirty offset %d is outside the log; starting at %d",
+                *(partition, log.url, manifest.first_dirty[partition], found.bounds.first_dirty),
+            )
+        tools = PassTools(
+            map_bytes=self._map_bytes,
+            throttle=self._throttle,
+            hasher=KeyHasher(handle.ids.seed()),
+            stopping=self._stopping.is_set,
+        )
+        try:
+            result = run_pass(handle, manifest, found, tools, now_ms=now_ms)
+        except StoreUnavailableError:
+            raise
+        except Exception as e:
+            logger.exception("partition %d of %s is uncleanable", partition, log.url)
+            mark(handle, partition, f"{type(e).__name__}: {e}", now_ms=now_ms)
+            return None
+        mark(handle, partition, None, now_ms=now_ms)
         if self._on_pass is not None:
             self._on_pass(log, result)
         return result
-
-
-def _is_resting(mark: Uncleanable | None, now_ms: int) -> bool:
-    """Whether a partition that failed still waits: 15 s, doubled by every further failure, an hour at most."""
-    if mark is None:
-        return False
-    return now_ms - mark.time_ms < min(RETRY_MS_MAX, BACKOFF_MS << min(mark.attempts - 1, 10))
-
-
-def _mark(handle: Handle, partition: int, reason: str | None, *, now_ms: int) -> None:
-    """Marks a partition uncleanable, or clears its mark where it has one."""
-    before = handle.manifest().uncleanable.get(partition)
-    if reason is None and before is None:
-        return
-    attempts = before.attempts + 1 if before else 1
-    mark = None if reason is None else Uncleanable(reason, now_ms, attempts)
-
-    def prepare(_tip: Commit, _ms: int) -> Edit:
-        return Edit(uncleanable={partition: mark})
-
-    handle.commit(prepare, operation="clean")

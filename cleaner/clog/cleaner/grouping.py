@@ -1,17 +1,17 @@
 """Step 3 of a pass: neighbouring segments that fit one together (S25). Pure.
 
-Sizes are upper bounds of what is left after cleaning, so a merged segment never exceeds ``segment.bytes``, and two half-empty ones merge in the pass that empties them
-(Kafka takes the sizes before).
+Sizes are those after cleaning, so that two half-empty segments merge in the pass that empties them
+(Kafka takes the sizes before). They are estimated: `rewriting` cuts what turns out too large.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from clog.cleaner.judging import JudgedChunk, JudgedSegment
 from clog.storage.chunks import NONE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Group:
     """Neighbouring segments that become one."""
 
@@ -31,28 +31,37 @@ class Group:
 
     @property
     def needs_work(self) -> bool:
-        """Something died, it merges, or a tombstone's horizon finds no place beside the one the chunk has."""
-        return len(self.segments) > 1 or any(c.dead or needs_own_horizon(c) for c in self.chunks)
+        """Something died, it merges, or a tombstone's horizon finds no place beside the one that
+        its chunk has.
+        """
+        return len(self.segments) > 1 or any(
+            c.removed.total or needs_own_horizon(c) for c in self.chunks
+        )
 
 
 def needs_own_horizon(c: JudgedChunk) -> bool:
-    """Whether a horizon must go into the rows: the chunk's one place is taken by an earlier pass, whose horizon stays (S23)."""
+    """Whether a horizon must go into the rows: the chunk's one place is taken by an earlier pass,
+    whose horizon stays (S23).
+    """
     return c.stamps and c.chunk.horizon != NONE
 
 
 def grouped(
-    segments: Sequence[JudgedSegment], *, segment_bytes: int, segment_chunks: int
-) -> list[Group]:
-    """All segments in order, each in one group; a group's bytes and chunks stay within a segment's limits."""
-    groups: list[list[JudgedSegment]] = []
-    size = count = 0
+    segments: Iterable[JudgedSegment], *, segment_bytes: int, covered: int
+) -> Iterator[Group]:
+    """All segments in order, each in one group, as they come: only one group is held at a time.
+
+    A segment that the map covers in part stays alone: merged, what is clean of its neighbours
+    would count as dirty (S13).
+    """
+    group: list[JudgedSegment] = []
+    size_bytes = 0
     for s in segments:
-        fits = size + s.size_bytes_max <= segment_bytes and count + len(s.chunks) <= segment_chunks
-        if groups and fits:
-            groups[-1].append(s)
-        else:
-            groups.append([s])
-            size = count = 0
-        size += s.size_bytes_max
-        count += len(s.chunks)
-    return [Group(tuple(g)) for g in groups]
+        fits = size_bytes + s.size_bytes_left <= segment_bytes and s.segment.next <= covered
+        if group and not fits:
+            yield Group(tuple(group))
+            group, size_bytes = [], 0
+        group.append(s)
+        size_bytes += s.size_bytes_left
+    if group:
+        yield Group(tuple(group))

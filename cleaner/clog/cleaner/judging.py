@@ -1,10 +1,12 @@
 """Step 2 of a pass: what is dead in each sealed segment (S21, S23).
 
-Only keys are read, and values only of chunks that hold tombstones: the manifest counts them. Chunks wholly below the log start, or beyond what
-the map covers, are judged without reading anything.
+Only what can be dead is read, and of it only keys; values only of chunks with tombstones that this
+pass stamps or removes. Chunks wholly below the log start, wholly beyond the map, or without any
+record that could go are judged without reading.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -12,51 +14,114 @@ import pyarrow.compute as pc
 
 from clog.cleaner.mapping import KeyHasher
 from clog.storage.chunks import NONE, Chunk
-from clog.storage.data_object import RECORD_OVERHEAD
+from clog.storage.errors import CorruptionError
 from clog.storage.manifest import Segment
 from clog.storage.offset_map import OffsetMap
 from clog.storage.reader import DELETE_HORIZON, piece_of, read_pieces
 from clog.storage.store.base import Store
-from clog.storage.survivors import Verdict, survivors
+from clog.storage.survivors import Mask, Verdict, survivors
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A batch and what becomes of its rows: ``keep``, and of those the tombstones that get a horizon now, ``stamp``.
-
-    ``trimmed`` rows go because they lie below the log start, whatever the verdict says of them.
+@dataclass(slots=True)
+class Removed:
+    """How many rows go, and why. ``last_expired`` is the highest offset of a tombstone that goes
+    because its horizon has come, -1 for none (S41): one that was superseded hides no delete.
     """
 
-    batch: pa.RecordBatch
-    verdict: Verdict
-    keep: np.ndarray  # type: ignore[type-arg]
-    stamp: np.ndarray  # type: ignore[type-arg]
-    trimmed: int
+    superseded: int = 0
+    expired: int = 0
+    without_key: int = 0
+    trimmed: int = 0
+    last_expired: int = NONE
+
+    @property
+    def total(self) -> int:
+        return self.superseded + self.expired + self.without_key + self.trimmed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedChunk:
+    """A chunk and what becomes of its rows.
+
+    ``keep`` is None when all rows stay or none does; ``stamp`` marks the tombstones that get their
+    horizon by this pass, None when there are none.
+    """
+
+    chunk: Chunk
+    removed: Removed = field(default_factory=Removed)
+    keep: Mask | None = None
+    stamp: Mask | None = None
+
+    @property
+    def rows_left(self) -> int:
+        return self.chunk.rows - self.removed.total
+
+    @property
+    def size_bytes_left(self) -> int:
+        """Record bytes of what stays, estimated by the share of rows: only keys were read."""
+        return self.chunk.size_bytes * self.rows_left // self.chunk.rows
+
+    @property
+    def stamps(self) -> bool:
+        return self.stamp is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedSegment:
+    """A segment and what becomes of its chunks."""
+
+    segment: Segment
+    chunks: tuple[JudgedChunk, ...]
+
+    @property
+    def size_bytes_left(self) -> int:
+        """Record bytes of what stays, estimated."""
+        return sum(c.size_bytes_left for c in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Decides on records: the map, the log start below which all is dead (S37), the clock at the pass's start."""
+    """Decides on records.
+
+    Args:
+        offset_map: covers the dirty range up to its last offset.
+        hasher: makes its hashes.
+        log_start: below it all is dead (S37).
+        first_dirty: below it every tombstone has its horizon: a pass stamps what it covers, and
+            ``first_dirty`` is where the last complete one ended.
+        now_ms: the pass's start.
+    """
 
     offset_map: OffsetMap
     hasher: KeyHasher
     log_start: int
+    first_dirty: int
     now_ms: int
 
-    def judge(self, batch: pa.RecordBatch) -> Judged:
-        """Judges a batch with offset and key, and with value and `DELETE_HORIZON` where there may be tombstones."""
+    def judge_segment(self, store: Store, partition: int, segment: Segment) -> JudgedSegment:
+        """Judges all chunks of a segment."""
+        chunks = tuple(self._judge_chunk(store, partition, c) for c in segment.chunks)
+        return JudgedSegment(segment, chunks)
+
+    def judge(self, batch: pa.RecordBatch) -> Verdict:
+        """Judges rows at or above the log start: a batch with offset and key, and with value and
+        `DELETE_HORIZON` where tombstones count.
+        """
         offsets = batch.column("offset").to_numpy()
-        valid = batch.column("key").is_valid()
-        key_valid = valid.to_numpy(zero_copy_only=False)
-        hashes = np.zeros((len(offsets), 2), np.uint64)
-        hashes[key_valid] = self.hasher(batch.column("key").filter(valid))
+        keys = batch.column("key")
+        key_valid = np.ones(len(offsets), np.bool_)
+        if keys.null_count:
+            key_valid = keys.is_valid().to_numpy(zero_copy_only=False)
+            hashes = np.zeros((len(offsets), 2), np.uint64)
+            hashes[key_valid] = self.hasher(keys.drop_null())
+        else:
+            hashes = self.hasher(keys)
         tombstone = np.zeros(len(offsets), np.bool_)
         horizon = np.full(len(offsets), NONE, np.int64)
         if DELETE_HORIZON in batch.schema.names:
             tombstone = batch.column("value").is_null().to_numpy(zero_copy_only=False)
             horizon = pc.fill_null(batch.column(DELETE_HORIZON), NONE).to_numpy()
-        above = offsets >= self.log_start
-        verdict = survivors(
+        return survivors(
             offsets=offsets,
             hashes=hashes,
             key_valid=key_valid,
@@ -65,61 +130,63 @@ class Judge:
             offset_map=self.offset_map,
             now_ms=self.now_ms,
         )
-        trimmed = int(np.count_nonzero(~above))
-        return Judged(batch, verdict, verdict.keep & above, verdict.stamp & above, trimmed)
 
+    def _judge_chunk(self, store: Store, partition: int, chunk: Chunk) -> JudgedChunk:
+        if chunk.next <= self.log_start:
+            return JudgedChunk(chunk, Removed(trimmed=chunk.rows))
+        tombstones_count = self._tombstones_count(chunk)
+        if chunk.base >= self.log_start and not (
+            chunk.base <= self.offset_map.latest_offset
+            and (tombstones_count or self.offset_map.entries or chunk.next > self.first_dirty)
+        ):
+            return JudgedChunk(chunk)
+        columns = ("offset", "key", *(("value", DELETE_HORIZON) if tombstones_count else ()))
+        removed = Removed()
+        keeps: list[Mask] = []
+        stamps: list[Mask] = []
+        for keep, stamp in self._verdicts(store, partition, chunk, columns, removed):
+            keeps.append(keep)
+            stamps.append(stamp)
+        keep, stamp = np.concatenate(keeps), np.concatenate(stamps)
+        is_mixed = 0 < removed.total < chunk.rows
+        return JudgedChunk(
+            chunk, removed, keep if is_mixed else None, stamp if stamp.any() else None
+        )
 
-@dataclass(frozen=True, slots=True)
-class JudgedChunk:
-    """A chunk and what is dead in it. ``size_bytes_max`` bounds the record bytes of what stays from above.
+    def _tombstones_count(self, chunk: Chunk) -> bool:
+        """Whether tombstones of the chunk may go or get their horizon now."""
+        if chunk.tombstones == 0:
+            return False
+        earliest_ms = min(
+            (ms for ms in (chunk.horizon_min, chunk.horizon) if ms != NONE), default=0
+        )
+        return chunk.next > self.first_dirty or earliest_ms <= self.now_ms
 
-    ``stamps`` says that a tombstone in it gets its horizon by this pass.
-    """
-
-    chunk: Chunk
-    dead: int
-    size_bytes_max: int
-    stamps: bool
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedSegment:
-    segment: Segment
-    chunks: tuple[JudgedChunk, ...]
-
-    @property
-    def dead(self) -> int:
-        return sum(c.dead for c in self.chunks)
-
-    @property
-    def size_bytes_max(self) -> int:
-        return sum(c.size_bytes_max for c in self.chunks)
-
-
-def judge_segment(store: Store, partition: int, segment: Segment, judge: Judge) -> JudgedSegment:
-    chunks = tuple(_judge_chunk(store, partition, c, judge) for c in segment.chunks)
-    return JudgedSegment(segment, chunks)
-
-
-def columns_for(chunk: Chunk, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns, and what tells tombstones where the chunk has any."""
-    return (*columns, "value", DELETE_HORIZON) if chunk.tombstones else columns
-
-
-def _judge_chunk(store: Store, partition: int, chunk: Chunk, judge: Judge) -> JudgedChunk:
-    if chunk.next <= judge.log_start:
-        return JudgedChunk(chunk, chunk.rows, 0, stamps=False)
-    if chunk.base > judge.offset_map.latest_offset and chunk.base >= judge.log_start:
-        return JudgedChunk(chunk, 0, chunk.size_bytes, stamps=False)
-    dead = dead_bytes = 0
-    stamps = False
-    piece = piece_of(partition, chunk, chunk.base, chunk.next)
-    for batch in read_pieces(store, [piece], columns=columns_for(chunk, ("offset", "key"))):
-        judged = judge.judge(batch)
-        gone = ~judged.keep
-        dead += int(np.count_nonzero(gone))
-        # Keys are known exactly, values are not read: so much at least is freed.
-        keys = pc.binary_length(batch.column("key").filter(pa.array(gone)))
-        dead_bytes += int(np.count_nonzero(gone)) * RECORD_OVERHEAD + (pc.sum(keys).as_py() or 0)
-        stamps = stamps or bool(judged.stamp.any())
-    return JudgedChunk(chunk, dead, chunk.size_bytes - dead_bytes, stamps)
+    def _verdicts(
+        self,
+        store: Store,
+        partition: int,
+        chunk: Chunk,
+        columns: tuple[str, ...],
+        removed: Removed,
+    ) -> Iterator[tuple[Mask, Mask]]:
+        """(keep, stamp) of all rows of the chunk, in order; counts into ``removed``."""
+        rows = 0
+        piece = piece_of(partition, chunk, chunk.base, chunk.next)
+        for batch in read_pieces(store, [piece], columns=columns):
+            rows += batch.num_rows
+            below = int(np.searchsorted(batch.column("offset").to_numpy(), self.log_start))
+            verdict = self.judge(batch.slice(below))
+            removed.trimmed += below
+            removed.superseded += verdict.superseded
+            removed.without_key += verdict.invalid
+            removed.expired += verdict.expired_tombstones
+            if (expired := np.flatnonzero(verdict.expired)).size:
+                removed.last_expired = batch.column("offset")[below + int(expired[-1])].as_py()
+            gone = np.zeros(below, np.bool_)
+            yield np.concatenate((gone, verdict.keep)), np.concatenate((gone, verdict.stamp))
+        if rows != chunk.rows:
+            raise CorruptionError(
+                f"{chunk.object.path} has {rows} records at [{chunk.base}, {chunk.next}) of"
+                f" partition {partition}, the manifest says {chunk.rows}; nothing was changed"
+            )

@@ -1,5 +1,7 @@
 """A store that counts the bytes of a pass, and slows it down to the operator's limit (S29)."""
 
+import builtins
+import threading
 from collections.abc import Sequence
 
 from clog.storage.clock import Clock
@@ -10,21 +12,26 @@ from clog.storage.store.wrapping import WrappingStore
 class Throttle:
     """So many bytes per second for all cleaner threads together; None: no limit.
 
-    A caller that is ahead of the rate sleeps until it is not; time that nobody used is not saved up for longer than a second.
+    A caller that is ahead of the rate sleeps until it is not; time that nobody used is not saved
+    up for longer than a second.
     """
 
     def __init__(self, bytes_per_second: float | None, clock: Clock) -> None:
         self._rate = bytes_per_second
         self._clock = clock
         self._free_at_ms = float(clock.monotonic_ms())
+        self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> None:
+        """Accounts for so many bytes; sleeps when they came too early."""
         if self._rate is None:
             return
-        now_ms = self._clock.monotonic_ms()
-        self._free_at_ms = max(self._free_at_ms, now_ms - 1000) + size_bytes * 1000 / self._rate
-        if self._free_at_ms > now_ms:
-            self._clock.sleep_ms(int(self._free_at_ms - now_ms))
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            free_at_ms = max(self._free_at_ms, now_ms - 1000) + size_bytes * 1000 / self._rate
+            self._free_at_ms = free_at_ms
+        if free_at_ms > now_ms:
+            self._clock.sleep_ms(int(free_at_ms - now_ms))
 
 
 class MeteredStore(WrappingStore):
@@ -41,7 +48,7 @@ class MeteredStore(WrappingStore):
         self._read(len(data))
         return data
 
-    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         parts = self.inner.get_ranges(path, ranges)
         self._read(sum(map(len, parts)))
         return parts

@@ -7,7 +7,8 @@
    else changed meanwhile is left out; its new objects are orphans. Appends never conflict: they add
    behind, and a replacement inside the active segment names its chunks.
 
-Crash before 3: orphans. After: done.
+Crash before 3: orphans. After: done. Where fewer or more rows are read than the manifest says,
+nothing is committed.
 """
 
 from bisect import bisect_right
@@ -18,12 +19,14 @@ from operator import itemgetter
 
 import pyarrow as pa
 
+from clog.cleaner.committing import objects_may_be_gone, tried
 from clog.storage.chunks import Chunk
 from clog.storage.commit import Answer
 from clog.storage.commits import Commit
 from clog.storage.config import LogConfig
 from clog.storage.data_object import DataObject, rewritten_chunk
 from clog.storage.edits import Edit, Replacement
+from clog.storage.errors import CorruptionError
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest
 from clog.storage.object_writer import write_rewritten
@@ -59,13 +62,14 @@ def relayout(
     ]
     done: list[Run] = []
 
-    def prepare(_tip: Commit, _ms: int) -> Edit:
+    def prepare(tip: Commit, time_ms: int) -> Edit:
         now = handle.manifest()
-        there = [(run, r) for run, r in made if _is_as_planned(run, now)]
+        late = objects_may_be_gone(manifest, tip)
+        there = [(run, r) for run, r in made if not late and _is_as_planned(run, now)]
         done[:] = [run for run, _ in there]
         if not there:
             raise Answer(None)
-        return Edit(replace=tuple(r for _, r in there))
+        return tried(Edit(replace=tuple(r for _, r in there)), now, time_ms=time_ms)
 
     try:
         handle.commit(prepare, operation=operation)
@@ -100,6 +104,13 @@ def _write(
     handle: Handle, store: Store, run: Run, rows: list[pa.RecordBatch], manifest: Manifest
 ) -> list[DataObject]:
     config = LogConfig.from_overrides(manifest.head.config)
+    least, most = _rows_above(run)
+    if not least <= (found := sum(batch.num_rows for batch in rows)) <= most:
+        raise CorruptionError(
+            f"partition {run.partition} of {store.url} has {found} records in"
+            f" [{max(run.base, run.low)}, {run.next}), the manifest says {least} to {most};"
+            " nothing was changed"
+        )
     return write_rewritten(
         store,
         rows,
@@ -109,6 +120,22 @@ def _write(
         compression=config.compression_type,
         object_bytes=config.object_bytes,
     )
+
+
+def _rows_above(run: Run) -> tuple[int, int]:
+    """Bounds of the number of rows at or above ``low``; only a chunk with gaps that ``low`` cuts
+    leaves a choice.
+    """
+    least = most = 0
+    for c in run.chunks:
+        if c.base >= run.low:
+            least, most = least + c.rows, most + c.rows
+        elif c.object.dense:
+            above = max(0, c.base + c.rows - run.low)
+            least, most = least + above, most + above
+        else:
+            most += max(0, min(c.rows, c.next - run.low))
+    return least, most
 
 
 def _replacement(run: Run, objects: Sequence[DataObject]) -> Replacement:

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from clog.cleaner.grouping import Group, needs_own_horizon
-from clog.cleaner.layout import is_loose, is_shared
 from clog.cleaner.judging import JudgedChunk
+from clog.cleaner.layout import is_loose, is_shared
 from clog.cleaner.stats import PassStats
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.config import LogConfig
@@ -28,7 +28,6 @@ from clog.storage.object_writer import write_rewritten
 from clog.storage.reader import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
 from clog.storage.store.base import Store
 from clog.storage.survivors import Mask
-
 
 _READ = (*(name for name in COLUMNS if name != "partition"), DELETE_HORIZON)
 
@@ -50,10 +49,9 @@ class Rewriter:
     horizon_ms: int
     up_to: int
     new_id: Callable[[], str]
-    stats: PassStats
 
-    def rewrite(self, group: Group) -> Replacement:
-        """The replacement for a group; its objects are written.
+    def rewrite(self, group: Group, stats: PassStats) -> Replacement:
+        """The replacement for a group; its objects are written, its records are counted.
 
         Raises:
             CorruptionError: what was read and written does not add up.
@@ -67,8 +65,11 @@ class Rewriter:
                 # No object may be larger than the segment it is to fit into.
                 size_bytes = min(limit, self.config.segment_bytes) if merged else limit
                 chunks.extend(self._write_run(run, size_bytes))
+                for c in run:
+                    _count(c, stats)
             else:
                 chunks.extend(self._kept(c) for c in run)
+        stats.tombstones_stamped += sum(stamped_in(c) for c in group.chunks)
         return Replacement(
             partition=self.partition,
             base=group.base,
@@ -81,7 +82,6 @@ class Rewriter:
     def _kept(self, c: JudgedChunk) -> Chunk:
         if c.stamp is None:
             return c.chunk
-        self.stats.tombstones_stamped += int(np.count_nonzero(c.stamp))
         return replace(c.chunk, horizon=self.horizon_ms, up_to=self.up_to)
 
     def _write_run(self, run: Sequence[JudgedChunk], object_bytes: int) -> list[Chunk]:
@@ -104,7 +104,6 @@ class Rewriter:
                 f" {removed} were to go and {written} were written, which leaves"
                 f" {before - removed - written} unaccounted for; nothing was changed"
             )
-        self._count(run, written)
         version = max(c.chunk.version for c in run)
         return [rewritten_chunk(obj, version=version) for obj in objects]
 
@@ -117,24 +116,28 @@ class Rewriter:
             for batch in read_pieces(self.store, [piece], columns=_READ):
                 here = slice(at, at + batch.num_rows)
                 at += batch.num_rows
+                left = batch
                 if c.stamp is not None and c.stamp[here].any():
-                    batch = _stamped(batch, c.stamp[here], self.horizon_ms)
+                    left = _stamped(batch, c.stamp[here], self.horizon_ms)
                 if c.keep is not None and not c.keep[here].all():
-                    batch = batch.filter(pa.array(c.keep[here]))
-                if batch.num_rows:
-                    yield batch
+                    left = left.filter(pa.array(c.keep[here]))
+                if left.num_rows:
+                    yield left
 
-    def _count(self, run: Sequence[JudgedChunk], written: int) -> None:
-        stats = self.stats
-        stats.records_written += written
-        for c in run:
-            stats.records_read += c.chunk.rows
-            stats.records_trimmed += c.removed.trimmed
-            stats.records_superseded += c.removed.superseded
-            stats.tombstones_expired += c.removed.expired
-            stats.records_without_key += c.removed.without_key
-            if c.stamp is not None:
-                stats.tombstones_stamped += int(np.count_nonzero(c.stamp))
+
+def _count(c: JudgedChunk, stats: PassStats) -> None:
+    """Counts the records of a chunk that is replaced."""
+    stats.records_read += c.chunk.rows
+    stats.records_written += c.rows_left
+    stats.records_trimmed += c.removed.trimmed
+    stats.records_superseded += c.removed.superseded
+    stats.tombstones_expired += c.removed.expired
+    stats.records_without_key += c.removed.without_key
+
+
+def stamped_in(c: JudgedChunk) -> int:
+    """How many tombstones of a chunk get their horizon now."""
+    return 0 if c.stamp is None else int(np.count_nonzero(c.stamp))
 
 
 def last_expired(group: Group) -> int:
@@ -144,13 +147,9 @@ def last_expired(group: Group) -> int:
 
 def _fates(group: Group, config: LogConfig) -> list[tuple[bool, JudgedChunk]]:
     """Which chunks are written anew. A lone small one between others that stay is not worth it."""
-    small_bytes = config.object_bytes // SMALL_SHARE
     must = [bool(c.removed.total) or needs_own_horizon(c) for c in group.chunks]
-    shared = [c.chunk.rows != c.chunk.object.rows for c in group.chunks]
-    would = [
-        m or s or c.chunk.size_bytes < small_bytes
-        for m, s, c in zip(must, shared, group.chunks, strict=True)
-    ]
+    shared = [is_shared(c.chunk) for c in group.chunks]
+    would = [m or is_loose(c.chunk, config) for m, c in zip(must, group.chunks, strict=True)]
     fates = []
     for i, c in enumerate(group.chunks):
         neighbour = (i > 0 and would[i - 1]) or (i + 1 < len(would) and would[i + 1])

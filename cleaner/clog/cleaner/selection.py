@@ -3,11 +3,14 @@
 A partition is eligible when one of these holds; the first that does is its reason:
 
 - *forced*: an operator asked (S17) and there is anything to clean;
-- *overdue*: cleanable bytes, and a dirty sealed segment whose first record is older than ``max.compaction.lag.ms`` (S14);
+- *overdue*: cleanable bytes, and a dirty sealed segment whose first record is older than
+  ``max.compaction.lag.ms`` (S14);
 - *dirty*: dirty ratio > ``min.cleanable.dirty.ratio`` (S14, strict);
-- *tombstones*: tombstones past their delete horizon lie in the clean part, and are a worthwhile share of it or wait too long (S16).
+- *tombstones*: tombstones past their delete horizon lie in the clean part, and are a worthwhile
+  share of it or wait too long (S16).
 
-Overdue ones come first, the longest first: a deadline outranks a ratio (S15; Kafka takes the highest ratio only). Then the highest ratio.
+Overdue ones come first, the longest first: a deadline outranks a ratio (S15; Kafka takes the
+highest ratio only). Then the highest ratio.
 """
 
 from dataclasses import dataclass
@@ -19,12 +22,14 @@ from clog.storage.config import LogConfig
 from clog.storage.manifest import Manifest
 
 TOMBSTONE_SHARE_MIN = 0.1
-"""Expired tombstones are worth a pass of their own from this share of the clean part's records on."""
+"""Expired tombstones are worth a pass of their own from this share of the clean part's records."""
 TOMBSTONE_WAIT_MS_MAX = 86_400_000
 """However few they are, they wait no longer than this after their horizon."""
 
 
 class Reason(StrEnum):
+    """Why a partition is cleaned."""
+
     FORCED = "forced"
     OVERDUE = "overdue"
     DIRTY = "dirty"
@@ -33,7 +38,9 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A partition to clean. ``delay_ms`` is how long it is overdue by ``max.compaction.lag.ms``, 0 when it is not."""
+    """A partition to clean. ``delay_ms`` is how long it is overdue by ``max.compaction.lag.ms``, 0
+    when it is not.
+    """
 
     partition: int
     bounds: PartitionBounds
@@ -45,30 +52,40 @@ def candidates(
     manifest: Manifest, config: LogConfig, *, now_ms: int, force: bool = False
 ) -> list[Candidate]:
     """The eligible partitions, most urgent first; none when the policy does not compact (S31)."""
+    found = (
+        candidate(manifest, config, p, now_ms=now_ms, force=force)
+        for p in range(manifest.head.log.partitions)
+    )
+    eligible = [c for c in found if c is not None]
+    return sorted(eligible, key=lambda c: (-c.delay_ms, -c.bounds.dirty_ratio, c.partition))
+
+
+def candidate(
+    manifest: Manifest, config: LogConfig, partition: int, *, now_ms: int, force: bool = False
+) -> Candidate | None:
+    """One partition, where it is eligible."""
     if not config.compact:
-        return []
-    found = []
-    for p in range(manifest.head.log.partitions):
-        b = bounds(manifest, p, config, now_ms=now_ms)
-        delay_ms = overdue_ms(manifest, b, config, now_ms=now_ms)
-        reason = _reason(manifest, b, config, delay_ms, now_ms=now_ms, force=force)
-        if reason is not None:
-            found.append(Candidate(p, b, reason, delay_ms))
-    return sorted(found, key=lambda c: (-c.delay_ms, -c.bounds.dirty_ratio, c.partition))
+        return None
+    b = bounds(manifest, partition, config, now_ms=now_ms)
+    delay_ms = overdue_ms(manifest, b, config, now_ms=now_ms)
+    reason = _reason(manifest, b, config, delay_ms, now_ms=now_ms, force=force)
+    return None if reason is None else Candidate(partition, b, reason, delay_ms)
 
 
-def overdue_ms(
-    manifest: Manifest, b: PartitionBounds, config: LogConfig, *, now_ms: int
-) -> int:
-    """How long the oldest dirty sealed segment is past ``max.compaction.lag.ms``; 0 when it is not."""
+def overdue_ms(manifest: Manifest, b: PartitionBounds, config: LogConfig, *, now_ms: int) -> int:
+    """How long the oldest dirty sealed segment is past ``max.compaction.lag.ms``; 0 when it is
+    not, or when there is nothing that may be cleaned.
+    """
+    if not b.cleanable_bytes:
+        return 0
     dirty = [s for s in manifest.segments[b.partition][:-1] if s.next > b.first_dirty and s.chunks]
     oldest_ms = min((s.first_timestamp_ms for s in dirty), default=now_ms)
     return max(0, now_ms - config.max_compaction_lag_ms - oldest_ms)
 
 
 def expired_tombstones(manifest: Manifest, b: PartitionBounds, *, now_ms: int) -> tuple[int, int]:
-    """(how many tombstones of the clean part are past their horizon, how long the earliest waits in ms). Chunks whose
-    horizons have not all passed count nothing.
+    """How many tombstones of the clean part are past their horizon, and for how long in ms the
+    earliest waits. Chunks whose horizons have not all passed count nothing.
     """
     count, wait_ms = 0, 0
     for segment in manifest.segments[b.partition][:-1]:
@@ -99,7 +116,7 @@ def _reason(
     expired, wait_ms = expired_tombstones(manifest, b, now_ms=now_ms)
     if force and (b.cleanable_bytes or expired):
         return Reason.FORCED
-    if b.cleanable_bytes and delay_ms:
+    if delay_ms:
         return Reason.OVERDUE
     if b.dirty_ratio > config.min_cleanable_dirty_ratio:
         return Reason.DIRTY

@@ -5,11 +5,18 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class PassStats:
-    """Counts of one pass over one partition. Sizes ending in ``_bytes`` of records are record bytes; ``bytes_read`` and ``bytes_written`` are
-    those that went to and from the store.
+    """Counts of one pass over one partition.
 
-    ``records_superseded + tombstones_expired + records_without_key + records_trimmed`` is what the pass removed:
-    `records_removed`.
+    The records of the chunks that were replaced are all accounted for, and checked before each
+    commit (`rewriting`)::
+
+        records_read = records_written + records_superseded + tombstones_expired
+                     + records_without_key + records_trimmed
+
+    Trimmed are records below the log start (S37). ``map_records`` are records read to fill the
+    map, ``map_entries`` the keys in it. ``size_bytes_before`` and ``size_bytes_after`` are record
+    bytes of the segments that the pass looked at; ``bytes_read`` and ``bytes_written`` went from
+    and to the store. ``index_ms`` is the time of the map, ``clean_ms`` that of all after it.
     """
 
     map_records: int = 0
@@ -32,8 +39,14 @@ class PassStats:
     index_ms: int = 0
     clean_ms: int = 0
 
+    def add_records(self, other: "PassStats") -> None:
+        """Adds the counts of records that another has, of a group that was committed."""
+        for name in _RECORDS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     @property
     def records_removed(self) -> int:
+        """What the pass removed, for whatever reason."""
         return (
             self.records_superseded
             + self.tombstones_expired
@@ -42,9 +55,24 @@ class PassStats:
         )
 
 
+_RECORDS = (
+    "records_read",
+    "records_superseded",
+    "tombstones_expired",
+    "tombstones_stamped",
+    "records_without_key",
+    "records_trimmed",
+    "records_written",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """One pass: ``[first_dirty_offset, next_dirty_offset)`` is what became clean (empty in a tombstone pass)."""
+    """One pass.
+
+    ``[first_dirty_offset, next_dirty_offset)`` is what became clean: empty in a pass for
+    tombstones alone, and in one that stopped because what it worked on had changed.
+    """
 
     partition: int
     first_dirty_offset: int

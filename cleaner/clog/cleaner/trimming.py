@@ -20,7 +20,7 @@ def trim(handle: Handle, store: Store) -> list[Run]:
 
 
 def due_runs(manifest: Manifest) -> list[Run]:
-    """For each partition the chunks below the log start in the sealed segment that holds it. Pure."""
+    """By partition the chunks below the log start in the sealed segment that holds it. Pure."""
     runs = []
     for p, segments in enumerate(manifest.segments):
         start = manifest.head.partitions.start[p]

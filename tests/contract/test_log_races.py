@@ -1,0 +1,23 @@
+"""Eight processes on one log: every record once, dense offsets, each producer's order."""
+
+import pytest
+
+from clog.storage import Log
+from clog.storage.store import open_store
+from clog.storage.testing.invariants import check_log
+from clog.storage.testing.races import append_in_processes, check_races
+
+
+def test_eight_processes_on_local_files(tmp_path):
+    url = str(tmp_path / "log")
+    log = Log.create(url, partitions=3)
+    append_in_processes(url, processes=8, commits=40)
+    check_races(log, processes=8, commits=40)
+    check_log(open_store(url), every_version=False)
+
+
+@pytest.mark.s3
+def test_four_processes_on_s3(s3_url, s3_options):
+    log = Log.create(s3_url, partitions=3, storage_options=s3_options)
+    append_in_processes(s3_url, s3_options, processes=4, commits=10)
+    check_races(log, processes=4, commits=10)

@@ -109,7 +109,10 @@ class DataObject:
 
 
 def rewritten_chunk(obj: DataObject, *, version: int) -> Chunk:
-    """The chunk that is all of a rewritten object; ``version``: the newest commit its rows came in by."""
+    """The chunk that is all of a rewritten object.
+
+    ``version``: the newest commit its rows came in by.
+    """
     (stats,) = obj.chunks
     return Chunk(
         object=obj.ref,

@@ -126,7 +126,11 @@ class Edit:
 
     def changed_partitions(self) -> set[int]:
         """Partitions changed otherwise than by appending or sealing: what voids a planned clean."""
-        changed = {*self.start, *self.drop, *self.first_dirty}
-        changed.update(r.partition for r in self.replace)
-        changed.update(h.partition for h in self.horizons)
-        return changed
+        return {*self.start, *self.first_dirty, *self.rewritten_partitions()}
+
+    def rewritten_partitions(self) -> set[int]:
+        """Partitions whose sealed segments change: those that must not lie in pages to apply it."""
+        rewritten = {*self.drop}
+        rewritten.update(r.partition for r in self.replace)
+        rewritten.update(h.partition for h in self.horizons)
+        return rewritten

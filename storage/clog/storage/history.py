@@ -9,8 +9,8 @@ from clog.storage.store.base import Store
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """One commit. Records, tombstones and sizes are those it appended; a pass of the cleaner ends with the commit that moves
-    ``first_dirty`` offsets.
+    """One commit. Records, tombstones and sizes are those it appended; a pass of the cleaner ends
+    with the commit that moves ``first_dirty`` offsets.
     """
 
     version: int
@@ -25,7 +25,7 @@ class CommitInfo:
 
 
 def history(store: Store, tip: Commit, *, start: int = 0) -> Iterator[CommitInfo]:
-    """Commits from ``start`` (or the oldest that is still there) to the tip, oldest first; one GET each."""
+    """Commits from ``start`` (or the oldest still there) to the tip, oldest first; one GET each."""
     for version in range(max(start, 0), tip.version + 1):
         try:
             record = read_commit(store, version).record

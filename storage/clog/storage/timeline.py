@@ -121,7 +121,7 @@ def replay(
             raise CorruptionError(
                 f"{store.url}: version {record.version} does not follow {manifest.version}"
             )
-        touched = {p for p in edit.changed_partitions() if manifest.paged_below(p) >= 0}
+        touched = {p for p in edit.rewritten_partitions() if manifest.paged_below(p) >= 0}
         if touched:
             manifest = unpage(store, manifest, touched)
         manifest = apply(manifest, edit, commit_id=record.commit_id, time_ms=record.time_ms)

@@ -29,7 +29,7 @@ _numbers = itertools.count()
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
     """Limits that a few records reach."""
-    monkeypatch.setattr(object_reader, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(object_reader, "WHOLE_BYTES", 1000)
     monkeypatch.setattr(object_writer, "_GROUP_BYTES", 120)
     monkeypatch.setattr(object_writer, "_GROUP_BYTES_MIN", 40)
     monkeypatch.setattr(object_writer, "_GROUP_ROWS", 6)

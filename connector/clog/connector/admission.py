@@ -1,6 +1,33 @@
 """How much of what there is goes into the next batch. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clog.storage.manifest import Manifest
+
+MAX_TRIGGER_DELAY_MS = 900_000
+"""Default of ``maxTriggerDelay``, as in Spark's Kafka source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The limits of a stream's batches; None: no limit.
+
+    ``max_bytes`` counts bytes of records, uncompressed. ``max_delay_ms`` bounds the wait for
+    ``min_offsets``.
+    """
+
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = MAX_TRIGGER_DELAY_MS
+    max_bytes: int | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is anything to decide."""
+        return not (self.max_offsets is self.min_offsets is self.max_bytes is None)
 
 
 def limited(
@@ -24,3 +51,36 @@ def limited(
         p: starts[p] + max(1, backlog[p] * max_offsets // total) if backlog[p] else end
         for p, end in ends.items()
     }
+
+
+def limited_bytes(
+    manifest: "Manifest", starts: Mapping[int, int], ends: Mapping[int, int], max_bytes: int
+) -> dict[int, int]:
+    """Ends of a batch of about ``max_bytes`` bytes of records, not beyond ``ends``.
+
+    Chunks go in by the order of their commits, so that no partition starves, the last one in part:
+    as many of its offsets as its bytes promise. At least one offset goes in.
+    """
+    waiting = sorted(
+        (chunk.version, p, max(chunk.base, starts[p]), min(chunk.next, end), chunk)
+        for p, end in ends.items()
+        for segment in manifest.segments[p]
+        if segment.next > starts[p] and segment.base < end
+        for chunk in segment.chunks
+        if chunk.next > starts[p] and chunk.base < end
+    )
+    at = {p: min(starts[p], end) for p, end in ends.items()}
+    room = max_bytes
+    for _, p, first, until, chunk in waiting:
+        span = chunk.next - chunk.base
+        size = chunk.size_bytes * (until - first) // span
+        if size > room:
+            part = room * span // max(1, chunk.size_bytes)
+            if room == max_bytes:
+                part = max(1, part)
+            if part:
+                at[p] = first + part
+            return at
+        at[p] = until
+        room -= size
+    return dict(ends)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from clog.connector.options import EARLIEST, LATEST, Position, ReadOptions
+from clog.connector.option_values import EARLIEST, LATEST, Position, Times
+from clog.connector.options import ReadOptions
 from clog.connector.partitions import LogPartition, TablePartition
 from clog.connector.planned import batch_partitions, table_partitions
 from clog.connector.schema import check_read_schema
@@ -41,7 +42,7 @@ class ClogReader(DataSourceReader):
         options = self._options
         log = Log.open(options.location.store())
         plan = table_partitions if options.view == "table" else batch_partitions
-        return plan(log.handle.manifest(), options, url=log.url)
+        return plan(log.handle.store, log.handle.manifest(), options)
 
     @shallow_iterator
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -68,7 +69,7 @@ def _check_batch(options: ReadOptions) -> None:
 
 
 def _refuse(
-    position: Position | None, word: str, number: int, *, option: str, meaning: str
+    position: Position | Times | None, word: str, number: int, *, option: str, meaning: str
 ) -> None:
     numbers = position.values() if isinstance(position, Mapping) else ()
     if position == word or number in numbers:

@@ -1,10 +1,11 @@
 """Offsets that are wanted and gone: told, or passed over with a warning (S38, S41)."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from clog.storage.errors import NotFoundError, OffsetOutOfRangeError
+from clog.storage.tombstone_loss import missed_tombstones
 
 if TYPE_CHECKING:
     from clog.storage.manifest import Manifest
@@ -71,16 +72,3 @@ def check_tombstones(
             " without them; a longer delete.retention.ms prevents it"
         )
     _LOGGER.warning("%s (failOnDataLoss=false)", message)
-
-
-def missed_tombstones(
-    removed: Sequence[tuple[int, int, int]], starts: Mapping[int, int], since_version: int
-) -> dict[int, int]:
-    """By partition the highest offset of a tombstone that was removed after ``since_version`` at
-    or above ``starts``.
-    """
-    missed: dict[int, int] = {}
-    for p, version, offset in removed:
-        if version > since_version and p in starts and offset >= starts[p]:
-            missed[p] = max(offset, missed.get(p, offset))
-    return missed

@@ -7,10 +7,12 @@ commits), most of them in cold processes: what is heavy is imported by the metho
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from clog.connector.shallow import shallow
+from clog.storage.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from clog.connector.batch_reader import ClogReader
@@ -19,12 +21,18 @@ if TYPE_CHECKING:
     from clog.connector.stream_writer import ClogStreamWriter
 
 
+SPARK_MIN = (4, 2)
+"""Admission control, AvailableNow and the Arrow stream writer are there from this version on."""
+
+
 class ClogDataSource(DataSource):
     """A log as a source and a sink of Spark; options are in `option_definitions`, columns in
     `schema`.
     """
 
+    @shallow
     def __init__(self, options: MutableMapping[str, str]) -> None:
+        _check_spark()
         # Spark's mapping counts names without case only until it is copied: lowered for good.
         super().__init__({name.lower(): value for name, value in options.items()})
 
@@ -73,3 +81,12 @@ class ClogDataSource(DataSource):
         from clog.connector.stream_writer import ClogStreamWriter
 
         return ClogStreamWriter(write_options(self.options), schema, overwrite=overwrite)
+
+
+def _check_spark() -> None:
+    major, minor = pyspark.__version__.split(".")[:2]
+    if (int(major), int(minor)) < SPARK_MIN:
+        raise InvalidInputError(
+            f"this is Spark {pyspark.__version__}, format clog needs {SPARK_MIN[0]}.{SPARK_MIN[1]}"
+            " or newer: upgrade pyspark, on the executors too"
+        )

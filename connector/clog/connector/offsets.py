@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clog.connector.options import EARLIEST, LATEST, Position
+from clog.connector.option_values import EARLIEST, LATEST, Position, Times
 from clog.storage.errors import InvalidInputError, OptionError
 
 
@@ -46,10 +46,13 @@ class StreamOffsets:
         return out
 
 
-def initial_json(position: Position) -> dict[str, Any]:
+def initial_json(position: Position | Times) -> dict[str, Any]:
     """The initial offset: symbolic, so the same whenever it is asked for."""
     if isinstance(position, str):
         return {"init": position}
+    if isinstance(position, Times):
+        ms = position.ms
+        return {"init": {"timestamp": ms if isinstance(ms, int) else by_partition_json(ms)}}
     return {"init": by_partition_json(position)}
 
 
@@ -99,12 +102,17 @@ def resolve(
         return dict(starts)
     if position == "latest":
         return dict(ends)
-    _check_all_named(position, list(starts), option)
+    check_all_named(position, list(starts), option=option)
     special = {EARLIEST: starts, LATEST: ends}
     return {p: special[o][p] if o in special else o for p, o in position.items()}
 
 
-def _check_all_named(position: Mapping[int, int], partitions: Sequence[int], option: str) -> None:
+def check_all_named(position: Mapping[int, int], partitions: Sequence[int], *, option: str) -> None:
+    """Whether a number is given for each of the partitions, and for no other.
+
+    Raises:
+        OptionError: it is not.
+    """
     missing = [p for p in partitions if p not in position]
     unknown = [p for p in position if p not in partitions]
     if unknown:
@@ -115,7 +123,7 @@ def _check_all_named(position: Mapping[int, int], partitions: Sequence[int], opt
     if missing:
         raise OptionError(
             f'option "{option}" does not name partitions {missing}; name all that are read'
-            f" ({list(partitions)}), -1 for latest and -2 for earliest where you do not care"
+            f" ({list(partitions)}); among offsets, -1 is latest and -2 earliest"
         )
 
 

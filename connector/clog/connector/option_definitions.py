@@ -41,6 +41,40 @@ DEFINITIONS = (
         "`latest` or JSON as above, exclusive; -1 is latest",
     ),
     Definition(
+        "startingTimestamp",
+        "read",
+        "none",
+        "milliseconds since 1970: starts at the first record that is not earlier; beats"
+        " `startingOffsetsByTimestamp`, which beats `startingOffsets`",
+    ),
+    Definition(
+        "endingTimestamp",
+        "batch",
+        "none",
+        "likewise the end, exclusive; `latest` where no record is that late; beats"
+        " `endingOffsetsByTimestamp`, which beats `endingOffsets`",
+    ),
+    Definition(
+        "startingOffsetsByTimestamp",
+        "read",
+        "none",
+        'as `startingTimestamp`, in JSON by partition: `{"0": 1767225600000}`, also as'
+        ' `{"<log>": {…}}`',
+    ),
+    Definition(
+        "endingOffsetsByTimestamp",
+        "batch",
+        "none",
+        "as `endingTimestamp`, in JSON by partition",
+    ),
+    Definition(
+        "startingOffsetsByTimestampStrategy",
+        "read",
+        "error",
+        "where no record is as late as a starting timestamp: `error`, or `latest`: start at the"
+        " end",
+    ),
+    Definition(
         "failOnDataLoss",
         "read",
         "true",
@@ -53,6 +87,21 @@ DEFINITIONS = (
         "none",
         "at most so many offsets in a batch, shared among partitions in proportion to what they"
         " have, at least 1 for each that has any",
+    ),
+    Definition(
+        "minOffsetsPerTrigger",
+        "stream",
+        "none",
+        "no batch before so many offsets are there, or `maxTriggerDelay` has passed since the last"
+        " one; the first batch of a run does not wait, nor does `availableNow`",
+    ),
+    Definition("maxTriggerDelay", "stream", "15m", "see `minOffsetsPerTrigger`"),
+    Definition(
+        "maxBytesPerTrigger",
+        "stream",
+        "none",
+        "about so many bytes of records (uncompressed) in a batch, `64m`, oldest commits first; at"
+        " least one record",
     ),
     Definition(
         "pollInterval",
@@ -69,6 +118,14 @@ DEFINITIONS = (
         "all",
         "names, separated by commas: reads only these; a subset in `.schema(…)` does the same",
     ),
+    Definition(
+        "keys",
+        "read",
+        "all",
+        'JSON list of strings: reads only records with these keys, `["order-1", "order-2"]`; of'
+        " large objects only the keys are read first",
+    ),
+    Definition("keysBase64", "read", "all", "likewise for binary keys, each in Base64"),
     Definition(
         "partitions",
         "read, write",

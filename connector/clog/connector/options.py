@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from clog.connector import option_values as values
+from clog.connector.admission import MAX_TRIGGER_DELAY_MS, Admission
 from clog.connector.location import Location
 from clog.connector.option_definitions import (
     FOREIGN,
@@ -20,19 +22,10 @@ from clog.connector.option_definitions import (
     SPARKS_OWN,
     SPARKS_PREFIXES,
 )
+from clog.connector.option_values import Position, Times
 from clog.storage.errors import OptionError
 
-EARLIEST, LATEST = -2, -1
-Position = Literal["earliest", "latest"] | Mapping[int, int]
-"""Where to start or end: everywhere alike, or by partition, where -2 is earliest and -1 latest."""
-
 _T = TypeVar("_T")
-_UNITS_MS = {
-    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
-    **dict.fromkeys(("s", "second", "seconds"), 1000),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
-    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +34,17 @@ class ReadOptions:
 
     location: Location
     view: Literal["log", "table"]
-    starting: Position | None
-    ending: Position
+    starting: Position | Times | None
+    ending: Position | Times
     fail_on_data_loss: bool
-    max_offsets_per_trigger: int | None
+    admission: Admission
     poll_interval_ms: int
     min_partitions: int | None
     max_records_per_partition: int | None
     include_headers: bool
     columns: tuple[str, ...] | None
     partitions: tuple[int, ...] | None
+    keys: tuple[bytes, ...] | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +69,18 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     location = given.location()
     return ReadOptions(
         location=location,
-        view=given.parsed("view", _choice("log", "table"), "log"),
-        starting=given.parsed("startingOffsets", _position(location.name), None),
-        ending=given.parsed("endingOffsets", _position(location.name), "latest"),
-        fail_on_data_loss=given.parsed("failOnDataLoss", _boolean, default=True),
-        max_offsets_per_trigger=given.parsed("maxOffsetsPerTrigger", _positive, None),
-        poll_interval_ms=given.parsed("pollInterval", _duration_ms, 1000),
-        min_partitions=given.parsed("minPartitions", _positive, None),
-        max_records_per_partition=given.parsed("maxRecordsPerPartition", _positive, None),
-        include_headers=given.parsed("includeHeaders", _boolean, default=False),
-        columns=given.parsed("columns", _names, None),
-        partitions=given.parsed("partitions", _partitions, None),
+        view=given.parsed("view", values.choice("log", "table"), "log"),
+        starting=_starting(given, location.name),
+        ending=_ending(given, location.name),
+        fail_on_data_loss=given.parsed("failOnDataLoss", values.boolean, default=True),
+        admission=_admission(given),
+        poll_interval_ms=given.parsed("pollInterval", values.duration_ms, 1000),
+        min_partitions=given.parsed("minPartitions", values.positive, None),
+        max_records_per_partition=given.parsed("maxRecordsPerPartition", values.positive, None),
+        include_headers=given.parsed("includeHeaders", values.boolean, default=False),
+        columns=given.parsed("columns", values.names, None),
+        partitions=given.parsed("partitions", values.partitions, None),
+        keys=_keys(given),
     )
 
 
@@ -98,11 +93,11 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     given = _Given(options)
     return WriteOptions(
         location=given.location(),
-        partitions=given.parsed("partitions", _positive, None),
+        partitions=given.parsed("partitions", values.positive, None),
         config=given.below("config."),
-        writer_id=given.parsed("writerId", _text, None),
-        txn_app_id=given.parsed("txnAppId", _text, None),
-        txn_version=given.parsed("txnVersion", _natural, None),
+        writer_id=given.parsed("writerId", values.text, None),
+        txn_app_id=given.parsed("txnAppId", values.text, None),
+        txn_version=given.parsed("txnVersion", values.natural, None),
     )
 
 
@@ -128,7 +123,9 @@ class _Given:
             raise
         except ValueError as e:
             must = f"it must be {e}"
-            raise OptionError(f'option "{name}" has the value {_shown(value)}; {must}') from None
+            raise OptionError(
+                f'option "{name}" has the value {values.shown(value)}; {must}'
+            ) from None
 
     def below(self, prefix: str) -> dict[str, str]:
         found = self._values.items()
@@ -144,17 +141,64 @@ class _Given:
                 " Spark's catalog drops the options of a table USING clog; use a temporary view"
                 " (CREATE TEMPORARY VIEW orders USING clog OPTIONS (path '…')) instead"
             )
-        storage: dict[str, Any] = self.parsed("storage_options", _json_object, {})
-        storage |= {name: _loose(v) for name, v in self.below("storage.").items()}
-        single = self.parsed("singleWriter", _boolean, default=False)
+        storage: dict[str, Any] = self.parsed("storage_options", values.json_object, {})
+        storage |= {name: values.loose(v) for name, v in self.below("storage.").items()}
+        single = self.parsed("singleWriter", values.boolean, default=False)
         location = Location(_absolute(url), json.dumps(storage, sort_keys=True), single)
         topic = self._values.get("topic")
         if topic is not None and topic != location.name:
             raise OptionError(
-                f'option "topic" is {_shown(topic)}, but the log at this path is {location.name!r};'
-                " a path holds one log: leave topic out, or give the other log's path"
+                f'option "topic" is {values.shown(topic)}, but the log at this path is'
+                f" {location.name!r}; a path holds one log: leave topic out, or give the other"
+                " log's path"
             )
         return location
+
+
+def _starting(given: "_Given", log_name: str) -> Position | Times | None:
+    """Kafka's precedence: a timestamp, timestamps by partition, offsets."""
+    or_latest = given.parsed(
+        "startingOffsetsByTimestampStrategy", values.choice("error", "latest"), "error"
+    )
+    time_ms = given.parsed("startingTimestamp", values.time_ms, None)
+    times_ms = given.parsed("startingOffsetsByTimestamp", values.times_ms(log_name), None)
+    offsets = given.parsed("startingOffsets", values.position(log_name), None)
+    at = time_ms if time_ms is not None else times_ms
+    return offsets if at is None else Times(at, or_latest=or_latest == "latest")
+
+
+def _ending(given: "_Given", log_name: str) -> Position | Times:
+    """Likewise; where no record is that late, the end is the latest."""
+    time_ms = given.parsed("endingTimestamp", values.time_ms, None)
+    times_ms = given.parsed("endingOffsetsByTimestamp", values.times_ms(log_name), None)
+    latest: Position = "latest"
+    offsets = given.parsed("endingOffsets", values.position(log_name), latest)
+    at = time_ms if time_ms is not None else times_ms
+    return offsets if at is None else Times(at, or_latest=True)
+
+
+def _admission(given: "_Given") -> Admission:
+    least = given.parsed("minOffsetsPerTrigger", values.positive, None)
+    most = given.parsed("maxOffsetsPerTrigger", values.positive, None)
+    if least is not None and most is not None and least > most:
+        raise OptionError(
+            f'option "minOffsetsPerTrigger" is {least}, above "maxOffsetsPerTrigger", {most}; give'
+            " at most as many"
+        )
+    return Admission(
+        max_offsets=most,
+        min_offsets=least,
+        max_delay_ms=given.parsed("maxTriggerDelay", values.duration_ms, MAX_TRIGGER_DELAY_MS),
+        max_bytes=given.parsed("maxBytesPerTrigger", values.size_bytes, None),
+    )
+
+
+def _keys(given: "_Given") -> tuple[bytes, ...] | None:
+    text = given.parsed("keys", values.keys, None)
+    binary = given.parsed("keysBase64", values.keys_base64, None)
+    if text is None and binary is None:
+        return None
+    return tuple(sorted({*(text or ()), *(binary or ())}))
 
 
 def _check_names(given: Mapping[str, str]) -> None:
@@ -177,118 +221,3 @@ def _check_names(given: Mapping[str, str]) -> None:
 def _absolute(url: str) -> str:
     # A task may run in another folder than the driver.
     return url if ":" in url else str(Path(url).absolute())
-
-
-def _shown(value: str) -> str:
-    # A value may be a secret given under the wrong name: never whole.
-    return repr(value) if len(value) <= 24 else repr(value[:20] + "…")
-
-
-# Parsers raise ValueError with what the value must be: the message goes on from "it must be ".
-
-
-def _text(value: str) -> str:
-    if not value:
-        raise ValueError("a text that is not empty")
-    return value
-
-
-def _choice(*words: Any) -> Callable[[str], Any]:
-    def parse(value: str) -> str:
-        if value.lower() not in words:
-            raise ValueError(" or ".join(words))
-        return value.lower()
-
-    return parse
-
-
-def _boolean(value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return value.lower() == "true"
-
-
-def _natural(value: str) -> int:
-    if not (value.isascii() and value.isdigit()):
-        raise ValueError("a whole number, 0 or more")
-    return int(value)
-
-
-def _positive(value: str) -> int:
-    if not (value.isascii() and value.isdigit()) or int(value) == 0:
-        raise ValueError("a whole number, 1 or more")
-    return int(value)
-
-
-def _duration_ms(value: str) -> int:
-    number = value.rstrip("abcdefghijklmnopqrstuvwxyz ")
-    unit = value[len(number) :].strip()
-    if not (number.isascii() and number.isdigit()) or unit not in _UNITS_MS:
-        raise ValueError('a time such as "500ms", "10s" or "15m"')
-    return int(number) * _UNITS_MS[unit]
-
-
-def _names(value: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in value.split(","))
-    if not all(names) or len(set(names)) < len(names):
-        raise ValueError("names of columns, each once, separated by commas")
-    return names
-
-
-def _partitions(value: str) -> tuple[int, ...]:
-    must = 'partition numbers separated by commas, such as "0,2"'
-    numbers = [part.strip() for part in value.strip("[]").split(",")]
-    if not all(n.isascii() and n.isdigit() for n in numbers):
-        raise ValueError(must)
-    return tuple(sorted({int(n) for n in numbers}))
-
-
-def _json_object(value: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(value)
-    except ValueError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        # The value may hold secrets: it must not get into the message through _shown.
-        raise OptionError('option "storage_options" is not a JSON object; its value is not shown')
-    return parsed
-
-
-def _loose(value: str) -> Any:
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if value[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _position(log_name: str) -> Callable[[str], Position]:
-    must = (
-        'earliest, latest, or JSON by partition such as {"0": 23, "1": -2};'
-        " -2 is earliest, -1 latest"
-    )
-
-    def parse(value: str) -> Position:
-        if value.lower() == "earliest":
-            return "earliest"
-        if value.lower() == "latest":
-            return "latest"
-        try:
-            parsed = json.loads(value)
-        except ValueError:
-            raise ValueError(must) from None
-        if isinstance(parsed, dict) and list(parsed) == [log_name]:
-            parsed = parsed[log_name]  # Kafka's form: by topic first.
-        if not isinstance(parsed, dict) or not parsed:
-            raise ValueError(must)
-        position: dict[int, int] = {}
-        for p, offset in parsed.items():
-            if not (p.isascii() and p.isdigit()) or type(offset) is not int or offset < EARLIEST:
-                raise ValueError(must)
-            position[int(p)] = offset
-        return dict(sorted(position.items()))
-
-    return parse

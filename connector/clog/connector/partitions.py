@@ -2,7 +2,7 @@
 nothing else.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -19,7 +19,7 @@ class LogPartition(InputPartition):
     """Pieces of a log to be read in this order, planned at ``version``.
 
     ``follow``: an object that is gone meanwhile is looked for in the newest version (streams);
-    else the version has expired (batch).
+    else the version has expired (batch). ``keys``: only records with one of these; None: all.
     """
 
     location: Location
@@ -27,11 +27,13 @@ class LogPartition(InputPartition):
     pieces: tuple["ReadPiece", ...]
     follow: bool
     fail_on_data_loss: bool
+    keys: tuple[bytes, ...] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
 class TablePartition(InputPartition):
-    """The table view of one partition of a log."""
+    """The table view of one partition of a log, of these keys or of all."""
 
     location: Location
     plan: "TablePlan"
+    keys: tuple[bytes, ...] | None = field(default=None, repr=False)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from clog.connector.data_loss import available_start
-from clog.connector.offsets import resolve
+from clog.connector.offsets import check_all_named, resolve
+from clog.connector.option_values import Position, Times
 from clog.connector.options import ReadOptions
 from clog.connector.partitions import LogPartition, TablePartition
 from clog.storage.errors import OptionError
@@ -14,6 +15,7 @@ from clog.storage.errors import OptionError
 if TYPE_CHECKING:
     from clog.storage.head import Head
     from clog.storage.manifest import Manifest
+    from clog.storage.store.base import Store
 
 
 def partitions_read(head: "Head", wanted: Sequence[int] | None, *, url: str) -> tuple[int, ...]:
@@ -36,6 +38,40 @@ def bounds(head: "Head", parts: Sequence[int]) -> tuple[dict[int, int], dict[int
     """Log start and end offsets of these partitions."""
     columns = head.partitions
     return {p: columns.start[p] for p in parts}, {p: columns.end[p] for p in parts}
+
+
+def positions(
+    store: "Store",
+    manifest: "Manifest",
+    parts: Sequence[int],
+    position: Position | Times,
+    *,
+    option: str,
+) -> dict[int, int]:
+    """The offset that a position names in each partition. Times cost requests: chunks that may hold
+    the first record that is late enough are read.
+
+    Raises:
+        OptionError: it does not name all partitions, or one that does not exist, or a time later
+            than every record.
+    """
+    lows, highs = bounds(manifest.head, parts)
+    if not isinstance(position, Times):
+        return resolve(position, lows, highs, option=f"{option}Offsets")
+    times = dict.fromkeys(parts, position.ms) if isinstance(position.ms, int) else position.ms
+    check_all_named(times, parts, option=f"{option}OffsetsByTimestamp")
+    from clog.storage.offsets import for_times
+
+    found = for_times(store, manifest, times)
+    late = [p for p in parts if found[p] is None]
+    if late and not position.or_latest:
+        raise OptionError(
+            f"partitions {late} of {store.url} have no record at or after the {option} timestamp"
+            f" ({times[late[0]]} for partition {late[0]}); give an earlier one, or set"
+            f" {option}OffsetsByTimestampStrategy=latest to begin at the end there"
+        )
+    offsets = {p: found[p] for p in parts}
+    return {p: highs[p] if offset is None else offset for p, offset in offsets.items()}
 
 
 def log_partitions(
@@ -62,42 +98,55 @@ def log_partitions(
             pieces=task,
             follow=follow,
             fail_on_data_loss=options.fail_on_data_loss,
+            keys=options.keys,
         )
         for task in tasks
     ]
 
 
-def batch_partitions(manifest: "Manifest", options: ReadOptions, *, url: str) -> list[LogPartition]:
-    """The plan of a batch read.
+def batch_ranges(
+    store: "Store", manifest: "Manifest", options: ReadOptions
+) -> dict[int, tuple[int, int]]:
+    """The half-open ranges of offsets of a batch read, by partition.
 
     Raises:
-        OptionError: an option names partitions that do not exist, or not all that are read.
+        OptionError: as `positions`.
         OffsetOutOfRangeError: a start that is gone or not there yet, and ``failOnDataLoss``.
     """
-    lows, highs = bounds(manifest.head, partitions_read(manifest.head, options.partitions, url=url))
-    starting = options.starting or "earliest"
-    starts = resolve(starting, lows, highs, option="startingOffsets")
-    ends = resolve(options.ending, lows, highs, option="endingOffsets")
-    ranges = {
+    parts = partitions_read(manifest.head, options.partitions, url=store.url)
+    lows, highs = bounds(manifest.head, parts)
+    starts = positions(store, manifest, parts, options.starting or "earliest", option="starting")
+    ends = positions(store, manifest, parts, options.ending, option="ending")
+    return {
         p: (
             available_start(
                 *(p, starts[p], lows[p], highs[p]),
-                url=url,
+                url=store.url,
                 fail_on_data_loss=options.fail_on_data_loss,
             ),
             min(ends[p], highs[p]),
         )
-        for p in lows
+        for p in parts
     }
-    return log_partitions(manifest, ranges, options, follow=False)
+
+
+def batch_partitions(
+    store: "Store", manifest: "Manifest", options: ReadOptions
+) -> list[LogPartition]:
+    """The plan of a batch read; raises as `batch_ranges`."""
+    return log_partitions(manifest, batch_ranges(store, manifest, options), options, follow=False)
 
 
 def table_partitions(
-    manifest: "Manifest", options: ReadOptions, *, url: str
+    store: "Store", manifest: "Manifest", options: ReadOptions
 ) -> list[TablePartition]:
     """The plan of a table view: one task for each partition that holds anything."""
     from clog.storage.table import plan_table
 
-    parts = partitions_read(manifest.head, options.partitions, url=url)
+    parts = partitions_read(manifest.head, options.partitions, url=store.url)
     plans = [plan_table(manifest, p) for p in parts]
-    return [TablePartition(options.location, plan) for plan in plans if plan.clean or plan.dirty]
+    return [
+        TablePartition(options.location, plan, options.keys)
+        for plan in plans
+        if plan.clean or plan.dirty
+    ]

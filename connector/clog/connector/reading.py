@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from clog.storage.reader import ReadPiece
+    from clog.storage.store.base import Store
 
 GATHER_ROWS = 8192
 """Batches are put together until they have so many rows."""
@@ -36,7 +37,8 @@ def log_batches(partition: LogPartition, schema: "StructType") -> Iterator["pa.R
         ``failOnDataLoss``.
     """
     as_spark = _Converter(schema, partition.location.name, partition.pieces)
-    return _gathered(map(as_spark, _records(partition, as_spark.needed)))
+    records = _records(partition, _with_key(as_spark.needed, partition.keys))
+    return _gathered(map(as_spark, _of_keys(records, partition.keys)))
 
 
 def table_view_batches(
@@ -45,10 +47,49 @@ def table_view_batches(
     """Batches of the latest value of each key, in the columns of ``schema``."""
     from clog.storage.table import table_batches
 
-    plan = partition.plan
+    plan, keys, store = partition.plan, partition.keys, partition.location.store()
     as_spark = _Converter(schema, partition.location.name, (*plan.clean, *plan.dirty))
-    store = partition.location.store()
-    return _gathered(map(as_spark, table_batches(store, plan, columns=as_spark.needed)))
+    try:
+        clean, dirty = (_pieces(store, pieces, keys) for pieces in (plan.clean, plan.dirty))
+    except FileNotFoundError as e:
+        raise _expired(plan.version, store, e) from e
+    columns = _with_key(as_spark.needed, keys)
+    records = table_batches(store, replace(plan, clean=clean, dirty=dirty), columns=columns)
+    return _gathered(map(as_spark, _of_keys(records, keys)))
+
+
+def _with_key(columns: list[str], keys: Sequence[bytes] | None) -> list[str]:
+    return columns if keys is None or "key" in columns else [*columns, "key"]
+
+
+def _pieces(
+    store: "Store", pieces: Sequence["ReadPiece"], keys: Sequence[bytes] | None
+) -> tuple["ReadPiece", ...]:
+    if keys is None:
+        return tuple(pieces)
+    from clog.storage.key_scan import pieces_of_keys
+
+    return tuple(pieces_of_keys(store, pieces, keys))
+
+
+def _of_keys(
+    batches: Iterable["pa.RecordBatch"], keys: Sequence[bytes] | None
+) -> Iterable["pa.RecordBatch"]:
+    if keys is None:
+        return batches
+    import pyarrow as pa
+
+    from clog.storage.key_scan import of_keys
+
+    wanted = pa.array(keys, pa.binary())
+    return (found for batch in batches if (found := of_keys(batch, wanted)).num_rows)
+
+
+def _expired(version: int, store: "Store", gone: FileNotFoundError) -> VersionExpiredError:
+    return VersionExpiredError(
+        f"version {version} of {store.url} expired: {gone.filename or gone} is gone;"
+        " load() again, a DataFrame keeps the version of its first action"
+    )
 
 
 def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
@@ -58,12 +99,10 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.Re
     pieces: Sequence[ReadPiece] = partition.pieces
     if not partition.follow:
         try:
+            pieces = _pieces(store, pieces, partition.keys)
             yield from read_pieces(store, pieces, columns=columns)
         except FileNotFoundError as e:
-            raise VersionExpiredError(
-                f"version {partition.version} of {store.url} expired: {e.filename or e} is gone;"
-                " load() again, a DataFrame keeps the version of its first action"
-            ) from e
+            raise _expired(partition.version, store, e) from e
         return
     # Where each partition goes on: what was yielded must not come again from another object.
     following: dict[int, int] = {}
@@ -71,7 +110,8 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.Re
     version = partition.version
     while pieces:
         try:
-            for batch in read_pieces(store, pieces, columns=columns):
+            wanted = _pieces(store, pieces, partition.keys)
+            for batch in read_pieces(store, wanted, columns=columns):
                 yield batch
                 p = batch.column("partition")[-1].as_py()
                 following[p] = batch.column("offset")[-1].as_py() + 1

@@ -20,18 +20,17 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from clog.connector.admission import limited
+from clog.connector.admission import limited, limited_bytes
 from clog.connector.data_loss import available_start, check_tombstones
 from clog.connector.offsets import (
     StreamOffsets,
     by_partition_json,
     initial_json,
     parse_offsets,
-    resolve,
 )
 from clog.connector.options import ReadOptions
 from clog.connector.partitions import LogPartition
-from clog.connector.planned import bounds, log_partitions, partitions_read
+from clog.connector.planned import bounds, log_partitions, partitions_read, positions
 from clog.connector.schema import check_read_schema
 from clog.connector.shallow import shallow, shallow_iterator
 from clog.storage.clock import Clock, SystemClock
@@ -48,6 +47,7 @@ POLL_SLACK_MS = 50
 """A trigger as long as the poll interval fires a little early as often as late: both are to find a
 fresh answer.
 """
+_NO_LIMIT_ROWS = 2**62
 OUTAGE_MS_MAX = 60_000
 """For so long a store that does not answer counts as nothing new; after that the query fails."""
 
@@ -68,6 +68,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock or SystemClock()
         self._handle: Handle | None = None
         self._polled_ms = self._answered_ms = 0
+        self._admitted_ms: int | None = None
         self._target: dict[int, int] | None = None
         self._first: StreamOffsets | None = None
 
@@ -78,11 +79,13 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @shallow
     def getDefaultReadLimit(self) -> ReadLimit:
-        """``maxOffsetsPerTrigger``; Spark hands it back to `latestOffset`, or another where the
-        trigger says so.
+        """Whether batches are limited; Spark hands it back to `latestOffset`, or `ReadAllAvailable`
+        where the trigger says so. It has no limit for all that `admission` knows, so this one
+        stands for them.
         """
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        admission = self._options.admission
+        most = admission.max_offsets or _NO_LIMIT_ROWS
+        return ReadMaxRows(most) if admission.is_limited else ReadAllAvailable()
 
     @shallow
     def prepareForTriggerAvailableNow(self) -> None:
@@ -96,15 +99,22 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The first batch is made even when it is empty: it makes durable where the query began.
         """
         head = self._polled()
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        is_limited = not isinstance(limit, ReadAllAvailable)
         at = parse_offsets(start)
         if at is None:
             first = self._first = self._first or self._begin(head)
-            end = limited(first.next, self._ends(head), most)
+            end = self._admitted(first.next, self._ends(head)) if is_limited else self._ends(head)
+            self._admitted_ms = self._clock.monotonic_ms()
             return StreamOffsets(end, first.version, first.next).to_json()
-        starts = self._starts(at.next, head)
-        end = limited(starts, self._ends(head), most)
-        return start if end == at.next else StreamOffsets(end, at.version).to_json()
+        starts, end = self._starts(at.next, head), self._ends(head)
+        if is_limited:
+            if self._waits(starts, end):
+                return start
+            end = self._admitted(starts, end)
+        if end == at.next:
+            return start
+        self._admitted_ms = self._clock.monotonic_ms()
+        return StreamOffsets(end, at.version).to_json()
 
     @shallow
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -171,11 +181,31 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self, head: "Head") -> StreamOffsets:
         """Where a new query begins, checked."""
         options, handle = self._options, self._opened()
-        lows, highs = bounds(head, self._parts(head))
-        position = options.starting or "latest"
-        starts = resolve(position, lows, highs, option="startingOffsets")
+        starts = positions(
+            *(handle.store, handle.manifest(), self._parts(head), options.starting or "latest"),
+            option="starting",
+        )
         starts = {p: self._available(head, p, offset) for p, offset in starts.items()}
         return StreamOffsets(starts, handle.tip.version, starts)
+
+    def _waits(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:
+        """Whether there is too little for a batch (``minOffsetsPerTrigger``). The first batch of a
+        run does not wait, and availableNow does not end before all is read.
+        """
+        admission = self._options.admission
+        if admission.min_offsets is None or self._admitted_ms is None or self._target is not None:
+            return False
+        if self._clock.monotonic_ms() - self._admitted_ms >= admission.max_delay_ms:
+            return False
+        return sum(max(0, end - starts[p]) for p, end in ends.items()) < admission.min_offsets
+
+    def _admitted(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
+        """Ends of a batch inside the limits."""
+        admission = self._options.admission
+        end = limited(starts, ends, admission.max_offsets)
+        if admission.max_bytes is None:
+            return end
+        return limited_bytes(self._opened().manifest(), starts, end, admission.max_bytes)
 
     def _parts(self, head: "Head") -> tuple[int, ...]:
         return partitions_read(head, self._options.partitions, url=self._opened().store.url)

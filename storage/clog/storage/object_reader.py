@@ -32,7 +32,8 @@ from clog.storage.store.base import Store
 BATCH_ROWS = 16384
 """Default of ``batch_rows``: the most rows of a batch."""
 
-_WHOLE_BYTES = 1 << 20  # Up to here a second request costs more than the bytes it spares.
+WHOLE_BYTES = 1 << 20
+"""Up to here an object is fetched whole: a second request costs more than the bytes it spares."""
 
 
 def read_rows(
@@ -117,7 +118,7 @@ class _Source:
         obj = self._obj
         rows = sum(end - start for _, start, end in wanted)
         everything = rows == obj.rows and {"key", "value"} <= set(self._schema.names)
-        whole = everything or obj.size_bytes <= _WHOLE_BYTES
+        whole = everything or obj.size_bytes <= WHOLE_BYTES
         data = self._fetch_whole() if whole else self._fetch_footer()
         with self._decoding("its footer"):
             metadata = pq.read_metadata(pa.BufferReader(data))

@@ -1,9 +1,11 @@
 """How much goes into a batch."""
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from clog.connector.admission import limited
+from clog.connector.admission import limited, limited_bytes
+from clog.storage.log import Log
 
 PARTITIONS = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 10_000)), min_size=1)
 
@@ -49,3 +51,34 @@ def test_without_a_limit_all_goes():
     """Also where the limit is not reached."""
     assert limited({0: 0}, {0: 7}, None) == {0: 7}
     assert limited({0: 0}, {0: 7}, 7) == {0: 7}
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    """Commits of 1 to 5 records of 20 bytes each (8 of content), turn by turn in two partitions."""
+    log = Log.create(str(tmp_path_factory.mktemp("logs") / "orders"), partitions=2)
+    for i in range(10):
+        records = [{"key": "1234", "value": "5678"}] * (i % 5 + 1)
+        log.append(records, partition=i % 2)
+    return log.handle.manifest()
+
+
+def test_bytes_let_the_oldest_commits_in_first(manifest):
+    """Whole ones, and of the next one as many offsets as fit."""
+    ends = dict(enumerate(manifest.head.partitions.end))
+    assert limited_bytes(manifest, {0: 0, 1: 0}, ends, 20 * (1 + 2 + 3)) == {0: 4, 1: 2}
+    assert limited_bytes(manifest, {0: 0, 1: 0}, ends, 20 * (1 + 2 + 2) + 5) == {0: 3, 1: 2}
+    assert limited_bytes(manifest, {0: 0, 1: 0}, ends, 1 << 20) == ends
+
+
+@given(st.integers(1, 700), st.integers(0, 13), st.integers(0, 13))
+def test_batches_of_bytes_come_to_the_end(manifest, most, first, second):
+    """Each moves by at least one record, none is larger than the limit but for that one."""
+    ends = dict(enumerate(manifest.head.partitions.end))
+    at = {0: min(first, ends[0]), 1: min(second, ends[1])}
+    while at != ends:
+        to = limited_bytes(manifest, at, ends, most)
+        moved = sum(to[p] - at[p] for p in at)
+        assert 1 <= moved <= max(1, most // 20)
+        assert all(at[p] <= to[p] <= ends[p] for p in at)
+        at = to

@@ -1,6 +1,7 @@
 """The batch read and the table view without Spark."""
 
 import pickle
+import random
 
 import pyarrow as pa
 import pytest
@@ -9,8 +10,18 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from clog.connector import batch_reader, datasource
 from clog.connector.datasource import ClogDataSource
 from clog.connector.schema import arrow_schema
-from clog.storage import NotFoundError, OffsetOutOfRangeError, OptionError, VersionExpiredError
+from clog.storage import (
+    InvalidInputError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    OptionError,
+    VersionExpiredError,
+    key_scan,
+)
+from clog.storage.key_scan import pieces_of_keys
 from clog.storage.log import Log
+from clog.storage.reader import plan_range
+from clog.storage.store import open_store
 
 
 @pytest.fixture
@@ -88,6 +99,67 @@ def test_a_read_has_the_offsets_asked_for(log, options, expected):
     assert offsets(log.url, **options) == expected
 
 
+@pytest.fixture
+def timed(tmp_path):
+    """Partition 0 at 1, 2, 3 s; partition 1 at 2 s; a chunk each."""
+    log = Log.create(str(tmp_path / "orders"), partitions=2)
+    for p, second in ((0, 1), (0, 2), (1, 2), (0, 3)):
+        log.append([{"key": "k", "value": "v", "timestamp": second * 1000}], partition=p)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingTimestamp": "2000"}, [(0, 1), (0, 2), (1, 0)]),
+        ({"endingTimestamp": "2000"}, [(0, 0)]),
+        ({"startingTimestamp": "1001", "endingTimestamp": "3000"}, [(0, 1), (1, 0)]),
+        ({"startingTimestamp": "0", "startingOffsets": '{"0": 3, "1": 1}'},
+         [(0, 0), (0, 1), (0, 2), (1, 0)]),
+        ({"endingTimestamp": "9999"}, [(0, 0), (0, 1), (0, 2), (1, 0)]),
+        ({"startingOffsetsByTimestamp": '{"orders": {"0": 3000, "1": 0}}'}, [(0, 2), (1, 0)]),
+        ({"endingOffsetsByTimestamp": '{"0": 3000, "1": 3000}'}, [(0, 0), (0, 1), (1, 0)]),
+        ({"startingTimestamp": "3000", "startingOffsetsByTimestampStrategy": "latest"}, [(0, 2)]),
+        ({"startingTimestamp": "3000", "partitions": "0"}, [(0, 2)]),
+    ],
+)  # fmt: skip
+def test_a_read_is_bounded_by_time(timed, options, expected):
+    """From the first record that is not earlier, by partition (S39)."""
+    assert offsets(timed.url, **options) == expected
+
+
+def test_a_start_later_than_every_record_is_an_error(timed):
+    """As in Kafka: the message names the partition and the way out."""
+    with pytest.raises(OptionError, match=r"\[1\].*no record at or after.*Strategy=latest"):
+        offsets(timed.url, startingTimestamp="3000")
+    with pytest.raises(OptionError, match=r"does not name partitions \[1\]"):
+        offsets(timed.url, startingOffsetsByTimestamp='{"0": 1000}')
+
+
+@pytest.mark.parametrize("whole_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("columns", [None, "offset,partition"])
+def test_keys_choose_records(log, monkeypatch, whole_bytes, columns):
+    """Every record of them, in the log and in its table; large objects are searched first."""
+    monkeypatch.setattr(key_scan, "WHOLE_BYTES", whole_bytes)
+    options = {} if columns is None else {"columns": columns}
+    assert offsets(log.url, keys='["a", "c"]', **options) == [(0, 0), (0, 2), (1, 0)]
+    assert offsets(log.url, keysBase64='["Yg=="]', **options) == [(0, 1), (0, 3)]
+    assert offsets(log.url, keys='["nobody"]', **options) == []
+    assert offsets(log.url, view="table", keys='["a", "b"]', **options) == [(0, 2)]
+
+
+def test_a_large_object_is_searched_by_its_keys(tmp_path):
+    """What is left to read lies between the first and the last record of these keys."""
+    store = open_store(str(tmp_path / "orders"))
+    log = Log.create(store, partitions=1)
+    noise = random.Random(1).randbytes
+    log.append([{"key": f"k{i}", "value": noise(1000)} for i in range(2000)])
+    pieces = plan_range(log.handle.manifest(), 0, 5, 2000)
+    (piece,) = pieces_of_keys(store, pieces, [b"k1", b"k7", b"k12"])
+    assert (piece.first_row, piece.rows, piece.base, piece.start, piece.end) == (7, 6, 7, 7, 13)
+    assert list(pieces_of_keys(store, pieces, [b"k1", b"nobody"])) == []
+
+
 @pytest.mark.parametrize("columns", ["offset", "value", "topic", "timestampType", "key,partition"])
 def test_only_the_columns_asked_for_come(log, columns):
     """Also those that no object stores."""
@@ -102,6 +174,7 @@ def test_only_the_columns_asked_for_come(log, columns):
         {"endingOffsets": "earliest"},
         {"endingOffsets": '{"0": -2, "1": 0}'},
         {"view": "table", "endingOffsets": '{"0": 1, "1": 0}'},
+        {"view": "table", "startingTimestamp": "0"},
         {"partitions": "2"},
         {"startingOffsets": '{"0": 1}'},
     ],
@@ -225,3 +298,11 @@ def test_arrow_batches_are_not_large_types(log):
     for partition in partitions:
         for batch in reader.read(partition):
             assert batch.schema.field("key").type == pa.binary()
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "4.0.1", "4.1.1"])
+def test_an_older_spark_is_refused(log, monkeypatch, version):
+    """It lacks half of what a source needs: better one sentence than an ImportError."""
+    monkeypatch.setattr(datasource.pyspark, "__version__", version)
+    with pytest.raises(InvalidInputError, match=rf"Spark {version}, format clog needs 4.2"):
+        ClogDataSource({"path": log.url})

@@ -7,6 +7,7 @@ import pytest
 
 from clog.connector.location import Location
 from clog.connector.option_definitions import DEFINITIONS
+from clog.connector.option_values import Times
 from clog.connector.options import read_options, write_options
 from clog.storage.errors import OptionError
 
@@ -63,9 +64,55 @@ def test_wrong_offsets_are_refused_with_what_is_right(value):
     assert "earliest, latest" in message
 
 
+@pytest.mark.parametrize("value", ['{"0": 5, "1": 9}', '{"orders": {"1": 9, "0": 5}}'])
+def test_a_timestamp_beats_timestamps_by_partition_beats_offsets(value):
+    """Kafka's precedence; a start later than all records is an error unless told otherwise, an end
+    is the latest (S39).
+    """
+    given = {"startingOffsets": "earliest", "endingOffsets": "latest"}
+    given |= {"startingOffsetsByTimestamp": value, "endingOffsetsByTimestamp": value}
+    assert read(**given).starting == Times({0: 5, 1: 9}, or_latest=False)
+    assert read(**given).ending == Times({0: 5, 1: 9}, or_latest=True)
+    given |= {"startingTimestamp": "7", "endingTimestamp": "8"}
+    given |= {"startingOffsetsByTimestampStrategy": "latest"}
+    assert read(**given).starting == Times(7, or_latest=True)
+    assert read(**given).ending == Times(8, or_latest=True)
+
+
+def test_keys_come_as_text_or_base64():
+    """Both together; they are data, so they show nowhere."""
+    options = read(keys='["b", "ä"]', keysBase64='["AP8=", "Yg=="]')
+    assert options.keys == (b"\0\xff", b"b", "ä".encode())
+    assert "AP8" not in repr(options)
+    assert "xff" not in repr(options)
+    for name in ("keys", "keysBase64"):
+        for wrong in ("hunter2", '{"a": "hunter2"}', "[]", "[1]", '["hunter2?"'):
+            assert "hunter2" not in refusal(read, **{name: wrong})
+    assert "Base64" in refusal(read, keysBase64='["?"]')
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [("7", 7), ("2k", 2048), ("3MB", 3 << 20), ("1g", 1 << 30)]
+)
+def test_sizes_have_units(value, size):
+    """As Spark writes them."""
+    assert read(maxBytesPerTrigger=value).admission.max_bytes == size
+
+
+def test_a_minimum_above_the_maximum_is_refused():
+    """The two could not both hold."""
+    message = refusal(read, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="4")
+    assert '5, above "maxOffsetsPerTrigger", 4' in message
+
+
 @pytest.mark.parametrize(
     ("name", "value", "must"),
     [
+        ("startingTimestamp", "2026-01-01", "milliseconds since 1970"),
+        ("endingOffsetsByTimestamp", '{"0": -1}', "milliseconds since 1970"),
+        ("startingOffsetsByTimestampStrategy", "earliest", "error or latest"),
+        ("maxBytesPerTrigger", "0", "a number of bytes"),
+        ("maxBytesPerTrigger", "5t", "a number of bytes"),
         ("failOnDataLoss", "yes", "true or false"),
         ("maxOffsetsPerTrigger", "0", "1 or more"),
         ("maxOffsetsPerTrigger", "-5", "1 or more"),

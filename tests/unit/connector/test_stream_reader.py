@@ -165,6 +165,72 @@ def test_available_now_ends_at_what_was_there(log):
     assert source.reader.reportLatestOffset() == {"0": 3, "1": 0}
 
 
+def test_a_batch_waits_for_enough_offsets_or_for_the_delay(log):
+    """minOffsetsPerTrigger; the first batch does not wait."""
+    clock = ManualClock()
+    options = {"minOffsetsPerTrigger": "3", "maxTriggerDelay": "10s", "pollInterval": "0s"}
+    source = Source(log.url, clock, startingOffsets="earliest", **options)
+    append(log, "a")
+    assert len(source.batch()) == 1
+    append(log, "b", "c")
+    assert source.batch() is None
+    append(log, "d", partition=1)
+    assert len(source.batch()) == 3
+    append(log, "e")
+    clock.advance(9_999)
+    assert source.batch() is None
+    clock.advance(1)
+    assert len(source.batch()) == 1
+
+
+def test_available_now_does_not_wait_for_enough_offsets(log):
+    """It would end with records unread."""
+    options = {"minOffsetsPerTrigger": "3", "maxOffsetsPerTrigger": "3", "pollInterval": "0s"}
+    append(log, *"abcd")
+    source = Source(log.url, startingOffsets="earliest", **options)
+    source.reader.prepareForTriggerAvailableNow()
+    assert [len(source.batch()), len(source.batch()), source.batch()] == [3, 1, None]
+
+
+def test_max_bytes_per_trigger_limits_a_batch(log):
+    """Records of 14 bytes, oldest commits first; the limit is soft: one record at least."""
+    append(log, *"ab")
+    append(log, *"cd", partition=1)
+    source = Source(log.url, startingOffsets="earliest", maxBytesPerTrigger="45", pollInterval="0s")
+    assert [(p, o) for p, o, _ in source.batch()] == [(0, 0), (0, 1), (1, 0)]
+    assert [(p, o) for p, o, _ in source.batch()] == [(1, 1)]
+    append(log, *"ef")
+    source = Source(log.url, startingOffsets="earliest", maxBytesPerTrigger="1", pollInterval="0s")
+    assert [len(source.batch()) for _ in range(6)] == [1] * 6
+    assert source.batch() is None
+
+
+def test_a_stream_starts_at_a_time(log):
+    """Resolved once, in the first offsets (S39)."""
+    for second in (1, 2, 3):
+        log.append([{"key": "k", "value": str(second), "timestamp": second * 1000}], partition=0)
+    log.append([{"key": "k", "value": "x", "timestamp": 2500}], partition=1)
+    source = Source(log.url, startingTimestamp="2000")
+    assert source.initial() == {"init": {"timestamp": 2000}}
+    assert source.batch() == [(0, 1, "2"), (0, 2, "3"), (1, 0, "x")]
+    late = {"startingOffsetsByTimestamp": '{"orders": {"0": 2000, "1": 9000}}'}
+    with pytest.raises(OptionError, match="no record at or after"):
+        Source(log.url, **late).batch()
+    source = Source(log.url, startingOffsetsByTimestampStrategy="latest", **late)
+    assert source.initial() == {"init": {"timestamp": {"0": 2000, "1": 9000}}}
+    assert source.batch() == [(0, 1, "2"), (0, 2, "3")]
+
+
+def test_a_stream_of_some_keys(log):
+    """Offsets move on over the other records."""
+    append(log, *"abab")
+    source = Source(log.url, startingOffsets="earliest", keys='["b"]', pollInterval="0s")
+    assert source.batch() == [(0, 1, "b"), (0, 3, "b")]
+    append(log, "a")
+    assert source.batch() == []
+    assert source.at["0"] == 5
+
+
 def test_trigger_once_ignores_the_limit(log):
     """Spark then asks for all that is available."""
     append(log, *"abc")

@@ -29,7 +29,7 @@ def store():
 @pytest.fixture
 def ranged(monkeypatch):
     """Small objects are read as large ones are, a few rows to a row group."""
-    monkeypatch.setattr(object_reader, "_WHOLE_BYTES", 0)
+    monkeypatch.setattr(object_reader, "WHOLE_BYTES", 0)
     monkeypatch.setattr(object_writer, "_GROUP_ROWS", 16)
 
 

@@ -1,0 +1,213 @@
+"""How the text of an option becomes a value. Each parser raises ValueError with what the value must
+be: the message goes on from "it must be ".
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from clog.storage.errors import OptionError
+
+EARLIEST, LATEST = -2, -1
+Position = Literal["earliest", "latest"] | Mapping[int, int]
+"""Where to start or end: everywhere alike, or by partition, where -2 is earliest and -1 latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Where to start or end by time: the first record that is not earlier, everywhere alike or by
+    partition. ``or_latest``: the end of the log where no record is that late; else that is an
+    error.
+    """
+
+    ms: int | Mapping[int, int]
+    or_latest: bool
+
+
+_UNITS_MS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+}
+
+
+def shown(value: str) -> str:
+    """A value as it may stand in an error."""
+    # A value may be a secret given under the wrong name: never whole.
+    return repr(value) if len(value) <= 24 else repr(value[:20] + "…")
+
+
+def text(value: str) -> str:
+    """Any text but the empty one."""
+    if not value:
+        raise ValueError("a text that is not empty")
+    return value
+
+
+def choice(*words: Any) -> Callable[[str], Any]:
+    """One of these words, whatever its case."""
+
+    def parse(value: str) -> str:
+        if value.lower() not in words:
+            raise ValueError(" or ".join(words))
+        return value.lower()
+
+    return parse
+
+
+def boolean(value: str) -> bool:
+    """Spark's words for truth."""
+    if value.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return value.lower() == "true"
+
+
+def natural(value: str) -> int:
+    """0 or more."""
+    if not (value.isascii() and value.isdigit()):
+        raise ValueError("a whole number, 0 or more")
+    return int(value)
+
+
+def positive(value: str) -> int:
+    """1 or more."""
+    if not (value.isascii() and value.isdigit()) or int(value) == 0:
+        raise ValueError("a whole number, 1 or more")
+    return int(value)
+
+
+def duration_ms(value: str) -> int:
+    """A time with its unit, in milliseconds."""
+    number = value.rstrip("abcdefghijklmnopqrstuvwxyz ")
+    unit = value[len(number) :].strip()
+    if not (number.isascii() and number.isdigit()) or unit not in _UNITS_MS:
+        raise ValueError('a time such as "500ms", "10s" or "15m"')
+    return int(number) * _UNITS_MS[unit]
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Names of columns, in their order."""
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("names of columns, each once, separated by commas")
+    return names
+
+
+def partitions(value: str) -> tuple[int, ...]:
+    """Numbers of partitions, ascending."""
+    must = 'partition numbers separated by commas, such as "0,2"'
+    numbers = [part.strip() for part in value.strip("[]").split(",")]
+    if not all(n.isascii() and n.isdigit() for n in numbers):
+        raise ValueError(must)
+    return tuple(sorted({int(n) for n in numbers}))
+
+
+def json_object(value: str) -> dict[str, Any]:
+    """A JSON object, which may hold secrets."""
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        # The value may hold secrets: it must not get into the message through shown.
+        raise OptionError('option "storage_options" is not a JSON object; its value is not shown')
+    return parsed
+
+
+def loose(value: str) -> Any:
+    """A storage option's value: text, but for booleans and JSON structures."""
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def time_ms(value: str) -> int:
+    """A moment, in milliseconds since 1970."""
+    if not (value.isascii() and value.isdigit()):
+        raise ValueError("milliseconds since 1970, such as 1767225600000")
+    return int(value)
+
+
+def size_bytes(value: str) -> int:
+    """A number of bytes, 1 or more; k, m and g are powers of 1024."""
+    number = value.lower().removesuffix("b").rstrip("kmg")
+    unit = value.lower()[len(number) :].removesuffix("b")
+    shift = {"": 0, "k": 10, "m": 20, "g": 30}.get(unit)
+    if not (number.isascii() and number.isdigit()) or int(number) == 0 or shift is None:
+        raise ValueError('a number of bytes such as "1048576", "512k" or "64m"')
+    return int(number) << shift
+
+
+def keys(value: str) -> tuple[bytes, ...]:
+    """A JSON list of texts, as UTF-8."""
+    return tuple(key.encode() for key in _texts(value, "keys"))
+
+
+def keys_base64(value: str) -> tuple[bytes, ...]:
+    """A JSON list of Base64, decoded."""
+    texts = _texts(value, "keysBase64")
+    try:
+        return tuple(b64decode(key, validate=True) for key in texts)
+    except ValueError:
+        raise OptionError('option "keysBase64" holds a string that is not Base64') from None
+
+
+def _texts(value: str, name: str) -> list[str]:
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = None
+    if isinstance(parsed, list) and parsed and all(isinstance(key, str) for key in parsed):
+        return parsed
+    # Keys are data: they must not get into the message through `shown`.
+    raise OptionError(
+        f'option "{name}" is not a JSON list of strings, such as ["a", "b"]; its value is not shown'
+    )
+
+
+def position(log_name: str) -> Callable[[str], Position]:
+    """Where to start or end, by offset; also by topic first, where it is this log."""
+    must = (
+        'earliest, latest, or JSON by partition such as {"0": 23, "1": -2};'
+        " -2 is earliest, -1 latest"
+    )
+
+    def parse(value: str) -> Position:
+        if value.lower() == "earliest":
+            return "earliest"
+        if value.lower() == "latest":
+            return "latest"
+        return _by_partition(value, log_name, EARLIEST, must)
+
+    return parse
+
+
+def times_ms(log_name: str) -> Callable[[str], Mapping[int, int]]:
+    """Moments by partition, likewise."""
+    must = 'JSON by partition, milliseconds since 1970, such as {"0": 1767225600000}'
+    return lambda value: _by_partition(value, log_name, 0, must)
+
+
+def _by_partition(value: str, log_name: str, smallest: int, must: str) -> dict[int, int]:
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        raise ValueError(must) from None
+    if isinstance(parsed, dict) and list(parsed) == [log_name] and type(parsed[log_name]) is dict:
+        parsed = parsed[log_name]  # Kafka's form: by topic first.
+    if not isinstance(parsed, dict) or not parsed:
+        raise ValueError(must)
+    numbers: dict[int, int] = {}
+    for p, number in parsed.items():
+        if not (p.isascii() and p.isdigit()) or type(number) is not int or number < smallest:
+            raise ValueError(must)
+        numbers[int(p)] = number
+    return dict(sorted(numbers.items()))

@@ -1,0 +1,231 @@
+"""Commits deleted by blocks (COMMIT.md §4): nobody who slept believes what he finds there."""
+
+import numpy as np
+import pytest
+
+from clog.storage import AlreadyExistsError, Log, ManualClock, NotFoundError, documents, paths
+from clog.storage.commits import read_commit
+from clog.storage.ids import SeededIds
+from clog.storage.records import to_records
+from clog.storage.testing.crash import copy_of, discard, memory_store
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog.storage.testing.model import rows_in
+
+BLOCK = 8
+NEWEST = 2 * BLOCK + 6
+DAY_MS = 86_400_000
+ASLEEP_AT = 5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks():
+    """Blocks of 8 versions, a snapshot at each fourth: the rules are those of blocks of 1024."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clog.storage.paths.BLOCK_VERSIONS", BLOCK)
+        patch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 10)
+        yield
+
+
+@pytest.fixture(scope="module")
+def aged(small_blocks):
+    """A store at two moments: early, and after the deletion of the first two blocks."""
+    store = memory_store()
+    log = Log.create(store, partitions=1, clock=ManualClock(1_000_000), ids=SeededIds(1))
+    writer = log.object_writer()
+    writer.add(to_records([{"key": "k", "value": "v"}], now_us=0)[0], np.zeros(1, np.int32))
+    objects = writer.finish()
+    early = None
+    while log.handle.tip.version < NEWEST:
+        log.append_objects(objects)
+        if log.handle.tip.version == ASLEEP_AT:
+            early = copy_of(store)
+    close_block(store, 0)
+    close_block(store, BLOCK)
+    yield early, store
+    discard(early)
+    discard(store)
+
+
+def close_block(store, first):
+    """What block deletion does: the gc file, then the files."""
+    versions = range(first, first + BLOCK)
+    ids = {str(v): read_commit(store, v).record.commit_id for v in versions}
+    store.create(paths.block_path(first), documents.encode("gc", {"block": first, "ids": ids}))
+    for version in versions:
+        store.delete(paths.commit_path(version))
+
+
+class SwappedStore(FaultyStore):
+    """A store that another one takes the place of, while its users sleep."""
+
+    def become(self, store):
+        for found in self.inner.list(paths.DATA):
+            store.put(found.path, self.inner.get(found.path))
+        discard(self.inner)
+        self.inner = store
+
+
+@pytest.fixture
+def sleeper(aged, clock):
+    """A handle that knows version 5, and wakes up after the first blocks were deleted."""
+    early, _ = aged
+    swapped = SwappedStore(copy_of(early))
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+    assert log.handle.tip.version == ASLEEP_AT
+
+    def wake(plan=None):
+        clock.advance(2 * DAY_MS)
+        swapped.become(copy_of(aged[1]))
+        swapped.plan = plan or Faults()
+        return log
+
+    yield wake
+    discard(swapped.inner)
+
+
+def zombie_commit(store, early):
+    """A file that a committer who slept left in a deleted block."""
+    other = Log.open(copy_of(early), ids=SeededIds(88))
+    other.append([{"key": "zombie", "value": "never committed"}], producer=("zombie", 1))
+    path = paths.commit_path(ASLEEP_AT + 1)
+    store.put(path, other.handle.store.get(path))
+
+
+def keys_in(log):
+    return {record.key for _, _, record in rows_in(log.read())}
+
+
+def test_a_cold_reader_finds_the_head(aged, open_log):
+    """Without any hint too: after the closed blocks the search goes on as ever."""
+    _, store = aged
+    for hint in (
+        b"{}",
+        b'{"version": 0}',
+        b'{"version": 12}',
+        b'{"version": 20}',
+        b'{"version": 400}',
+    ):
+        changed = copy_of(store)
+        changed.put(paths.LATEST, hint)
+        log = open_log(changed)
+        assert log.version == NEWEST
+        assert len(rows_in(log.read())) == NEWEST
+        discard(changed)
+
+
+@pytest.mark.parametrize("hint", [b'{"version": 4}', b'{"version": 0}', None])
+def test_a_zombies_file_is_not_believed(aged, open_log, hint):
+    """A hint that leads among files of committers that slept leads nowhere."""
+    early, store = aged
+    changed = copy_of(store)
+    zombie_commit(changed, early)
+    changed.delete(paths.LATEST)
+    if hint:
+        changed.put(paths.LATEST, hint)
+    log = open_log(changed)
+    assert log.version == NEWEST
+    assert keys_in(log) == {b"k"}
+    discard(changed)
+
+
+def test_a_sleeping_reader_looks_again(sleeper):
+    """Absent does not mean newest, when the block may be gone."""
+    log = sleeper()
+    assert log.end_offsets() == {0: NEWEST}
+    assert keys_in(log) == {b"k"}
+
+
+def test_a_sleeping_reader_does_not_follow_a_zombie(sleeper, aged):
+    log = sleeper()
+    zombie_commit(log.handle.store, aged[0])
+    assert log.end_offsets() == {0: NEWEST}
+    assert keys_in(log) == {b"k"}
+
+
+def test_a_sleeping_committer_commits_at_the_head(sleeper):
+    """It looks before it commits, since its last look was long ago."""
+    log = sleeper()
+    result = log.append([{"key": "awake", "value": "1"}])
+    assert (result.version, result.offsets) == (NEWEST + 1, {0: (NEWEST, NEWEST + 1)})
+    created = [c.path for c in log.handle.store.calls if c.operation == "create"]
+    assert paths.commit_path(ASLEEP_AT + 1) not in created
+
+
+def test_a_committer_that_sleeps_in_the_middle(aged, clock):
+    """The file that was faster was never committed either: no tip, and it answers for nobody."""
+    file it made was never committed, whoever finds it.
+    """
+    early, late = aged
+    swapped = SwappedStore(copy_of(early))
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+    swapped.plan = Faults(
+        Fault(FaultKind.MEANWHILE, "create", run=lambda: swapped.become(copy_of(late)))
+    )
+    result = log.append([{"key": "awake", "value": "1"}], producer=("p", 0))
+    assert result.version == NEWEST + 1
+    assert swapped.inner.get(paths.commit_path(6))
+    assert log.append([{"key": "awake", "value": "1"}], producer=("p", 0)).duplicate
+    cold = Log.open(swapped.inner, clock=clock)
+    assert keys_in(cold) == {b"k", b"awake"}
+    assert cold.end_offsets() == {0: NEWEST + 1}
+    discard(swapped.inner)
+
+
+def test_a_committer_that_loses_to_a_zombie(aged, clock):
+    """The file that was faster was never committed either: it is no tip, and answers for nobody."""
+    early, late = aged
+    swapped = SwappedStore(copy_of(early), clock=clock)
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+
+    def deleted_and_taken():
+        clock.advance(2 * DAY_MS)
+        swapped.become(copy_of(late))
+        zombie_commit(swapped.inner, early)
+
+    swapped.plan = Faults(Fault(FaultKind.MEANWHILE, "create", run=deleted_and_taken))
+    result = log.append([{"key": "zombie", "value": "never committed"}], producer=("zombie", 1))
+    assert (result.version, result.duplicate) == (NEWEST + 1, False)
+    discard(swapped.inner)
+
+
+def test_no_log_is_created_over_deleted_commits(aged, clock):
+    """Version 0 is absent, and the log is there."""
+    changed = copy_of(aged[1])
+    changed.delete(paths.LATEST)
+    with pytest.raises(AlreadyExistsError):
+        Log.create(changed, clock=clock)
+    discard(changed)
+
+
+def test_a_creator_that_slept(aged, clock):
+    """It looked when there was nothing, and created version 0 after a log had come and grown."""
+    _, late = aged
+    swapped = SwappedStore(memory_store())
+    swapped.plan = Faults(
+        Fault(FaultKind.MEANWHILE, "create", run=lambda: swapped.become(copy_of(late)))
+    )
+    with pytest.raises(AlreadyExistsError):
+        Log.create(swapped, clock=clock)
+    discard(swapped.inner)
+
+
+def test_a_duplicate_of_a_deleted_commit(aged, clock):
+    """A zombie's file under the version of the first result is not taken for it."""
+    store = copy_of(aged[0])
+    log = Log.open(store, clock=clock, ids=SeededIds(5))
+    log.append([{"key": "a", "value": "1"}], producer=("p", 0))
+    path = paths.commit_path(ASLEEP_AT + 1)
+    store.delete(path)
+    zombie_commit(store, aged[0])
+    again = log.append([{"key": "a", "value": "1"}], producer=("p", 0))
+    assert (again.duplicate, again.offsets) == (True, {})
+    discard(store)
+
+
+def test_closed_blocks_without_anything_after_them(aged, clock):
+    """A gc file alone is no log."""
+    store = memory_store()
+    store.put(paths.block_path(0), aged[1].get(paths.block_path(0)))
+    with pytest.raises(NotFoundError):
+        Log.open(store, clock=clock)
+    discard(store)

@@ -152,7 +152,7 @@ def test_a_sleeping_committer_commits_at_the_head(sleeper):
 
 
 def test_a_committer_that_sleeps_in_the_middle(aged, clock):
-    """The file that was faster was never committed either: no tip, and it answers for nobody."""
+    """Step 5: it creates version 6, which was deleted, finds its block closed, and starts anew: the
     file it made was never committed, whoever finds it.
     """
     early, late = aged

@@ -22,6 +22,7 @@ from clog.storage.append import (
     producer_of,
     result_of,
 )
+from clog.storage.as_of import version_asked
 from clog.storage.clock import Clock, SystemClock
 from clog.storage.commit import Answer
 from clog.storage.commits import edit_of, read_commit
@@ -241,14 +242,21 @@ class Log:
         ranges = offsets.ranges(tip.head, partition, start, end, url=self.url)
         return self._read(self._handle.manifest(), ranges)
 
-    def table(self, partition: int | None = None, at: int | None = None) -> Table:
-        """The latest value of each key at a version (None: the newest); tombstoned keys are absent.
+    def table(
+        self, partition: int | None = None, at: int | None = None, *, at_time_ms: int | None = None
+    ) -> Table:
+        """The latest value of each key at a version; tombstoned keys are absent.
+
+        Args:
+            partition: one, or None for all.
+            at: the version; None: the newest.
+            at_time_ms: instead of ``at``: the newest version committed by then, ms since 1970.
 
         Raises:
-            VersionExpiredError: the version is below the oldest readable one, or beyond the newest.
+            VersionExpiredError: below the oldest readable version, or beyond the newest.
         """
         tip = self._handle.refresh()
-        manifest = self._handle.manifest_at(tip.version if at is None else at)
+        manifest = self._handle.manifest_at(version_asked(self._handle.store, tip, at, at_time_ms))
         parts = offsets.partitions_named(tip.head, partition, url=self.url)
         return Table(self._handle.store, manifest, parts)
 

@@ -15,6 +15,7 @@ offset order within a share.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -160,13 +161,44 @@ class Table:
         return f"Table({self._store.url!r}, version={self.version})"
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Record batches of `READ_SCHEMA`: partition, offset, timestamp, key, value, headers."""
+        """Record batches of `READ_SCHEMA`: partition, offset, timestamp, key, value, headers.
+
+        Memory holds the map and what is decoded of one object at a time.
+
+        Raises:
+            VersionExpiredError: the version expired while it was read.
+        """
         for plan in self._plans:
             yield from table_batches(self._store, plan)
 
     def to_arrow(self) -> pa.Table:
+        """All of it in memory."""
         return pa.Table.from_batches(self.to_batches(), READ_SCHEMA)
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame; needs pandas."""
+        """A `pandas.DataFrame`; needs pandas."""
+        _package("pandas", "to_pandas")
         return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """A `polars.DataFrame`; needs polars."""
+        return _package("polars", "to_polars").from_arrow(self.to_arrow())
+
+    def to_duckdb(self, *, connection: Any = None) -> Any:
+        """A `duckdb.DuckDBPyRelation`, in DuckDB's default connection unless one is given; needs
+        duckdb.
+        """
+        duckdb = _package("duckdb", "to_duckdb")
+        return (duckdb if connection is None else connection).from_arrow(self.to_arrow())
+
+
+def _package(name: str, method: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as e:
+        if e.name != name:
+            raise  # It is there, and lacks something itself.
+        raise ModuleNotFoundError(
+            f"Table.{method}() needs {name}, which is not installed; run pip install {name}",
+            name=name,
+        ) from e

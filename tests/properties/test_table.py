@@ -1,0 +1,169 @@
+"""The table view against the model, for random histories, cleaning states, versions and budgets."""
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from clog.cleaner import Cleaner
+from clog.storage import Log, ManualClock
+from clog.storage.ids import SeededIds
+from clog.storage.offset_map import SLOT_BYTES
+from clog.storage.table import plan_table, table_batches
+from clog.storage.testing.crash import discard, memory_store
+from clog.storage.testing.model import ModelLog, fields_of, rows_in
+from clog.storage.testing.strategies import TIME_MS_MAX, placed_records
+from clog.storage.tombstone_loss import missed_tombstones
+
+PARTITIONS = 2
+CONFIG = {
+    "min.cleanable.dirty.ratio": "0",
+    "delete.retention.ms": "1000",
+    "file.delete.delay.ms": "1000000",
+    "segment.bytes": "300",
+}
+
+
+def slots_for(entries):
+    """The budget of a map that holds so many keys."""
+    return (entries * 10 // 9 + 1) * SLOT_BYTES
+
+
+class World:
+    """A log and its model."""
+
+    def __init__(self):
+        self.clock = ManualClock(now_ms=TIME_MS_MAX)
+        self.store = memory_store()
+        self.model = ModelLog(PARTITIONS)
+        self.log = Log.create(self.store, PARTITIONS, CONFIG, clock=self.clock, ids=SeededIds(1))
+        self.seed = 1
+
+    def perform(self, name, argument):
+        match name:
+            case "append":
+                self.log.append(
+                    [fields_of(r) for _, r in argument], partition=[p for p, _ in argument]
+                )
+                self.model.append(argument)
+            case "roll":
+                self.log.roll()
+            case "advance":
+                self.clock.advance(argument)
+            case "clean":
+                self.seed += 1
+                log = Log.open(self.store, clock=self.clock, ids=SeededIds(self.seed))
+                Cleaner(log, dedupe_buffer_bytes=slots_for(argument)).run_once(force=True)
+            case "delete":
+                ends = self.log.end_offsets()
+                self.log.delete_records({p: int(end * argument) for p, end in ends.items()})
+                self.model.starts = list(self.log.start_offsets().values())
+
+    def expected(self):
+        """The view of the model, by partition and key."""
+        tables = [self.model.table(p) for p in range(PARTITIONS)]
+        return {(p, key): row for p in range(PARTITIONS) for key, row in tables[p].items()}
+
+
+def view(store, manifest, map_bytes):
+    """All rows of the view, each key once."""
+    rows = [
+        row
+        for p in range(PARTITIONS)
+        for row in rows_in(table_batches(store, plan_table(manifest, p), map_bytes=map_bytes))
+    ]
+    found = {(row[0], row[2].key): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+APPENDS = st.tuples(st.just("append"), placed_records(PARTITIONS))
+KEEPING = st.one_of(
+    *(APPENDS, APPENDS),
+    st.tuples(st.just("roll"), st.none()),
+    st.tuples(st.just("clean"), st.sampled_from([1, 3, 1000])),
+    st.tuples(st.just("advance"), st.sampled_from([1, 500, 1500])),
+)
+ANY = st.one_of(KEEPING, KEEPING, st.tuples(st.just("delete"), st.floats(0, 1)))
+
+
+@settings(max_examples=60)
+@given(st.lists(ANY, min_size=1, max_size=16), st.sampled_from([1, 2, 3, 5, 1000]))
+def test_the_view_is_the_models(operations, entries):
+    """At every version, whatever the cleaner has done by then or since, with any budget."""
+    world = World()
+    try:
+        then = {0: {}}
+        for name, argument in operations:
+            world.perform(name, argument)
+            then[world.log.version] = world.expected()
+        for version, expected in then.items():
+            manifest = world.log.handle.manifest_at(version)
+            assert view(world.store, manifest, slots_for(entries)) == expected
+    finally:
+        discard(world.store)
+
+
+@settings(max_examples=60)
+@given(st.lists(KEEPING, max_size=8), st.lists(KEEPING, min_size=1, max_size=10))
+def test_a_view_and_what_follows_it(before, after):
+    """S2: reading on from the view's offsets meets every record after it, none twice; and the two
+    together say the final value of each key, unless a tombstone was lost, which S41 tells."""
+    world = World()
+    try:
+        for name, argument in before:
+            world.perform(name, argument)
+        table = world.log.table()
+        state = {(row[0], row[2].key): row[2].value for row in rows_in(table.to_batches())}
+        position, followed = dict(table.offsets), []
+        first = {p: world.model.end(p) for p in range(PARTITIONS)}
+        assert position == first
+        for name, argument in after:
+            world.perform(name, argument)
+            if name == "append":  # a reader that keeps up
+                followed += rows_in(world.log.read(start=position))
+                position = world.log.end_offsets()
+        by_partition = [row for p in range(PARTITIONS) for row in followed if row[0] == p]
+        assert by_partition == [
+            row for p in range(PARTITIONS) for row in world.model.read(p, start=first[p])
+        ]
+        # A reader that comes when all is done.
+        manifest = world.log.handle.manifest()
+        for row in rows_in(world.log.read(start=table.offsets)):
+            state[row[0], row[2].key] = row[2].value
+        state = {key: value for key, value in state.items() if value is not None}
+        final = {key: row[2].value for key, row in world.expected().items()}
+        missed = missed_tombstones(manifest.tombstones_removed, table.offsets, table.version)
+        event(f"tombstones lost: {bool(missed)}")
+        assert missed or state == final
+        assert final.items() <= state.items()
+    finally:
+        discard(world.store)
+
+
+@settings(max_examples=60)
+@given(st.lists(ANY, min_size=1, max_size=12), st.sampled_from([1, 3, 1000]), st.data())
+def test_any_columns(operations, entries, data):
+    """Columns that are not asked for are left out, and the rows are the same."""
+    world = World()
+    try:
+        for operation in operations:
+            world.perform(*operation)
+        columns = data.draw(st.lists(st.sampled_from(["offset", "key", "value"]), min_size=1))
+        columns = sorted(set(columns))
+        manifest = world.log.handle.manifest()
+        for p in range(PARTITIONS):
+            plan = plan_table(manifest, p)
+            rows = [
+                row
+                for batch in table_batches(
+                    world.store, plan, columns=columns, map_bytes=slots_for(entries)
+                )
+                for row in batch.to_pylist()
+            ]
+            expected = [
+                {"offset": o, "key": r.key, "value": r.value}
+                for _, o, r in world.model.table(p).values()
+            ]
+            kept = [{name: row[name] for name in columns} for row in expected]
+            assert sorted(map(str, rows)) == sorted(map(str, kept))
+    finally:
+        discard(world.store)

@@ -31,9 +31,7 @@ def aged(small_blocks):
     """A store at two moments: early, and after the deletion of the first two blocks."""
     store = memory_store()
     log = Log.create(store, partitions=1, clock=ManualClock(1_000_000), ids=SeededIds(1))
-    writer = log.object_writer()
-    writer.add(to_records([{"key": "k", "value": "v"}], now_us=0)[0], np.zeros(1, np.int32))
-    objects = writer.finish()
+    objects = objects_of(log, "k")
     early = None
     while log.handle.tip.version < NEWEST:
         log.append_objects(objects)
@@ -44,6 +42,12 @@ def aged(small_blocks):
     yield early, store
     discard(early)
     discard(store)
+
+
+def objects_of(log, key):
+    writer = log.object_writer(stamp=log.handle.tip.version)
+    writer.add(to_records([{"key": key, "value": "v"}], now_us=0)[0], np.zeros(1, np.int32))
+    return writer.finish()
 
 
 def close_block(store, first):
@@ -142,13 +146,19 @@ def test_a_sleeping_reader_does_not_follow_a_zombie(sleeper, aged):
     assert keys_in(log) == {b"k"}
 
 
-def test_a_sleeping_committer_commits_at_the_head(sleeper):
-    """It looks before it commits, since its last look was long ago."""
-    log = sleeper()
-    result = log.append([{"key": "awake", "value": "1"}])
+def test_a_sleeping_committer_commits_at_the_head(aged, clock):
+    """It looks before it commits, since its last look was long ago, and leaves no file behind."""
+    early, late = aged
+    swapped = SwappedStore(copy_of(early))
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+    objects = objects_of(log, "awake")
+    clock.advance(2 * DAY_MS)
+    swapped.become(copy_of(late))
+    result = log.append_objects(objects)
     assert (result.version, result.offsets) == (NEWEST + 1, {0: (NEWEST, NEWEST + 1)})
-    created = [c.path for c in log.handle.store.calls if c.operation == "create"]
-    assert paths.commit_path(ASLEEP_AT + 1) not in created
+    created = [c.path for c in swapped.calls if c.operation == "create"]
+    assert created == [paths.commit_path(NEWEST + 1)]
+    discard(swapped.inner)
 
 
 def test_a_committer_that_sleeps_in_the_middle(aged, clock):

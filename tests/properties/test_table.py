@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
+from clog.storage.changes import changes_batches
 from clog.storage.ids import SeededIds
 from clog.storage.offset_map import SLOT_BYTES
 from clog.storage.table import plan_table, table_batches
@@ -165,5 +166,36 @@ def test_any_columns(operations, entries, data):
             ]
             kept = [{name: row[name] for name in columns} for row in expected]
             assert sorted(map(str, rows)) == sorted(map(str, kept))
+    finally:
+        discard(world.store)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(ANY, min_size=1, max_size=12),
+    st.sampled_from([1, 3, 1000]),
+    st.lists(st.floats(0, 1), min_size=PARTITIONS, max_size=PARTITIONS),
+)
+def test_changes_are_the_last_records_since(operations, entries, shares):
+    """The latest record of each key from any position on, tombstones included; those whose horizon
+    came are missing, and nothing else."""
+    world = World()
+    try:
+        for operation in operations:
+            world.perform(*operation)
+        manifest = world.log.handle.manifest()
+        starts = {
+            p: world.model.starts[p] + int((world.model.end(p) - world.model.starts[p]) * share)
+            for p, share in enumerate(shares)
+        }
+        batches = changes_batches(world.store, manifest, starts, map_bytes=slots_for(entries))
+        rows = rows_in(batches)
+        found = {(row[0], row[2].key): row for row in rows}
+        assert len(found) == len(rows)
+        last = {(p, row[2].key): row for p in starts for row in world.model.read(p, starts[p])}
+        assert found.items() <= last.items()
+        lost = [row for key, row in last.items() if key not in found]
+        removed = {p: offset for p, _, offset in manifest.tombstones_removed}
+        assert all(row[2].value is None and row[1] <= removed[row[0]] for row in lost)
     finally:
         discard(world.store)

@@ -193,6 +193,13 @@ class OffsetMap:
             np.subtract(following, 1, out=found[start:end])
         return found
 
+    def last_offsets(self) -> Offsets:
+        """The last offset of each key, ascending; 8 bytes an entry."""
+        following = self._following[::_SLOT_WORDS]
+        last: Offsets = following[following > 0] - 1
+        last.sort()
+        return last
+
     def clear(self) -> None:
         """Forgets everything; the memory is kept."""
         self._table.fill(0)

@@ -4,9 +4,10 @@ done.
 The part below the first dirty offset has each key once, so:
 
 1. Map the dirty part: key hash -> last offset, reading only its keys.
-2. Clean part: a record stays when the map does not know its key. Dirty part: when it is the one the
-   map names.
-3. Tombstones go, and so do records without a key.
+2. Clean part: a record stays when the map does not know its key.
+3. Dirty part: exactly the records at the map's offsets stay. Objects without any are not read
+   again.
+4. Tombstones go, and so do records without a key.
 
 Where the dirty part has more keys than the map's budget, this runs several times, each for a share
 of the hashes: exact, in bounded memory, at the price of reading the keys again. Records come in
@@ -20,12 +21,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from clog.storage.errors import VersionExpiredError
 from clog.storage.key_hash import hash_keys
 from clog.storage.manifest import Manifest
-from clog.storage.offset_map import OffsetMap
+from clog.storage.offset_map import OffsetMap, Offsets
 from clog.storage.reader import COLUMNS, READ_SCHEMA, ReadPiece, plan_range, read_pieces
 from clog.storage.store.base import Store
 
@@ -37,7 +37,8 @@ MAP_BYTES = 128 << 20
 class TablePlan:
     """What one partition's view is made of: plain data, read without the manifest.
 
-    ``seed`` is the log's own, so that keys which collide cannot be prepared (S19).
+    ``seed`` is the log's own, so that keys which collide cannot be prepared (S19). ``tombstones``:
+    they stay.
     """
 
     partition: int
@@ -45,6 +46,7 @@ class TablePlan:
     seed: int
     clean: tuple[ReadPiece, ...]
     dirty: tuple[ReadPiece, ...]
+    tombstones: bool = False
 
 
 def plan_table(manifest: Manifest, partition: int) -> TablePlan:
@@ -125,21 +127,54 @@ def _share(
     *,
     columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    needed = [name for name in COLUMNS if name in {*columns, "offset", "key", "value"}]
-    for pieces, is_dirty in ((plan.clean, False), (plan.dirty, True)):
-        for batch in read_pieces(store, pieces, columns=needed):
-            valid = pc.and_(batch.column("key").is_valid(), batch.column("value").is_valid())
-            values = batch.filter(valid)
-            if not values.num_rows:
-                continue
-            hashes = hash_keys(values.column("key"), seed=plan.seed)
-            last = offset_map.get(hashes)
-            kept = last == (values.column("offset").to_numpy() if is_dirty else -1)
-            if shares > 1:
-                kept &= _share_of(hashes, shares) == share
-            out = values.filter(pa.array(kept)).select(list(columns))
-            if out.num_rows:
-                yield out
+    for batch in _clean(store, plan, offset_map, share, shares, columns=columns):
+        if batch.num_rows:
+            yield batch.select(list(columns))
+    for batch in _dirty(store, plan, offset_map.last_offsets(), columns=columns):
+        if batch.num_rows:
+            yield batch.select(list(columns))
+
+
+def _clean(
+    store: Store,
+    plan: TablePlan,
+    offset_map: OffsetMap,
+    share: int,
+    shares: int,
+    *,
+    columns: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    """Records of the clean part whose key the map does not know (step 2)."""
+    needed = [name for name in COLUMNS if name in {*columns, "key", "value"}]
+    for batch in read_pieces(store, plan.clean, columns=needed):
+        keyed = _present(_present(batch, "key"), "" if plan.tombstones else "value")
+        hashes = hash_keys(keyed.column("key"), seed=plan.seed)
+        kept = offset_map.get(hashes) < 0 if offset_map.entries else np.ones(len(hashes), np.bool_)
+        if shares > 1:
+            kept &= _share_of(hashes, shares) == share
+        yield keyed if kept.all() else keyed.filter(pa.array(kept))
+
+
+def _dirty(
+    store: Store, plan: TablePlan, last: Offsets, *, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The records at these offsets of the dirty part (step 3)."""
+    wanted = {*columns, "offset"} | (set() if plan.tombstones else {"value"})
+    ends = np.array([(piece.start, piece.end) for piece in plan.dirty], np.int64).reshape(-1, 2)
+    low, high = np.searchsorted(last, ends).T
+    pieces = [plan.dirty[i] for i in np.flatnonzero(low < high)]
+    for batch in read_pieces(store, pieces, columns=[n for n in COLUMNS if n in wanted]):
+        offsets = batch.column("offset").to_numpy()
+        first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
+        rows = batch.take(pa.array(np.searchsorted(offsets, last[first:end])))
+        yield rows if plan.tombstones else _present(rows, "value")
+
+
+def _present(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    """The rows that are not null in the column; all for no name."""
+    if not name or not batch.column(name).null_count:
+        return batch
+    return batch.filter(batch.column(name).is_valid())
 
 
 class Table:

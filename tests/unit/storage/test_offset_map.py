@@ -257,3 +257,13 @@ def test_only_the_width_of_the_hash_protects_keys():
     assert lossy.entries <= 256
     assert exact.entries == 1000
     np.testing.assert_array_equal(exact.get(hash_keys(keys, seed=7)), offsets)
+
+
+@given(keys=st.lists(KEYS, min_size=1, max_size=40))
+def test_last_offsets_are_those_of_the_keys(keys):
+    """One for each key, in ascending order, offset 0 and the hash of zeros among them."""
+    filled = OffsetMap(memory_bytes=24 * 60)
+    filled.put(words(keys), np.arange(len(keys), dtype=np.int64))
+    assert filled.last_offsets().tolist() == sorted({key: i for i, key in enumerate(keys)}.values())
+    filled.clear()
+    assert filled.last_offsets().tolist() == []

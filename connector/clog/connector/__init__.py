@@ -1,6 +1,8 @@
 """Spark reads and writes logs: ``format("clog")``, found by Spark itself once clog is installed."""
 
 from clog.connector.datasource import ClogDataSource
+from clog.connector.explain import Explanation, Share, explain
 from clog.connector.lag import Lag, lag
+from clog.connector.upsert import upsert
 
-__all__ = ["ClogDataSource", "Lag", "lag"]
+__all__ = ["ClogDataSource", "Explanation", "Lag", "Share", "explain", "lag", "upsert"]

@@ -29,7 +29,7 @@ class ClogReader(DataSourceReader):
     """Reads records or the table view, in Arrow batches."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        _check_batch(options)
+        check_batch(options)
         check_read_schema(schema)
         self._options = options
         self._schema = schema
@@ -57,7 +57,7 @@ class ClogReader(DataSourceReader):
             yield from table_view_batches(partition, self._schema)
 
 
-def _check_batch(options: ReadOptions) -> None:
+def check_batch(options: ReadOptions) -> None:
     """Options that a batch read refuses, as Spark's Kafka source does."""
     _refuse(options.starting, "latest", LATEST, option="startingOffsets", meaning="latest")
     _refuse(options.ending, "earliest", EARLIEST, option="endingOffsets", meaning="earliest")

@@ -152,6 +152,12 @@ def _planned_anew(
     return replace(partition, version=manifest.version, pieces=tuple(rest))
 
 
+def stored_columns(names: Sequence[str]) -> list[str]:
+    """The columns to read from storage for these of Spark's."""
+    # Some column must say how many rows there are; offsets cost nothing where they are dense.
+    return [name for name in STORED if name in names] or ["offset"]
+
+
 class _Converter:
     """Makes Spark's columns from storage's.
 
@@ -163,8 +169,7 @@ class _Converter:
         self._schema = arrow_schema(schema)
         self._topic = topic
         names = self._schema.names
-        # Some column must say how many rows there are; offsets cost nothing where they are dense.
-        self.needed = [name for name in STORED if name in names] or ["offset"]
+        self.needed = stored_columns(names)
         self._log_append = _log_append_ranges(pieces)
         mixed = self._log_append is None and "timestampType" in names
         for name in ("partition", "offset") if mixed else ():

@@ -27,8 +27,8 @@ def pieces_of_keys(
     """
     wanted = pa.array(keys, pa.binary())
     for piece in pieces:
-        if piece.object.size_bytes <= WHOLE_BYTES:
-            yield piece  # It is fetched whole, in one request, in any case.
+        if not is_searched(piece):
+            yield piece
             continue
         found = [
             offset
@@ -37,6 +37,11 @@ def pieces_of_keys(
         ]
         if found:
             yield _cut(piece, found[0], found[-1] + 1)
+
+
+def is_searched(piece: ReadPiece) -> bool:
+    """Whether keys are read first; a small object is fetched whole, in one request, in any case."""
+    return piece.object.size_bytes > WHOLE_BYTES
 
 
 def of_keys(batch: pa.RecordBatch, wanted: pa.Array) -> pa.RecordBatch:

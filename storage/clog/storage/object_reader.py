@@ -27,7 +27,7 @@ import xxhash
 from clog.storage.data_object import FOOTER_SUM_BYTES, REWRITTEN_SCHEMA
 from clog.storage.errors import CorruptionError
 from clog.storage.object_ref import ObjectRef
-from clog.storage.store.base import Store
+from clog.storage.store.base import Store, coalesce
 
 BATCH_ROWS = 16384
 """Default of ``batch_rows``: the most rows of a batch."""
@@ -69,15 +69,9 @@ def read_ranges(
         FileNotFoundError: the object is gone.
         CorruptionError: its bytes are not those that the manifest describes.
     """
-    wanted = [(i, first, first + rows) for i, (first, rows) in enumerate(ranges) if rows]
+    wanted = _wanted(store, obj, ranges)
     if not wanted:
         return
-    assert all(a[2] <= b[1] for a, b in pairwise(wanted)), "runs must not overlap"
-    if wanted[0][1] < 0 or wanted[-1][2] > obj.rows:
-        raise CorruptionError(
-            f"rows {wanted[0][1]} to {wanted[-1][2]} of {obj.path} of {store.url} do not exist;"
-            f" it holds {obj.rows} rows"
-        )
     source = _Source(store, obj, columns)
     for group in source.open(wanted):
         runs = [run for run in wanted if run[1] < group.end and run[2] > group.start]
@@ -90,6 +84,39 @@ def read_ranges(
             at += batch.num_rows
             if at >= runs[-1][2]:
                 break
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a read of one object takes: row groups that are decoded, of those there are, and bytes
+    that are fetched.
+    """
+
+    path: str
+    row_groups: int
+    row_groups_total: int
+    fetched_bytes: int
+
+
+def footprint(
+    store: Store, obj: ObjectRef, ranges: Sequence[tuple[int, int]], *, columns: Sequence[str]
+) -> Footprint:
+    """What `read_ranges` would take for the same; one request, for the footer."""
+    return _Source(store, obj, columns).footprint(_wanted(store, obj, ranges))
+
+
+def _wanted(
+    store: Store, obj: ObjectRef, ranges: Sequence[tuple[int, int]]
+) -> list[tuple[int, int, int]]:
+    """The runs that hold any row, as (index, first row, end)."""
+    wanted = [(i, first, first + rows) for i, (first, rows) in enumerate(ranges) if rows]
+    assert all(a[2] <= b[1] for a, b in pairwise(wanted)), "runs must not overlap"
+    if wanted and (wanted[0][1] < 0 or wanted[-1][2] > obj.rows):
+        raise CorruptionError(
+            f"rows {wanted[0][1]} to {wanted[-1][2]} of {obj.path} of {store.url} do not exist;"
+            f" it holds {obj.rows} rows"
+        )
+    return wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +142,7 @@ class _Source:
         """Fetches what the wanted runs need; returns the row groups they lie in."""
         import pyarrow.parquet as pq
 
-        obj = self._obj
-        rows = sum(end - start for _, start, end in wanted)
-        everything = rows == obj.rows and {"key", "value"} <= set(self._schema.names)
-        whole = everything or obj.size_bytes <= WHOLE_BYTES
+        whole = self._is_fetched_whole(wanted)
         data = self._fetch_whole() if whole else self._fetch_footer()
         with self._decoding("its footer"):
             metadata = pq.read_metadata(pa.BufferReader(data))
@@ -134,6 +158,27 @@ class _Source:
                 pre_buffer=False,  # All is in memory; reading ahead would start threads.
             )
         return groups
+
+    def footprint(self, wanted: Sequence[tuple[int, int, int]]) -> Footprint:
+        """What `open` and `decode` would take."""
+        import pyarrow.parquet as pq
+
+        obj = self._obj
+        data = self._fetch_footer()
+        with self._decoding("its footer"):
+            metadata = pq.read_metadata(pa.BufferReader(data))
+            self._check_types(metadata.schema.to_arrow_schema())
+            groups = self._needed(metadata, wanted)
+            places = self._places(metadata, groups)
+        fetched = len(data) + FOOTER_SUM_BYTES + sum(e - b for b, e in coalesce(places))
+        if self._is_fetched_whole(wanted):
+            fetched = obj.size_bytes
+        return Footprint(obj.path, len(groups), metadata.num_row_groups, fetched)
+
+    def _is_fetched_whole(self, wanted: Sequence[tuple[int, int, int]]) -> bool:
+        rows = sum(end - start for _, start, end in wanted)
+        everything = rows == self._obj.rows and {"key", "value"} <= set(self._schema.names)
+        return everything or self._obj.size_bytes <= WHOLE_BYTES
 
     def decode(self, group: _Group, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """The rows of a group, from its first."""

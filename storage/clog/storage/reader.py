@@ -18,7 +18,7 @@ from clog.storage.chunks import NONE, Chunk, DeadRows
 from clog.storage.data_object import RECORD_SCHEMA
 from clog.storage.errors import CorruptionError
 from clog.storage.manifest import Manifest
-from clog.storage.object_reader import read_ranges
+from clog.storage.object_reader import Footprint, footprint, read_ranges
 from clog.storage.object_ref import ObjectRef
 from clog.storage.store.base import Store
 
@@ -125,6 +125,18 @@ def read_pieces(
             at[i] += batch.num_rows
             if made.num_rows:
                 yield made
+
+
+def footprints(
+    store: Store, pieces: Sequence[ReadPiece], *, columns: Sequence[str]
+) -> Iterator[Footprint]:
+    """What `read_pieces` would take for the same; one request for each run of pieces."""
+    stored = _stored_columns(columns)
+    for run in _runs(pieces):
+        ref = run[0].object
+        ranges = [(piece.first_row, piece.rows) for piece in run]
+        wanted = stored if ref.dense else [*stored, "offset"]
+        yield footprint(store, ref, ranges, columns=wanted)
 
 
 def _stored_columns(columns: Sequence[str]) -> list[str]:

@@ -1,0 +1,150 @@
+"""What the options of a batch read leave out: Spark's own ``explain`` knows nothing of it.
+
+Nothing here decides anything: a read gives the same rows whatever was pruned.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clog.connector.options import ReadOptions
+    from clog.storage.manifest import Manifest
+    from clog.storage.object_reader import Footprint
+    from clog.storage.reader import ReadPiece
+    from clog.storage.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """So many are read, of so many."""
+
+    read: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.read:,} of {self.total:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a read of ``url`` at ``version`` takes.
+
+    ``row_groups`` counts those of the objects that are read. ``size_bytes`` are bytes fetched, of
+    all that the version's objects hold; the search for ``keys`` is part of them.
+    """
+
+    url: str
+    version: int
+    partitions: Share
+    segments: Share
+    objects: Share
+    row_groups: Share
+    size_bytes: Share
+
+    def __str__(self) -> str:
+        shares = {
+            "partitions": self.partitions,
+            "segments": self.segments,
+            "objects": self.objects,
+            "row groups": self.row_groups,
+            "bytes": self.size_bytes,
+        }
+        lines = [f"{name:<10}  {share}" for name, share in shares.items()]
+        return "\n".join((f"{self.url} at version {self.version} reads", *lines))
+
+
+def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
+    """What ``spark.read.format("clog")`` with these options would read now; needs no Spark session.
+
+    Costs what opening the log does, and a request for each object that is read; with ``keys`` the
+    search for them, too.
+
+    Args:
+        source: the log's URL, or all options of the read as a mapping (with ``path``).
+        options: the options of the read, as Spark takes them.
+
+    Raises:
+        OptionError: as the read would.
+        NotFoundError: there is no log.
+    """
+    from clog.connector.batch_reader import check_batch
+    from clog.connector.options import read_options
+    from clog.storage.log import Log
+
+    given = {"path": source} if isinstance(source, str) else dict(source)
+    given |= {name: _text(value) for name, value in options.items()}
+    settings = read_options(given)
+    check_batch(settings)
+    handle = Log.open(settings.location.store()).handle
+    return _explained(handle.store, handle.manifest(), settings)
+
+
+def _explained(store: "Store", manifest: "Manifest", options: "ReadOptions") -> Explanation:
+    from clog.connector.reading import stored_columns
+    from clog.connector.schema import read_schema
+    from clog.storage.reader import footprints
+
+    names = read_schema(options.columns, include_headers=options.include_headers).names
+    columns = stored_columns(names)
+    if (options.keys is not None or options.view == "table") and "key" not in columns:
+        columns.append("key")
+    pieces, searched = _pieces(store, manifest, options)
+    prints = list(footprints(store, pieces, columns=columns))
+    chunks = [chunk for _, chunk in manifest.chunks()]
+    every = {chunk.object.path: chunk.object.size_bytes for chunk in chunks}
+    return Explanation(
+        store.url,
+        manifest.version,
+        Share(len({piece.partition for piece in pieces}), len(manifest.segments)),
+        _segments(manifest, pieces),
+        Share(len({p.path for p in prints}), len(every)),
+        Share(sum(p.row_groups for p in prints), _row_groups_total(prints)),
+        Share(sum(p.fetched_bytes for p in prints) + searched, sum(every.values())),
+    )
+
+
+def _pieces(
+    store: "Store", manifest: "Manifest", options: "ReadOptions"
+) -> tuple[list["ReadPiece"], int]:
+    """What is read, and how many bytes were fetched to find it."""
+    from clog.connector.planned import batch_ranges
+    from clog.storage.key_scan import is_searched, pieces_of_keys
+    from clog.storage.reader import footprints, plan_range
+
+    ranges = batch_ranges(store, manifest, options)
+    pieces = [
+        piece
+        for p, (start, end) in ranges.items()
+        for piece in plan_range(manifest, p, start, end)
+        if piece.rows
+    ]
+    if options.keys is None:
+        return pieces, 0
+    searched = [piece for piece in pieces if is_searched(piece)]
+    prints = footprints(store, searched, columns=("offset", "key"))
+    found = list(pieces_of_keys(store, pieces, options.keys))
+    return found, sum(p.fetched_bytes for p in prints)
+
+
+def _segments(manifest: "Manifest", pieces: list["ReadPiece"]) -> Share:
+    filled = [
+        (p, segment.base, segment.next)
+        for p, segments in enumerate(manifest.segments)
+        for segment in segments
+        if segment.chunks
+    ]
+    starts: dict[int, list[int]] = {}
+    for piece in pieces:
+        starts.setdefault(piece.partition, []).append(piece.start)
+    read = sum(any(base <= start < end for start in starts.get(p, ())) for p, base, end in filled)
+    return Share(read, len(filled))
+
+
+def _row_groups_total(prints: list["Footprint"]) -> int:
+    # An object that is read in several runs has its row groups once.
+    return sum({p.path: p.row_groups_total for p in prints}.values())
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

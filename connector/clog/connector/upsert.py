@@ -1,0 +1,122 @@
+"""Update mode: the rows that changed in a micro-batch, appended as a changelog, exactly once.
+
+Spark refuses output mode update for Python sinks, but not for ``foreachBatch``. There a batch can
+run again after its rows were appended (a crash before Spark noted it), so the append carries the
+query's id and the batch's number as `txnAppId` and `txnVersion`.
+
+A record of the changelog is a row: its key columns are the record's key, the others its value. One
+column of string or binary type stands for itself, one of another type is cast to string, several
+become a JSON object.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from clog.storage.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_QUERY_ID = "sql.streaming.queryId"
+_RUN_ID = "spark.jobGroup.id"
+_done: dict[tuple[str, str], tuple[str, int]] = {}
+"""By URL and app id: the run and the batch of the last call, to notice two that bear one name."""
+
+
+def upsert(
+    df: "DataFrame",
+    url: str,
+    keys: str | Sequence[str],
+    *,
+    batch_id: int,
+    values: Sequence[str] | None = None,
+    deleted: "str | Column | None" = None,
+    name: str | None = None,
+    query_id: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> None:
+    """Appends the rows of a micro-batch to a log, once; for use in ``foreachBatch``.
+
+    Args:
+        df: the batch, one row for each key; of several rows of one key, which comes last is left
+            to chance.
+        url: the log; made by the first batch that has rows.
+        keys: the column or columns that make the record's key.
+        batch_id: the second argument of the function given to ``foreachBatch``.
+        values: the columns that make the value; None: all others.
+        deleted: a condition; a row that meets it becomes a tombstone. A value that is a single
+            column with null is one in any case.
+        name: tells two upserts of one batch into one log apart.
+        query_id: the streaming query's id, where Spark does not tell it: with Spark Connect.
+        options: further options of the write, such as ``partitions`` or ``config.<name>``.
+
+    Raises:
+        InvalidInputError: a column does not exist; there is no query; a second upsert of the batch
+            has no name of its own.
+    """
+    key_columns = [keys] if isinstance(keys, str) else list(keys)
+    value_columns = [c for c in df.columns if c not in key_columns] if values is None else values
+    for role, columns in (("key", key_columns), ("value", value_columns)):
+        _check_columns(df, columns, role)
+    run_id = _local_property(df, _RUN_ID) or ""
+    query = query_id or _local_property(df, _QUERY_ID)
+    if query is None:
+        raise InvalidInputError(
+            f"upsert into {url} does not know its streaming query: call it in foreachBatch, and"
+            " give query_id=query.id with Spark Connect"
+        )
+    app_id = query if name is None else f"{query}/{name}"
+    if run_id and _done.get((url, app_id)) == (run_id, batch_id):
+        raise InvalidInputError(
+            f"batch {batch_id} is upserted into {url} a second time: it would be taken for the"
+            " first one and dropped; give each upsert a name of its own (name=…)"
+        )
+    value = _one(df, value_columns)
+    if deleted is not None:
+        value = _without(value, deleted)
+    records = df.select(_one(df, key_columns).alias("key"), value.alias("value"))
+    writer = records.write.format("clog").mode("append").options(**_texts(options or {}))
+    writer.option("txnAppId", app_id).option("txnVersion", str(batch_id)).save(url)
+    _done[(url, app_id)] = (run_id, batch_id)
+
+
+def _check_columns(df: "DataFrame", columns: Sequence[str], role: str) -> None:
+    missing = [c for c in columns if c not in df.columns]
+    if missing or not columns:
+        what = f"{role} columns {missing} do not exist" if columns else f"no {role} column is left"
+        raise InvalidInputError(f"{what}; there are {', '.join(df.columns)}")
+
+
+def _one(df: "DataFrame", columns: Sequence[str]) -> "Column":
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import BinaryType, StringType
+
+    quoted = [F.col(f"`{c}`") for c in columns]
+    if len(columns) > 1:
+        # Null fields stay: a consumer must see that a field is null now.
+        return F.to_json(F.struct(*quoted), {"ignoreNullFields": "false"})
+    kept = isinstance(df.schema[columns[0]].dataType, BinaryType | StringType)
+    return quoted[0] if kept else quoted[0].cast("string")
+
+
+def _without(value: "Column", deleted: "str | Column") -> "Column":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    condition = F.expr(deleted) if isinstance(deleted, str) else deleted
+    return F.when(~F.coalesce(condition, F.lit(False)), value)  # noqa: FBT003
+
+
+def _local_property(df: "DataFrame", name: str) -> str | None:
+    """What Spark says of the micro-batch; None with Spark Connect, which has no such thing here."""
+    try:
+        value: str | None = df.sparkSession.sparkContext.getLocalProperty(name)
+    except Exception:  # noqa: BLE001 -- Connect raises one of several kinds
+        return None
+    return value
+
+
+def _texts(options: Mapping[str, object]) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }

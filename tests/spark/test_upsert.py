@@ -1,0 +1,105 @@
+"""Update mode through foreachBatch: a changelog, each batch once."""
+
+import pytest
+
+from clog.connector import upsert
+from clog.storage.errors import InvalidInputError
+from clog.storage.log import Log
+
+
+@pytest.fixture
+def words(url):
+    return Log.create(url, partitions=2)
+
+
+@pytest.fixture
+def counts(tmp_path):
+    """The changelog's log."""
+    return str(tmp_path / "counts")
+
+
+def say(log, *words):
+    log.append([{"key": w, "value": w} for w in words])
+
+
+def count_words(spark, words, checkpoint, each_batch):
+    """A streaming groupBy().count() in update mode over all there is."""
+    source = spark.readStream.format("clog").option("startingOffsets", "earliest")
+    counted = source.load(words.url).groupBy("value").count()
+    query = (
+        counted.writeStream.outputMode("update")
+        .foreachBatch(each_batch)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def table(spark, url):
+    frame = spark.read.format("clog").option("view", "table").load(url)
+    rows = frame.selectExpr("cast(key as string)", "cast(value as string)").collect()
+    return {row[0]: row[1] for row in rows}
+
+
+def test_a_streaming_count_is_a_ktables_changelog(spark, words, counts, tmp_path):
+    """Each batch appends the counts that changed; the table is the latest of each. A batch that
+    Spark did not note is run again, and appended once.
+    """
+    checkpoint = tmp_path / "checkpoint"
+
+    def each_batch(df, batch_id):
+        upsert(df, counts, "value", batch_id=batch_id, options={"partitions": 1})
+
+    say(words, "to", "be", "or", "not", "to", "be")
+    count_words(spark, words, checkpoint, each_batch)
+    assert table(spark, counts) == {"to": "2", "be": "2", "or": "1", "not": "1"}
+    for name in ("0", ".0.crc"):
+        (checkpoint / "commits" / name).unlink()
+    say(words, "or", "to")
+    count_words(spark, words, checkpoint, each_batch)
+    assert table(spark, counts) == {"to": "3", "be": "2", "or": "2", "not": "1"}
+    assert Log.open(counts).end_offsets() == {0: 4 + 2}
+
+
+def test_rows_become_records(spark, counts):
+    """Columns by their number: one is itself, several are JSON; what is deleted is a tombstone."""
+    df = spark.sql("SELECT 'eu' AS region, 7 AS id, 'a' AS name, 1.5 AS price, false AS gone")
+    df = df.unionAll(spark.sql("SELECT 'us', 8, cast(null AS string), 2.0, true"))
+    given = {"batch_id": 0, "query_id": "q", "values": ["name", "price"], "deleted": "gone"}
+    upsert(df, counts, ["region", "id"], options={"partitions": 1}, **given)
+    upsert(df, counts, "id", batch_id=0, query_id="q", name="names", values=["name"])
+    upsert(df, counts, "id", batch_id=0, query_id="q", name="names", values=["name"])  # again
+    found = [(r["key"], r["value"]) for b in Log.open(counts).read() for r in b.to_pylist()]
+    assert found == [
+        (b'{"region":"eu","id":7}', b'{"name":"a","price":1.5}'),
+        (b'{"region":"us","id":8}', None),
+        (b"7", b"a"),
+        (b"8", None),
+    ]
+
+
+def test_two_upserts_under_one_name_are_refused(spark, words, counts, tmp_path):
+    """The second would be taken for the first, run again, and be dropped in silence."""
+    said = []
+
+    def each_batch(df, batch_id):
+        upsert(df, counts, "value", batch_id=batch_id)
+        with pytest.raises(InvalidInputError, match="a second time"):
+            upsert(df, counts, "value", batch_id=batch_id)
+        upsert(df, counts, "value", batch_id=batch_id, name="other")
+        said.append(batch_id)
+
+    say(words, "a")
+    count_words(spark, words, tmp_path / "checkpoint", each_batch)
+    assert said == [0]
+    assert sum(Log.open(counts).end_offsets().values()) == 2
+
+
+def test_mistakes_are_told(spark, counts):
+    """Outside of a stream, and with columns that do not exist."""
+    df = spark.sql("SELECT 'a' AS word, 1 AS count")
+    with pytest.raises(InvalidInputError, match="call it in foreachBatch"):
+        upsert(df, counts, "word", batch_id=0)
+    with pytest.raises(InvalidInputError, match=r"key columns \['words'\] do not exist"):
+        upsert(df, counts, "words", batch_id=0)

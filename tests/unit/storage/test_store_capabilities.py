@@ -10,7 +10,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from clog.storage import UnsupportedFilesystemError
-from clog.storage.store import capabilities, failures, open_store, probe
+from clog.storage.store import capabilities, failures, open_store, probe, writes
 from clog.storage.store.base import ObjectExistsError
 from clog.storage.store.local import LocalStore
 from clog.storage.store.memory import MemoryStore
@@ -50,8 +50,8 @@ def test_an_unknown_class_is_refused_for_many_writers():
         store.create("a", b"1")
     assert str(raised.value) == (
         "OtherFileSystem for other://place/log cannot create a file only if absent, so concurrent"
-        " writers could overwrite each other's commits; use local files or S3,"
-        " or open with single_writer=True"
+        " writers could overwrite each other's commits; use local files, S3,"
+        " GCS, Azure or SFTP, or open with single_writer=True"
     )
     assert list(store.list("")) == []
 
@@ -99,9 +99,65 @@ def test_classes_that_overwrite_are_not_in_the_table(class_name):
 
 
 def test_only_what_the_conformance_suite_covers_has_a_create():
-    """Local files and memory have stores of their own; of fsspec's classes it is S3's."""
+    """Local files and memory have stores of their own; HDFS alone is listed with a caution."""
     able = {name for name, row in capabilities.TABLE.items() if row.create is not None}
-    assert able == {"s3fs.core.S3FileSystem"}
+    assert {name for name in able if not capabilities.TABLE[name].caution} == {
+        "s3fs.core.S3FileSystem",
+        "gcsfs.core.GCSFileSystem",
+        "gcsfs.extended_gcsfs.ExtendedGcsFileSystem",
+        "adlfs.spec.AzureBlobFileSystem",
+        "fsspec.implementations.sftp.SFTPFileSystem",
+    }
+    assert "hdfs_native.fsspec.HdfsFileSystem" in able
+
+
+class HdfsFileSystem(OtherFileSystem):
+    """A stand-in under the name in the table: a rename that refuses unless told otherwise."""
+
+    __module__ = "hdfs_native.fsspec"
+    protocol = "hdfs-stand-in"
+    host, port = "namenode", 8020
+    refused: ClassVar = []
+
+    def mv(self, old, new, overwrite=False):
+        if new in self.store and not overwrite:
+            self.refused.append(new)
+            raise RuntimeError("destination exists")
+        self.store[new] = self.store.pop(old)
+
+
+def test_hdfs_renames_a_temporary_file():
+    """It creates without replacing, puts with, cleans up, and says that it is experimental."""
+    fsspec.register_implementation("hdfs-stand-in", HdfsFileSystem, clobber=True)
+    store = open_store("hdfs-stand-in://place/log")
+    with pytest.warns(RuntimeWarning, match="HDFS is experimental"):
+        store.create("a/b", b"1")
+    with pytest.raises(ObjectExistsError):
+        store.create("a/b", b"2")
+    assert HdfsFileSystem.refused[-1].endswith("a/b")
+    assert store.get("a/b") == b"1"
+    store.put("a/b", b"3")
+    assert store.get("a/b") == b"3"
+    assert list(store.list_temporary()) == []
+
+
+@pytest.mark.parametrize("zonal", [True, False])
+def test_a_zonal_bucket_is_refused(zonal, monkeypatch):
+    """Its objects can be read while they grow (A1)."""
+    monkeypatch.setattr("fsspec.asyn.sync", lambda loop, function, bucket: function(bucket))
+    piped = []
+    fs = SimpleNamespace(
+        loop=None,
+        _is_zonal_bucket=lambda bucket: zonal and bucket == "bucket",
+        pipe_file=lambda path, data, **options: piped.append((path, options["mode"])),
+    )
+    if zonal:
+        with pytest.raises(UnsupportedFilesystemError, match="gs://bucket is a zonal bucket"):
+            writes.create_on_gcs(fs, "bucket/log/a", b"1")
+        assert piped == []
+    else:
+        writes.create_on_gcs(fs, "bucket/log/a", b"1")
+        assert piped == [("bucket/log/a", "create")]
 
 
 def test_the_table_is_exact():
@@ -122,15 +178,20 @@ def test_a_folder_filesystem_is_unwrapped(inner, kind, tmp_path):
     assert fsspec.filesystem(inner).cat_file(f"{tmp_path}/sub/a") == b"1"
 
 
-def test_amazon_itself_is_not_asked():
-    """Its promise is documented; the probe would need the permission to delete."""
-    fs = SimpleNamespace(
-        s3=SimpleNamespace(meta=SimpleNamespace(endpoint_url="https://s3.eu-west-1.amazonaws.com"))
-    )
-    probe.probe_endpoint(fs, "bucket/log", "s3://bucket/log", None)
-    fs.s3.meta.endpoint_url = "https://s3.amazonaws.com.evil.example"
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://s3.eu-west-1.amazonaws.com",
+        "https://storage.googleapis.com",
+        "https://account.blob.core.windows.net/",
+    ],
+)
+def test_the_providers_themselves_are_not_asked(endpoint):
+    """Their promise is documented; the probe would need the permission to delete."""
+    probe.probe_endpoint(None, "bucket/log", "s3://bucket/log", endpoint, None)
+    evil = endpoint.rstrip("/") + ".evil.example"
     with pytest.raises(TypeError):  # asked, by calling None
-        probe.probe_endpoint(fs, "bucket/log", "s3://bucket/log", None)
+        probe.probe_endpoint(None, "bucket/log", "s3://bucket/log", evil, None)
 
 
 def test_memory_is_refused_in_another_process():
@@ -152,6 +213,8 @@ def test_memory_is_refused_in_another_process():
          {"AKIA1234", "abcd1234"}),
         ({"client_kwargs": {"aws_session_token": "token-1", "region_name": "eu-west-1"}},
          {"token-1"}),
+        ({"connection_string": "AccountName=me;AccountKey=abcd1234;X=1"},
+         {"AccountName=me;AccountKey=abcd1234;X=1", "abcd1234"}),
         ({"anon": True, "key": "abc", "password": None}, set()),
     ],
 )  # fmt: skip

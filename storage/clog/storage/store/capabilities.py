@@ -15,15 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from clog.storage.errors import UnsupportedFilesystemError
-from clog.storage.store import failures
-from clog.storage.store.base import ObjectExistsError
+from clog.storage.store import writes
 from clog.storage.store.probe import probe_endpoint
-
-SINGLE_PUT_BYTES_MAX = 5 << 30
-"""S3's limit of one PUT. Ceph and others ignore If-None-Match where an upload has several parts."""
-
-Create = Callable[[Any, str, bytes], None]
-"""Creates an object on a filesystem, given its path there."""
+from clog.storage.store.writes import Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,49 +25,54 @@ class Capability:
     """What is known of a class.
 
     Attributes:
-        create: its exclusive create; None where there is none, or none that is tested.
-        folders: whether a file needs its folder first. Never try on an object store: there
-            ``makedirs`` creates the bucket.
+        create: its exclusive create; None where there is none.
+        put: how it writes a complete object.
+        endpoint: where its client really sends requests; None where there is nobody to ask.
+        folders: whether a file needs its folder first, and `put` does not see to it. Never try on
+            an object store: there ``makedirs`` creates the bucket.
+        finds: whether ``find`` takes a prefix, and asks the server; else folders are walked.
         hint: what to use instead.
+        caution: what to say once to who creates here.
     """
 
-    create: Create | None = None
+    create: Write | None = None
+    put: Write = writes.put
+    endpoint: Callable[[Any], str] | None = None
     folders: bool = False
-    hint: str = "use local files or S3"
+    finds: bool = False
+    hint: str = "use local files, S3, GCS, Azure or SFTP"
+    caution: str = ""
 
 
-def create_on_s3(fs: Any, path: str, data: bytes) -> None:
-    """A PUT with ``If-None-Match: *``, in one part."""
-    fs.pipe_file(path, data, mode="create", chunksize=SINGLE_PUT_BYTES_MAX)
-
-
-def create_after_looking(fs: Any, path: str, data: bytes) -> None:
-    """For a single writer: neither exclusive nor, on some filesystems, complete."""
-    try:
-        fs.cat_file(path, start=0, end=1)
-    except Exception as e:
-        if failures.http_status(e)[0] == 416:  # empty, but there
-            raise ObjectExistsError from e
-        if not failures.is_absent(e):
-            raise
-    else:
-        raise ObjectExistsError
-    fs.pipe_file(path, data)
-
-
-_UNTESTED = Capability(hint="its exclusive create is not tested yet; use local files or S3")
-_UNTESTED_FOLDERS = Capability(folders=True, hint=_UNTESTED.hint)
 _INNER = Capability(hint="pass the filesystem inside it")
 _UNKNOWN = Capability(folders=True)
+_GCS = Capability(
+    writes.create_on_gcs,
+    endpoint=lambda fs: str(fs._location),  # noqa: SLF001 - the property that requests use
+    finds=True,
+)
 
 TABLE = {
-    "s3fs.core.S3FileSystem": Capability(create_on_s3),
-    # These have one, or a rename that refuses, and wait for their turn in the conformance suite.
-    "gcsfs.core.GCSFileSystem": _UNTESTED,
-    "gcsfs.extended_gcsfs.ExtendedGcsFileSystem": _UNTESTED,
-    "adlfs.spec.AzureBlobFileSystem": _UNTESTED,
-    "fsspec.implementations.sftp.SFTPFileSystem": _UNTESTED_FOLDERS,
-    "hdfs_native.fsspec.HdfsFileSystem": _UNTESTED_FOLDERS,
+    "s3fs.core.S3FileSystem": Capability(
+        writes.create_on_s3, endpoint=lambda fs: str(fs.s3.meta.endpoint_url), finds=True
+    ),
+    "gcsfs.core.GCSFileSystem": _GCS,
+    "gcsfs.extended_gcsfs.ExtendedGcsFileSystem": _GCS,
+    "adlfs.spec.AzureBlobFileSystem": Capability(
+        writes.create_on_azure, endpoint=lambda fs: str(fs.service_client.url), finds=True
+    ),
+    "fsspec.implementations.sftp.SFTPFileSystem": Capability(
+        writes.create_on_sftp,
+        writes.put_on_sftp,
+        endpoint=lambda fs: f"sftp://{fs.host}:{fs.ssh_kwargs.get('port', 22)}",
+    ),
+    "hdfs_native.fsspec.HdfsFileSystem": Capability(
+        writes.create_on_hdfs,
+        writes.put_on_hdfs,
+        endpoint=lambda fs: f"hdfs://{fs.host}:{fs.port}",
+        caution="HDFS is experimental: no cluster has run the conformance suite;"
+        ' try "clog verify-store" on yours',
+    ),
     # These lose the mode on the way, or decide by what they remember.
     "fsspec.implementations.cached.CachingFileSystem": _INNER,
     "fsspec.implementations.cached.WholeFileCacheFileSystem": _INNER,
@@ -92,7 +91,7 @@ def capability_of(fs: object) -> Capability:
     return TABLE.get(class_name(fs), _UNKNOWN)
 
 
-def choose_create(fs: Any, root: str, url: str, *, single_writer: bool, probe: bool) -> Create:
+def choose_create(fs: Any, root: str, url: str, *, single_writer: bool, probe: bool) -> Write:
     """The way to create objects on this filesystem; may ask the endpoint, once in a process.
 
     Raises:
@@ -106,8 +105,8 @@ def choose_create(fs: Any, root: str, url: str, *, single_writer: bool, probe: b
                 f" writers could overwrite each other's commits; {capability.hint},"
                 " or open with single_writer=True"
             )
-        if probe:
-            probe_endpoint(fs, root, url, capability.create)
+        if probe and capability.endpoint is not None:
+            probe_endpoint(fs, root, url, capability.endpoint(fs), capability.create)
     except UnsupportedFilesystemError as e:
         if not single_writer:
             raise
@@ -117,5 +116,7 @@ def choose_create(fs: Any, root: str, url: str, *, single_writer: bool, probe: b
             RuntimeWarning,
             stacklevel=2,
         )
-        return create_after_looking
+        return writes.create_after_looking
+    if capability.caution:
+        warnings.warn(f"{url}: {capability.caution}", RuntimeWarning, stacklevel=2)
     return capability.create

@@ -2,7 +2,8 @@
 
 Never the data, never a secret: the values of storage options are struck out of the causes that
 clients and servers send. s3fs hides botocore's ``ClientError``, which knows the status and the
-code, in ``__cause__``; what it raises itself says less, and the same for different things.
+code, in ``__cause__``; what it raises itself says less, and the same for different things. adlfs
+does so with some of Azure's errors; gcsfs raises errors of its own.
 """
 
 import errno
@@ -25,9 +26,12 @@ ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 _SECRET_OPTION = re.compile(r"key|secret|token|pass|cred|sas|connection|auth", re.IGNORECASE)
+_SECRET_PART = re.compile(r"(?:AccountKey|SharedAccessSignature)=([^;]+)")
+"""What an Azure connection string has of them."""
 _SECRET_CHARS_MIN = 4
 _UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
-_CONFLICTS = frozenset({"PreconditionFailed", "ConditionalRequestConflict"})
+_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
+_CONFLICTS = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "BlobAlreadyExists"})
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})
 
 
@@ -70,7 +74,7 @@ def from_client_error(
         )
     if type(cause).__name__ == "ParamValidationError" or code == "InvalidBucketName":
         return InvalidInputError(f"{url} is no valid place: {reason}; correct the URL")
-    if code == "NoSuchBucket":
+    if code in _NO_BUCKET or (operation in ("create", "put") and is_absent(cause)):
         return NotFoundError(f"the bucket of {url} does not exist; create it, or correct the URL")
     if operation == "create" and (conflict := _of_create(path, url, cause, status, code)):
         return conflict
@@ -90,19 +94,23 @@ def cannot_open(url: str, cause: Exception, options: Mapping[str, object]) -> In
 
 
 def http_status(cause: BaseException) -> tuple[int | None, str | None]:
-    """The HTTP status and the error code of a botocore error, wherever it hides."""
+    """The HTTP status and the error code of a botocore, Azure or gcsfs error, wherever it hides."""
     for error in (cause, cause.__cause__, cause.__context__):
         response = getattr(error, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             return status, response.get("Error", {}).get("Code")
+        for name in ("status_code", "code"):
+            if isinstance(status := getattr(error, name, None), int):
+                code = getattr(error, "error_code", None)
+                return status, None if code is None else str(getattr(code, "value", code))
     return None, None
 
 
 def is_absent(cause: Exception) -> bool:
     """Whether the object is not there (while the bucket is)."""
     missing = isinstance(cause, FileNotFoundError) or errno_of(cause) in ABSENT
-    return missing and http_status(cause)[1] != "NoSuchBucket"
+    return missing and http_status(cause)[1] not in _NO_BUCKET
 
 
 def errno_of(cause: BaseException) -> int | None:
@@ -131,6 +139,7 @@ def secrets_in(options: Mapping[str, object]) -> list[str]:
             found += secrets_in(value)
         elif isinstance(value, str) and _SECRET_OPTION.search(str(name)):
             found.append(value)
+            found += _SECRET_PART.findall(value)
     found = [value for value in found if len(value) >= _SECRET_CHARS_MIN]
     return sorted(found, key=len, reverse=True)
 
@@ -149,7 +158,8 @@ def _of_create(
 
 
 def _is_denied(cause: Exception) -> bool:
-    return isinstance(cause, PermissionError) or errno_of(cause) in DENIED
+    forbidden = str(cause).startswith("Forbidden: ")  # gcsfs, of 403
+    return isinstance(cause, PermissionError) or errno_of(cause) in DENIED or forbidden
 
 
 def _permission_remedy(operation: str) -> str:

@@ -1,7 +1,8 @@
 """Asking an endpoint whether it keeps its promise: some answer 200 to a second create.
 
 Once in a process for each endpoint and bucket, before the first create: two PUTs, a GET and a
-DELETE of ``.probe-<id>`` under the root. Amazon's own endpoints are not asked. The probe finds
+DELETE of ``.probe-<id>`` under the root. The endpoints of Amazon, Google and Microsoft themselves
+are not asked. The probe finds
 servers that ignore the condition; it cannot find a check followed by a write, hence the table of
 classes in `capabilities`.
 """
@@ -17,20 +18,30 @@ from clog.storage.ids import SystemIds
 from clog.storage.store import failures, urls
 from clog.storage.store.base import ObjectExistsError
 
-_PROMISED = (".amazonaws.com", ".amazonaws.com.cn")
+_PROMISED = (
+    ".amazonaws.com",
+    ".amazonaws.com.cn",
+    ".googleapis.com",
+    ".blob.core.windows.net",
+    ".blob.core.chinacloudapi.cn",
+    ".blob.core.usgovcloudapi.net",
+)
 _lock = threading.Lock()
 _passed: set[tuple[str, str]] = set()
-"""(endpoint, bucket) that passed."""
+"""(endpoint, bucket) that passed; where there are no buckets, each root is asked for: another
+folder may be another disk.
+"""
 
 
-def probe_endpoint(fs: Any, root: str, url: str, create: Callable[[Any, str, bytes], None]) -> None:
+def probe_endpoint(
+    fs: Any, root: str, url: str, endpoint: str, create: Callable[[Any, str, bytes], None]
+) -> None:
     """Creates an object twice, unless this endpoint and bucket have passed already.
 
     Raises:
         UnsupportedFilesystemError: the second create succeeded, or the first bytes were lost.
     """
-    endpoint = _endpoint(fs)
-    place = endpoint, root.partition("/")[0]
+    place = endpoint, root.partition("/")[0] or root
     if (urlsplit(endpoint).hostname or "").endswith(_PROMISED):
         return
     with _lock:
@@ -71,8 +82,3 @@ def _conflicts(fs: Any, path: str, url: str, create: Callable[[Any, str, bytes],
             raise
         return True
     return False
-
-
-def _endpoint(fs: Any) -> str:
-    """Where the client really sends its requests: the environment may redirect it."""
-    return str(fs.s3.meta.endpoint_url)

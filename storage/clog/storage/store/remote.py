@@ -1,9 +1,12 @@
-"""Filesystems behind fsspec: S3 for all operations, any other for reading.
+"""Filesystems behind fsspec: all operations where `capabilities` lists the class, reading anywhere.
 
 The filesystem object is made when it is needed, in each process for itself: it survives neither a
 fork nor pickling. It is made without its listing cache, which never expires, and would show
 another writer's objects late or cut short. Reads always give a range: s3fs asks for the size
 first where there is none.
+
+A class that is not asynchronous belongs to the thread that made it: fsspec makes one for each. An
+SFTP connection that broke is made anew at the next call.
 
 Requests that fail in passing are repeated by the client: up to 3 times by botocore, each of them
 up to twice by s3fs (and a read twice more, for its body), where their own defaults would add up
@@ -30,6 +33,7 @@ from clog.storage.store.base import (
     is_temporary,
 )
 from clog.storage.store.urls import Location
+from clog.storage.store.writes import Write
 
 S3_CONFIG: Mapping[str, object] = {
     "retries": {"total_max_attempts": 3, "mode": "standard"},
@@ -41,7 +45,14 @@ S3_CONFIG: Mapping[str, object] = {
 S3_RETRIES = 2
 """s3fs's, on top."""
 
-_MODIFIED = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
+_WITHOUT_CACHE = frozenset({"sftp", "ssh", "hdfs", "viewfs"})
+"""They keep no listings, and pass options that they do not know on to their clients."""
+
+_MODIFIED = (
+    *("LastModified", "last_modified", "updated", "mtime", "modification_time"),
+    *("modified", "created"),
+)
+"""By class, the first one that is there; HDFS's is in ms, other numbers are s."""
 
 
 def open_remote(
@@ -88,7 +99,7 @@ class RemoteStore:
         self._single_writer = single_writer
         self._probe = probe
         self._made: tuple[int, Any, str] | None = None
-        self._create: tuple[int, capabilities.Create] | None = None
+        self._create: tuple[int, Write] | None = None
 
     def __repr__(self) -> str:
         return f"RemoteStore({self.url!r})"
@@ -100,12 +111,15 @@ class RemoteStore:
         first, end = check_range(start, end)
         if end is not None and end <= first:
             return b""
+        fs = name = None
         try:
             fs, name = self._locate(path)
             data: bytes = fs.cat_file(name, start=first, end=end)
         except Exception as e:
             if failures.http_status(e)[0] == 416:  # the range is past the end
                 return b""
+            if type(e) is OSError and name is not None and _is_folder(fs, name):
+                raise failures.not_found(path, self.url) from e
             raise self._error("get", path, e) from e
         return data
 
@@ -129,7 +143,7 @@ class RemoteStore:
         try:
             fs, name = self._locate(path)
             self._make_folder(fs, name)
-            fs.pipe_file(name, content)
+            capabilities.capability_of(fs).put(fs, name, content)
         except Exception as e:
             raise self._error("put", path, e) from e
 
@@ -171,7 +185,7 @@ class RemoteStore:
         fs, root = self.filesystem()
         return fs, f"{root}/{path}"
 
-    def _choose_create(self) -> capabilities.Create:
+    def _choose_create(self) -> Write:
         if self._create is None or self._create[0] != os.getpid():
             fs, root = self.filesystem()
             create = capabilities.choose_create(
@@ -184,10 +198,7 @@ class RemoteStore:
         folder, _, rest = prefix.rpartition("/")
         try:
             fs, root = self.filesystem()
-            narrow = (
-                {"prefix": rest} if rest and capabilities.class_name(fs).startswith("s3fs.") else {}
-            )
-            found = fs.find(f"{root}/{folder}".rstrip("/"), detail=True, **narrow)
+            found = _listed(fs, f"{root}/{folder}".rstrip("/"), rest)
         except Exception as e:
             if failures.is_absent(e):
                 return
@@ -203,7 +214,7 @@ class RemoteStore:
             if isinstance(value, datetime):
                 return int(value.timestamp() * 1000)
             if isinstance(value, int | float):
-                return int(value * 1000)
+                return int(value if field == "modification_time" else value * 1000)
         raise UnsupportedFilesystemError(
             f"the filesystem of {self.url} does not tell when an object was written; use another"
         )
@@ -223,7 +234,9 @@ def _connect(location: Location, options: Mapping[str, object]) -> tuple[Any, st
     from fsspec.core import url_to_fs
     from fsspec.implementations.dirfs import DirFileSystem
 
-    settings: dict[str, Any] = {**options, "use_listings_cache": False}
+    settings: dict[str, Any] = dict(options)
+    if location.protocol not in _WITHOUT_CACHE:
+        settings["use_listings_cache"] = False
     if location.protocol == "s3":
         given = options.get("config_kwargs") or {}
         if not isinstance(given, Mapping):
@@ -239,4 +252,34 @@ def _connect(location: Location, options: Mapping[str, object]) -> tuple[Any, st
         fs.retries = S3_RETRIES
     while isinstance(fs, DirFileSystem):
         root, fs = fs._join(root), fs.fs  # noqa: SLF001 - what it does for every call
+    if capabilities.class_name(fs).endswith(".SFTPFileSystem") and not _is_connected(fs):
+        fs._connect()  # noqa: SLF001 - as its constructor did
     return fs, str(fs._strip_protocol(root)).rstrip("/")  # noqa: SLF001
+
+
+def _is_connected(fs: Any) -> bool:
+    transport = fs.client.get_transport()
+    return transport is not None and bool(transport.is_active())
+
+
+def _is_folder(fs: Any, name: str) -> bool:
+    """Whether the read of a folder failed: on object stores there are none."""
+    return not capabilities.capability_of(fs).finds and bool(fs.isdir(name))
+
+
+def _listed(fs: Any, folder: str, prefix: str) -> dict[str, Any]:
+    """The files below a folder whose names there begin with ``prefix``, or more of them."""
+    if capabilities.capability_of(fs).finds:
+        narrow = {"prefix": prefix} if prefix else {}
+        found: dict[str, Any] = fs.find(folder, detail=True, **narrow)
+        return found
+    found = {}
+    # Not fs.find, which leaves out what it could not list.
+    for _, _, files in fs.walk(folder, detail=True, on_error=_raise_unless_absent):
+        found.update({info["name"]: info for info in files.values()})
+    return found
+
+
+def _raise_unless_absent(error: Exception) -> None:
+    if not failures.is_absent(error):
+        raise error

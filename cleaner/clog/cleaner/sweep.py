@@ -60,11 +60,13 @@ def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[R
     """Released objects to which no chunk refers, released long enough ago. Pure.
 
     A dead object never comes back to life: a replacement may only refer to chunks that are there.
+    One that lost its chunks bit by bit is dead since it lost the last (FORMAT.md §6).
     """
     alive = {c.object.path for _, c in manifest.chunks()}
+    last = {r.path: r for r in manifest.released}  # in the order of their versions
     return [
         r
-        for r in manifest.released
+        for r in last.values()
         if r.path not in alive and now_ms - r.time_ms > config.file_delete_delay_ms
     ]
 

@@ -1,6 +1,9 @@
 """Roots by URL: which filesystem, where on it, and what may be shown."""
 
+import sys
+
 import pytest
+from fsspec.registry import _registry
 
 from clog.storage import InvalidInputError
 from clog.storage.store import open_store, urls
@@ -67,9 +70,10 @@ def test_secrets_in_urls_are_struck_out(url, shown):
 
 
 @pytest.mark.parametrize("url", ["nosuchscheme://place/log", "gs://bucket/log"])
-def test_an_unknown_scheme_or_missing_package_is_named(url):
+def test_an_unknown_scheme_or_missing_package_is_named(url, monkeypatch):
     """At the first use: opening makes no request and imports nothing."""
-    pytest.importorskip("fsspec")
+    monkeypatch.delitem(_registry, "gs", raising=False)
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
     store = open_store(url)
     with pytest.raises(InvalidInputError, match="cannot be opened"):
         store.get("object")

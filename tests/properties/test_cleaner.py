@@ -6,7 +6,6 @@ with a map that holds all keys it must be exactly the model's survivors.
 
 from dataclasses import dataclass, field, replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -209,6 +209,7 @@ class Cleaner:
     def _pass(self, upkeep: _Upkeep, partition: int, *, force: bool) -> PassResult | None:
         log, now_ms = upkeep.log, upkeep.clock.now_ms()
         handle = log.handle
+        handle.refresh()
         manifest = handle.manifest()
         # Others may have cleaned it since it was chosen.
         config = LogConfig.from_overrides(manifest.head.config)

@@ -1,0 +1,278 @@
+"""The round, and what becomes of it when something fails."""
+
+import threading
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.cleaner.uncleanable import BACKOFF_MS, RETRY_MS_MAX, is_resting
+from clog.storage import InvalidInputError, Log, StoreUnavailableError
+from clog.storage.ids import SeededIds
+from clog.storage.testing.crash import discard, memory_store
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog.storage.testing.invariants import check_log
+
+
+def damage(log, store, partition=0):
+    """Makes the first object of a partition unreadable."""
+    path = log.handle.manifest().segments[partition][0].chunks[0].object.path
+    data = store.get(path)
+    store.put(path, b"\0" * len(data))
+    return path, data
+
+
+def two_partitions(make_log, put, **config):
+    log = make_log(2, min_cleanable_dirty_ratio=0, **config)
+    for p in range(2):
+        put(log, "a=1 b=1 a=2", partition=p)
+    log.roll()
+    return log
+
+
+def test_a_pass_that_fails(make_log, put, store, there):
+    """S28: it leaves the log as it was; the partition is marked with the reason, others go on."""
+    log = two_partitions(make_log, put)
+    damage(log, store)
+    (result,) = Cleaner(log).run_once()
+    assert result.partition == 1
+    assert there(log, 1) == "1:b=1 2:a=2"
+    manifest = log.handle.manifest()
+    assert "is damaged" in manifest.uncleanable[0].reason
+    assert manifest.first_dirty == (0, 3)
+    assert "is damaged" in log.describe()["partition_details"][0]["uncleanable"]
+
+
+def test_it_is_retried_with_back_off(make_log, put, store, clock, there):
+    """S28: 15 s at first, doubled each time; a pass that succeeds clears the mark."""
+    log = two_partitions(make_log, put)
+    path, data = damage(log, store)
+    cleaner = Cleaner(log)
+    cleaner.run_once()
+    waited = []
+    for attempt in range(3):
+        assert log.handle.manifest().uncleanable[0].attempts == attempt + 1
+        before = clock.now_ms()
+        while log.handle.manifest().uncleanable[0].attempts == attempt + 1:
+            clock.advance(5000)
+            cleaner.run_once()
+        waited.append(clock.now_ms() - before)
+    assert waited == [BACKOFF_MS, 2 * BACKOFF_MS, 4 * BACKOFF_MS]
+    store.put(path, data)
+    clock.advance(8 * BACKOFF_MS)
+    assert [r.partition for r in cleaner.run_once()] == [0]
+    assert log.handle.manifest().uncleanable == {}
+    assert there(log) == "1:b=1 2:a=2"
+
+
+def test_the_longest_back_off(make_log, put, store, clock):
+    """S28: however often it failed, an hour later it is tried again."""
+    log = two_partitions(make_log, put)
+    damage(log, store)
+    cleaner = Cleaner(log)
+    for _ in range(12):
+        clock.advance(RETRY_MS_MAX)
+        cleaner.run_once()
+    manifest = log.handle.manifest()
+    assert manifest.uncleanable[0].attempts == 12
+    now = clock.now_ms()
+    assert is_resting(manifest, 0, now_ms=now + RETRY_MS_MAX - 1)
+    assert not is_resting(manifest, 0, now_ms=now + RETRY_MS_MAX)
+
+
+def test_an_operator_need_not_wait(make_log, put, store):
+    """S17, S28: a forced round tries a marked partition."""
+    log = two_partitions(make_log, put)
+    path, data = damage(log, store)
+    Cleaner(log).run_once()
+    store.put(path, data)
+    assert [r.partition for r in Cleaner(log).run_once(force=True)] == [0]
+
+
+def test_retention_of_an_uncleanable_partition_goes_on(make_log, put, store, clock):
+    """S28."""
+    log = two_partitions(make_log, put, cleanup_policy="compact,delete", retention_ms=1000)
+    damage(log, store)
+    cleaner = Cleaner(log)
+    cleaner.run_once()
+    clock.advance(1001)
+    cleaner.run_once()
+    assert log.start_offsets() == {0: 3, 1: 3}
+
+
+def test_an_object_that_is_missing(make_log, put, store):
+    """S28: the daemon survives it, and it is told."""
+    log = two_partitions(make_log, put)
+    store.delete(log.handle.manifest().segments[0][0].chunks[0].object.path)
+    assert [r.partition for r in Cleaner(log).run_once()] == [1]
+    assert "FileNotFoundError" in log.handle.manifest().uncleanable[0].reason
+
+
+def test_a_store_that_fails_says_nothing_about_a_partition(make_log, put, store, open_log, there):
+    """S28: no mark; the other partitions have their turn before it is told."""
+    log = two_partitions(make_log, put)
+    path = log.handle.manifest().segments[0][0].chunks[0].object.path
+    faulty = FaultyStore(store, Faults(Fault(FaultKind.FAIL_BEFORE, "get*", path, times=9)))
+    with pytest.raises(StoreUnavailableError, match="failed as planned"):
+        Cleaner(open_log(faulty)).run_once()
+    log.handle.refresh()
+    assert log.handle.manifest().uncleanable == {}
+    assert there(log, 1) == "1:b=1 2:a=2"
+
+
+def test_the_daemon_survives_a_store_that_fails(make_log, put, store, open_log, clock, there):
+    """S28, S29: a round that failed is repeated after the back-off; `stop` ends it."""
+    log = two_partitions(make_log, put)
+    faulty = FaultyStore(store, Faults(Fault(FaultKind.FAIL_BEFORE, "*", "*", times=40)))
+    hit = open_log(faulty.inner)
+    hit.handle.store = faulty
+    hit.handle._follower.store = faulty
+    done = []
+
+    def on_pass(_, result):
+        done.append(result.partition)
+        if len(done) == 2:
+            cleaner.stop()
+
+    cleaner = Cleaner(hit, on_pass=on_pass)
+    start = clock.monotonic_ms()
+    cleaner.run()
+    assert sorted(done) == [0, 1]
+    assert clock.monotonic_ms() - start >= BACKOFF_MS
+    assert there(log) == "1:b=1 2:a=2"
+
+
+def test_one_log_that_fails_does_not_stop_the_others(make_log, put, store, clock):
+    """S28: nor does a log that is gone."""
+    other = memory_store()
+    gone = Log.create(other, 1, clock=clock, ids=SeededIds(5))
+    log = two_partitions(make_log, put)
+    done = []
+
+    def on_pass(cleaned, _):
+        done.append(cleaned)
+        cleaner.stop()
+
+    put(gone, "a=1 a=2")
+    gone.roll()
+    gone.alter({"min.cleanable.dirty.ratio": 0})
+    for found in list(other.list("data/")):
+        other.delete(found.path)
+    discard(other)
+    cleaner = Cleaner([gone, log], on_pass=on_pass)
+    cleaner.run()
+    assert done[0] is log
+
+
+def test_it_sleeps_when_there_is_nothing_to_clean(make_log, clock):
+    """S29: log.cleaner.backoff.ms between rounds without work."""
+    log = make_log()
+    rounds = []
+    cleaner = Cleaner(log, backoff_ms=60_000)
+    real = log.handle.refresh
+
+    def refresh():
+        rounds.append(clock.monotonic_ms())
+        if len(rounds) == 3:
+            cleaner.stop()
+        return real()
+
+    log.handle.refresh = refresh
+    cleaner.run()
+    assert rounds == [0, 60_000, 120_000]
+
+
+def test_threads_share_the_work(make_log, put, store, there):
+    """S30: several partitions at once, on one handle."""
+    log = make_log(8, min_cleanable_dirty_ratio=0)
+    for p in range(8):
+        put(log, "a=1 b=1 a=2", partition=p)
+    log.roll()
+    names = set()
+    cleaner = Cleaner(log, threads=4, on_pass=lambda *_: names.add(threading.get_ident()))
+    results = cleaner.run_once()
+    assert sorted(r.partition for r in results) == list(range(8))
+    assert threading.get_ident() not in names
+    check_log(store)
+    assert all(there(log, p) == "1:b=1 2:a=2" for p in range(8))
+
+
+def test_stopping_within_a_pass(make_log, put, store, there):
+    """A pass ends after the group that is under way; what it committed stays."""
+    log = make_log()
+    put(log, "a=1 b=1 b=2 c=1 d=1 d=2 e=1 e=2 f=1")
+    log.roll()
+    cleaner = Cleaner(log)
+    commits = []
+    real = log.handle.commit
+
+    def commit(prepare, *, operation):
+        commits.append(operation)
+        if commits.count("clean") == 1:
+            cleaner.stop()
+        return real(prepare, operation=operation)
+
+    log.handle.commit = commit
+    (result,) = cleaner.run_once(force=True)
+    assert result.next_dirty_offset == 0
+    assert result.stats.groups_committed == 2  # with the one that was written already
+    check_log(store)
+    assert there(log) == "0:a=1 2:b=2 3:c=1 5:d=2 6:e=1 7:e=2 8:f=1"
+
+
+def test_what_was_chosen_is_looked_at_again(make_log, put, open_log, store, clock):
+    """S30: a partition that somebody else cleaned since it was chosen is left alone."""
+    log = two_partitions(make_log, put)
+    cleaner = Cleaner(log, on_pass=lambda *_: Cleaner(open_log()).run_once())
+    assert [r.partition for r in cleaner.run_once()] == [0]
+    assert log.handle.manifest().first_dirty == (3, 3)
+
+
+def test_an_alter_counts_from_the_next_pass_on(make_log, put, clean, there, clock):
+    """S42: configs are read at each use."""
+    log = make_log(delete_retention_ms=1000)
+    put(log, "a=1 a")
+    log.roll()
+    log.alter({"delete.retention.ms": 5})
+    clean(log)
+    clock.advance(5)
+    clean(log)
+    assert there(log) == ""
+    put(log, "b=1 b=2")
+    log.roll()
+    log.alter({"cleanup.policy": "delete"})
+    assert clean(log) == []
+
+
+def test_the_checkpoint_outlives_another_policy(make_log, put, clean, there):
+    """S42: compact -> delete -> compact goes on where it was."""
+    log = make_log()
+    put(log, "a=1 b=1 c=1")
+    log.roll()
+    clean(log)
+    log.alter({"cleanup.policy": "delete", "retention.ms": -1})
+    put(log, "a=2 d=1 e=1")
+    log.roll()
+    Cleaner(log).run_once()
+    log.alter({"cleanup.policy": "compact"})
+    result = clean(log)
+    assert (result.first_dirty_offset, result.next_dirty_offset) == (3, 6)
+    assert there(log) == "1:b=1 2:c=1 3:a=2 4:d=1 5:e=1"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), [({"threads": 0}, "threads=0"), ({"logs": []}, "logs")]
+)
+def test_arguments_that_make_no_sense(make_log, given, message):
+    """What is wrong, and what is allowed."""
+    with pytest.raises(InvalidInputError, match=message):
+        Cleaner(**({"logs": make_log()} | given))
+
+
+def test_a_round_with_nothing_to_do_commits_nothing(make_log, put, store):
+    """An idle log costs no versions."""
+    log = make_log()
+    put(log, "a=1 b=1")
+    version = log.version
+    for _ in range(3):
+        Cleaner(log).run_once(force=True)
+    assert log.version == version

@@ -1,0 +1,82 @@
+"""Which neighbours merge."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from clog.cleaner.grouping import grouped, needs_own_horizon
+from clog.cleaner.judging import JudgedChunk, JudgedSegment, Removed
+from clog.storage.chunks import Chunk
+from clog.storage.manifest import Segment
+from clog.storage.testing.histories import object_of
+
+
+def segment(base, rows, dead=0, size_bytes=100):
+    """A judged segment of one chunk."""
+    place = (0, rows, base, base + rows, size_bytes)
+    chunk = Chunk(object_of(rows, f"{base:032x}"), *place, 0, 0, 0, 1)
+    return JudgedSegment(
+        Segment(base, base + rows, 0, (chunk,)), (JudgedChunk(chunk, Removed(superseded=dead)),)
+    )
+
+
+def bases(segments, segment_bytes=100, covered=1000):
+    groups = grouped(segments, segment_bytes=segment_bytes, covered=covered)
+    return [[s.segment.base for s in g.segments] for g in groups]
+
+
+def test_what_fits_merges():
+    """S25: neighbours merge while their bytes stay at or below segment.bytes."""
+    segments = [segment(0, 10, size_bytes=60), segment(10, 10, size_bytes=40)]
+    assert bases(segments, 100) == [[0, 10]]
+    assert bases(segments, 99) == [[0], [10]]
+
+
+def test_sizes_after_cleaning_count():
+    """S25: half-empty segments merge in the pass that empties them (Kafka takes sizes before)."""
+    segments = [segment(0, 10, dead=5), segment(10, 10, dead=5), segment(20, 10, dead=1)]
+    assert bases(segments) == [[0, 10], [20]]
+
+
+def test_only_neighbours_merge():
+    """S1: order never changes: a large segment between small ones separates them."""
+    segments = [segment(0, 10, 9), segment(10, 10), segment(20, 10, 9), segment(30, 10, 9)]
+    assert bases(segments) == [[0], [10], [20, 30]]
+
+
+def test_a_segment_beyond_the_map_is_alone():
+    """S13: what was not covered stays dirty, and so would what is merged with it."""
+    segments = [segment(0, 10, 9), segment(10, 10, 9), segment(20, 10, 9)]
+    assert bases(segments, covered=25) == [[0, 10], [20]]
+
+
+def test_what_needs_work():
+    """S25: a lone segment in which nothing died is left alone."""
+    groups = grouped([segment(0, 10), segment(10, 10, 1)], segment_bytes=100, covered=100)
+    assert [g.needs_work for g in groups] == [False, True]
+    (merged,) = grouped([segment(0, 5), segment(5, 5)], segment_bytes=200, covered=100)
+    assert merged.needs_work
+    assert (merged.base, merged.next) == (0, 10)
+
+
+def test_groups_come_one_by_one():
+    """Memory: a group is handed out as soon as the next segment does not fit it."""
+    taken = []
+
+    def segments():
+        for base in range(0, 40, 10):
+            taken.append(base)
+            yield segment(base, 10)
+
+    next(grouped(segments(), segment_bytes=100, covered=100))
+    assert taken == [0, 10]
+
+
+def test_a_horizon_without_a_place():
+    """S23: the chunk has one place, and what stands there stays."""
+    (judged,) = segment(0, 2).chunks
+    marked = JudgedChunk(judged.chunk, stamp=np.array([True, False]))
+    assert not needs_own_horizon(marked)
+    taken = replace(judged.chunk, horizon=5, up_to=1)
+    assert needs_own_horizon(JudgedChunk(taken, stamp=np.array([False, True])))
+    assert not needs_own_horizon(JudgedChunk(taken))

@@ -1,0 +1,77 @@
+"""Counting and throttling the bytes of the cleaner (S29)."""
+
+import threading
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.cleaner.metered_store import MeteredStore, Throttle
+from clog.storage import InvalidInputError, ManualClock
+
+
+def test_the_rate(clock):
+    """S29: so many bytes per second: who is ahead sleeps."""
+    throttle = Throttle(1000, clock)
+    start = clock.monotonic_ms()
+    for _ in range(10):
+        throttle.take(500)
+    assert clock.monotonic_ms() - start >= 4000
+    assert clock.monotonic_ms() - start <= 5000
+
+
+def test_idle_time_is_not_saved_up(clock):
+    """S29: after an hour without work no burst follows."""
+    throttle = Throttle(1000, clock)
+    clock.advance(3_600_000)
+    start = clock.monotonic_ms()
+    throttle.take(5000)
+    assert clock.monotonic_ms() - start == 4000
+
+
+def test_no_limit(clock):
+    """S29: None is no limit."""
+    Throttle(None, clock).take(1 << 60)
+    assert clock.monotonic_ms() == 0
+
+
+def test_all_threads_together(clock):
+    """S29: the limit is that of all threads, not of each."""
+    slept = []
+
+    class Counting(ManualClock):
+        def sleep_ms(self, ms):
+            slept.append(ms)
+
+    throttle = Throttle(1000, Counting(0))
+    threads = [threading.Thread(target=throttle.take, args=(1000,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(slept) == 8000
+
+
+def test_reads_and_writes_count(store, clock):
+    """S29: both directions, by bytes that went to and from the store."""
+    metered = MeteredStore(store, Throttle(1000, clock))
+    metered.put("data/x", b"1234567890")
+    assert metered.get("data/x", 2, 6) == b"3456"
+    assert metered.get_ranges("data/x", [(0, 2), (4, 5)]) == [b"12", b"5"]
+    assert (metered.bytes_written, metered.bytes_read) == (10, 7)
+    assert clock.monotonic_ms() == 17
+
+
+def test_a_pass_takes_its_time(make_log, put, clock):
+    """S29: the bytes in the counts are those that were throttled."""
+    log = make_log()
+    put(log, "a=1 b=1 a=2")
+    log.roll()
+    (result,) = Cleaner(log, io_bytes_per_second=100).run_once(force=True)
+    moved = result.stats.bytes_read + result.stats.bytes_written
+    assert clock.monotonic_ms() == pytest.approx(moved * 10, abs=20)
+
+
+def test_a_limit_of_nothing(make_log):
+    """A rate that would never end is refused."""
+    with pytest.raises(InvalidInputError, match="io_bytes_per_second=0 is out of range"):
+        Cleaner(make_log(), io_bytes_per_second=0)

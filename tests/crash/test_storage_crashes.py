@@ -146,6 +146,7 @@ def test_every_crash_leaves_the_old_or_the_new_state(name):
             assert not happened, f"{run}: {run.error}"
         elif run.error is None:
             assert happened, str(run)
+            assert name in IDEMPOTENT or not run.result.duplicate
         again = act(reopen(run.store, 3))
         assert state_of(run.store) == states["new"], str(run)
         if name not in IDEMPOTENT:

@@ -159,6 +159,14 @@ def test_timestamps_out_of_bounds_are_refused(make_log, clock, config, offset_ms
     assert log.end_offsets() == {0: 1}
 
 
+def test_a_refusal_is_the_newest_configs(make_log, open_log, clock):
+    """S42, S9: what the config known here refuses, a newer one may take."""
+    log, other = make_log(config={"message.timestamp.after.max.ms": 5}), open_log()
+    log.alter({"message.timestamp.after.max.ms": 500})
+    ahead = [{"key": "k", "value": "v", "timestamp": clock.now_ms() + 400}]
+    assert other.append(ahead).version == 2
+
+
 def test_an_append_of_nothing_commits_nothing(make_log):
     log = make_log()
     assert log.append([]).version == 0

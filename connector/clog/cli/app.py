@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clog.cli import consume, dump, maintenance, manage, produce, show, verify
+from clog.cli import consume, cost, dump, maintenance, manage, produce, show, verify, verify_store
 from clog.cli.output import print_error
 
 
@@ -91,6 +91,6 @@ for _command in (
     *(produce.produce, consume.consume, manage.delete_records),
     *(show.offsets, show.segments),
     *(maintenance.clean, maintenance.cleaner, maintenance.sweep),
-    *(verify.verify, dump.dump),
+    *(verify.verify, dump.dump, cost.cost, verify_store.verify_store),
 ):
     app.command(_command.__name__.replace("_", "-"), help=_help(_command))(_command)

@@ -271,7 +271,7 @@ def whole_objects(store: Store, effort: Effort) -> None:
 
 def _check(run: Callable[[Store, Effort], None], axiom: str = "") -> Check:
     name = run.__name__.replace("_", "-")
-    fact = " ".join((run.__doc__ or "").split())
+    fact = " ".join((run.__doc__ or "").replace("``", '"').split())
     return Check(name, axiom, fact, run, races_processes=run is process_races)
 
 

@@ -1,0 +1,162 @@
+"""`clog cost`: requests, bytes and dollars a day, before the bill tells."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clog.cli.arguments import Json, Options, Url, open_log
+from clog.cli.cost_model import Daily, Past, daily
+from clog.cli.output import count, counted, duration, print_json, say, size, stdout
+from clog.cli.prices import PRICES, Prices
+
+if TYPE_CHECKING:
+    from clog.storage.commits import Commit
+    from clog.storage.edits import Edit
+    from clog.storage.object_ref import ObjectRef
+    from clog.storage.store.base import Store
+
+_UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
+DAYS_PER_MONTH = 30
+
+
+class PriceList(StrEnum):
+    """Whose prices."""
+
+    AWS = "aws"
+    GCS = "gcs"
+    AZURE = "azure"
+
+
+def _trigger_ms(text: str) -> int:
+    match = re.fullmatch(r"(\d+) ?(ms|s|min|h)", text.strip())
+    if match is None or int(match[1]) == 0:
+        raise typer.BadParameter(f"{text!r} is no interval; use 500ms, 10s, 5min or 1h")
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+Trigger = Annotated[
+    int, typer.Option(parser=_trigger_ms, metavar="INTERVAL", help="How often a batch is written.")
+]
+Readers = Annotated[int, typer.Option(min=0, help="Streams that read all of the log.")]
+Commits = Annotated[int, typer.Option(min=2, help="Look at so many of the newest commits.")]
+PricesOf = Annotated[PriceList, typer.Option("--prices", help="Whose list prices.")]
+
+
+def cost(
+    url: Url,
+    *,
+    trigger: Trigger = "10s",  # type: ignore[assignment] # the parser makes it a number
+    readers: Readers = 1,
+    prices: PricesOf = PriceList.AWS,
+    commits: Commits = 200,
+    options: Options = None,
+    json: Json = False,
+) -> None:
+    r"""Say what a log costs a day.
+
+    Requests follow from the commit protocol and the trigger interval; objects a batch, bytes and
+    maintenance are averages of the newest commits. Reads one GET for each of them.
+
+    \b
+    clog cost s3://bucket/orders --trigger 10s --prices aws
+    clog cost ./orders --trigger 1min --readers 3 --json
+    """
+    log = open_log(url, options)
+    past = _past(log.handle.store, log.handle.tip, commits)
+    lines = daily(past, trigger_ms=trigger, readers=readers)
+    price = PRICES[prices]
+    manifest = log.handle.manifest()
+    released = sum(r.size_bytes for r in manifest.released)
+    kept = released + sum(o.size_bytes for o in {c.object for _, c in manifest.chunks()})
+    if json:
+        print_json(
+            {
+                "url": log.url,
+                "trigger_ms": trigger,
+                "readers": readers,
+                "past": asdict(past),
+                "prices": asdict(price),
+                "stored_bytes": kept,
+                "daily": [asdict(line) | {"dollars": _dollars(line, price)} for line in lines],
+            }
+        )
+        return
+    _print(lines, price, past, kept)
+
+
+def _past(store: "Store", tip: "Commit", commits: int) -> Past:
+    """Sums over the newest commits but the creation; one GET for each, and for each large edit."""
+    from clog.storage.commits import edit_of, read_commit
+    from clog.storage.testing.counting import CountingStore
+
+    counted_store = CountingStore(store)
+    found = []
+    for version in range(max(1, tip.version + 1 - commits), tip.version + 1):
+        try:
+            found.append(read_commit(counted_store, version))
+        except FileNotFoundError:
+            continue  # Deleted with its block.
+    edits = [edit_of(store, commit.record) for commit in found]
+    added = [{c.object for _, c in e.add.chunks} for e in edits if e.add]
+    made = [_written(edit) for edit in edits if edit.replace]
+    return Past(
+        span_ms=found[-1].record.time_ms - found[0].record.time_ms if found else 0,
+        commits=len(found),
+        commit_bytes=counted_store.bytes_in,
+        appends=len(added),
+        append_objects=sum(map(len, added)),
+        append_bytes=sum(o.size_bytes for objects in added for o in objects),
+        other_objects=sum(map(len, made)),
+        other_bytes=sum(o.size_bytes for objects in made for o in objects),
+        snapshots=len({c.head.snapshot for c in found} - {None}),
+    )
+
+
+def _written(edit: "Edit") -> "set[ObjectRef]":
+    """Objects of a replacement that were not among its sources."""
+    old = {path for r in edit.replace for path, _ in r.sources}
+    return {c.object for r in edit.replace for c in r.chunks if c.object.path not in old}
+
+
+def _dollars(line: Daily, price: Prices) -> float:
+    puts, gets, lists = line.puts, line.gets, line.lists
+    return (puts * price.put_1000 + gets * price.get_1000 + lists * price.list_1000) / 1000
+
+
+def _row(line: Daily, dollars: float) -> dict[str, str]:
+    return {
+        "a day": line.what,
+        "PUT": count(round(line.puts)),
+        "GET": count(round(line.gets)),
+        "LIST": count(round(line.lists)),
+        "written": size(round(line.bytes_out)),
+        "read": size(round(line.bytes_in)),
+        "dollars": f"{dollars:.2f}",
+    }
+
+
+def _print(lines: Sequence[Daily], price: Prices, past: Past, kept: int) -> None:
+    from rich.table import Table
+
+    names = ("puts", "gets", "lists", "bytes_out", "bytes_in")
+    total = Daily("all", **{name: sum(getattr(line, name) for line in lines) for name in names})
+    dollars = _dollars(total, price)
+    table = Table(box=None, pad_edge=False)
+    for name in _row(total, 0):
+        table.add_column(name, justify="left" if name == "a day" else "right", no_wrap=True)
+    for line in (*lines, total):
+        table.add_row(*_row(line, _dollars(line, price)).values())
+    stdout().print(table)
+    month = kept / 1e9 * price.gb_month
+    say(
+        f"kept: {size(kept)}, {month:.2f} dollars a month; requests {dollars * DAYS_PER_MONTH:.2f}"
+        f" dollars a month at {price.name} list prices of {price.as_of}"
+    )
+    say(
+        f"from {counted(past.commits, 'commit')}, {past.appends} of them appends,"
+        f" over {duration(past.span_ms)}"
+    )

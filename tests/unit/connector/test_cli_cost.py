@@ -1,0 +1,78 @@
+"""`clog cost`: what a day costs."""
+
+import pytest
+
+from clog.cli.cost_model import Past, daily
+from clog.storage import Log, ManualClock
+
+DAY_MS = 86_400_000
+PAST = Past(
+    span_ms=DAY_MS,
+    commits=12,
+    commit_bytes=12_000,
+    appends=10,
+    append_objects=30,
+    append_bytes=5_000,
+    other_objects=4,
+    other_bytes=900,
+    snapshots=3,
+)
+
+
+def by_name(lines):
+    return {line.what: line for line in lines}
+
+
+def test_requests_follow_from_the_protocol():
+    """COMMIT.md §7 at a batch a minute: objects + 1 PUT, 1 GET, a hint for each fourth version."""
+    lines = by_name(daily(PAST, trigger_ms=60_000, readers=2))
+    batches, commits = 1440, 1442
+    assert lines["data objects of micro-batches"].puts == 3 * batches
+    assert (lines["commits"].puts, lines["commits"].gets) == (commits, commits)
+    assert lines["hints"].puts == commits / 4
+    assert lines["snapshots and pages"].puts == 2 * commits * 3 / 12
+    assert lines["objects of maintenance"].puts == 4
+    assert lines["polls of readers"].gets == 2 * (batches + commits)
+    assert lines["reads of readers"].gets == 2 * batches * 3 * 2
+
+
+def test_bytes_are_those_of_the_past():
+    """Whatever the trigger: the data is the same, the commits are as many as there are."""
+    for trigger_ms in (1000, 3_600_000):
+        lines = by_name(daily(PAST, trigger_ms=trigger_ms, readers=1))
+        assert lines["data objects of micro-batches"].bytes_out == 5_000
+        assert lines["reads of readers"].bytes_in == 5_000
+    assert lines["commits"].bytes_out == 26 * 1000
+
+
+def test_a_log_without_a_past_costs_its_protocol():
+    """One object a batch is assumed; nothing is divided by zero."""
+    nothing = Past(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    lines = by_name(daily(nothing, trigger_ms=DAY_MS, readers=0))
+    assert lines["data objects of micro-batches"].puts == 1
+    assert lines["polls of readers"].gets == 0
+
+
+def test_cost_reads_the_history(cli, url):
+    """Appends, their objects and bytes; the creation is no maintenance; the sum is told."""
+    clock = ManualClock(0)
+    log = Log.create(url, partitions=2, clock=clock)
+    for i in range(4):
+        clock.advance(1000)
+        log.append([{"key": "a", "value": str(i)}])
+    told = cli.json("cost", url, "--trigger", "1min", "--prices", "gcs")
+    past = told["past"]
+    assert (past["appends"], past["commits"], past["append_objects"]) == (4, 4, 4)
+    assert past["span_ms"] == 3000
+    assert past["append_bytes"] == told["stored_bytes"] > 0
+    assert told["prices"]["name"].startswith("Standard")
+    text = cli("cost", url).stdout
+    assert "data objects of micro-batches" in text
+    assert "from 4 commits, 4 of them appends, over 3 s" in text
+
+
+@pytest.mark.parametrize("trigger", ["", "10", "0s", "ten", "-1s"])
+def test_a_wrong_trigger_is_refused(cli, url, trigger):
+    """With examples of right ones."""
+    Log.create(url)
+    assert "10s" in cli("cost", url, f"--trigger={trigger}", code=2).stderr

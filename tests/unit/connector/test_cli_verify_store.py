@@ -1,0 +1,45 @@
+"""`clog verify-store`: the axioms on a store of the user's."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from clog.storage.store.local import LocalStore
+from clog.storage.testing import axioms
+
+
+@pytest.fixture(autouse=True)
+def few_checks(monkeypatch):
+    """Races have tests of their own."""
+    wanted = {"creates", "puts", "listings", "absent-objects"}
+    chosen = tuple(check for check in axioms.CHECKS if check.name in wanted)
+    assert len(chosen) == 4
+    monkeypatch.setattr(axioms, "CHECKS", chosen)
+
+
+def test_a_good_store_passes(cli, tmp_path):
+    """Each check in a line, and nothing is left."""
+    said = cli("verify-store", tmp_path).stdout
+    assert "ok   A2 A create writes once" in said
+    assert said.endswith("all 4 checks passed: many writers are safe here\n")
+    assert not [p for p in Path(tmp_path).rglob("*") if p.is_file()]
+
+
+def test_a_store_that_overwrites_fails(cli, tmp_path, monkeypatch):
+    """The axiom, what was expected, and exit code 1; the other checks are run all the same."""
+    monkeypatch.setattr(LocalStore, "create", LocalStore.put)
+    told = cli.json("verify-store", tmp_path, code=1)["checks"]
+    assert len(told) == 4
+    (failed,) = [check for check in told if check["problem"]]
+    assert (failed["check"], failed["axiom"]) == ("creates", "A2")
+    assert "ObjectExistsError was expected" in failed["problem"]
+    text = cli("verify-store", tmp_path, code=1).stdout
+    assert "1 of 4 checks failed: many writers are not safe here" in text
+
+
+def test_a_filesystem_without_a_create_is_refused(cli):
+    """It is told once, with the reason."""
+    said = cli("verify-store", f"simplecache::memory://verify-{os.getpid()}", code=1).stdout
+    assert "refused: SimpleCacheFileSystem" in said
+    assert "pass the filesystem inside it" in said

@@ -9,7 +9,7 @@ from (`timeline`, `snapshots`).
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clog.storage.chunks import NONE, Chunk
@@ -122,8 +122,7 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
         work.drop(p, base)
     for r in edit.replace:
         work.replace(r)
-    for h in edit.horizons:
-        work.horizon(h)
+    work.horizons(edit.horizons)
     for p, offset in edit.first_dirty.items():
         work.first_dirty[p] = offset
     if edit.add is not None:
@@ -201,9 +200,8 @@ class _Work:
         touched = segments[first : last + 1]
         old = [c for s in touched for c in s.chunks]
         inside = [c for c in old if r.base <= c.base and c.next <= r.next]
-        if tuple(c.identity for c in inside) != r.sources or any(
-            c.base < r.next and c.next > r.base for c in old if c not in inside
-        ):
+        reaching_in = sum(c.base < r.next and c.next > r.base for c in old)
+        if tuple(c.identity for c in inside) != r.sources or reaching_in != len(inside):
             raise CorruptionError(
                 f"partition {r.partition}: a replacement of [{r.base}, {r.next}) names other"
                 f" chunks than the {len(inside)} that are there"
@@ -219,19 +217,26 @@ class _Work:
         kept = {c.object.path for c in r.chunks}
         self._release([c for c in inside if c.object.path not in kept])
 
-    def horizon(self, h: ChunkHorizon) -> None:
-        segments = list(self.segments[h.partition])
-        for i, segment in enumerate(segments):
-            for j, c in enumerate(segment.chunks):
-                if c.identity == (h.object_path, h.first_row) and c.horizon == NONE:
-                    stamped = replace(c, horizon=h.horizon_ms, up_to=h.up_to)
-                    chunks = (*segment.chunks[:j], stamped, *segment.chunks[j + 1 :])
-                    segments[i] = replace(segment, chunks=chunks)
-                    self.segments[h.partition] = tuple(segments)
-                    return
-        raise CorruptionError(
-            f"partition {h.partition}: a horizon for a chunk that is not there, or has one already"
-        )
+    def horizons(self, given: Sequence[ChunkHorizon]) -> None:
+        wanted = {(h.partition, (h.object_path, h.first_row)): h for h in given}
+        left = len(given)
+        for p in {h.partition for h in given}:
+            segments = list(self.segments[p])
+            for i, segment in enumerate(segments):
+                chunks = list(segment.chunks)
+                for j, c in enumerate(chunks):
+                    h = wanted.get((p, c.identity))
+                    if h is not None and c.horizon == NONE:
+                        chunks[j] = replace(c, horizon=h.horizon_ms, up_to=h.up_to)
+                        left -= 1
+                if chunks != list(segment.chunks):
+                    segments[i] = replace(segment, chunks=tuple(chunks))
+            self.segments[p] = tuple(segments)
+        if left:
+            raise CorruptionError(
+                f"{left} of {len(given)} horizons are for a chunk that is not there, or has one"
+                " already"
+            )
 
     def _release(self, chunks: list[Chunk]) -> None:
         objects = {c.object.path: c.object.size_bytes for c in chunks}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from clog.storage.chunks import NONE
+from clog.storage.chunks import NONE, Chunk
 from clog.storage.edits import ChunkHorizon, Edit, Replacement, Uncleanable
 from clog.storage.errors import CorruptionError
 from clog.storage.manifest import Released, SegmentPage
@@ -293,6 +293,19 @@ def test_a_horizon_never_changes():
         at_row = row if place is stamped else row + 1
         with pytest.raises(CorruptionError, match="has one already"):
             applied(place, Edit(horizons=(replace(mark, first_row=at_row, horizon_ms=1),)))
+
+
+def test_large_edits_compare_each_chunk_a_few_times(monkeypatch):
+    """A rebase applies the edit again: were it quadratic, the cleaner would lose every race."""
+    manifest = _manifest(200, rolls=False)
+    (r,) = clean_edit(_manifest(200), 0, "e" * 32, count=200).replace
+    marks = tuple(ChunkHorizon(1, *c.identity, 9, 1) for c in manifest.segments[1][0].chunks)
+    compared = []
+    equal = Chunk.__eq__
+    monkeypatch.setattr(Chunk, "__eq__", lambda a, b: compared.append(a) or equal(a, b))
+    applied(_manifest(201), Edit(replace=(r,)))
+    applied(manifest, Edit(horizons=marks))
+    assert len(compared) < 4 * 200
 
 
 def test_the_steps_of_removed_tombstones_stay_few():

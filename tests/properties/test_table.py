@@ -1,4 +1,4 @@
-"""The table view against the model, for random histories, cleaning states, versions and budgets."""
+"""The table view, changes and state tables against the model, for random histories, cleaning states, versions and budgets."""
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -9,6 +9,7 @@ from clog.storage.changes import changes_batches
 from clog.storage.ids import SeededIds
 from clog.storage.offset_map import SLOT_BYTES
 from clog.storage.table import plan_table, table_batches
+from clog.storage.state import StateTable
 from clog.storage.testing.crash import discard, memory_store
 from clog.storage.testing.model import ModelLog, fields_of, rows_in
 from clog.storage.testing.strategies import TIME_MS_MAX, placed_records
@@ -198,4 +199,36 @@ def test_changes_are_the_last_records_since(operations, entries, shares):
         removed = {p: offset for p, _, offset in manifest.tombstones_removed}
         assert all(row[2].value is None and row[1] <= removed[row[0]] for row in lost)
     finally:
+        discard(world.store)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.one_of(ANY, st.tuples(st.just("refresh"), st.booleans())), max_size=16))
+def test_a_state_table_is_the_model(tmp_path_factory, operations):
+    """S41: after any refresh, whatever it slept through and whether it was opened again."""
+    world = World()
+    folder = tmp_path_factory.mktemp("state")
+    table = StateTable(world.store, folder, clock=world.clock)
+    try:
+        for name, argument in [*operations, ("refresh", False)]:
+            if name != "refresh":
+                world.perform(name, argument)
+                continue
+            before = dict(table.scan())
+            if argument:
+                table.close()
+                table = StateTable(world.store, folder, clock=world.clock)
+            refreshed = table.refresh()
+            found = dict(table.scan())
+            expected = {}
+            for row in sorted(world.expected().values(), key=lambda r: (r[2].timestamp_ms, r[0])):
+                expected[row[2].key] = row[2].value
+            assert found == expected
+            assert table.get_many(list(found)) == found
+            assert table.version == refreshed.version == world.log.version
+            if refreshed.changed is not None and not argument:
+                unchanged = before.keys() - set(refreshed.changed)
+                assert {k: before[k] for k in unchanged} == {k: found[k] for k in unchanged}
+    finally:
+        table.close()
         discard(world.store)

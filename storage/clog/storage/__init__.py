@@ -21,6 +21,7 @@ from clog.storage.errors import (
 
 if TYPE_CHECKING:
     from clog.storage.log import Log
+    from clog.storage.state import StateTable
 
 __all__ = [
     "AlreadyExistsError",
@@ -35,6 +36,7 @@ __all__ = [
     "NotFoundError",
     "OffsetOutOfRangeError",
     "OptionError",
+    "StateTable",
     "StoreUnavailableError",
     "SystemClock",
     "UnsupportedFilesystemError",
@@ -44,9 +46,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads `Log`, and Arrow with it, when asked: errors are wanted in cold processes, too."""
+    """Loads what needs Arrow when asked: errors are wanted in cold processes, too."""
     if name == "Log":
         from clog.storage.log import Log
 
         return Log
+    if name == "StateTable":
+        from clog.storage.state import StateTable
+
+        return StateTable
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

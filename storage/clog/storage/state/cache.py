@@ -1,0 +1,314 @@
+"""The file of a state table: rows, and the position in the log that they are the state of, in one
+SQLite database (decision 0004).
+
+*Generation*: a file is built whole under a name that no generation had, and renamed when it is
+complete; then the older ones are deleted. So a crash leaves the old one or the new one, and no
+journal of one is ever taken for that of the other. Who still reads an older one may go on.
+
+Within a generation a refresh is one transaction, rows and position together. Readers in this and
+other processes see the state before it or after it.
+
+Not here: what the log says (`state_table`), locks between processes that write.
+"""
+
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+"""Of the tables below; a file of another one is built anew."""
+READER_CACHE_KIB = 65_536
+BUSY_S = 60
+"""How long a refresh waits for whoever else has the file locked."""
+GET_MANY_KEYS = 500
+"""Keys asked for by one statement: SQLite allows at least 999 parameters."""
+
+Row = tuple[bytes, int, int, int, bytes | None]
+"""Key, partition, offset, timestamp in µs, value."""
+Rows = Iterable[Iterable[Row]]
+
+_TABLES = """
+create table state (
+  key blob, partition integer, offset integer, timestamp integer, value blob,
+  primary key (key, partition)
+) without rowid;
+create table position (
+  schema integer, log_id text, version integer, partition integer, offset integer, start integer
+);
+"""
+_GET = "select timestamp, partition, value from state where key = ?"
+_GET_MANY = "select key, timestamp, partition, value from state where key in ({}) order by key"
+_SCAN = "select key, timestamp, partition, value from state where key >= ? order by key"
+_SCAN_BELOW = (
+    "select key, timestamp, partition, value from state where key >= ? and key < ? order by key"
+)
+_STAGED = (
+    "create temp table if not exists"
+    " staged (key blob, partition integer, offset integer, timestamp integer, value blob)"
+)
+_CORRUPT = frozenset(
+    {
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+    }
+)
+
+
+class DamagedCacheError(Exception):
+    """The file is not what was written; build it anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What the rows are the state of: a version of a log, all offsets below ``offsets``; log starts
+    were ``starts``.
+    """
+
+    log_id: str
+    version: int
+    offsets: Mapping[int, int]
+    starts: Mapping[int, int]
+
+
+class Cache:
+    """One generation. Threads may share it; one process at a time may `apply`.
+
+    Attributes:
+        path: its file.
+        generation: its number.
+    """
+
+    def __init__(self, path: Path, generation: int) -> None:
+        self.path = path
+        self.generation = generation
+        self._lock = threading.Lock()
+        with _DAMAGE:
+            self._reader = _connect(path, read_only=True)
+
+    def close(self) -> None:
+        with self._lock:
+            self._reader.close()
+
+    def switch(self, newer: "Cache") -> None:
+        """Goes on as a newer generation, which it closes; no `get` fails meanwhile."""
+        newer.close()
+        with _DAMAGE, self._lock:
+            self._reader.close()
+            self._reader = _connect(newer.path, read_only=True)
+            self.path, self.generation = newer.path, newer.generation
+
+    def position(self) -> Position:
+        """Where the rows are.
+
+        Raises:
+            DamagedCacheError: the file does not say so.
+        """
+        with _DAMAGE, self._lock:
+            return _position(self._reader)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value; of a key that several partitions have, the one with the latest timestamp."""
+        with _DAMAGE, self._lock:
+            rows = self._reader.execute(_GET, (key,)).fetchall()
+        return _latest(rows) if rows else None
+
+    def get_many(self, keys: list[bytes]) -> dict[bytes, bytes]:
+        """The values of the keys that are there."""
+        found: list[tuple[Any, ...]] = []
+        with _DAMAGE, self._lock:
+            for first in range(0, len(keys), GET_MANY_KEYS):
+                asked = keys[first : first + GET_MANY_KEYS]
+                marks = ",".join("?" * len(asked))
+                found += self._reader.execute(_GET_MANY.format(marks), asked)
+        return {k: _latest([row[1:] for row in rows]) for k, rows in groupby(found, _key)}
+
+    def scan(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys in ``[low, high)`` in their order, None: no end; one state of the table, through a
+        connection of its own.
+        """
+        statement, bounds = (_SCAN, (low,)) if high is None else (_SCAN_BELOW, (low, high))
+        with _DAMAGE, closing(_connect(self.path, read_only=True)) as connection:
+            rows = connection.execute(statement, bounds)
+            for key, same in groupby(rows, _key):
+                yield key, _latest([row[1:] for row in same])
+
+    def count(self) -> int:
+        """Number of rows."""
+        with _DAMAGE, self._lock:
+            (number,) = self._reader.execute("select count(*) from state").fetchone()
+        return int(number)
+
+    def apply(self, position: Position, rows: Rows) -> None:
+        """Enters rows, deletes those whose value is null and those below the log start, and moves
+        to the position; all or nothing.
+        """
+        with _DAMAGE, closing(_connect(self.path)) as connection:
+            before = _position(connection)
+            _stage(connection, rows)
+            connection.execute("begin immediate")
+            _enter(connection)
+            connection.execute(
+                "delete from state where (key, partition) in"
+                " (select key, partition from staged where value is null)"
+            )
+            for p, start in position.starts.items():
+                if start > before.starts.get(p, 0):
+                    connection.execute(
+                        "delete from state where partition = ? and offset < ?", (p, start)
+                    )
+            _move(connection, position)
+            connection.execute("commit")
+
+
+def newest(folder: Path, name: str) -> Cache | None:
+    """The newest generation there is.
+
+    Raises:
+        DamagedCacheError: it cannot be opened.
+    """
+    generation = newest_generation(folder, name)
+    return None if generation == 0 else Cache(_path(folder, name, generation), generation)
+
+
+def newest_generation(folder: Path, name: str) -> int:
+    """Its number; 0 when there is none."""
+    pattern = re.compile(rf"{re.escape(name)}\.(\d+)\.sqlite3")
+    found = (pattern.fullmatch(path.name) for path in folder.iterdir())
+    return max((int(match[1]) for match in found if match), default=0)
+
+
+def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
+    """Builds the next generation. The caller sees to it that nobody else does.
+
+    Rows are sorted by SQLite in bounded memory and written in the order of their keys, without a
+    journal: what a crash leaves is not looked at.
+    """
+    building = folder / f"{name}.building"
+    building.unlink(missing_ok=True)
+    with closing(_connect(building, journal=False)) as connection:
+        connection.execute("begin")
+        for statement in _TABLES.split(";"):
+            connection.execute(statement)
+        _stage(connection, rows)
+        _enter(connection)
+        _move(connection, position)
+        connection.execute("commit")
+        connection.execute("pragma journal_mode = wal")
+    generation = newest_generation(folder, name) + 1
+    path = _path(folder, name, generation)
+    _sync(building)
+    building.rename(path)
+    _sync(folder)
+    cache = Cache(path, generation)
+    for older in folder.glob(f"{name}.*.sqlite3*"):
+        if not older.name.startswith(path.name):
+            with suppress(FileNotFoundError):
+                older.unlink()
+    return cache
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _path(folder: Path, name: str, generation: int) -> Path:
+    return folder / f"{name}.{generation}.sqlite3"
+
+
+def _connect(path: Path, *, read_only: bool = False, journal: bool = True) -> sqlite3.Connection:
+    # A file that is gone must not come back as an empty one.
+    uri = f"{path.absolute().as_uri()}?mode={'rw' if journal else 'rwc'}"
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+    )
+    # No mmap: a file that lost its end would kill the process.
+    connection.execute(f"pragma cache_size = -{READER_CACHE_KIB}")
+    # A refresh that a power failure takes back is read again from the log.
+    connection.execute(f"pragma synchronous = {'normal' if journal else 'off'}")
+    connection.execute("pragma journal_size_limit = 67108864")
+    if not journal:
+        connection.execute("pragma journal_mode = off")
+    if read_only:
+        connection.execute("pragma query_only = on")
+    return connection
+
+
+def _stage(connection: sqlite3.Connection, rows: Rows) -> None:
+    """Puts rows aside, so that they are entered in the order of keys, each page written once."""
+    connection.execute(_STAGED)
+    for some in rows:
+        connection.executemany("insert into staged values (?, ?, ?, ?, ?)", some)
+
+
+def _enter(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "insert or replace into state select key, partition, offset, timestamp, value"
+        " from staged where value is not null order by key, partition"
+    )
+
+
+def _move(connection: sqlite3.Connection, position: Position) -> None:
+    connection.execute("delete from position")
+    connection.executemany(
+        "insert into position values (?, ?, ?, ?, ?, ?)",
+        [
+            (SCHEMA, position.log_id, position.version, p, offset, position.starts[p])
+            for p, offset in position.offsets.items()
+        ],
+    )
+
+
+def _position(connection: sqlite3.Connection) -> Position:
+    rows = connection.execute("select * from position order by partition").fetchall()
+    if not rows or any(len(row) != 6 or row[:3] != rows[0][:3] for row in rows):
+        raise DamagedCacheError("it has no position")
+    schema, log_id, version = rows[0][:3]
+    if schema != SCHEMA:
+        raise DamagedCacheError(f"its schema is {schema}, expected {SCHEMA}")
+    offsets, starts = ({row[3]: row[column] for row in rows} for column in (4, 5))
+    return Position(log_id, version, offsets, starts)
+
+
+def _key(row: tuple[Any, ...]) -> bytes:
+    key: bytes = row[0]
+    return key
+
+
+def _latest(rows: list[tuple[Any, ...]]) -> bytes:
+    """The value of (timestamp, partition, value) that is latest; nearly always there is one."""
+    value: bytes = (rows[0] if len(rows) == 1 else max(rows, key=lambda row: row[:2]))[2]
+    return value
+
+
+class _Damage:
+    """Turns what SQLite says of a damaged file into `DamagedCacheError`.
+
+    A class and not a generator: it is around every `get`.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, sqlite3.DatabaseError):
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+            missing = code == sqlite3.SQLITE_ERROR and "no such table" in str(error)
+            if code & 0xFF in _CORRUPT or missing:
+                raise DamagedCacheError(str(error)) from error
+
+
+_DAMAGE = _Damage()

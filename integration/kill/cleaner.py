@@ -1,0 +1,46 @@
+"""The cleaner as an operator runs it, `clog cleaner`, with eyes on its groups.
+
+python cleaner.py WORLD
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import switch
+
+switch.arm()
+
+from world import World  # noqa: E402
+
+from clog.cleaner import rewriting  # noqa: E402
+
+
+def watch_groups() -> None:
+    """Reports the place between two groups of one pass."""
+    rewrite: Callable[..., Any] = rewriting.Rewriter.rewrite
+    last: list[object] = [None]
+
+    def watched(self: rewriting.Rewriter, *args: Any) -> Any:
+        if last[0] is self:
+            switch.reached("between groups")
+        last[0] = self
+        return rewrite(self, *args)
+
+    rewriting.Rewriter.rewrite = watched
+
+
+def main() -> None:
+    world = World.load(sys.argv[1])
+    watch_groups()
+    os.environ["CLOG_STORAGE_OPTIONS"] = json.dumps(world.storage_options)
+    sys.argv[1:] = ["cleaner", world.url_of("table"), "--json", "--backoff", "250"]
+    from clog.cli import main as clog
+
+    clog()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Kills at random moments: everything runs at once, somebody dies, and is back at once."""
+
+import random
+import time
+from collections.abc import Callable
+
+from processes import Child, RunError
+from report import Result
+from rounds import Rounds
+
+SWEEP_AGE_MS = 30_000
+"""Longer than a batch of Spark takes on a busy machine; an older one would be refused."""
+GO_ON_S = 3
+DRIVER_FAILURES_MAX = 5
+VICTIMS = {"driver and JVM": (0, 1), "JVM": (1,), "Python driver": (0,)}
+
+
+class Moments:
+    """All programs of a run, running."""
+
+    def __init__(self, rounds: Rounds, programs: set[str]) -> None:
+        self._rounds = rounds
+        starts: dict[str, Callable[[], Child]] = {
+            "writer-0": lambda: rounds.writer("writer-0", 30),
+            "writer-1": lambda: rounds.writer("writer-1", 30),
+            "cleaner": rounds.cleaner,
+            "sweeper": lambda: rounds.sweeper("both", SWEEP_AGE_MS),
+            "driver": rounds.driver,
+        }
+        self._starts = {n: s for n, s in starts.items() if n.partition("-")[0] in programs}
+        self._failures = 0
+
+    def run(self, kills: int) -> list[Result]:
+        """Kills so often, lets all go on for a while, and stops them.
+
+        Raises:
+            RunError: a program died by itself.
+        """
+        results = {n: Result(n.partition("-")[0], f"random moments ({n})") for n in self._starts}
+        children = {name: start() for name, start in self._starts.items()}
+        rng = self._rounds.random
+        try:
+            for i in range(kills):
+                self._rounds.tell(f"random moments, {i + 1} of {kills}")
+                time.sleep(rng.uniform(0.2, 2.5))
+                self._look(children)
+                name = rng.choice(sorted(children))
+                self._kill(children[name], rng)
+                results[name].kills += 1
+                children[name] = self._starts[name]()
+            if "driver" in children:
+                self._wait_for_driver(children["driver"])
+            time.sleep(GO_ON_S)
+            self._look(children)
+            for child in children.values():
+                child.stop()
+        finally:
+            for child in children.values():
+                child.kill()
+                child.end_session()
+        return [result for result in results.values() if result.kills]
+
+    def _kill(self, child: Child, rng: random.Random) -> None:
+        if child.name != "driver":
+            child.kill()
+            child.wait(10)
+            return
+        self._wait_for_driver(child)
+        time.sleep(rng.uniform(0.0, 5.0))
+        pids = [int(pid) for pid in self._rounds.pids.read_text().split()]
+        child.kill(*(pids[i] for i in rng.choice(sorted(VICTIMS.values()))))
+        if child.wait(30) is None:
+            child.kill()
+            child.wait(10)
+
+    def _wait_for_driver(self, child: Child) -> None:
+        while child.is_running and not self._rounds.pids.exists():
+            time.sleep(0.1)
+
+    def _look(self, children: dict[str, Child]) -> None:
+        """Starts a driver again that failed: Spark does, when the JVM before it was not gone yet;
+        nobody else may fail."""
+        for name, child in children.items():
+            if child.is_running:
+                continue
+            if name != "driver" or self._failures == DRIVER_FAILURES_MAX:
+                raise RunError(f"{name} ended by itself: {child.last_words()}")
+            self._failures += 1
+            children[name] = self._starts[name]()

@@ -1,0 +1,182 @@
+"""Rounds at named points: one victim dies at its point while others go on, then the world stands
+still and the oracle looks. The next round starts the victim again, on what the dead one left."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import oracle
+from points import Named, Program
+from processes import Child, RunError
+from records import SPARK, batch_of
+from report import Result
+from switch import environment_of
+from world import LOGS, World
+
+from clog.cleaner import Cleaner
+from clog.storage.records import to_records
+
+HIT_WITHIN_S = 180
+DRIVER_ENDS_WITHIN_S = 30
+ORPHAN_AGE_MS = 500
+DYING = {"driver and JVM": (0, 1), "JVM": (1,), "worker": ()}
+"""Who goes with the Python worker that is at the point; places in the file of pids."""
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What all rounds share."""
+
+    world: World
+    world_file: Path
+    random: random.Random
+    tell: Callable[[str], None]
+
+    @property
+    def work(self) -> Path:
+        return Path(self.world.work)
+
+    @property
+    def pids(self) -> Path:
+        return self.work / "driver.pids"
+
+    def writer(self, name: str, pause_ms: int, environment: dict[str, str] | None = None) -> Child:
+        return self._start("writer", name, [name, str(pause_ms)], environment)
+
+    def cleaner(self, environment: dict[str, str] | None = None) -> Child:
+        return self._start("cleaner", "cleaner", [], environment)
+
+    def sweeper(self, what: str, age_ms: int, environment: dict[str, str] | None = None) -> Child:
+        return self._start("sweeper", "sweeper", [what, str(age_ms)], environment)
+
+    def driver(self, environment: dict[str, str] | None = None) -> Child:
+        self.pids.unlink(missing_ok=True)
+        return self._start("driver", "driver", [str(self.pids)], environment)
+
+    def at_points(self, points: list[Named], rounds: int) -> Iterator[Result]:
+        """All points of one program."""
+        with self._bystanders(points[0].program) as bystanders:
+            for named in points:
+                result = Result(named.program, named.name)
+                for i in range(rounds):
+                    self.tell(f"{named.program}: {named.name}, {i + 1} of {rounds}")
+                    self._round(named, i)
+                    result.kills += 1
+                    with _paused(bystanders):
+                        found = self._commit_problems(named)
+                        found += oracle.problems(self.world, verify=i == rounds - 1)
+                    result.problems += [f"after kill {i + 1}: {problem}" for problem in found]
+                yield result
+                if result.problems:
+                    return  # What comes after would only repeat it.
+
+    @contextmanager
+    def _bystanders(self, program: Program) -> Iterator[list[Child]]:
+        if program == "writer":
+            children = [self.writer("writer-1", 300), self.cleaner()]
+        elif program == "cleaner":
+            children = [self.writer("writer-0", 200), self.writer("writer-1", 200)]
+        elif program == "sweeper":
+            children = [self.writer("writer-1", 200)]
+        else:
+            children = [self.writer("writer-1", 500), self.cleaner()]
+        try:
+            yield children
+            for child in children:
+                child.stop()
+        finally:
+            for child in children:
+                child.kill()
+
+    def _round(self, named: Named, i: int) -> None:
+        nth = named.point.nth + self.random.randrange(named.spread)
+        hits = self.work / "hits"
+        hits.unlink(missing_ok=True)
+        point = replace(named.point, nth=nth)
+        if named.program == "driver":
+            self._driver_round(point, hits, take=list(DYING.values())[i % len(DYING)])
+            return
+        environment = environment_of(point, hits)
+        if named.program == "writer":
+            child = self.writer("writer-0", 0, environment)
+        elif named.program == "cleaner":
+            child = self.cleaner(environment)
+        else:
+            self._make_garbage(named.sweep)
+            child = self.sweeper(named.sweep, ORPHAN_AGE_MS, environment)
+        try:
+            code = child.wait(HIT_WITHIN_S)
+        finally:
+            child.kill()
+        if code is None:
+            raise RunError(f"{named.name}: not reached within {HIT_WITHIN_S} s")
+        if not hits.exists():
+            raise RunError(f"{named.name}: {child.name} ended with {code}: {child.last_words()}")
+
+    def _driver_round(self, point: object, hits: Path, take: tuple[int, ...]) -> None:
+        child = self.driver(environment_of(point, hits, self.pids, take))
+        try:
+            deadline = time.monotonic() + HIT_WITHIN_S
+            while not hits.exists():
+                if not child.is_running:
+                    raise RunError(f"the driver ended by itself: {child.last_words()}")
+                if time.monotonic() > deadline:
+                    raise RunError(f"{point} not reached within {HIT_WITHIN_S} s")
+                time.sleep(0.05)
+            # Without its worker a driver may go on (the task is tried again), or fail.
+            if child.wait(DRIVER_ENDS_WITHIN_S if take else 5) is None:
+                child.process.terminate()
+                child.wait(DRIVER_ENDS_WITHIN_S)
+        finally:
+            child.kill()
+            child.end_session()
+
+    def _commit_problems(self, named: Named) -> list[str]:
+        """Whether the point is where it says: what was under way is in the log, or not."""
+        if named.committed is None:
+            return []
+        doubted = oracle.in_doubt(self.world, SPARK if named.program == "driver" else "writer-0")
+        # The driver's other query may be in doubt as well.
+        if doubted == named.committed or (named.program == "driver" and doubted > 0):
+            return []
+        return [f"a batch in doubt is in {doubted} logs, not in {int(named.committed)}"]
+
+    def _make_garbage(self, sweep: str) -> None:
+        """Replaced objects in the log that is cleaned, or orphans in both."""
+        if sweep == "released":
+            Cleaner(self.world.open("table"), dedupe_buffer_bytes=1 << 20).run_once(force=True)
+            return
+        for name in LOGS:
+            log = self.world.open(name)
+            records, _ = to_records(batch_of("nobody", 0), now_us=log.handle.clock.now_us())
+            task = log.object_writer()
+            task.add(records, np.zeros(records.num_rows, np.int32))
+            task.finish()  # and nobody commits it
+
+    def _start(
+        self, program: str, name: str, arguments: list[str], environment: dict[str, str] | None
+    ) -> Child:
+        return Child.start(
+            program,
+            [str(self.world_file), *arguments],
+            work=self.work,
+            name=name,
+            environment=environment,
+        )
+
+
+@contextmanager
+def _paused(children: list[Child]) -> Iterator[None]:
+    for child in children:
+        if not child.is_running:
+            raise RunError(f"{child.name} ended by itself: {child.last_words()}")
+        child.pause()
+    try:
+        yield
+    finally:
+        for child in children:
+            child.resume()

@@ -1,0 +1,56 @@
+"""An S3 server for one run: moto's, in a process of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+START_S = 60
+BUCKET = "kill"
+
+
+@contextmanager
+def s3_server(work: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The URL of an empty place in a bucket, and the storage options for it."""
+    import s3fs
+
+    os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with (work / "moto.out").open("wb") as out:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        _wait_for(port)
+        options = {
+            "key": "test",
+            "secret": "test",
+            "client_kwargs": {
+                "endpoint_url": f"http://127.0.0.1:{port}",
+                "region_name": "us-east-1",
+            },
+        }
+        s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket=BUCKET)
+        yield f"s3://{BUCKET}/logs", options
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"moto's server did not listen within {START_S} s")

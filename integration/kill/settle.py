@@ -1,0 +1,65 @@
+"""The end of a run: everybody has stopped, the oracle looks once more, and garbage must go."""
+
+import time
+
+import oracle
+from records import BATCH
+from report import Result
+from world import CONFIG, LOGS, World
+
+from clog.cleaner import Cleaner
+from clog.cleaner.sweep import sweep_orphans, sweep_released
+from clog.storage import Log, paths
+
+
+def settle(world: World) -> tuple[list[Result], list[str]]:
+    """The last lines of the report, and facts of the run."""
+    once = Result("all", "in the end: every sequence once, tables equal, invariants hold")
+    once.problems = oracle.final_problems(world)
+    cleaned = Result("all", "after a last cleaning: tables equal")
+    log = world.open("table")
+    log.roll()
+    Cleaner(log, dedupe_buffer_bytes=1 << 20).run_once(force=True)
+    cleaned.problems = oracle.problems(world)
+    swept = Result("all", "after a last sweep: nothing is left that no version needs")
+    count = sum(_sweep(world.open(name)) for name in LOGS)
+    swept.problems = [
+        f"{name}: {path} is left" for name in LOGS for path in _unneeded(world.open(name))
+    ] + oracle.problems(world)
+    return [once, cleaned, swept], [*_facts(world), f"{count:,} objects swept in the end"]
+
+
+def _sweep(log: Log) -> int:
+    """Sweeps as if a day had passed."""
+    time.sleep((CONFIG["table"]["file.delete.delay.ms"] + 100) / 1000)
+    handle = log.handle
+    handle.refresh()
+    # Orphans are stamped with the newest version at most: the floor must be above it.
+    log.alter({"max.message.bytes": 1_000_000})
+    now_ms = handle.clock.now_ms()
+    released = sweep_released(handle, now_ms=now_ms)
+    orphans = sweep_orphans(handle, now_ms=handle.clock.now_ms() + 1, age_ms=0)
+    return len(released.objects) + len(orphans.objects)
+
+
+def _unneeded(log: Log) -> list[str]:
+    needed = {chunk.object.path for _, chunk in log.handle.manifest().chunks()}
+    store = log.handle.store
+    found = [o.path for o in store.list(paths.DATA) if o.path not in needed]
+    return found + [o.path for o in store.list_temporary()]
+
+
+def _facts(world: World) -> list[str]:
+    facts = []
+    for name in LOGS:
+        log = world.open(name)
+        sent = oracle.batches_in(log)
+        whole = ", ".join(f"{n * BATCH:,} of {producer}" for producer, n in sorted(sent.items()))
+        answered = sum(
+            ack["duplicate"] for producer in sent for ack in world.acknowledged(producer, name)
+        )
+        facts.append(
+            f"{name}: version {log.version:,}; {whole}; {answered} batches that were in doubt were"
+            " answered with their first result"
+        )
+    return facts

@@ -1,0 +1,38 @@
+"""The sweep, over and over, with ages of seconds instead of a day.
+
+    python sweeper.py WORLD WHAT AGE_MS
+
+WHAT is ``released`` (COMMIT.md §5, W4 to W6), ``orphans`` (W1 to W3) or ``both``.
+"""
+
+import signal
+import sys
+import time
+
+import switch
+
+switch.arm()
+
+from world import LOGS, World  # noqa: E402
+
+from clog.cleaner.sweep import sweep_orphans, sweep_released  # noqa: E402
+
+
+def main() -> None:
+    world, what, age_ms = World.load(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
+    handles = [world.open(log).handle for log in LOGS]
+    while not stopping:
+        for handle in handles:
+            handle.refresh()
+            now_ms = handle.clock.now_ms()
+            if what in ("released", "both"):
+                sweep_released(handle, now_ms=now_ms)
+            if what in ("orphans", "both"):
+                sweep_orphans(handle, now_ms=now_ms, age_ms=age_ms)
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

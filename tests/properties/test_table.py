@@ -1,4 +1,7 @@
-"""The table view, changes and state tables against the model, for random histories, cleaning states, versions and budgets."""
+"""The table view, changes and state tables against the model.
+
+For random histories, cleaning states, versions and budgets of the map.
+"""
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -8,8 +11,8 @@ from clog.storage import Log, ManualClock
 from clog.storage.changes import changes_batches
 from clog.storage.ids import SeededIds
 from clog.storage.offset_map import SLOT_BYTES
-from clog.storage.table import plan_table, table_batches
 from clog.storage.state import StateTable
+from clog.storage.table import plan_table, table_batches
 from clog.storage.testing.crash import discard, memory_store
 from clog.storage.testing.model import ModelLog, fields_of, rows_in
 from clog.storage.testing.strategies import TIME_MS_MAX, placed_records
@@ -202,7 +205,7 @@ def test_changes_are_the_last_records_since(operations, entries, shares):
         discard(world.store)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(st.one_of(ANY, st.tuples(st.just("refresh"), st.booleans())), max_size=16))
 def test_a_state_table_is_the_model(tmp_path_factory, operations):
     """S41: after any refresh, whatever it slept through and whether it was opened again."""

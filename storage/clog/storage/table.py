@@ -14,7 +14,7 @@ of the hashes: exact, in bounded memory, at the price of reading the keys again.
 offset order within a share.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -25,12 +25,15 @@ import pyarrow as pa
 from clog.storage.errors import VersionExpiredError
 from clog.storage.key_hash import hash_keys
 from clog.storage.manifest import Manifest
-from clog.storage.offset_map import OffsetMap, Offsets
+from clog.storage.offset_map import SLOT_BYTES, Hashes, OffsetMap, Offsets
 from clog.storage.reader import COLUMNS, READ_SCHEMA, ReadPiece, plan_range, read_pieces
 from clog.storage.store.base import Store
 
 MAP_BYTES = 128 << 20
 """Default budget of the map, as `log.cleaner.dedupe.buffer.size`."""
+_MAP_BYTES_MIN = 1 << 16
+_GATHER_ROWS = 1 << 17
+_GATHER_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,10 @@ def table_batches(
     try:
         shares = 1
         share = 0
-        offset_map = OffsetMap(memory_bytes=map_bytes)
+        offset_map = OffsetMap(memory_bytes=_enough_bytes(plan, map_bytes))
         while share < shares:
-            offset_map.clear()
+            if offset_map.entries:
+                offset_map.clear()
             if not _map_share(store, plan, offset_map, share, shares):
                 # Too many keys for the budget. Doubling splits each share in two, so the shares
                 # before this one stay done.
@@ -102,20 +106,45 @@ def _share_of(hashes: np.ndarray[Any, Any], shares: int) -> np.ndarray[Any, Any]
     return hashes[:, 0] >> np.uint64(64 - bits)
 
 
+def _enough_bytes(plan: TablePlan, map_bytes: int) -> int:
+    """The budget, or less where the dirty part has too few rows to need it."""
+    rows = sum(piece.rows for piece in plan.dirty)
+    return min(map_bytes, max(_MAP_BYTES_MIN, rows * SLOT_BYTES * 5 // 4))
+
+
 def _map_share(
     store: Store, plan: TablePlan, offset_map: OffsetMap, share: int, shares: int
 ) -> bool:
     """Maps one share of the dirty keys; False when they do not fit."""
-    for batch in read_pieces(store, plan.dirty, columns=("offset", "key")):
-        valid = batch.column("key").is_valid()
-        keys = batch.column("key").filter(valid)
-        offsets = batch.column("offset").filter(valid).to_numpy()
-        hashes = hash_keys(keys, seed=plan.seed)
-        mine = _share_of(hashes, shares) == share
-        wanted = offsets[mine]
-        if offset_map.put(hashes[mine], wanted) < len(wanted):
+    batches = read_pieces(store, plan.dirty, columns=("offset", "key"))
+    for some in _gathered(_present(batch, "key") for batch in batches):
+        hashes = _hashes(some, plan.seed)
+        offsets = np.concatenate([batch.column("offset").to_numpy() for batch in some])
+        if shares > 1:
+            mine = _share_of(hashes, shares) == share
+            hashes, offsets = hashes[mine], offsets[mine]
+        if offset_map.put(hashes, offsets) < len(offsets):
             return False
     return True
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Runs of batches for which the map is asked together: each of its steps costs a call."""
+    held: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+        if rows >= _GATHER_ROWS or size_bytes >= _GATHER_BYTES:
+            yield held
+            held, rows, size_bytes = [], 0, 0
+    if held:
+        yield held
+
+
+def _hashes(batches: Sequence[pa.RecordBatch], seed: int) -> Hashes:
+    return np.concatenate([hash_keys(batch.column("key"), seed=seed) for batch in batches])
 
 
 def _share(
@@ -146,13 +175,18 @@ def _clean(
 ) -> Iterator[pa.RecordBatch]:
     """Records of the clean part whose key the map does not know (step 2)."""
     needed = [name for name in COLUMNS if name in {*columns, "key", "value"}]
-    for batch in read_pieces(store, plan.clean, columns=needed):
-        keyed = _present(_present(batch, "key"), "" if plan.tombstones else "value")
-        hashes = hash_keys(keyed.column("key"), seed=plan.seed)
-        kept = offset_map.get(hashes) < 0 if offset_map.entries else np.ones(len(hashes), np.bool_)
+    batches = read_pieces(store, plan.clean, columns=needed)
+    if not offset_map.entries and shares == 1:
+        yield from (_present(_present(batch, "key"), "value") for batch in batches)
+        return
+    for some in _gathered(_present(_present(batch, "key"), "value") for batch in batches):
+        hashes = _hashes(some, plan.seed)
+        kept = offset_map.get(hashes) < 0
         if shares > 1:
             kept &= _share_of(hashes, shares) == share
-        yield keyed if kept.all() else keyed.filter(pa.array(kept))
+        ends = np.cumsum([batch.num_rows for batch in some])
+        for batch, mask in zip(some, np.split(kept, ends[:-1]), strict=True):
+            yield batch if mask.all() else batch.filter(pa.array(mask))
 
 
 def _dirty(

@@ -1,0 +1,226 @@
+"""Crash enumeration of the cleaner: every call of the store that a round makes, before and after
+(COMMIT.md §3, §5).
+
+Each scenario is run once to count its calls, then again for each call with the process killed
+before it, killed after it, or with the call's reply lost. Whatever is left is reopened and checked
+as a whole: the table is right, every readable version reads as it did, and the work done again
+ends where an undisturbed run ends. Days later the sweep leaves only what is needed.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.cleaner.coalescing import coalesce
+from clog.cleaner.maintenance import apply_retention, seal_idle
+from clog.cleaner.sweep import sweep_orphans, sweep_released
+from clog.cleaner.trimming import trim
+from clog.storage import Log, ManualClock
+from clog.storage.ids import SeededIds
+from clog.storage.records import to_records
+from clog.storage.testing.crash import copy_of, crash_runs, discard
+from clog.storage.testing.invariants import check_log
+from clog.storage.testing.model import rows_in
+
+BEGIN_MS = 1_000_000_000
+HOUR_MS = 3_600_000
+LATER_MS = 50 * HOUR_MS
+CONFIG = {"segment.bytes": 42, "delete.retention.ms": 1000, "file.delete.delay.ms": 5000}
+
+
+def open_at(store, now_ms, seed=50):
+    return Log.open(store, clock=ManualClock(now_ms), ids=SeededIds(seed))
+
+
+def put(log, *texts):
+    """Appends the words of each text: ``a=1``, or ``a``, a tombstone."""
+    for text in texts:
+        words = [word.partition("=") for word in text.split()]
+        log.append([{"key": k, "value": v if eq else None} for k, eq, v in words], partition=0)
+
+
+def dirty(store, **config):
+    """Three groups of segments with dead records, tombstones in segments that are left alone, an
+    active segment, an object of both partitions."""
+    given = CONFIG | {name.replace("_", "."): value for name, value in config.items()}
+    log = Log.create(store, 2, given, clock=ManualClock(BEGIN_MS), ids=SeededIds(1))
+    put(log, "a=1 b=1 b=2", "c=1 d=1 d=2", "e f g", "h=1 h=2 i=1")
+    log.append([{"key": k, "value": "1"} for k in "xxyyxx"], partition=np.array([0, 1] * 3))
+    log.roll()
+    put(log, "a=9 z=1")
+
+
+def stamped(store):
+    """Tombstones that have had their time, and objects that have been replaced."""
+    dirty(store)
+    log = open_at(store, BEGIN_MS, seed=2)
+    Cleaner(log).run_once(force=True)
+    put(log, "b=3 q=1")
+
+
+def unneeded(store):
+    """Replaced objects and one that was never committed."""
+    stamped(store)
+    log = open_at(store, BEGIN_MS + HOUR_MS, seed=3)
+    writer = log.object_writer()
+    records, _ = to_records([{"key": "a", "value": "1"}], now_us=5)
+    writer.add(records, np.zeros(1, np.int32))
+    writer.finish()
+    put(log, "k=1")
+    Cleaner(log).run_once(force=True)
+    log.handle.clock.advance(1)
+    put(log, "k=2")
+
+
+def expired(store):
+    """Segments that have had their time, and a log start in the middle of one."""
+    dirty(store, cleanup_policy="compact,delete", retention_ms=HOUR_MS)
+    open_at(store, BEGIN_MS, seed=4).delete_records({0: 4, 1: 1})
+
+
+def below_the_start(store):
+    dirty(store)
+    open_at(store, BEGIN_MS, seed=4).delete_records({0: 4, 1: 1})
+
+
+def clean(log):
+    Cleaner(log, dedupe_buffer_bytes=1 << 12).run_once(force=True)
+
+
+def clean_with_a_small_map(log):
+    cleaner = Cleaner(log, dedupe_buffer_bytes=9 * 24)
+    while cleaner.run_once(force=True):
+        pass
+
+
+def seal(log):
+    seal_idle(log.handle, now_ms=log.handle.clock.now_ms())
+
+
+def retain(log):
+    apply_retention(log.handle, now_ms=log.handle.clock.now_ms())
+
+
+def trim_it(log):
+    trim(log.handle, log.handle.store)
+
+
+def coalesce_it(log):
+    coalesce(log.handle, log.handle.store, now_ms=log.handle.clock.now_ms(), force=True)
+
+
+def sweep_replaced(log):
+    sweep_released(log.handle, now_ms=log.handle.clock.now_ms())
+
+
+def sweep_the_rest(log):
+    sweep_orphans(log.handle, now_ms=log.handle.clock.now_ms())
+
+
+SCENARIOS = {
+    "clean": (dirty, clean, BEGIN_MS),
+    "clean, map of 8 keys": (dirty, clean_with_a_small_map, BEGIN_MS),
+    "clean, tombstones go": (stamped, clean, BEGIN_MS + 1000),
+    "clean, all maintenance": (unneeded, clean, BEGIN_MS + LATER_MS),
+    "seal": (dirty, seal, BEGIN_MS + 8 * 24 * HOUR_MS),
+    "retention": (expired, retain, BEGIN_MS + 2 * HOUR_MS),
+    "trim": (below_the_start, trim_it, BEGIN_MS),
+    "coalesce": (dirty, coalesce_it, BEGIN_MS),
+    "sweep of replaced objects": (unneeded, sweep_replaced, BEGIN_MS + LATER_MS),
+    "sweep of orphans": (unneeded, sweep_the_rest, BEGIN_MS + LATER_MS),
+}
+
+
+def table_of(log, at=None):
+    return sorted(rows_in(log.table(at=at).to_batches()), key=str)
+
+
+def tables(store, now_ms, since=0):
+    """What each readable version says."""
+    log = open_at(store, now_ms)
+    oldest = max(since, log.handle.tip.head.oldest_readable)
+    return {at: table_of(log, at) for at in range(oldest, log.version + 1)}
+
+
+def state(store, now_ms):
+    """What a user can see."""
+    log = open_at(store, now_ms)
+    segments = [[s.base_offset for s in log.segments(p)] for p in range(2)]
+    return rows_in(log.read()), log.start_offsets(), log.end_offsets(), segments
+
+
+def outcome(begun, act, now_ms):
+    """What an undisturbed run makes of it."""
+    copy = copy_of(begun)
+    act(open_at(copy, now_ms, seed=60))
+    made = state(copy, now_ms), set(tables(copy, now_ms)[open_at(copy, now_ms).version])
+    discard(copy)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def small_maps(monkeypatch):
+    """The table view's map of 128 MiB is cleared for each partition of each version."""
+    monkeypatch.setattr("clog.storage.table.MAP_BYTES", 1 << 12)
+    from clog.storage import table
+
+    monkeypatch.setattr(
+        table, "table_batches", lambda *a, f=table.table_batches: f(*a, map_bytes=1 << 12)
+    )
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+def test_every_crash_point(scenario):
+    """A killed round leaves the log right at every point, and another one finishes its work."""
+    begin, act, now_ms = scenario
+    seen = Counter()
+    before, expected = {}, []
+
+    def begin_once(store):
+        begin(store)
+        before.update(tables(store, now_ms))
+        expected.extend(outcome(store, act, now_ms))
+
+    for run in crash_runs(begin_once, lambda store: act(open_at(store, now_ms, seed=60))):
+        seen[run.when] += 1
+        check(run, before, expected, act, now_ms)
+        discard(run.store)
+    assert len(set(seen.values())) == 1
+    assert seen["before"] > 3
+
+
+def check(run, before, expected, act, now_ms):
+    manifest = check_log(run.store, every_version=False)
+    # Two versions of before are enough: it is the objects of both that a pass lets go.
+    since = max(max(before) - 1, manifest.head.oldest_readable)
+    found = tables(run.store, now_ms, since)
+    assert {at: found[at] for at in before if at in found} == {
+        at: before[at] for at in before if at >= since
+    }, run
+    newest = set(found[manifest.version])
+    assert newest in (set(before[max(before)]), expected[1]), run
+    assert run.killed or run.error is not None or run.when == "lost_reply"
+    # Again, by another process.
+    act(open_at(run.store, now_ms, seed=61))
+    assert state(run.store, now_ms) == expected[0], run
+    # Days later nothing is left that is not needed.
+    later_ms = now_ms + LATER_MS
+    log = open_at(run.store, later_ms, seed=62)
+    put(log, "last=1")
+    log.handle.clock.advance(LATER_MS)
+    sweep_released(log.handle, now_ms=log.handle.clock.now_ms())
+    sweep_orphans(log.handle, now_ms=log.handle.clock.now_ms())
+    needed = {c.object.path for _, c in check_log(run.store, every_version=False).chunks()}
+    assert {found.path for found in run.store.list("data/")} == needed, run
+
+
+def test_the_crash_points_of_the_sweep_are_hit():
+    """W1-W6: floor, listing, deletions, oldest readable version, deletions, forgetting."""
+    hit = set()
+    for act in (sweep_replaced, sweep_the_rest):
+        for run in crash_runs(unneeded, lambda s, a=act: a(open_at(s, BEGIN_MS + LATER_MS, 60))):
+            hit.add(run.call.operation)
+            discard(run.store)
+    assert {"create", "delete", "list"} <= hit

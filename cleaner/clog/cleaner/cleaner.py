@@ -7,8 +7,8 @@ A *round* over one log, in this order:
 3. Passes over the eligible partitions, most urgent first, each once (`selection`, `passes`), by
    ``threads`` at a time.
 4. Coalescing of what the passes left fresh, under every policy.
-5. Delete objects whose delay is over (S27), and once a day those that were never committed
-   (`sweep`).
+5. Delete objects whose delay is over (S27), and once a day what was never committed (`sweep`) and
+   blocks of old commits (`blocks`).
 
 A pass that fails leaves the log as it was; its partition is marked uncleanable with the reason and
 retried with back-off, the others go on (S28).
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from clog.cleaner.blocks import close_blocks
 from clog.cleaner.clock_skew import check_clock, is_comparable
 from clog.cleaner.coalescing import coalesce
 from clog.cleaner.maintenance import apply_retention, seal_idle
@@ -174,6 +175,7 @@ class Cleaner:
         coalesce(handle, store, now_ms=now_ms)
         if now_ms - upkeep.orphans_swept_ms >= ORPHANS_MS:
             sweep_orphans(handle, now_ms=now_ms)
+            close_blocks(handle, now_ms=now_ms)
             upkeep.orphans_swept_ms = now_ms
         return results
 

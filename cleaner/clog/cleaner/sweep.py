@@ -7,7 +7,8 @@ found by listing, once in a long while.
 
 from dataclasses import dataclass
 
-from clog.cleaner.clock_skew import check_clock, is_comparable
+from clog.cleaner.clock_skew import SKEW_MS_MAX, check_clock, is_comparable
+from clog.cleaner.leftovers import leftover_documents
 from clog.storage import paths
 from clog.storage.commit import Answer
 from clog.storage.commits import Commit, read_commit
@@ -75,7 +76,7 @@ def sweep_orphans(
     handle: Handle, *, now_ms: int, age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
 ) -> Swept:
     """Raises the orphan floor to what was the newest version ``age_ms`` ago, then deletes objects
-    stamped below it that no readable version refers to, and temporary files as old.
+    stamped below it that no readable version refers to, and documents and temporary files as old.
 
     Raises:
         ClockSkewError: this machine's clock and the store's differ too much.
@@ -83,13 +84,15 @@ def sweep_orphans(
     if is_comparable(handle.clock):
         check_clock(handle, now_ms=now_ms)
     floor = max(_version_before(handle, now_ms - age_ms), handle.tip.head.orphan_floor)
-    orphans = _orphans(handle, floor)
+    old_ms = now_ms - age_ms
+    orphans = _orphans(handle, floor, old_ms)
     if orphans and not dry_run:
         try:
             handle.commit(lambda tip, _: _raised(tip, floor), operation="floor")  # W1
         except Answer:
             pass
-        orphans = _orphans(handle, floor)  # W2: at or after the commit of the floor
+        old_ms = min(old_ms, handle.tip.record.time_ms - SKEW_MS_MAX)
+        orphans = _orphans(handle, floor, old_ms)  # W2: at or after the commit of the floor
         for found in orphans:
             handle.store.delete(found.path)  # W3
     left = [t for t in handle.store.list_temporary() if t.modified_ms < now_ms - age_ms]
@@ -100,17 +103,19 @@ def sweep_orphans(
     return Swept(tuple(o.path for o in swept), sum(o.size_bytes for o in swept))
 
 
-def _orphans(handle: Handle, floor: int) -> list[StoredObject]:
+def _orphans(handle: Handle, floor: int, old_ms: int) -> list[StoredObject]:
+    """Objects stamped below the floor, and documents written before ``old_ms``."""
     manifest = handle.manifest()
     needed = {c.object.path for _, c in manifest.chunks()}
     needed.update(r.path for r in manifest.released)
-    return [
+    objects = [
         found
         for found in handle.store.list(paths.DATA)
         if found.path not in needed
         and (stamp := paths.stamp_of(found.path)) is not None
         and stamp < floor
     ]
+    return [*objects, *leftover_documents(handle.store, handle.tip, floor, before_ms=old_ms)]
 
 
 def _raised(tip: Commit, floor: int) -> Edit:

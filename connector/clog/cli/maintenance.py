@@ -123,12 +123,13 @@ def sweep(
     r"""Delete objects that nothing needs any more.
 
     Replaced objects go file.delete.delay.ms after they were replaced; what was never committed a
-    day after it was written.
+    day after it was written; commits by 1,024, once no readable version is among them.
 
     \b
     clog sweep ./orders --dry-run
     clog sweep ./orders
     """
+    from clog.cleaner.blocks import close_blocks
     from clog.cleaner.sweep import sweep_orphans, sweep_released
 
     log = open_log(url, options, single_writer=single_writer)
@@ -137,6 +138,7 @@ def sweep(
     swept = {
         "replaced": sweep_released(handle, now_ms=now_ms, dry_run=dry_run),
         "never committed": sweep_orphans(handle, now_ms=now_ms, dry_run=dry_run),
+        "old commit": close_blocks(handle, now_ms=now_ms, dry_run=dry_run),
     }
     if json:
         found = {name.replace(" ", "_"): asdict(what) for name, what in swept.items()}

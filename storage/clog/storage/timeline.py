@@ -53,7 +53,7 @@ def find_newest(store: Store) -> Found:
             return Found(tip, search.read)
     # The hint leads into deleted blocks, where only files of committers that slept can be.
     search = _Search(store)
-    first = _first_open_version(store)
+    first = first_open_version(store)
     if first == 0 or not search.descend(first):
         raise NotFoundError(f'no log at {store.url}; create one with Log.create or "clog create"')
     return Found(search.read[max(search.read)], search.read)
@@ -169,7 +169,7 @@ def _must_read(store: Store, version: int) -> Commit:
     return commit
 
 
-def _first_open_version(store: Store) -> int:
+def first_open_version(store: Store) -> int:
     """First version after the closed blocks: they are closed from the oldest on."""
     if is_closed(store, 0) is None:
         return 0

@@ -28,7 +28,7 @@ from clog.storage.manifest import Manifest, Segment
 from clog.storage.object_ref import ObjectRef
 from clog.storage.snapshots import read_snapshot, unpage
 from clog.storage.store.base import Store
-from clog.storage.timeline import find_newest, manifest_of, replay
+from clog.storage.timeline import find_newest, first_open_version, manifest_of, replay
 from clog.storage.verify_rows import object_problems
 
 
@@ -151,11 +151,14 @@ def _chunk_problems(segment: Segment) -> Iterator[str]:
 
 
 def _commits(store: Store, findings: list[Finding]) -> dict[int, Commit]:
-    """The commits that are there and can be read, by version."""
+    """The commits that are there and can be read, by version; not what committers that slept left
+    in closed blocks.
+    """
     found = {}
+    first = first_open_version(store)
     for stored in sorted(store.list(paths.COMMITS), key=lambda s: s.path):
         version = paths.version_of(stored.path)
-        if version is None:
+        if version is None or version < first:
             continue
         try:
             found[version] = read_commit(store, version)
@@ -201,7 +204,7 @@ def _replay_findings(
     tip = commits.get(manifest.version)
     if tip is None:
         return  # Found above.
-    base_version = _oldest_base(store, commits)
+    base_version = _oldest_base(commits)
     records: list[EditRecord] = [
         commits[v].record
         for v in range(0 if base_version is None else base_version + 1, tip.version + 1)
@@ -223,13 +226,15 @@ def _replay_findings(
             )
 
 
-def _oldest_base(store: Store, commits: dict[int, Commit]) -> int | None:
-    """The oldest snapshot from which all commits are there; None: version 0 is."""
+def _oldest_base(commits: dict[int, Commit]) -> int | None:
+    """The oldest snapshot that a head names and from which all commits are there; None: version 0
+    is.
+    """
     first = min(commits)
     if first == 0:
         return None
-    versions = [paths.version_of(s.path) for s in store.list(paths.SNAPSHOTS)]
-    return min((v for v in versions if v is not None and v >= first - 1), default=first)
+    named = {c.head.snapshot.version for c in commits.values() if c.head.snapshot is not None}
+    return min((version for version in named if version >= first - 1), default=first)
 
 
 def _object_findings(

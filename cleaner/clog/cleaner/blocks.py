@@ -1,0 +1,107 @@
+"""Closing blocks: old commits are deleted, a block of versions at a time (COMMIT.md §4).
+
+A create if absent is safe only where nothing was deleted. So before any commit of a block goes,
+the block's file names them all, for good: who slept, and creates one of them again, looks there
+and learns that it did not happen.
+
+1. A block may be closed when no readable version is in it or before it, a snapshot of its last
+   version or a later one was read back whole, and its youngest commit is older than a day. Blocks are closed from the oldest
+   on, as who opens a log from cold counts on it.
+2. Its file is created. (B1: after a crash it says the truth, and nothing is missing yet.)
+3. The commits of all closed blocks are deleted, those that sleepers left there, too. (B2: after a
+   crash some are left; the next run goes on.)
+
+Snapshots go with the sweep (`leftovers`). A block's file is never deleted.
+"""
+
+from clog.cleaner.clock_skew import check_clock, is_comparable
+from clog.cleaner.sweep import ORPHAN_AGE_MS, Swept
+from clog.storage import documents, paths
+from clog.storage.commits import Commit, read_commit
+from clog.storage.errors import CorruptionError
+from clog.storage.handle import Handle
+from clog.storage.snapshots import read_snapshot, unpage
+from clog.storage.store.base import ObjectExistsError, Store
+from clog.storage.timeline import first_open_version, is_closed
+
+
+def close_blocks(
+    handle: Handle, *, now_ms: int, age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
+) -> Swept:
+    """Closes the blocks that are due, and deletes the commits of all that are closed.
+
+    Costs a GET where no block was closed and none is due; else a GET for every second commit of a
+    block, the snapshot with its pages, a PUT, and a LIST of the commits.
+
+    Raises:
+        ClockSkewError: this machine's clock and the store's differ too much.
+        CorruptionError: the snapshot cannot be read: nothing was deleted.
+    """
+    if is_comparable(handle.clock):
+        check_clock(handle, now_ms=now_ms)
+    tip, store = handle.refresh(), handle.store
+    first = end = first_open_version(store)
+    while _is_due(store, tip, end, before_ms=now_ms - age_ms):
+        if end == first:
+            _check_snapshot(store, tip)
+        if not dry_run and not _close(store, end):
+            break
+        end += paths.BLOCK_VERSIONS
+    if end == 0:
+        return Swept((), 0)
+    old = [
+        found
+        for found in store.list(paths.COMMITS)
+        if (version := paths.version_of(found.path)) is not None and version < end
+    ]
+    if not dry_run:
+        for found in old:
+            store.delete(found.path)  # B2
+    return Swept(tuple(o.path for o in old), sum(o.size_bytes for o in old))
+
+
+def _is_due(store: Store, tip: Commit, first: int, *, before_ms: int) -> bool:
+    """Step 1, but for reading the snapshot."""
+    end = first + paths.BLOCK_VERSIONS
+    snapshot = tip.head.snapshot
+    if snapshot is None or snapshot.version < end - 1 or tip.head.oldest_readable < end:
+        return False
+    try:
+        return read_commit(store, end - 1).record.time_ms < before_ms
+    except FileNotFoundError:
+        return False  # Another cleaner is closing it.
+
+
+def _check_snapshot(store: Store, tip: Commit) -> None:
+    assert tip.head.snapshot is not None
+    version = tip.head.snapshot.version
+    try:
+        unpage(store, read_snapshot(store, version))
+    except FileNotFoundError as e:
+        raise CorruptionError(
+            f"the head of version {tip.version} of {store.url} names snapshot {version}, which is"
+            f" not whole: {e}; no commit was deleted"
+        ) from e
+
+
+def _close(store: Store, first: int) -> bool:
+    """Step 2; False where another cleaner is at it."""
+    ids: dict[str, str] = {}
+    try:
+        for version in range(first + 1, first + paths.BLOCK_VERSIONS, 2):
+            commit = read_commit(store, version)
+            ids[str(version - 1)] = str(commit.parent)
+            ids[str(version)] = commit.record.commit_id
+    except FileNotFoundError:
+        return False
+    try:
+        store.create(paths.block_path(first), documents.encode("gc", {"block": first, "ids": ids}))
+    except ObjectExistsError:
+        # Closed by another cleaner, or by ourselves: a commit never changes, nor does its id.
+        there = is_closed(store, first)
+        if there != {int(version): commit_id for version, commit_id in ids.items()}:
+            raise CorruptionError(
+                f"{paths.block_path(first)} of {store.url} names other commits than there are;"
+                " no commit was deleted"
+            ) from None
+    return True  # B1

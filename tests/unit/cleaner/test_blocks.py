@@ -1,0 +1,271 @@
+"""Closing blocks (COMMIT.md §4): old commits go, and nobody who slept believes in what is gone."""
+
+import pytest
+
+from clog.cleaner.blocks import close_blocks
+from clog.storage import CorruptionError, Log, ManualClock, paths
+from clog.storage.commits import read_commit
+from clog.storage.edits import Edit
+from clog.storage.ids import SeededIds
+from clog.storage.testing.crash import copy_of, crash_runs, discard, memory_store
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog.storage.testing.model import rows_in
+from clog.storage.timeline import is_closed, manifest_at
+from clog.storage.verify import verify_log
+
+BLOCK = 8
+DAY_MS = 86_400_000
+START_MS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Blocks of 8 versions, a snapshot at each fourth: the rules are those of blocks of 1024."""
+    monkeypatch.setattr("clog.storage.paths.BLOCK_VERSIONS", BLOCK)
+    monkeypatch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 10)
+
+
+def grow(store, versions, clock=None, seed=1, **create):
+    """A log whose newest version is the last of ``versions``."""
+    clock = clock or ManualClock(START_MS)
+    log = Log.create(store, partitions=1, clock=clock, ids=SeededIds(seed), **create)
+    append_to(log, versions)
+    return log
+
+
+def append_to(log, version):
+    while log.handle.refresh().version < version:
+        log.append([{"key": "k", "value": "v", "timestamp": 1}])
+
+
+def raise_oldest(log, version):
+    log.handle.commit(lambda _tip, _ms: Edit(oldest_readable=version), operation="sweep")
+
+
+def aged(store, *, newest=29, oldest=17):
+    """Two blocks that are due, and the newest version after them."""
+    raise_oldest(grow(store, newest - 1), oldest)
+
+
+def close(store, seed=50, now_ms=START_MS + 2 * DAY_MS, **more):
+    log = Log.open(store, clock=ManualClock(now_ms), ids=SeededIds(seed))
+    return close_blocks(log.handle, now_ms=now_ms, **more)
+
+
+def versions_in(store):
+    return sorted(paths.version_of(found.path) for found in store.list(paths.COMMITS))
+
+
+@pytest.fixture
+def store():
+    made = memory_store()
+    yield made
+    discard(made)
+
+
+def check_whole(store, *, rows, newest):
+    """From cold, with the hint that is there, an old one and none: the same log, sound."""
+    for hint in (None, b'{"version": 0}', b'{"version": 4}', b""):
+        changed = copy_of(store)
+        if hint is not None:
+            changed.delete(paths.LATEST)
+        if hint:
+            changed.put(paths.LATEST, hint)
+        log = Log.open(changed, clock=ManualClock(START_MS + 2 * DAY_MS))
+        assert log.version == newest
+        assert rows_in(log.read()) == rows
+        assert verify_log(changed).findings == ()
+        discard(changed)
+
+
+def test_old_commits_go_by_the_block(store):
+    """Those of whole blocks before the oldest readable version; all there was can be read."""
+    aged(store)
+    rows = rows_in(Log.open(store).read())
+    ids = {v: read_commit(store, v).record.commit_id for v in range(16)}
+    swept = close(store)
+    assert swept.objects == tuple(paths.commit_path(v) for v in range(16))
+    assert swept.size_bytes > 0
+    assert versions_in(store) == list(range(16, 30))
+    assert is_closed(store, 0) == {v: ids[v] for v in range(8)}
+    assert is_closed(store, 8) == {v: ids[v] for v in range(8, 16)}
+    assert is_closed(store, 16) is None
+    check_whole(store, rows=rows, newest=29)
+    assert close(store, seed=51).objects == ()
+
+
+def test_readable_versions_stay_readable(store):
+    """Their snapshots, edits and commits are there, down to the oldest."""
+    aged(store)
+    tip = Log.open(store).handle.tip
+    before = [manifest_at(store, v, tip) for v in range(17, 30)]
+    close(store)
+    assert [manifest_at(store, v, tip) for v in range(17, 30)] == before
+
+
+def test_a_dry_run_only_says_it(store):
+    """The same answer, and nothing is written."""
+    aged(store)
+    everything = [(o.path, o.size_bytes) for o in store.list("")]
+    planned = close(store, dry_run=True)
+    assert [(o.path, o.size_bytes) for o in store.list("")] == everything
+    assert close(store) == planned
+
+
+@pytest.mark.parametrize(
+    ("oldest", "closed"), [(0, 0), (7, 0), (8, 8), (15, 8), (16, 16), (20, 16)]
+)
+def test_readable_versions_keep_their_blocks(store, oldest, closed):
+    """`at=` a version works as long as the log says so."""
+    if oldest:
+        aged(store, oldest=oldest)
+    else:
+        grow(store, 29)
+    close(store)
+    assert versions_in(store)[0] == closed
+
+
+def test_young_commits_stay(store):
+    """A block's youngest commit must be older than a day."""
+    aged(store)
+    assert close(store, now_ms=START_MS + DAY_MS).objects == ()
+    assert len(close(store, now_ms=START_MS + DAY_MS + 1).objects) == 16
+
+
+def test_without_a_snapshot_nothing_goes(store, monkeypatch):
+    """The edits lead from version 0 then."""
+    monkeypatch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 1 << 30)
+    aged(store)
+    assert close(store).objects == ()
+
+
+def test_a_snapshot_that_cannot_be_read_keeps_everything(store):
+    """It is read back whole first: damaged or missing, nothing is deleted."""
+    aged(store)
+    version = Log.open(store).handle.tip.head.snapshot.version
+    path = paths.snapshot_path(version)
+    data = store.get(path)
+    for damage in (lambda: store.delete(path), lambda: store.put(path, data[:-1])):
+        damage()
+        with pytest.raises(CorruptionError):
+            close(store)
+        assert versions_in(store) == list(range(30))
+        assert is_closed(store, 0) is None
+
+
+def test_a_crash_anywhere_is_mended_by_the_next_run():
+    """B1 and B2 and all calls around them: the log is whole, the next run ends where one does."""
+    undisturbed = memory_store()
+    aged(undisturbed)
+    rows = rows_in(Log.open(undisturbed).read())
+    close(undisturbed)
+    expected = {found.path for found in undisturbed.list("")}
+    points = set()
+    for run in crash_runs(aged, close):
+        closed = [first for first in (0, 8) if is_closed(run.store, first) is not None]
+        left = versions_in(run.store)
+        points.add((len(closed), len(left)))
+        assert set(range(30)) - set(left) <= {v for f in closed for v in range(f, f + BLOCK)}, run
+        log = Log.open(run.store, clock=ManualClock(START_MS + 2 * DAY_MS))
+        assert rows_in(log.read()) == rows, run
+        assert verify_log(run.store).findings == (), run
+        close(run.store, seed=77)
+        assert {found.path for found in run.store.list("")} == expected, run
+        discard(run.store)
+    assert {(0, 30), (1, 30), (2, 30), (2, 29), (2, 15), (2, 14)} <= points
+    discard(undisturbed)
+
+
+def test_a_log_is_whole_from_cold_after_some_deletions():
+    """B2 with hints that are old or gone: searches end behind the closed blocks."""
+    for left in (0, 1, 7, 8, 9, 15, 16):
+        store = memory_store()
+        aged(store)
+        rows = rows_in(Log.open(store).read())
+        faulty = FaultyStore(
+            store, Faults(Fault(FaultKind.FAIL_BEFORE, "delete", nth=left + 1, times=100))
+        )
+        with pytest.raises(OSError, match="as planned") if left < 16 else _nothing():
+            close(faulty)
+        assert len(versions_in(store)) == 30 - left
+        check_whole(store, rows=rows, newest=29)
+        discard(store)
+
+
+class _nothing:  # noqa: N801 - it stands for a function
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return False
+
+
+def test_two_cleaners_at_once(store):
+    """Both close the same blocks; the second finds it done, whenever it comes."""
+    aged(store)
+    calls = len(_calls_of(store))
+    for at in range(1, calls + 1):
+        copy = copy_of(store)
+        other = Fault(FaultKind.MEANWHILE, nth=at, run=lambda copy=copy: close(copy, seed=60))
+        close(FaultyStore(copy, Faults(other)))
+        assert versions_in(copy) == list(range(16, 30)), at
+        discard(copy)
+
+
+def _calls_of(store):
+    faulty = FaultyStore(copy_of(store))
+    close(faulty)
+    return faulty.calls
+
+
+def test_a_writer_that_slept_past_a_closed_block(store, make_clock):
+    """Its create succeeds, the block's file tells that it is lost, and it commits anew (step 5)."""
+    clock = make_clock()
+    grow(store, 5, clock)
+    slept = FaultyStore(store, clock=clock)
+    writer = Log.open(slept, clock=clock, ids=SeededIds(9))
+
+    def days_pass():
+        other = Log.open(store, clock=clock, ids=SeededIds(10))
+        append_to(other, 28)
+        raise_oldest(other, 17)
+        clock.advance(2 * DAY_MS)
+        assert len(close_blocks(other.handle, now_ms=clock.now_ms()).objects) == 16
+
+    slept.plan = Faults(Fault(FaultKind.MEANWHILE, "create", "_clog/commits/*", run=days_pass))
+    result = writer.append([{"key": "late", "value": "1"}], producer=("p", 0))
+    created = [c.path for c in slept.calls if c.operation == "create"]
+    assert created == [paths.commit_path(6), paths.commit_path(30)]
+    assert versions_in(store)[0] == 6  # a file that nobody believes
+    assert result.version == 30
+    assert writer.append([{"key": "late", "value": "1"}], producer=("p", 0)).duplicate
+    assert verify_log(store).findings == ()
+    cold = Log.open(store, clock=clock)
+    assert [record.key for _, _, record in rows_in(cold.read())].count(b"late") == 1
+    assert close(store, seed=70, now_ms=clock.now_ms()).objects == (paths.commit_path(6),)
+
+
+def test_a_reader_that_slept_past_a_closed_block(store, make_clock):
+    """It looks behind the closed blocks, whether its next version is there or not."""
+    for zombie in (False, True):
+        here = memory_store()
+        clock = make_clock()
+        grow(here, 5, clock)
+        reader = Log.open(here, clock=clock, ids=SeededIds(9))
+        sixth = Log.open(copy_of(here), clock=clock, ids=SeededIds(11))
+        sixth.append([{"key": "never", "value": "1"}])
+        other = Log.open(here, clock=clock, ids=SeededIds(10))
+        append_to(other, 28)
+        raise_oldest(other, 17)
+        clock.advance(2 * DAY_MS)
+        close_blocks(other.handle, now_ms=clock.now_ms())
+        if zombie:
+            here.put(paths.commit_path(6), sixth.handle.store.get(paths.commit_path(6)))
+        assert reader.end_offsets() == {0: 28}
+        assert {record.key for _, _, record in rows_in(reader.read())} == {b"k"}
+        discard(here)
+
+
+@pytest.fixture
+def make_clock():
+    return lambda: ManualClock(START_MS)

@@ -11,6 +11,7 @@ Not here: what an append or a clean needs (`append`, cleaner), how the newest ve
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from clog.storage import paths
 from clog.storage.clock import Clock
@@ -50,6 +51,8 @@ BACKOFF_MS = 4
 BACKOFF_MS_MAX = 500
 SNAPSHOT_EDIT_BYTES_MIN = 16 << 10
 """Edits since the snapshot weigh at least so much before they are worth a new one."""
+
+_T = TypeVar("_T")
 
 
 class Answer(Exception):  # noqa: N818 - it is no error
@@ -185,9 +188,14 @@ def create_commit(store: Store, commit: Commit, *, clock: Clock, ids: Ids) -> Co
     winner = _create(store, commit, clock, ids)
     if winner is not None:
         return winner
-    closed = _closed(store, commit.version, clock, ids)  # step 5
-    genuine = closed is None or closed.get(commit.version) == commit.record.commit_id
-    return None if genuine else commit
+    version, ours = commit.version, commit.record.commit_id
+    closed = _patiently(lambda: is_closed(store, version), store, version, clock, ids)  # step 5
+    if closed is not None:
+        return None if closed.get(version) == ours else commit
+    if store.create_is_proven:
+        return None
+    found = _patiently(lambda: read_commit(store, version), store, version, clock, ids)
+    return None if found.record.commit_id == ours else found
 
 
 def _create(store: Store, commit: Commit, clock: Clock, ids: Ids) -> Commit | None:
@@ -216,12 +224,13 @@ def _create(store: Store, commit: Commit, clock: Clock, ids: Ids) -> Commit | No
     raise _unknown(store, commit.version, cause) from cause
 
 
-def _closed(store: Store, version: int, clock: Clock, ids: Ids) -> dict[int, str] | None:
+def _patiently(read: Callable[[], _T], store: Store, version: int, clock: Clock, ids: Ids) -> _T:
+    """What a read says, after a commit was made: giving up leaves its state unknown."""
     cause: Exception | None = None
     for attempt in range(CREATES_MAX):
         back_off(attempt, clock, ids)
         try:
-            return is_closed(store, version)
+            return read()
         except StoreUnavailableError as e:
             cause = e
     raise _unknown(store, version, cause) from cause

@@ -73,6 +73,20 @@ def until(log, residue):
         append(log)
 
 
+class ProbedStore(CountingStore):
+    """A store whose exclusive create is not known to be one."""
+
+    create_is_proven = False
+
+
+def test_a_warm_append_where_the_create_is_only_probed(aged, log):
+    """1 GET more, which reads the commit back."""
+    until(log, 1)
+    store = ProbedStore(aged.inner)
+    weak = open_log(store)
+    assert cost(store, lambda: append(weak)) == {"put": 1, "create": 1, "get": 2}
+
+
 @pytest.mark.parametrize("residue", [1, 2, 3])
 def test_a_warm_append(aged, log, residue):
     """1 PUT for the object, 1 PUT for the commit, 1 GET for the block; LIST nowhere."""

@@ -9,6 +9,8 @@ from clog.storage.edits import Edit
 from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.records import to_records
 from clog.storage.store.base import StoreRefusedError
+from clog.storage.store.wrapping import WrappingStore
+from clog.storage.testing.crash import copy_of
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.model import rows_in
@@ -172,6 +174,43 @@ def open_log_at_zero(open_log, store):
     log = open_log()
     store.put(path, torn)
     return log
+
+
+class TwoStepStore(WrappingStore):
+    """A server that looks first and writes then: of two creates at once both succeed."""
+
+    create_is_proven = False
+
+    def __init__(self, inner, meanwhile):
+        super().__init__(inner)
+        self.meanwhile = meanwhile
+
+    def get(self, path, start=None, end=None):
+        if path.startswith(paths.BLOCKS) and self.meanwhile:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().get(path, start, end)
+
+
+def test_a_commit_that_was_overwritten_is_made_again(make_log, open_log, store):
+    """Step 5: where the exclusive create is only probed, what we created is read back: the other's
+    commit stands there, so ours comes after it.
+    """
+    log = make_log()
+    twin = copy_of(store)
+    put(open_log(twin), "theirs")
+    path = paths.commit_path(1)
+
+    def overwrite():
+        for found in twin.list("data/"):
+            store.put(found.path, twin.get(found.path))
+        store.put(path, twin.get(path))
+
+    weak = open_log(TwoStepStore(store, None))
+    weak.handle.store.meanwhile = overwrite
+    assert put(weak, "ours").version == 2
+    assert [row[2].value for row in rows_in(log.read())] == [b"theirs", b"ours"]
+    check_log(store)
 
 
 def test_denied_writes_fail_at_once(make_log, open_log, store):

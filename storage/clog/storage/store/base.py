@@ -63,6 +63,13 @@ class Store(Protocol):
         """The root, without secrets: fit for messages."""
         ...
 
+    @property
+    def create_is_proven(self) -> bool:
+        """Whether A2 is known to hold here, and not only asked for: servers that speak S3 may check
+        and write in two steps, and then of two creates at once both succeed and the last stays.
+        """
+        ...
+
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """The bytes ``[start, end)`` of an object, by default all, in one request.
 

@@ -59,6 +59,10 @@ class LocalStore:
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"
 
+    @property
+    def create_is_proven(self) -> bool:
+        return True
+
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         first, end = check_range(start, end)
         if end is not None and end <= first:

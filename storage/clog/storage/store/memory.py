@@ -39,6 +39,10 @@ class MemoryStore:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_fs": None}
 
+    @property
+    def create_is_proven(self) -> bool:
+        return True
+
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         first, end = check_range(start, end)
         return bytes(self._view(path)[first:end])

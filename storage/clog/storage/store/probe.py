@@ -42,12 +42,23 @@ def probe_endpoint(
         UnsupportedFilesystemError: the second create succeeded, or the first bytes were lost.
     """
     place = endpoint, root.partition("/")[0] or root
-    if (urlsplit(endpoint).hostname or "").endswith(_PROMISED):
+    if _is_the_makers(endpoint):
         return
     with _lock:
         if place not in _passed:
             _probe(fs, f"{root}/.probe-{SystemIds().new_id()}", url, endpoint, create)
             _passed.add(place)
+
+
+def is_promised(endpoint: str) -> bool:
+    """Whether the exclusive create is known to be one: on the makers' own endpoints, and where a
+    rename or a link does it. Other servers may check first, and write then.
+    """
+    return not endpoint.startswith("http") or _is_the_makers(endpoint)
+
+
+def _is_the_makers(endpoint: str) -> bool:
+    return (urlsplit(endpoint).hostname or "").endswith(_PROMISED)
 
 
 def _probe(

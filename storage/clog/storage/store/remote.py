@@ -32,6 +32,7 @@ from clog.storage.store.base import (
     cut,
     is_temporary,
 )
+from clog.storage.store.probe import is_promised
 from clog.storage.store.urls import Location
 from clog.storage.store.writes import Write
 
@@ -106,6 +107,12 @@ class RemoteStore:
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_made": None, "_create": None}
+
+    @property
+    def create_is_proven(self) -> bool:
+        fs, _ = self.filesystem()
+        endpoint = capabilities.capability_of(fs).endpoint
+        return self._single_writer or endpoint is None or is_promised(endpoint(fs))
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         first, end = check_range(start, end)

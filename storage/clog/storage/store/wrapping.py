@@ -19,6 +19,10 @@ class WrappingStore:
     def url(self) -> str:
         return self.inner.url
 
+    @property
+    def create_is_proven(self) -> bool:
+        return self.inner.create_is_proven
+
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         return self.inner.get(path, start, end)
 

@@ -1,0 +1,36 @@
+"""Where an exclusive create is known to be one, and where it is only probed (COMMIT.md step 5)."""
+
+import pytest
+
+from clog.storage.store import open_store
+from clog.storage.store.probe import is_promised
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "promised"),
+    [
+        ("https://s3.eu-west-1.amazonaws.com", True),
+        ("https://storage.googleapis.com", True),
+        ("https://account.blob.core.windows.net/", True),
+        ("sftp://host:22", True),
+        ("http://127.0.0.1:9000", False),
+        ("https://amazonaws.com.example.org", False),
+        ("https://minio.example.org", False),
+    ],
+)
+def test_endpoints(endpoint, promised):
+    """The makers' own endpoints keep A2, and so do renames; of others a probe tells not enough."""
+    assert is_promised(endpoint) is promised
+
+
+def test_stores(tmp_path):
+    """Local files and memory do; S3 does at Amazon, and not at any endpoint; one writer is alone."""
+    assert open_store(str(tmp_path)).create_is_proven
+    assert open_store("memory://proven").create_is_proven
+    keys = {"key": "k", "secret": "s"}
+    own = {**keys, "client_kwargs": {"endpoint_url": "http://127.0.0.1:1"}}
+    assert open_store(
+        "s3://bucket/log", {**keys, "client_kwargs": {"region_name": "eu-west-1"}}
+    ).create_is_proven
+    assert not open_store("s3://bucket/log", own).create_is_proven
+    assert open_store("s3://bucket/log", own, single_writer=True).create_is_proven

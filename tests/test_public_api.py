@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import clog.storage
-from clog.storage import Log, ManualClock
+from clog.storage import Log, ManualClock, StateTable
 from clog.storage.append import AppendResult
 from clog.storage.describe import SegmentInfo
 from clog.storage.table import Table
@@ -52,6 +52,21 @@ def test_further_parameters_are_keywords_with_defaults():
                 assert parameter.default is not parameter.empty, (name, parameter)
 
 
+@pytest.mark.parametrize(
+    ("name", "signature"),
+    [
+        ("__init__", "self, url, cache_dir, storage_options=None, clock=None"),
+        ("get", "self, key"),
+        ("get_many", "self, keys"),
+        ("scan", "self, prefix=None"),
+        ("refresh", "self"),
+        ("follow", "self"),
+    ],
+)
+def test_signatures_of_state_tables(name, signature):
+    assert positional(getattr(StateTable, name)) == signature
+
+
 @pytest.mark.parametrize("name", ["url", "config", "version", "partitions"])
 def test_properties_of_log(name):
     assert isinstance(getattr(Log, name), property)
@@ -70,7 +85,7 @@ def test_fields_of_results():
         "clean",
         "delete_horizon_ms",
     ]
-    for name in ("to_arrow", "to_pandas", "to_batches"):
+    for name in ("to_arrow", "to_pandas", "to_polars", "to_duckdb", "to_batches"):
         assert positional(getattr(Table, name)) == "self"
 
 

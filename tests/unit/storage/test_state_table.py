@@ -2,12 +2,14 @@
 
 import logging
 import shutil
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.storage import CorruptionError, InvalidInputError, NotFoundError, StateTable
+from clog.storage import CorruptionError, InvalidInputError, Log, NotFoundError, StateTable
 from clog.storage.edits import Edit
 from clog.storage.state import cache as caches
 from clog.storage.state import state_table
@@ -443,3 +445,31 @@ def test_wrong_arguments(make_log, open_table, tmp_path):
         open_table(on_loss="ignore")
     with pytest.raises(NotFoundError, match="no log at"):
         StateTable(str(tmp_path / "nothing"), tmp_path / "cache")
+
+
+def test_processes_on_one_folder(tmp_path):
+    """Four that open, refresh and read while the log grows end with the same rows; one file is
+    left, and nothing of the builds."""
+    url, folder = str(tmp_path / "log"), tmp_path / "cache"
+    log = Log.create(url, partitions=2)
+    put(log, **{f"k{i}": "0" for i in range(200)})
+    code = (
+        "import sys; from clog.storage import StateTable\n"
+        "table = StateTable(sys.argv[1], sys.argv[2])\n"
+        "while table.get('end') is None: table.refresh()\n"
+        "rows = dict(table.scan())\n"
+        "print(table.get_many(rows) == rows)\n"
+        "print(table.version, len(table))\n"
+    )
+    arguments = [sys.executable, "-c", code, url, str(folder)]
+    processes = [
+        subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for i in range(30):
+        put(log, **{f"k{i}": str(i), f"n{i}": "1"})
+    put(log, end="1", k199=None)
+    ends = [process.communicate(timeout=120) for process in processes]
+    assert ends == [("True\n32 230\n", "")] * 4
+    names = sorted(path.suffix for path in folder.iterdir() if "sqlite3-" not in path.name)
+    assert names == [".lock", ".sqlite3"]

@@ -1,0 +1,115 @@
+"""Other ways to Spark than an installed clog and a classic session, each in a process of its own;
+and the README's Spark.
+"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from clog.storage.log import Log
+
+ROOT = Path(__file__).parents[2]
+
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+
+{session}
+{before}
+frame = spark.createDataFrame([("a", "1"), ("b", "2"), ("a", "3")], "key string, value string")
+frame.write.format("clog").mode("append").option("partitions", 1).save(sys.argv[1])
+rows = spark.read.format("clog").option("view", "table").load(sys.argv[1])
+print("TABLE", sorted((r.key.decode(), r.value.decode()) for r in rows.collect()))
+query = (
+    spark.readStream.format("clog").option("startingOffsets", "earliest").load(sys.argv[1])
+    .select("key", "value").writeStream.format("clog")
+    .option("checkpointLocation", sys.argv[2] + "/checkpoint")
+    .trigger(availableNow=True).start(sys.argv[2])
+)
+query.awaitTermination()
+spark.stop()
+"""
+BUILDER = (
+    'spark = SparkSession.builder{master}.config("spark.ui.enabled", "false")'
+    '.config("spark.sql.shuffle.partitions", "1").getOrCreate()'
+)
+
+WHERE = 'import clog.storage; print("FROM", clog.storage.__file__)'
+
+
+def run(command, url, copy, env=None):
+    """Runs the job; returns what it printed."""
+    env = {"PYSPARK_PYTHON": sys.executable, **os.environ, **(env or {})}
+    command = [*map(str, command), str(url), str(copy)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=env, cwd=copy.parent, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "TABLE [('a', '3'), ('b', '2')]" in done.stdout
+    return done.stdout
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Writes the job's file."""
+
+    def write(master, before=""):
+        path = tmp_path / "job.py"
+        path.write_text(JOB.format(session=BUILDER.format(master=master), before=before))
+        return path
+
+    return write
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(m) is None for m in ("grpc", "grpc_status", "zstandard")),
+    reason="what Spark Connect needs is not installed (pyspark[connect])",
+)
+def test_spark_connect(spark, queries, job, url, tmp_path):
+    """Source, sink and stream through a Connect session, whose server is another process."""
+    run([sys.executable, job('.remote("local[2]")')], url, tmp_path / "copy")
+    assert queries.values(tmp_path / "copy") == ["1", "2", "3"]
+
+
+@pytest.mark.slow
+def test_py_files(spark, queries, job, url, tmp_path):
+    """A zip is all that a cluster with the dependencies needs. Spark does not put it on the path of
+    the processes beside the driver (look-up of formats, streaming source): PYTHONPATH does. Python
+    runs without `site` here, so the clog that is installed cannot be found.
+    """
+    archive = tmp_path / "clog.zip"
+    build = [sys.executable, ROOT / "integration" / "build_pyfiles.py", archive]
+    subprocess.run(build, check=True, capture_output=True)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    submit = Path(sysconfig.get_path("scripts")) / "spark-submit"
+    out = run(
+        [submit, "--master", "local[2]", "--py-files", archive, job("", WHERE)],
+        *(url, tmp_path / "copy"),
+        {"PYSPARK_PYTHON": str(python), "PYTHONPATH": f"{archive}:{sysconfig.get_path('purelib')}"},
+    )
+    assert re.search(r"FROM .*clog\.zip/clog/storage", out)
+    assert queries.values(tmp_path / "copy") == ["1", "2", "3"]
+
+
+def test_the_spark_of_the_readme_runs(spark, queries, tmp_path):
+    """On the log that the README's Python made; only its paths are changed."""
+    text = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(# spark\n.*?)```", text, re.DOTALL)
+    queries.append(Log.create(str(tmp_path / "orders")), "a", "b", "a")
+    for name in ("orders", "orders-copy", "checkpoint"):
+        assert f'"{name}"' in code
+        code = code.replace(f'"{name}"', repr(str(tmp_path / name)))
+    names = {"spark": spark}
+    exec(compile(code, "README.md", "exec"), names)
+    names["query"].awaitTermination()
+    assert sorted(queries.values(tmp_path / "orders-copy")) == ["a", "a", "b"]
+    assert names["latest"].count() == 2

@@ -5,8 +5,8 @@ the block's file names them all, for good: who slept, and creates one of them ag
 and learns that it did not happen.
 
 1. A block may be closed when no readable version is in it or before it, a snapshot of its last
-   version or a later one was read back whole, and its youngest commit is older than a day. Blocks are closed from the oldest
-   on, as who opens a log from cold counts on it.
+   version or a later one was read back whole, and its youngest commit is older than a day. Blocks
+   are closed from the oldest on, as who opens a log from cold counts on it.
 2. Its file is created. (B1: after a crash it says the truth, and nothing is missing yet.)
 3. The commits of all closed blocks are deleted, those that sleepers left there, too. (B2: after a
    crash some are left; the next run goes on.)

@@ -2,7 +2,8 @@
 
 1. *History*: every commit that is still there can be read, follows its parent, and carries
    earlier edits that are those committed. All edits, replayed from the oldest state there is,
-   lead to the state that the newest commit leads to.
+   lead to the state that the newest commit leads to. Snapshots and pages of all readable versions
+   can be read (`verify_documents`).
 2. *Segments*: those of each partition tile it up to its end offset; chunks lie inside them, in
    order, apart.
 3. *Objects*: each that a chunk refers to is there, with its size; unless the check is ``quick``,
@@ -29,6 +30,7 @@ from clog.storage.object_ref import ObjectRef
 from clog.storage.snapshots import read_snapshot, unpage
 from clog.storage.store.base import Store
 from clog.storage.timeline import find_newest, first_open_version, manifest_of, replay
+from clog.storage.verify_documents import document_problems
 from clog.storage.verify_rows import object_problems
 
 
@@ -97,6 +99,10 @@ def verify_log(
         return VerifyReport(store.url, None, len(commits), 0, 0, 0, tuple(findings))
     if not quick:
         findings += _history_findings(store, commits, manifest)
+        findings += (
+            Finding(Check.SNAPSHOT, where, message)
+            for where, message in document_problems(store, commits, manifest)
+        )
     findings += segment_findings(manifest)
     chunks: dict[ObjectRef, list[tuple[int, Chunk]]] = {}
     for p, chunk in manifest.chunks():
@@ -155,7 +161,10 @@ def _commits(store: Store, findings: list[Finding]) -> dict[int, Commit]:
     in closed blocks.
     """
     found = {}
-    first = first_open_version(store)
+    try:
+        first = first_open_version(store)
+    except CorruptionError:
+        first = 0  # Found again among the documents.
     for stored in sorted(store.list(paths.COMMITS), key=lambda s: s.path):
         version = paths.version_of(stored.path)
         if version is None or version < first:

@@ -10,8 +10,10 @@ The part below the first dirty offset has each key once, so:
 4. Tombstones go, and so do records without a key.
 
 Where the dirty part has more keys than the map's budget, this runs several times, each for a share
-of the hashes: exact, in bounded memory, at the price of reading the keys again. Records come in
-offset order within a share.
+of the hashes: exact, in bounded memory, at the price of reading all again for each share. Shares
+are doubled until they fit: with K keys and room for C they are less than 4·K/C where hashes spread
+evenly, and the attempts before that read at most the dirty keys twice more. Records come in offset
+order within a share.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

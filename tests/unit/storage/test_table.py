@@ -8,8 +8,11 @@ import pytest
 from clog.storage import InvalidInputError, VersionExpiredError
 from clog.storage.as_of import version_at_time
 from clog.storage.edits import Edit
+from clog.storage.offset_map import SLOT_BYTES
 from clog.storage.reader import READ_SCHEMA
+from clog.storage.table import plan_table, table_batches
 from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.model import rows_in
 
 FRAMES = [("to_pandas", "pandas"), ("to_polars", "polars"), ("to_duckdb", "duckdb")]
 
@@ -137,3 +140,25 @@ def test_a_table_of_one_partition(make_log):
     assert isinstance(table.to_arrow(), pa.Table)
     assert table.offsets == {1: 10}
     assert set(as_dict(table)) == {str(i).encode() for i in range(1, 30, 3)}
+
+
+@pytest.mark.parametrize("times", [2, 4, 7])
+def test_more_dirty_keys_than_the_budget_holds(make_log, store, times):
+    """Exact, each key once; the log is read less often than twice the shares, and two shares more:
+    these are less than four times what the keys are to the room."""
+    capacity = 500
+    budget = (capacity * 10 // 9 + 1) * SLOT_BYTES
+    log = make_log()
+    keys = [f"{i:06}" for i in range(times * capacity)]
+    for round_ in range(2):
+        log.append([{"key": key, "value": str(round_)} for key in keys])
+    log.append([{"key": key, "value": None} for key in keys[::3]])
+    log.segments(0)
+    counting = CountingStore(store)
+    plan = plan_table(log.handle.manifest(), 0)
+    rows = rows_in(table_batches(counting, plan, map_bytes=budget))
+    expected = [key.encode() for i, key in enumerate(keys) if i % 3]
+    assert sorted(row[2].key for row in rows) == expected
+    assert {row[2].value for row in rows} == {b"1"}
+    shares = 4 * times
+    assert counting.counts["get"] <= len(plan.dirty) * (2 * shares + 2)

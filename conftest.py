@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -18,6 +19,7 @@ os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
 
 SERVER_START_S = 60
+S3_SERVER = Path(__file__).parent / "tests/s3_server.py"
 _numbers = itertools.count()
 
 
@@ -30,7 +32,7 @@ def moto_url():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, str(S3_SERVER), str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -13,6 +13,8 @@ from typing import Any
 START_S = 60
 BUCKET = "kill"
 
+SERVER = Path(__file__).parents[2] / "tests/s3_server.py"
+
 
 @contextmanager
 def s3_server(work: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -25,7 +27,7 @@ def s3_server(work: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         port = free.getsockname()[1]
     with (work / "moto.out").open("wb") as out:
         server = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            [sys.executable, str(SERVER), str(port)],
             stdout=out,
             stderr=out,
         )

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from clog.storage.reader import ReadPiece
 
-TASK_BYTES = 32 << 20
+TASK_BYTES = 64 << 20
 """Stored bytes that are worth a task of their own."""
-TASK_ROWS = 250_000
-"""Likewise rows: small records compress well and still take their time."""
+TASK_ROWS = 1_000_000
+"""Likewise rows: small records compress well and still take their time, but a Python task costs
+Spark as much as some 100,000 of them (``benchmarks/spark_read.py``).
+"""
 PARALLEL_ROWS_MIN = 10_000
 """A range of fewer rows for each partition does not gain from running in parallel."""
 

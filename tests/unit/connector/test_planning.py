@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,11 +80,14 @@ def test_an_object_is_opened_once(appends):
                 assert one.first_row < two.first_row
 
 
-def test_a_large_range_is_read_in_parallel():
-    """At least a task for each 250,000 rows, about equal ones."""
+@pytest.mark.parametrize("worth", ["TASK_ROWS", "TASK_BYTES"])
+def test_a_large_range_is_read_in_parallel(monkeypatch, worth):
+    """At least a task for so many rows, or stored bytes (100 a row here), about equal ones."""
+    monkeypatch.setattr(planning, "TASK_ROWS", 250_000 if worth == "TASK_ROWS" else 1 << 40)
+    monkeypatch.setattr(planning, "TASK_BYTES", 25_000_000 if worth == "TASK_BYTES" else 1 << 40)
     tasks = deal(objects_of([[600_000, 400_000]]))
     rows = [sum(piece.rows for piece in task) for task in tasks]
-    assert len(tasks) == 1_000_000 // planning.TASK_ROWS
+    assert len(tasks) == 4
     assert max(rows) - min(rows) <= 1
 
 

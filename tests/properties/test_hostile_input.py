@@ -207,6 +207,20 @@ def test_json_that_is_nested_deeply():
         documents.decode("commit", json.dumps(envelope).encode() + b"\n" + stored, where="there")
 
 
+@pytest.mark.parametrize("dense", [None, False, 0])
+def test_a_fresh_object_that_is_said_to_have_offsets(good, dense):
+    """It has no such column: its rows have none, and that is an error of ours."""
+    store = copy_of(good)
+    tip = Log.open(store).handle.tip
+    path = paths.commit_path(tip.version)
+    body = documents.decode("commit", store.get(path), where=path)
+    body["edit"]["add"]["objects"][0]["dense"] = dense
+    store.put(path, document("commit", body))
+    with pytest.raises(CorruptionError, match="without offsets"):
+        rows_in(Log.open(store).read())
+    discard(store)
+
+
 def test_the_good_log_is_good(good):
     """Else the tests above would prove nothing."""
     assert verify_log(good).findings == ()

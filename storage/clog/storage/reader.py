@@ -162,7 +162,10 @@ def _records(piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema
     if piece.object.dense:
         offsets = np.arange(piece.base + at, piece.base + at + rows, dtype=np.int64)
     else:
-        offsets = batch.column("offset").to_numpy(zero_copy_only=False)
+        stored = batch.column("offset")
+        if stored.null_count:
+            raise CorruptionError(f"{piece.object.path} has rows without offsets")
+        offsets = stored.to_numpy()
         if rows and (offsets[0] < 0 or (np.diff(offsets) <= 0).any()):
             raise CorruptionError(f"offsets in {piece.object.path} do not rise")
     made: Mapping[str, Any] = {

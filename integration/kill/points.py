@@ -119,26 +119,26 @@ _SWEEPER = (
 
 _DRIVER = (
     Named("driver", "after the nth object", KillPoint("after", "put", DATA), 3),
-    Named("driver", "before the commit's create", KillPoint("before", "create", COMMITS), 3),
+    Named("driver", "before the commit's create", KillPoint("before", "create", COMMITS), 2),
     Named(
         "driver",
         "after the create, before the block check",
         KillPoint("after", "create", COMMITS),
-        3,
+        2,
         committed=True,
     ),
     Named(
         "driver",
         "after the block check, in the sink's commit",
         KillPoint("after", "get", BLOCKS, since=_AFTER_CREATE),
-        3,
+        2,
         committed=True,
     ),
     Named(
         "driver",
         "after the sink's commit, before Spark's commit file",
         KillPoint("after", "place", "sink committed"),
-        3,
+        2,
         committed=True,
     ),
 )

@@ -9,7 +9,7 @@ import pyarrow as pa
 from clog.cleaner.stats import PassStats
 from clog.storage.key_hash import hash_keys
 from clog.storage.manifest import Manifest
-from clog.storage.offset_map import Hashes, OffsetMap
+from clog.storage.offset_map import SLOT_BYTES, Hashes, OffsetMap
 from clog.storage.reader import plan_range, read_pieces
 from clog.storage.store.base import Store
 
@@ -28,6 +28,15 @@ class KeyHasher:
 
     def __call__(self, keys: pa.Array) -> Hashes:
         return hash_keys(keys, seed=self.seed, width_bits=self.width_bits, algorithm=self.algorithm)
+
+
+def map_bytes_for(manifest: Manifest, partition: int, dirty: tuple[int, int], share: int) -> int:
+    """Memory for the map of a range: no more than a thread's share, and no more than its records
+    can use. Touching the pages of a large map that stays almost empty takes longer than filling it.
+    """
+    records = sum(piece.rows for piece in plan_range(manifest, partition, *dirty))
+    # Half full is as fast as empty, 0.9 is not.
+    return min(share, (2 * records + 2) * SLOT_BYTES)
 
 
 def build_map(
@@ -63,5 +72,4 @@ def build_map(
     # would never end (KAFKA-8764).
     offset_map.advance(covered - 1)
     stats.map_entries = offset_map.entries
-    stats.map_utilization = offset_map.utilization
     return covered

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from clog.cleaner.committing import SourcesChangedError, commit_planned
 from clog.cleaner.grouping import Group, grouped
 from clog.cleaner.judging import Judge
-from clog.cleaner.mapping import KeyHasher, build_map
+from clog.cleaner.mapping import KeyHasher, build_map, map_bytes_for
 from clog.cleaner.metered_store import MeteredStore, Throttle
 from clog.cleaner.rewriting import Rewriter, last_expired, stamped_in
 from clog.cleaner.selection import Candidate
@@ -42,7 +42,7 @@ from clog.storage.config import LogConfig
 from clog.storage.edits import ChunkHorizon, Edit
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest, Segment
-from clog.storage.offset_map import OffsetMap
+from clog.storage.offset_map import SLOT_BYTES, OffsetMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,11 @@ def run_pass(
     started_ms = clock.monotonic_ms()
     config = LogConfig.from_overrides(manifest.head.config)
     dirty = (candidate.bounds.first_dirty, candidate.bounds.first_uncleanable)
-    offset_map = OffsetMap(memory_bytes=tools.map_bytes)
+    offset_map = OffsetMap(memory_bytes=map_bytes_for(manifest, p, dirty, tools.map_bytes))
     covered = build_map(
         store, manifest, p, dirty, offset_map=offset_map, hasher=tools.hasher, stats=stats
     )
+    stats.map_utilization = stats.map_entries * SLOT_BYTES / tools.map_bytes
     mapped_ms = clock.monotonic_ms()
     log_start = manifest.head.partitions.start[p]
     judge = Judge(offset_map, tools.hasher, log_start, dirty[0], now_ms)

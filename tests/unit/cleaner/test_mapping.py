@@ -41,7 +41,6 @@ def test_the_dirty_range_alone(make_log, put, mapped):
     assert last(offset_map, *"abcde") == [5, 3, 2, 4, -1]
     assert (covered, offset_map.latest_offset) == (6, 5)
     assert (stats.map_records, stats.map_entries) == (5, 4)
-    assert stats.map_utilization == 4 / 1000
 
 
 def test_where_a_full_map_stops(make_log, put, mapped):
@@ -74,7 +73,7 @@ def test_a_share_that_holds_no_key(make_log):
 
 
 def test_the_memory_of_a_pass(make_log, put, monkeypatch):
-    """S18: a pass has its thread's share, no more."""
+    """S18: a pass has its thread's share, no more; and no more than its records can use."""
     made = []
 
     def offset_map(*, memory_bytes):
@@ -86,5 +85,10 @@ def test_the_memory_of_a_pass(make_log, put, monkeypatch):
     for p in range(2):
         put(log, "a=1 a=2", partition=p)
     log.roll()
-    Cleaner(log, threads=2, dedupe_buffer_bytes=4800).run_once(force=True)
-    assert made == [2400, 2400]
+    results = Cleaner(log, threads=2, dedupe_buffer_bytes=240).run_once(force=True)
+    assert made == [120, 120]
+    assert [r.stats.map_utilization for r in results] == [1 / 5, 1 / 5]
+    put(log, "a=3 a=4 a=5")
+    log.roll()
+    Cleaner(log, threads=2, dedupe_buffer_bytes=1 << 30).run_once(force=True)
+    assert made[2:] == [2 * 4 * SLOT_BYTES]

@@ -1,0 +1,190 @@
+"""Measures a pass of the cleaner beside what the machine allows for the same bytes.
+
+    python benchmarks/cleaning.py --records 1000000 --keys 200000
+    python benchmarks/cleaning.py --records 10000000 --keys 2000000
+    python benchmarks/cleaning.py --records 1000000 --keys 250000 --value-bytes 1000
+
+One thread, one partition, zstd, a folder of the local disk. The log is half dirty: its first half
+was cleaned before, its second half has the same keys at random. Each round makes the log anew and
+runs all candidates on it, one after the other; what counts is the ratio within a round. It is given
+of wall clock and of CPU seconds: other processes disturb the second less.
+
+- `map`: step 1 of the pass. Its limit: the key column of the dirty half, read and hashed.
+- `pass`: all of it. Its limit: everything read, filtered by a mask that is there already, written.
+
+Peak memory is that of the process, beside the same before the pass.
+"""
+
+import argparse
+import resource
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from clog.cleaner import Cleaner, PassStats
+from clog.cleaner.mapping import KeyHasher, build_map, map_bytes_for
+from clog.storage import Log
+from clog.storage.key_hash import hash_keys
+from clog.storage.object_writer import write_rewritten
+from clog.storage.offset_map import OffsetMap
+from clog.storage.reader import COLUMNS, DELETE_HORIZON, plan_range, read_pieces
+
+BATCH = 250_000
+MB = 1e6
+_READ = (*(name for name in COLUMNS if name != "partition"), DELETE_HORIZON)
+
+
+def fill(url: Path, args: argparse.Namespace) -> Log:
+    """The log, half of it clean; returns it with the other half sealed and dirty."""
+    config = {"segment.bytes": args.segment_bytes, "min.cleanable.dirty.ratio": 0}
+    log = Log.create(str(url), partitions=1, config=config)
+    rng = np.random.default_rng(args.seed)
+    words = [rng.bytes(args.value_bytes // 4).hex().encode() for _ in range(1000)]
+    half = args.records // 2
+    for start in (0, half):
+        for first in range(start, start + half, BATCH):
+            count = min(BATCH, start + half - first)
+            ids = rng.integers(0, args.keys, count)
+            keys = pa.array([b"%016d" % i for i in ids], pa.binary())
+            # Half of a value is random, half repeats, as in real ones.
+            tails = rng.integers(0, len(words), count)
+            heads = rng.bytes(count * (args.value_bytes // 2))
+            width = args.value_bytes // 2
+            values = [heads[i * width : (i + 1) * width] + words[t] for i, t in enumerate(tails)]
+            log.append(pa.table({"key": keys, "value": pa.array(values, pa.binary())}), partition=0)
+        log.roll()
+        if start == 0:
+            Cleaner(log).run_once(force=True)
+    return log
+
+
+def map_limit(log: Log, start: int, end: int) -> int:
+    """Reads and hashes the keys of a range; returns how many."""
+    rows = 0
+    store, manifest = log.handle.store, log.handle.manifest()
+    for batch in read_pieces(store, plan_range(manifest, 0, start, end), columns=("offset", "key")):
+        rows += len(hash_keys(batch.column("key"), seed=1))
+    return rows
+
+
+def copy_limit(log: Log, survivors: np.ndarray) -> int:
+    """Reads all, filters by the offsets that survive, writes; returns the rows written."""
+    store, manifest = log.handle.store, log.handle.manifest()
+    keep = np.zeros(log.end_offsets()[0], np.bool_)
+    keep[survivors] = True
+
+    def kept():
+        pieces = plan_range(manifest, 0, 0, len(keep))
+        for batch in read_pieces(store, pieces, columns=_READ):
+            yield batch.filter(pa.array(keep[batch.column("offset").to_numpy()]))
+
+    objects = write_rewritten(
+        store, kept(), partition=0, stamp=0, new_id=log.handle.ids.new_id, compression="zstd"
+    )
+    for obj in objects:
+        store.delete(obj.path)
+    return sum(obj.rows for obj in objects)
+
+
+def survivors_of(url: Path, folder: Path) -> np.ndarray:
+    """The offsets that a pass leaves, found by a pass over a copy."""
+    copy = folder / "copy"
+    shutil.copytree(url, copy)
+    log = Log.open(str(copy))
+    Cleaner(log).run_once(force=True)
+    offsets = [b.column("offset").to_numpy() for b in log.read()]
+    shutil.rmtree(copy)
+    return np.concatenate(offsets)
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def one_round(folder: Path, args: argparse.Namespace) -> dict[str, float]:
+    url = folder / "log"
+    log = fill(url, args)
+    manifest = log.handle.manifest()
+    dirty, end = manifest.first_dirty[0], manifest.head.partitions.end[0]
+    size_mb = sum(s.size_bytes for s in manifest.segments[0]) / MB
+    records = sum(s.rows for s in manifest.segments[0])
+    left = survivors_of(url, folder)
+    copy_limit(log, left[: len(left) // 100])  # warm caches for whoever comes first
+    before_mb = peak_mb()
+
+    memory_bytes = map_bytes_for(manifest, 0, (dirty, end), 128 << 20)
+    map_limit_s = timed(lambda: map_limit(log, dirty, end))
+    map_s = timed(
+        lambda: build_map(
+            *(log.handle.store, manifest, 0, (dirty, end)),
+            offset_map=OffsetMap(memory_bytes=memory_bytes),
+            hasher=KeyHasher(1),
+            stats=PassStats(),
+        )
+    )
+
+    cleaner = Cleaner(Log.open(str(url)))
+    results = []
+    pass_s = timed(lambda: results.extend(cleaner.run_once(force=True)))
+    stats = results[0].stats
+    after = Log.open(str(url)).handle.manifest()
+    copy_s = timed(lambda: copy_limit(log, left))
+    assert len(left) == sum(s.rows for s in after.segments[0])
+    return {
+        "records": records,
+        "MB of records": size_mb,
+        "dirty records": end - dirty,
+        "map, M records/s": (end - dirty) / map_s[0] / 1e6,
+        "its limit, M records/s": (end - dirty) / map_limit_s[0] / 1e6,
+        "map / limit, wall": map_limit_s[0] / map_s[0],
+        "map / limit, CPU": map_limit_s[1] / map_s[1],
+        "pass, M records/s": records / pass_s[0] / 1e6,
+        "its limit, M records/s ": records / copy_s[0] / 1e6,
+        "pass, MB/s": size_mb / pass_s[0],
+        "its limit, MB/s": size_mb / copy_s[0],
+        "pass / limit, wall": copy_s[0] / pass_s[0],
+        "pass / limit, CPU": copy_s[1] / pass_s[1],
+        "MB read": stats.bytes_read / MB,
+        "MB written": stats.bytes_written / MB,
+        "peak MB before": before_mb,
+        "peak MB": peak_mb(),
+    }
+
+
+def timed(run: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of wall clock and of CPU."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--keys", type=int, default=200_000)
+    parser.add_argument("--value-bytes", type=int, default=72)
+    parser.add_argument("--segment-bytes", type=int, default=64 << 20)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    rounds = []
+    for _ in range(args.rounds):
+        folder = Path(tempfile.mkdtemp(prefix="clog-cleaning-"))
+        try:
+            rounds.append(one_round(folder, args))
+        finally:
+            shutil.rmtree(folder)
+    print(f"{'':32}{'median':>12}{'range':>22}")
+    for name in rounds[0]:
+        values = [r[name] for r in rounds]
+        print(f"{name:32}{statistics.median(values):12.2f}{min(values):12.2f} -{max(values):9.2f}")
+
+
+if __name__ == "__main__":
+    main()

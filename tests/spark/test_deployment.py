@@ -100,16 +100,55 @@ def test_py_files(spark, queries, job, url, tmp_path):
     assert queries.values(tmp_path / "copy") == ["1", "2", "3"]
 
 
-def test_the_spark_of_the_readme_runs(spark, queries, tmp_path):
-    """On the log that the README's Python made; only its paths are changed."""
-    text = (ROOT / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(# spark\n.*?)```", text, re.DOTALL)
-    queries.append(Log.create(str(tmp_path / "orders")), "a", "b", "a")
-    for name in ("orders", "orders-copy", "checkpoint"):
+def spark_blocks(path):
+    return re.findall(r"```python\n(# spark\n.*?)```", (ROOT / path).read_text(), re.DOTALL)
+
+
+def run_block(code, spark, tmp_path, *names):
+    """Runs an example with its paths in the test's folder: Spark's processes have their own."""
+    for name in names:
         assert f'"{name}"' in code
         code = code.replace(f'"{name}"', repr(str(tmp_path / name)))
-    names = {"spark": spark}
-    exec(compile(code, "README.md", "exec"), names)
-    names["query"].awaitTermination()
+    found = {"spark": spark}
+    exec(compile(code, "example", "exec"), found)
+    return found
+
+
+def test_the_spark_of_the_readme_runs(spark, queries, tmp_path):
+    """On the log that the README's Python made."""
+    queries.append(Log.create(str(tmp_path / "orders")), "a", "b", "a")
+    (code,) = spark_blocks("README.md")
+    found = run_block(code, spark, tmp_path, "orders", "orders-copy", "checkpoint")
+    found["query"].awaitTermination()
     assert sorted(queries.values(tmp_path / "orders-copy")) == ["a", "a", "b"]
-    assert names["latest"].count() == 2
+    assert found["latest"].count() == 2
+
+
+def test_the_examples_for_users_of_kafka_run(spark, tmp_path):
+    """They end with assertions of their own."""
+    orders = [("order-1", "created"), ("order-2", "paid")]
+    records = [{"key": key, "value": f'{{"state": "{state}"}}'} for key, state in orders]
+    Log.create(str(tmp_path / "orders")).append(records)
+    (code,) = spark_blocks("docs/coming-from-kafka.md")
+    run_block(code, spark, tmp_path, "orders", "paid-orders", "checkpoint")
+
+
+def test_the_examples_for_users_of_delta_run(spark, tmp_path):
+    """Likewise."""
+    table, once = spark_blocks("docs/coming-from-delta.md")
+    run_block(table, spark, tmp_path, "prices")
+    run_block(once, spark, tmp_path, "once")
+
+
+@pytest.mark.parametrize("path", ["docs/coming-from-kafka.md", "docs/coming-from-delta.md"])
+def test_options_in_the_tables_exist(path):
+    """What takes the place of a source's option, or is "the same", is an option of clog."""
+    from clog.connector.option_definitions import NAMES
+
+    text = (ROOT / path).read_text()
+    table = re.split(r"## (?:Streaming source|Source options)\n", text)[1].split("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")]
+    cells = [theirs if ours.strip() == "the same" else ours for theirs, ours in rows]
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert len(named) > 3
+    assert named <= set(NAMES)

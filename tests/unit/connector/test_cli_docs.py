@@ -40,7 +40,9 @@ def _app():
 
 
 def test_every_example_prints_what_it_says(cli, tmp_path, monkeypatch):
-    """A dots character stands for anything, alone on a line for any lines; the log's path is printed as it resolves."""
+    """A dots character stands for anything, alone on a line for any lines; the log's path is
+    printed as it resolves.
+    """
     monkeypatch.chdir(tmp_path)
     assert len(examples()) > 10
     for command, output in examples():

@@ -54,30 +54,42 @@ def upsert(
         InvalidInputError: a column does not exist; there is no query; a second upsert of the batch
             has no name of its own.
     """
-    key_columns = [keys] if isinstance(keys, str) else list(keys)
-    value_columns = [c for c in df.columns if c not in key_columns] if values is None else values
-    for role, columns in (("key", key_columns), ("value", value_columns)):
-        _check_columns(df, columns, role)
+    records = _records(df, [keys] if isinstance(keys, str) else list(keys), values, deleted)
     run_id = _local_property(df, _RUN_ID) or ""
-    query = query_id or _local_property(df, _QUERY_ID)
-    if query is None:
-        raise InvalidInputError(
-            f"upsert into {url} does not know its streaming query: call it in foreachBatch, and"
-            " give query_id=query.id with Spark Connect"
-        )
-    app_id = query if name is None else f"{query}/{name}"
+    app_id = _app_id(query_id or _local_property(df, _QUERY_ID), name, url)
     if run_id and _done.get((url, app_id)) == (run_id, batch_id):
         raise InvalidInputError(
             f"batch {batch_id} is upserted into {url} a second time: it would be taken for the"
             " first one and dropped; give each upsert a name of its own (name=…)"
         )
-    value = _one(df, value_columns)
-    if deleted is not None:
-        value = _without(value, deleted)
-    records = df.select(_one(df, key_columns).alias("key"), value.alias("value"))
     writer = records.write.format("clog").mode("append").options(**_texts(options or {}))
     writer.option("txnAppId", app_id).option("txnVersion", str(batch_id)).save(url)
     _done[(url, app_id)] = (run_id, batch_id)
+
+
+def _app_id(query_id: str | None, name: str | None, url: str) -> str:
+    if query_id is None:
+        raise InvalidInputError(
+            f"upsert into {url} does not know its streaming query: call it in foreachBatch, and"
+            " give query_id=query.id with Spark Connect"
+        )
+    return query_id if name is None else f"{query_id}/{name}"
+
+
+def _records(
+    df: "DataFrame",
+    keys: Sequence[str],
+    values: Sequence[str] | None,
+    deleted: "str | Column | None",
+) -> "DataFrame":
+    if values is None:
+        values = [c for c in df.columns if c not in keys]
+    for role, columns in (("key", keys), ("value", values)):
+        _check_columns(df, columns, role)
+    value = _one(df, values)
+    if deleted is not None:
+        value = _without(value, deleted)
+    return df.select(_one(df, keys).alias("key"), value.alias("value"))
 
 
 def _check_columns(df: "DataFrame", columns: Sequence[str], role: str) -> None:

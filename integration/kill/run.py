@@ -23,9 +23,10 @@ from processes import RunError
 from report import Result, show
 from rich.console import Console
 from rounds import Rounds
-from s3_server import s3_server
 from settle import settle
 from world import World
+
+from s3_server import s3_server
 
 PROGRAMS = ("writer", "cleaner", "sweeper", "driver")
 
@@ -45,7 +46,8 @@ def main() -> int:
         world = World(url, options, str(work))
         world.create()
         status = stack.enter_context(console.status("starting"))
-        rounds = Rounds(world, world.save(), random.Random(seed), status.update)
+        tell = status.update if console.is_terminal else console.print
+        rounds = Rounds(world, world.save(), random.Random(seed), tell)
         results, facts = _run(rounds, args)
     show(console, results, facts)
     failed = any(result.problems for result in results)

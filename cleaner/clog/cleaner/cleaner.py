@@ -26,7 +26,7 @@ from clog.cleaner.coalescing import coalesce
 from clog.cleaner.maintenance import apply_retention, seal_idle
 from clog.cleaner.mapping import KeyHasher
 from clog.cleaner.metered_store import MeteredStore, Throttle
-from clog.cleaner.passes import PassTools, run_pass
+from clog.cleaner.passes import PassPlan, PassTools, run_pass
 from clog.cleaner.selection import Candidate, candidate, candidates
 from clog.cleaner.stats import PassResult
 from clog.cleaner.sweep import sweep_orphans, sweep_released
@@ -228,9 +228,11 @@ class Cleaner:
             throttle=self._throttle,
             hasher=KeyHasher(handle.ids.seed()),
             stopping=self._stopping.is_set,
+            clock=handle.clock,
+            new_id=handle.ids.new_id,
         )
         try:
-            result = run_pass(handle, manifest, found, tools, now_ms=now_ms)
+            result = run_pass(handle, PassPlan(manifest, found, config, now_ms), tools)
         except StoreUnavailableError:
             raise
         except Exception as e:

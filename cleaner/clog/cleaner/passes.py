@@ -27,22 +27,55 @@ Not here: which partition (`selection`), what happens to the replaced objects (`
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from clog.cleaner.committing import SourcesChangedError, commit_planned
 from clog.cleaner.grouping import Group, grouped
 from clog.cleaner.judging import Judge
 from clog.cleaner.mapping import KeyHasher, build_map, map_bytes_for
 from clog.cleaner.metered_store import MeteredStore, Throttle
+from clog.cleaner.pass_progress import PassProgress
 from clog.cleaner.rewriting import Rewriter, last_expired, stamped_in
 from clog.cleaner.selection import Candidate
 from clog.cleaner.stats import PassResult, PassStats
 from clog.storage.chunks import NONE, Chunk
+from clog.storage.clock import Clock
 from clog.storage.config import LogConfig
 from clog.storage.edits import ChunkHorizon, Edit
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest, Segment
 from clog.storage.offset_map import SLOT_BYTES, OffsetMap
+from clog.storage.store.base import Store
+
+Publish = Callable[[Edit, PassStats], None]
+"""Takes an edit that is ready to be committed, and the counts of its records."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassPlan:
+    """What to clean, as plain values: it can be executed where there is no handle.
+
+    Args:
+        manifest: at which it was planned.
+        candidate: the partition and its bounds.
+        config: what holds for the log.
+        now_ms: the pass's start: horizons count from it (S23).
+    """
+
+    manifest: Manifest
+    candidate: Candidate
+    config: LogConfig
+    now_ms: int
+
+    @property
+    def partition(self) -> int:
+        return self.candidate.partition
+
+    @property
+    def dirty(self) -> tuple[int, int]:
+        """The cleanable range."""
+        bounds = self.candidate.bounds
+        return bounds.first_dirty, bounds.first_uncleanable
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,58 +87,100 @@ class PassTools:
         throttle: that of all threads (S29).
         hasher: with a seed of its own (S19).
         stopping: asked before each group; True ends the pass there.
+        clock: for durations.
+        new_id: names objects.
+        progress: kept up to date.
     """
 
     map_bytes: int
     throttle: Throttle
     hasher: KeyHasher
     stopping: Callable[[], bool]
+    clock: Clock
+    new_id: Callable[[], str]
+    progress: PassProgress = field(default_factory=PassProgress)
 
 
-def run_pass(
-    handle: Handle, manifest: Manifest, candidate: Candidate, tools: PassTools, *, now_ms: int
-) -> PassResult:
-    """Cleans one partition as planned from the manifest; returns what it did. ``now_ms`` is the
-    pass's start: horizons count from it (S23).
+def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
+    """Cleans one partition as planned, committing group by group; returns what it did."""
+    stats = tools.progress.stats
+
+    def publish(edit: Edit, counts: PassStats) -> None:
+        commit_pass(handle, plan, edit, counts, stats)
+
+    covered, complete = execute_pass(handle.store, plan, tools, publish)
+    return finished(plan, covered, stats, complete=complete, after=handle.manifest())
+
+
+def execute_pass(
+    store: Store, plan: PassPlan, tools: PassTools, publish: Publish
+) -> tuple[int, bool]:
+    """All steps; what is ready to be committed goes to ``publish``, which may raise
+    `SourcesChangedError`. Returns up to where the map went, and whether all of it was cleaned.
     """
-    p, clock, stats = candidate.partition, handle.clock, PassStats()
-    store = MeteredStore(handle.store, tools.throttle)
+    p, manifest, config, dirty = plan.partition, plan.manifest, plan.config, plan.dirty
+    progress, clock = tools.progress, tools.clock
+    stats, metered = progress.stats, MeteredStore(store, tools.throttle)
+    map_bytes = map_bytes_for(manifest, p, dirty, tools.map_bytes)
+    offset_map = OffsetMap(memory_bytes=map_bytes)
     started_ms = clock.monotonic_ms()
-    config = LogConfig.from_overrides(manifest.head.config)
-    dirty = (candidate.bounds.first_dirty, candidate.bounds.first_uncleanable)
-    offset_map = OffsetMap(memory_bytes=map_bytes_for(manifest, p, dirty, tools.map_bytes))
+    progress.begin_mapping(metered, records_total=_records(manifest, p, dirty))
     covered = build_map(
-        store, manifest, p, dirty, offset_map=offset_map, hasher=tools.hasher, stats=stats
+        metered, manifest, p, dirty, offset_map=offset_map, hasher=tools.hasher, stats=stats
     )
     stats.map_utilization = stats.map_entries * SLOT_BYTES / tools.map_bytes
     mapped_ms = clock.monotonic_ms()
     log_start = manifest.head.partitions.start[p]
-    judge = Judge(offset_map, tools.hasher, log_start, dirty[0], now_ms)
+    judge = Judge(offset_map, tools.hasher, log_start, dirty[0], plan.now_ms)
     # A segment that reaches beyond is one whose rest may not be cleaned yet (S11).
     sealed = _sealed_below(manifest, p, covered, next_max=dirty[1])
-    groups = grouped(
-        (judge.judge_segment(store, p, s) for s in sealed),
-        segment_bytes=config.segment_bytes,
-        covered=covered,
-    )
+    progress.begin_cleaning(records_total=sum(s.rows for s in sealed))
+    judged = (judge.judge_segment(metered, p, s) for s in sealed)
+    groups = grouped(progress.counted(judged), segment_bytes=config.segment_bytes, covered=covered)
     rewriter = Rewriter(
-        store=store,
+        store=metered,
         partition=p,
         config=config,
         stamp=manifest.version,
-        horizon_ms=now_ms + config.delete_retention_ms,
+        horizon_ms=plan.now_ms + config.delete_retention_ms,
         up_to=covered,
-        new_id=handle.ids.new_id,
+        new_id=tools.new_id,
     )
-    done = _Pass(handle, manifest, rewriter, stats, tools.stopping).clean(groups, covered)
-    after = _sealed_below(handle.manifest(), p, covered, next_max=dirty[1])
-    stats.segments_before, stats.segments_after = len(sealed), len(after)
+    complete = _Pass(plan, rewriter, publish, tools.stopping).clean(groups, covered)
+    stats.segments_before = len(sealed)
     stats.size_bytes_before = sum(s.size_bytes for s in sealed)
-    stats.size_bytes_after = sum(s.size_bytes for s in after)
-    stats.bytes_read, stats.bytes_written = store.bytes_read, store.bytes_written
+    stats.bytes_read, stats.bytes_written = metered.bytes_read, metered.bytes_written
     stats.index_ms = mapped_ms - started_ms
     stats.clean_ms = clock.monotonic_ms() - mapped_ms
-    return PassResult(p, dirty[0], covered if done else dirty[0], stats)
+    return covered, complete
+
+
+def commit_pass(
+    handle: Handle, plan: PassPlan, edit: Edit, counts: PassStats, stats: PassStats
+) -> None:
+    """Commits what an execution published (step 5), and counts it.
+
+    Raises:
+        SourcesChangedError: the plan does not hold any more.
+    """
+    commit_planned(handle, plan.manifest, plan.partition, edit, operation="clean")
+    stats.add_records(counts)
+    stats.groups_committed += 1
+
+
+def finished(
+    plan: PassPlan, covered: int, stats: PassStats, *, complete: bool, after: Manifest
+) -> PassResult:
+    """The result, now that the manifest has everything that was committed."""
+    first_dirty, uncleanable = plan.dirty
+    left = _sealed_below(after, plan.partition, covered, next_max=uncleanable)
+    stats.segments_after = len(left)
+    stats.size_bytes_after = sum(s.size_bytes for s in left)
+    return PassResult(plan.partition, first_dirty, covered if complete else first_dirty, stats)
+
+
+def _records(manifest: Manifest, p: int, dirty: tuple[int, int]) -> int:
+    return sum(s.rows for s in manifest.segments[p][:-1] if dirty[0] < s.next <= dirty[1])
 
 
 def _sealed_below(manifest: Manifest, p: int, end: int, *, next_max: int) -> list[Segment]:
@@ -116,14 +191,13 @@ def _sealed_below(manifest: Manifest, p: int, end: int, *, next_max: int) -> lis
 class _Pass:
     """Steps 4 to 6."""
 
-    handle: Handle
-    planned: Manifest
+    plan: PassPlan
     rewriter: Rewriter
-    stats: PassStats
+    publish: Publish
     stopping: Callable[[], bool]
 
     def clean(self, groups: Iterable[Group], covered: int) -> bool:
-        """Rewrites and commits group by group; False when it stopped before the last one."""
+        """Rewrites and publishes group by group; False when it stopped before the last one."""
         p = self.rewriter.partition
         waiting, counts = Edit(), PassStats()
         horizons: list[ChunkHorizon] = []
@@ -131,19 +205,19 @@ class _Pass:
         try:
             for group in groups:
                 if self.stopping():
-                    self._commit(waiting, counts)
+                    self._publish(waiting, counts)
                     return False
                 if group.needs_work:
-                    self._commit(waiting, counts)  # step 5
+                    self._publish(waiting, counts)  # step 5
                     waiting, counts = self._rewritten(group)  # step 4
                 else:
                     marked = [c for c in group.chunks if c.stamps]
                     horizons.extend(self._horizon(c.chunk, covered) for c in marked)
                     stamped += sum(map(stamped_in, marked))
             counts.tombstones_stamped += stamped
-            moves = {p: covered} if covered != self.planned.first_dirty[p] else {}
+            moves = {p: covered} if covered != self.plan.manifest.first_dirty[p] else {}
             last = replace(waiting, first_dirty=moves, horizons=tuple(horizons))
-            self._commit(last, counts)  # steps 5 and 6
+            self._publish(last, counts)  # steps 5 and 6
         except SourcesChangedError:
             return False
         return True
@@ -160,9 +234,6 @@ class _Pass:
         place = (self.rewriter.partition, chunk.object.path, chunk.first_row)
         return ChunkHorizon(*place, self.rewriter.horizon_ms, covered)
 
-    def _commit(self, edit: Edit, counts: PassStats) -> None:
+    def _publish(self, edit: Edit, counts: PassStats) -> None:
         if edit != Edit():
-            p = self.rewriter.partition
-            commit_planned(self.handle, self.planned, p, edit, operation="clean")
-            self.stats.add_records(counts)
-            self.stats.groups_committed += 1
+            self.publish(edit, counts)

@@ -1,0 +1,55 @@
+"""How far a pass is, for who watches it from another thread.
+
+The pass alone writes it, and each value by itself is whole, so nothing is locked.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from clog.cleaner.judging import JudgedSegment
+from clog.cleaner.metered_store import MeteredStore
+from clog.cleaner.stats import PassStats
+
+MAPPING = "mapping"
+CLEANING = "cleaning"
+
+
+@dataclass(slots=True)
+class PassProgress:
+    """One pass, under way.
+
+    Attributes:
+        stats: what it counted so far.
+        phase: `MAPPING` the dirty keys, then `CLEANING` segment by segment.
+        records_total: records that the phase goes through.
+    """
+
+    stats: PassStats = field(default_factory=PassStats)
+    phase: str = MAPPING
+    records_total: int = 0
+    _records_judged: int = 0
+    _store: MeteredStore | None = None
+
+    @property
+    def records_done(self) -> int:
+        """Of ``records_total``."""
+        return self.stats.map_records if self.phase == MAPPING else self._records_judged
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written so far."""
+        return self._store.bytes_read + self._store.bytes_written if self._store else 0
+
+    def begin_mapping(self, store: MeteredStore, *, records_total: int) -> None:
+        """Step 1 begins; the bytes that the store counts are this pass's."""
+        self._store, self.records_total = store, records_total
+
+    def begin_cleaning(self, *, records_total: int) -> None:
+        """Steps 2 to 6 begin."""
+        self.phase, self.records_total = CLEANING, records_total
+
+    def counted(self, judged: Iterable[JudgedSegment]) -> Iterator[JudgedSegment]:
+        """The same segments; counts each when the next one is asked for."""
+        for segment in judged:
+            yield segment
+            self._records_judged += segment.segment.rows

@@ -51,6 +51,15 @@ def s3_root(options):
     return f"s3://{bucket}/logs/orders", options
 
 
+def azurite_options(endpoint):
+    """Storage options of Azurite."""
+    return {
+        "account_name": "devstoreaccount1",
+        "connection_string": "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;"
+        f"AccountKey={AZURITE_KEY};BlobEndpoint={endpoint};",
+    }
+
+
 def azure_root(options):
     """A root in a new container, and the options."""
     adlfs = pytest.importorskip("adlfs", reason="adlfs is not installed")
@@ -112,12 +121,7 @@ def azurite_endpoint():
 @pytest.fixture
 def azurite(azurite_endpoint):
     """A root in a new container of Azurite."""
-    options = {
-        "account_name": "devstoreaccount1",
-        "connection_string": "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;"
-        f"AccountKey={AZURITE_KEY};BlobEndpoint={azurite_endpoint};",
-    }
-    return azure_root(options)
+    return azure_root(azurite_options(azurite_endpoint))
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ class TestLocalFilesByUrl(StoreConformance):
 
     @pytest.fixture
     def store(self, tmp_path):
-        return open_store(f"file://{tmp_path}/logs/orders", fsync=False)
+        return open_store(f"file://{tmp_path}/logs/orders", {"fsync": False})
 
 
 class TestLocalFilesWithoutHardLinks(StoreConformance):

@@ -23,7 +23,7 @@ def clock():
 
 @pytest.fixture
 def store(tmp_path):
-    return CountingStore(open_store(str(tmp_path / "log"), fsync=False))
+    return CountingStore(open_store(str(tmp_path / "log"), {"fsync": False}))
 
 
 def make(store, clock, **config):

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from clog.storage import StoreUnavailableError
+from clog.storage import InvalidInputError, StoreUnavailableError
 from clog.storage.store import open_store
 from clog.storage.store.base import ObjectExistsError, StoreRefusedError
 
@@ -87,11 +87,13 @@ def test_writes_are_on_disk_when_they_return(store, monkeypatch):
 
 
 def test_fsync_can_be_left_out(tmp_path, monkeypatch):
-    """For tests."""
+    """A storage option, where a power failure may cost the newest commits."""
     monkeypatch.setattr(os, "fsync", fails_with(errno.EIO))
-    store = open_store(f"{tmp_path}/log", fsync=False)
+    store = open_store(f"{tmp_path}/log", {"fsync": False})
     store.create("a/b", b"1")
     store.put("a/c", b"1")
+    with pytest.raises(InvalidInputError, match="fsync is a str; allowed: true or false"):
+        open_store(f"{tmp_path}/log", {"fsync": "no"})
 
 
 def test_a_killed_writer_leaves_a_temporary_file_only(store, monkeypatch):

@@ -20,7 +20,7 @@ def die():
 
 def store_that_dies(tmp_path, *point, **more):
     switch = KillSwitch(KillPoint(*point, **more), kill=die)
-    return KillingStore(open_store(f"{tmp_path}/log", fsync=False), switch), switch
+    return KillingStore(open_store(f"{tmp_path}/log", {"fsync": False}), switch), switch
 
 
 def test_it_dies_at_the_nth_call_that_matches(tmp_path):

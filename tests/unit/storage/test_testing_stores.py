@@ -20,7 +20,7 @@ from clog.storage.testing.faults import (
 
 @pytest.fixture
 def inner(tmp_path):
-    store = open_store(f"{tmp_path}/log", fsync=False)
+    store = open_store(f"{tmp_path}/log", {"fsync": False})
     store.put("a", b"0123456789")
     return store
 

@@ -11,6 +11,7 @@ Reading needs no capability, so it is looked for at the first create.
 
 from collections.abc import Mapping
 
+from clog.storage.errors import InvalidInputError
 from clog.storage.store import urls
 from clog.storage.store.base import Store
 
@@ -23,31 +24,40 @@ def open_store(
     *,
     single_writer: bool = False,
     probe: bool = True,
-    fsync: bool = True,
 ) -> Store:
     """The store at a URL. Makes no request.
 
     Args:
         url: a path, or a URL of any filesystem that fsspec knows.
-        storage_options: what fsspec's class takes: credentials, endpoints. Never shown.
+        storage_options: what fsspec's class takes: credentials, endpoints. Never shown. Of a
+            local folder: ``fsync``, whether writes are on disk when they return (True).
         single_writer: the caller promises that one process at a time writes; lifts the refusal
             of filesystems without an exclusive create.
         probe: whether the endpoint is asked once for its exclusive create before the first one.
-        fsync: whether local writes are on disk when they return; False is for tests.
 
     Raises:
-        InvalidInputError: a URL without a place, or with credentials where none belong.
+        InvalidInputError: a URL without a place, or with credentials where none belong; an
+            ``fsync`` that is no boolean.
     """
     location = urls.parse(url)
     options = dict(storage_options or {})
     if location.protocol == "file":
         from clog.storage.store.local import LocalStore
 
-        return LocalStore(location.root, url=location.shown, fsync=fsync)
+        return LocalStore(location.root, url=location.shown, fsync=_fsync(options))
     if location.protocol == urls.MEMORY:
         from clog.storage.store.memory import MemoryStore
 
         return MemoryStore(location.root, url=location.shown, options=options)
     from clog.storage.store.remote import open_remote
 
-    return open_remote(location, options, single_writer=single_writer, probe=probe, fsync=fsync)
+    return open_remote(location, options, single_writer=single_writer, probe=probe)
+
+
+def _fsync(options: Mapping[str, object]) -> bool:
+    value = options.get("fsync", True)
+    if not isinstance(value, bool):
+        raise InvalidInputError(
+            f"the storage option fsync is a {type(value).__name__}; allowed: true or false"
+        )
+    return value

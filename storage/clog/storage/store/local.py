@@ -47,7 +47,11 @@ _IDS = SystemIds()
 
 
 class LocalStore:
-    """A folder. ``fsync=False`` is for tests: faster, and a power failure may lose commits."""
+    """A folder.
+
+    ``fsync=False`` is faster, and atomic all the same; but when the machine loses power what was
+    committed last may be missing, or empty. A killed process loses nothing.
+    """
 
     __slots__ = ("_fsync", "_root", "url")
 

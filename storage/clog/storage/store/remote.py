@@ -62,7 +62,6 @@ def open_remote(
     *,
     single_writer: bool,
     probe: bool,
-    fsync: bool,
 ) -> Store:
     """The store behind fsspec's class, or the local or memory store where a chain leads there."""
     store = RemoteStore(location, options, single_writer=single_writer, probe=probe)
@@ -75,7 +74,7 @@ def open_remote(
     if type(fs) is LocalFileSystem:
         from clog.storage.store.local import LocalStore
 
-        return LocalStore(root, url=location.shown, fsync=fsync)
+        return LocalStore(root, url=location.shown)
     if type(fs) is MemoryFileSystem:
         from clog.storage.store.memory import MemoryStore
 

@@ -6,13 +6,12 @@ order: so every key is looked at, which is a small part of the bytes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.object_reader import WHOLE_BYTES
-from clog.storage.reader import ReadPiece, read_pieces
+from clog.storage.reader import ReadPiece, cut, read_pieces
 from clog.storage.store.base import Store
 
 
@@ -36,7 +35,7 @@ def pieces_of_keys(
             for offset in _ends(of_keys(batch, wanted).column("offset"))
         ]
         if found:
-            yield _cut(piece, found[0], found[-1] + 1)
+            yield cut(piece, found[0], found[-1] + 1)
 
 
 def is_searched(piece: ReadPiece) -> bool:
@@ -51,16 +50,3 @@ def of_keys(batch: pa.RecordBatch, wanted: pa.Array) -> pa.RecordBatch:
 
 def _ends(offsets: pa.Array) -> list[int]:
     return [offsets[0].as_py(), offsets[-1].as_py()] if len(offsets) else []
-
-
-def _cut(piece: ReadPiece, start: int, end: int) -> ReadPiece:
-    if not piece.object.dense or piece.dead is not None:
-        return replace(piece, start=start, end=end)
-    return replace(
-        piece,
-        first_row=piece.first_row + start - piece.base,
-        rows=end - start,
-        base=start,
-        start=start,
-        end=end,
-    )

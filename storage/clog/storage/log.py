@@ -245,7 +245,8 @@ class Log:
     def table(
         self, partition: int | None = None, at: int | None = None, *, at_time_ms: int | None = None
     ) -> Table:
-        """The latest value of each key at a version; tombstoned keys are absent.
+        """The latest value of each key at a version; tombstoned keys are absent, and so is what
+        was deleted since (`delete_records`, retention).
 
         Args:
             partition: one, or None for all.
@@ -258,7 +259,7 @@ class Log:
         tip = self._handle.refresh()
         manifest = self._handle.manifest_at(version_asked(self._handle.store, tip, at, at_time_ms))
         parts = offsets.partitions_named(tip.head, partition, url=self.url)
-        return Table(self._handle.store, manifest, parts)
+        return Table(self._handle.store, manifest, {p: tip.head.partitions.start[p] for p in parts})
 
     def start_offsets(self) -> dict[int, int]:
         """First readable offset of each partition (the low watermark)."""

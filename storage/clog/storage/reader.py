@@ -7,7 +7,7 @@ below the low watermark or beyond the planned end, also in rows that are still t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,25 @@ def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
         horizon=chunk.horizon,
         up_to=chunk.up_to,
         dead=chunk.dead,
+    )
+
+
+def pieces_from(pieces: Sequence[ReadPiece], offset: int) -> list[ReadPiece]:
+    """What the pieces deliver from the offset on."""
+    return [cut(p, max(p.start, offset), p.end) for p in pieces if p.end > offset]
+
+
+def cut(piece: ReadPiece, start: int, end: int) -> ReadPiece:
+    """The part of a piece that delivers ``[start, end)``, which lies in its range."""
+    if not piece.object.dense or piece.dead is not None:
+        return replace(piece, start=start, end=end)
+    return replace(
+        piece,
+        first_row=piece.first_row + start - piece.base,
+        rows=end - start,
+        base=start,
+        start=start,
+        end=end,
     )
 
 

@@ -9,14 +9,21 @@ The part below the first dirty offset has each key once, so:
    again.
 4. Tombstones go, and so do records without a key.
 
-Where the dirty part has more keys than the map's budget, this runs several times, each for a share
-of the hashes: exact, in bounded memory, at the price of reading all again for each share. Shares
-are doubled until they fit: with K keys and room for C they are less than 4·K/C where hashes spread
-evenly, and the attempts before that read at most the dirty keys twice more. Records come in offset
-order within a share.
+A plan may be *a slice* of a partition's view, for one task of several: a run of its pieces, and
+``later``, the dirty pieces that follow. These are mapped too, and nothing of them is delivered.
+
+Where what is to be mapped has more keys than the map's budget, the plan is done *map-full by
+map-full*: exact, in bounded memory, and records are delivered once, in offset order.
+
+1. Map the plan's own records from an offset on, until the map is full.
+2. Read the keys of all that is dirty after them: the records that it finds are superseded.
+3. Deliver the others, and go on after the last one mapped.
+
+So with R records of its own and room for C keys, the keys of the dirty part are read R/C + 2 times
+at most, and memory is the map's and half of it again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -28,7 +35,14 @@ from clog.storage.errors import VersionExpiredError
 from clog.storage.key_hash import hash_keys
 from clog.storage.manifest import Manifest
 from clog.storage.offset_map import SLOT_BYTES, Hashes, OffsetMap, Offsets
-from clog.storage.reader import COLUMNS, READ_SCHEMA, ReadPiece, plan_range, read_pieces
+from clog.storage.reader import (
+    COLUMNS,
+    READ_SCHEMA,
+    ReadPiece,
+    pieces_from,
+    plan_range,
+    read_pieces,
+)
 from clog.storage.store.base import Store
 
 MAP_BYTES = 128 << 20
@@ -40,10 +54,11 @@ _GATHER_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What one partition's view is made of: plain data, read without the manifest.
+    """What one partition's view, or a slice of it, is made of: plain data, read without the
+    manifest.
 
     ``seed`` is the log's own, so that keys which collide cannot be prepared (S19). ``tombstones``:
-    they stay.
+    they stay. ``later``: dirty pieces after the slice.
     """
 
     partition: int
@@ -52,12 +67,15 @@ class TablePlan:
     clean: tuple[ReadPiece, ...]
     dirty: tuple[ReadPiece, ...]
     tombstones: bool = False
+    later: tuple[ReadPiece, ...] = ()
 
 
-def plan_table(manifest: Manifest, partition: int) -> TablePlan:
-    """The plan of one partition's view at the manifest's version."""
-    start = manifest.head.partitions.start[partition]
+def plan_table(manifest: Manifest, partition: int, log_start: int = 0) -> TablePlan:
+    """The plan of one partition's view at the manifest's version, without what lies below
+    ``log_start``, where that is later than the version's own (S36).
+    """
     end = manifest.head.partitions.end[partition]
+    start = min(max(manifest.head.partitions.start[partition], log_start), end)
     dirty = min(max(manifest.first_dirty[partition], start), end)
     return TablePlan(
         partition,
@@ -78,19 +96,14 @@ def table_batches(
             ``file.delete.delay.ms``.
     """
     try:
-        shares = 1
-        share = 0
         offset_map = OffsetMap(memory_bytes=_enough_bytes(plan, map_bytes))
-        while share < shares:
-            if offset_map.entries:
-                offset_map.clear()
-            if not _map_share(store, plan, offset_map, share, shares):
-                # Too many keys for the budget. Doubling splits each share in two, so the shares
-                # before this one stay done.
-                share, shares = share * 2, shares * 2
-                continue
-            yield from _share(store, plan, offset_map, share, shares, columns=columns)
-            share += 1
+        if _map(store, (*plan.dirty, *plan.later), offset_map, plan.seed) is None:
+            batches = _of_one_map(store, plan, offset_map, columns)
+        else:
+            batches = _of_many_maps(store, plan, offset_map, columns)
+        for batch in batches:
+            if batch.num_rows:
+                yield batch.select(list(columns))
     except FileNotFoundError as e:
         raise VersionExpiredError(
             f"version {plan.version} of {store.url} expired: {e.filename or e} is gone;"
@@ -98,36 +111,31 @@ def table_batches(
         ) from e
 
 
-def _share_of(hashes: np.ndarray[Any, Any], shares: int) -> np.ndarray[Any, Any]:
-    """Which share each hash belongs to: its highest bits, so that doubling the shares splits each
-    in two.
-    """
-    bits = shares.bit_length() - 1
-    if bits == 0:
-        return np.zeros(len(hashes), np.uint64)
-    return hashes[:, 0] >> np.uint64(64 - bits)
-
-
 def _enough_bytes(plan: TablePlan, map_bytes: int) -> int:
     """The budget, or less where the dirty part has too few rows to need it."""
-    rows = sum(piece.rows for piece in plan.dirty)
+    rows = sum(piece.rows for piece in (*plan.dirty, *plan.later))
     return min(map_bytes, max(_MAP_BYTES_MIN, rows * SLOT_BYTES * 5 // 4))
 
 
-def _map_share(
-    store: Store, plan: TablePlan, offset_map: OffsetMap, share: int, shares: int
-) -> bool:
-    """Maps one share of the dirty keys; False when they do not fit."""
-    batches = read_pieces(store, plan.dirty, columns=("offset", "key"))
+def _map(store: Store, pieces: Sequence[ReadPiece], offset_map: OffsetMap, seed: int) -> int | None:
+    """Maps the keys of the pieces, until the map is full; the first offset that has no room any
+    more, None where all have.
+    """
+    for hashes, offsets in _hashed(store, pieces, seed):
+        taken = offset_map.put(hashes, offsets)
+        if taken < len(offsets):
+            return int(offsets[taken])
+    return None
+
+
+def _hashed(
+    store: Store, pieces: Sequence[ReadPiece], seed: int
+) -> Iterator[tuple[Hashes, Offsets]]:
+    """Hashes of the keys there are in the pieces, and their offsets."""
+    batches = read_pieces(store, pieces, columns=("offset", "key"))
     for some in _gathered(_present(batch, "key") for batch in batches):
-        hashes = _hashes(some, plan.seed)
         offsets = np.concatenate([batch.column("offset").to_numpy() for batch in some])
-        if shares > 1:
-            mine = _share_of(hashes, shares) == share
-            hashes, offsets = hashes[mine], offsets[mine]
-        if offset_map.put(hashes, offsets) < len(offsets):
-            return False
-    return True
+        yield _hashes(some, seed), offsets
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
@@ -149,57 +157,62 @@ def _hashes(batches: Sequence[pa.RecordBatch], seed: int) -> Hashes:
     return np.concatenate([hash_keys(batch.column("key"), seed=seed) for batch in batches])
 
 
-def _share(
-    store: Store,
-    plan: TablePlan,
-    offset_map: OffsetMap,
-    share: int,
-    shares: int,
-    *,
-    columns: Sequence[str],
+def _of_one_map(
+    store: Store, plan: TablePlan, offset_map: OffsetMap, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    for batch in _clean(store, plan, offset_map, share, shares, columns=columns):
-        if batch.num_rows:
-            yield batch.select(list(columns))
-    for batch in _dirty(store, plan, offset_map.last_offsets(), columns=columns):
-        if batch.num_rows:
-            yield batch.select(list(columns))
+    """The records of a plan whose dirty keys are all mapped."""
+    yield from _unknown(store, plan, offset_map, columns)
+    yield from _at(store, plan, plan.dirty, offset_map.last_offsets(), columns)
 
 
-def _clean(
-    store: Store,
-    plan: TablePlan,
-    offset_map: OffsetMap,
-    share: int,
-    shares: int,
-    *,
-    columns: Sequence[str],
+def _of_many_maps(
+    store: Store, plan: TablePlan, offset_map: OffsetMap, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The records of a plan that has too many dirty keys for the map, map-full by map-full."""
+    dirty = (*plan.dirty, *plan.later)
+    rest = [piece for piece in (*plan.clean, *plan.dirty) if piece.rows]
+    while rest:
+        offset_map.clear()
+        full_at = _map(store, rest, offset_map, plan.seed)
+        last = offset_map.last_offsets()
+        alive = np.ones(len(last), np.bool_)
+        after = pieces_from(dirty, offset_map.latest_offset + 1)
+        for hashes, _ in _hashed(store, after, plan.seed):
+            superseded = offset_map.get(hashes)
+            alive[np.searchsorted(last, superseded[superseded >= 0])] = False
+        yield from _at(store, plan, rest, last[alive], columns)
+        rest = [] if full_at is None else pieces_from(rest, full_at)
+
+
+def _unknown(
+    store: Store, plan: TablePlan, offset_map: OffsetMap, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Records of the clean part whose key the map does not know (step 2)."""
     needed = [name for name in COLUMNS if name in {*columns, "key", "value"}]
     batches = read_pieces(store, plan.clean, columns=needed)
-    if not offset_map.entries and shares == 1:
+    if not offset_map.entries:
         yield from (_present(_present(batch, "key"), "value") for batch in batches)
         return
     for some in _gathered(_present(_present(batch, "key"), "value") for batch in batches):
-        hashes = _hashes(some, plan.seed)
-        kept = offset_map.get(hashes) < 0
-        if shares > 1:
-            kept &= _share_of(hashes, shares) == share
+        kept = offset_map.get(_hashes(some, plan.seed)) < 0
         ends = np.cumsum([batch.num_rows for batch in some])
         for batch, mask in zip(some, np.split(kept, ends[:-1]), strict=True):
             yield batch if mask.all() else batch.filter(pa.array(mask))
 
 
-def _dirty(
-    store: Store, plan: TablePlan, last: Offsets, *, columns: Sequence[str]
+def _at(
+    store: Store,
+    plan: TablePlan,
+    pieces: Sequence[ReadPiece],
+    last: Offsets,
+    columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """The records at these offsets of the dirty part (step 3)."""
+    """The records of the pieces at these offsets (step 3)."""
     wanted = {*columns, "offset"} | (set() if plan.tombstones else {"value"})
-    ends = np.array([(piece.start, piece.end) for piece in plan.dirty], np.int64).reshape(-1, 2)
+    ends = np.array([(piece.start, piece.end) for piece in pieces], np.int64).reshape(-1, 2)
     low, high = np.searchsorted(last, ends).T
-    pieces = [plan.dirty[i] for i in np.flatnonzero(low < high)]
-    for batch in read_pieces(store, pieces, columns=[n for n in COLUMNS if n in wanted]):
+    read = [piece for piece, some in zip(pieces, low < high, strict=True) if some]
+    for batch in read_pieces(store, read, columns=[n for n in COLUMNS if n in wanted]):
         offsets = batch.column("offset").to_numpy()
         first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
         rows = batch.take(pa.array(np.searchsorted(offsets, last[first:end])))
@@ -222,11 +235,13 @@ class Table:
             overlap.
     """
 
-    def __init__(self, store: Store, manifest: Manifest, partitions: Sequence[int]) -> None:
+    def __init__(self, store: Store, manifest: Manifest, log_starts: Mapping[int, int]) -> None:
+        """Of the partitions that ``log_starts`` names, each with the newest log start offset."""
         self._store = store
-        self._plans = [plan_table(manifest, p) for p in partitions]
+        self._plans = [plan_table(manifest, p, start) for p, start in log_starts.items()]
         self.version = manifest.version
-        self.offsets = {p: manifest.head.partitions.end[p] for p in partitions}
+        ends = manifest.head.partitions.end
+        self.offsets = {p: max(ends[p], start) for p, start in log_starts.items()}
 
     def __repr__(self) -> str:
         return f"Table({self._store.url!r}, version={self.version})"

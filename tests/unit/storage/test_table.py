@@ -1,10 +1,12 @@
 """The table view as people get it: frames of several kinds, versions by number and by time."""
 
 import sys
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from clog.cleaner import Cleaner
 from clog.storage import InvalidInputError, VersionExpiredError
 from clog.storage.as_of import version_at_time
 from clog.storage.edits import Edit
@@ -144,8 +146,8 @@ def test_a_table_of_one_partition(make_log):
 
 @pytest.mark.parametrize("times", [2, 4, 7])
 def test_more_dirty_keys_than_the_budget_holds(make_log, store, times):
-    """Exact, each key once; the log is read less often than twice the shares, and two shares more:
-    these are less than four times what the keys are to the room."""
+    """Exact, each key once; for each map-full of records the keys are read once more, and what is
+    delivered: each object twice here, where one holds more than a map-full."""
     capacity = 500
     budget = (capacity * 10 // 9 + 1) * SLOT_BYTES
     log = make_log()
@@ -160,5 +162,50 @@ def test_more_dirty_keys_than_the_budget_holds(make_log, store, times):
     expected = [key.encode() for i, key in enumerate(keys) if i % 3]
     assert sorted(row[2].key for row in rows) == expected
     assert {row[2].value for row in rows} == {b"1"}
-    shares = 4 * times
-    assert counting.counts["get"] <= len(plan.dirty) * (2 * shares + 2)
+    maps = -(-(2 * len(keys) + len(keys[::3])) // capacity)
+    assert counting.counts["get"] <= len(plan.dirty) * (2 * maps + 2)
+
+
+def test_a_slice_of_the_view(make_log):
+    """The slices of a view together are the view, whatever the map's budget: what follows a slice
+    is mapped, not delivered."""
+    log = make_log()
+    for i in range(12):
+        log.append([{"key": str(j), "value": f"{i} {j}"} for j in range(i, 20)])
+        if i == 5:
+            log.roll()
+            Cleaner(log).run_once(force=True)
+    plan = plan_table(log.handle.manifest(), 0)
+    assert plan.clean
+    assert plan.dirty
+    own = [replace(plan, dirty=(), later=plan.dirty)] + [
+        replace(plan, clean=(), dirty=plan.dirty[i : i + 2], later=plan.dirty[i + 2 :])
+        for i in range(0, len(plan.dirty), 2)
+    ]
+    whole = rows_in(table_batches(log.handle.store, plan))
+    assert len(whole) == 20
+    for entries in (1, 3, 1000):
+        budget = (entries * 10 // 9 + 1) * SLOT_BYTES
+        parts = [rows_in(table_batches(log.handle.store, p, map_bytes=budget)) for p in own]
+        assert [row for part in parts for row in part] == whole
+
+
+@pytest.mark.parametrize("name", ["delete_records", "retention"])
+def test_an_old_version_does_not_show_what_was_deleted_since(make_log, clock, name):
+    """S36: no read planned after the commit sees a record below the log start, at any version."""
+    log = make_log(config={"cleanup.policy": "compact,delete", "retention.ms": "1000"})
+    put(log, a="1", b="1")
+    log.roll()
+    clock.advance(500)
+    put(log, b="2")
+    before = log.table()
+    if name == "delete_records":
+        log.delete_records({0: 2})
+    else:
+        clock.advance(600)
+        Cleaner(log).run_once()
+    assert log.start_offsets() == {0: 2}
+    assert as_dict(log.table(at=before.version)) == {b"b": b"2"}
+    assert log.table(at=1).to_arrow().num_rows == 0
+    assert log.table(at=1).offsets == {0: 2}
+    assert as_dict(before) == {b"a": b"1", b"b": b"2"}, "one planned before may finish"

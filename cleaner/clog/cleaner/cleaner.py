@@ -1,60 +1,39 @@
 """The cleaner: a side process that keeps logs small, never in a writer's way (S30).
 
-A *round* over one log, in this order:
+A *round* over all its logs, in this order:
 
 1. Seal active segments that are idle (S8).
 2. Retention and the start offset rule (S31-S35); trimming below the low watermark (S37).
-3. Passes over the eligible partitions, most urgent first, each once (`selection`, `passes`), by
-   ``threads`` at a time.
-4. Coalescing of what the passes left fresh, under every policy.
-5. Delete objects whose delay is over (S27), and once a day what was never committed (`sweep`) and
-   blocks of old commits (`blocks`).
+3. Passes over the eligible partitions of all logs, most urgent first, each once (`selection`,
+   `passes`), by ``threads`` at a time.
+4. Delete objects whose delay is over (S27); coalesce what the passes left fresh, under every
+   policy.
+5. Once a day delete what was never committed (`sweep`) and blocks of old commits (`blocks`).
 
-A pass that fails leaves the log as it was; its partition is marked uncleanable with the reason and
-retried with back-off, the others go on (S28).
+What a log has of that is in `upkeep`. A pass that fails leaves the log as it was; its partition is
+marked uncleanable with the reason and retried with back-off, the others go on (S28). A log whose
+round fails, or whose store does, waits alone.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
-from clog.cleaner.blocks import close_blocks
-from clog.cleaner.clock_skew import check_clock, is_comparable
-from clog.cleaner.coalescing import coalesce
-from clog.cleaner.maintenance import apply_retention, seal_idle
-from clog.cleaner.mapping import KeyHasher
-from clog.cleaner.metered_store import MeteredStore, Throttle
-from clog.cleaner.passes import PassPlan, PassTools, run_pass
-from clog.cleaner.selection import Candidate, candidate, candidates
+from clog.cleaner.metered_store import StoppedError, Throttle, nap
+from clog.cleaner.monitor import Monitor
+from clog.cleaner.selection import Candidate
 from clog.cleaner.stats import PassResult
-from clog.cleaner.sweep import sweep_orphans, sweep_released
-from clog.cleaner.trimming import trim
-from clog.cleaner.uncleanable import BACKOFF_MS, is_resting, mark
+from clog.cleaner.uncleanable import BACKOFF_MS
+from clog.cleaner.upkeep import Upkeep, UpkeepSettings
 from clog.storage import Log
-from clog.storage.clock import Clock
-from clog.storage.config import LogConfig
-from clog.storage.errors import ClogError, InvalidInputError, StoreUnavailableError
+from clog.storage.clock import Clock, SystemClock
+from clog.storage.errors import InvalidInputError
 from clog.storage.offset_map import OffsetMap
 
 logger = logging.getLogger(__name__)
 
-CLOCK_CHECK_MS = 600_000
-"""The clock is compared with the store's this often."""
-ORPHANS_MS = 86_400_000
-"""A cleaner that runs for so long looks for objects that were never committed."""
-_NAP_MS = 250
-
-
-@dataclass(slots=True)
-class _Upkeep:
-    """One log, and when it was last looked after. ``clock_checked_ms`` is None before the first."""
-
-    log: Log
-    clock: Clock
-    orphans_swept_ms: int
-    clock_checked_ms: int | None = None
+_Work = tuple[Upkeep, Candidate]
 
 
 class Cleaner:
@@ -70,7 +49,13 @@ class Cleaner:
             (``log.cleaner.io.max.bytes.per.second``); None: no limit.
         clock: None: that of each log.
         backoff_ms: sleep of `run` when there was nothing to clean.
+        settings: what holds for all logs.
         on_pass: called after each pass, from the thread that did it.
+        find: called by `run` before each round; the logs that it returns are cleaned from then on,
+            too. With it there may be none at first.
+
+    Attributes:
+        monitor: what it does and has done.
 
     Raises:
         InvalidInputError: a thread's share of the buffer cannot hold one key (S18), no log, no
@@ -86,160 +71,146 @@ class Cleaner:
         clock: Clock | None = None,
         *,
         backoff_ms: int = BACKOFF_MS,
+        settings: UpkeepSettings | None = None,
         on_pass: Callable[[Log, PassResult], None] | None = None,
+        find: Callable[[], Iterable[Log]] | None = None,
     ) -> None:
         if type(threads) is not int or threads < 1:
             raise InvalidInputError(f"threads={threads!r} is out of range; allowed: 1 or more")
         given = [logs] if isinstance(logs, Log) else list(logs)
-        if not given:
+        if not given and find is None:
             raise InvalidInputError("logs is empty; give the cleaner at least one log")
         if io_bytes_per_second is not None and not io_bytes_per_second > 0:
             raise InvalidInputError(
                 f"io_bytes_per_second={io_bytes_per_second!r} is out of range;"
                 " allowed: above 0, or None for no limit"
             )
-        self._upkeep = []
-        for log in given:
-            its_clock = clock or log.handle.clock
-            self._upkeep.append(_Upkeep(log, its_clock, its_clock.now_ms()))
+        self._stopping = threading.Event()
+        self._given_clock = clock
+        self._clock = clock or (given[0].handle.clock if given else SystemClock())
         self._threads = threads
         self._map_bytes = dedupe_buffer_bytes // threads
         OffsetMap(memory_bytes=self._map_bytes)  # S18: refuses a share that holds no key
-        self._clock = self._upkeep[0].clock
-        self._throttle = Throttle(io_bytes_per_second, self._clock)
+        self._throttle = Throttle(io_bytes_per_second, self._clock, self._stopping.is_set)
         self._backoff_ms = backoff_ms
+        self._settings = settings or UpkeepSettings()
         self._on_pass = on_pass
-        self._stopping = threading.Event()
+        self._find = find
+        self._upkeep: list[Upkeep] = []
+        self.monitor = Monitor(self._clock)
+        for log in given:
+            self._add(log)
+
+    @property
+    def moved_ms(self) -> int:
+        """When it last moved a byte, or began or ended a round, by its clock's monotonic time."""
+        return max(self._throttle.moved_ms, self.monitor.round_ms)
 
     def run_once(self, force: bool = False) -> list[PassResult]:  # noqa: FBT001, FBT002 - public
-        """One round over each log: maintenance that is due, then every eligible partition once.
+        """One round over all logs: maintenance that is due, then every eligible partition once.
 
         Args:
             force: clean whatever can be cleaned, whatever the dirty ratio (S17); active segments
                 and those under ``min.compaction.lag.ms`` stay out (S10, S11).
 
         Returns:
-            What each pass did; empty where nothing was eligible.
+            What each pass did, in the order of urgency; empty where nothing was eligible.
 
         Raises:
             StoreUnavailableError: the file system failed, or the clocks differ too much; what was
-                done until then is done.
+                done until then is done, and so are the other logs.
         """
-        return [result for upkeep in self._upkeep for result in self._round(upkeep, force=force)]
+        results, failures = self._round(self._upkeep, force=force)
+        if failures:
+            raise next(iter(failures.values()))
+        return results
 
     def run(self) -> None:
         """Rounds until `stop` is called; sleeps where there was nothing to clean. Survives logs and
         stores that fail.
         """
         while not self._stopping.is_set():
-            busy = False
-            for upkeep in self._upkeep:
-                try:
-                    busy = bool(self._round(upkeep, force=False)) or busy
-                except (ClogError, OSError):
-                    logger.exception("a round over %s failed; it is repeated", upkeep.log.url)
-            waited_ms = 0
-            while not busy and waited_ms < self._backoff_ms and not self._stopping.is_set():
-                self._clock.sleep_ms(min(_NAP_MS, self._backoff_ms - waited_ms))
-                waited_ms += _NAP_MS
+            for log in self._find() if self._find else ():
+                self._add(log)
+            now_ms = self._clock.monotonic_ms()
+            awake = [u for u in self._upkeep if u.rest.until_ms <= now_ms]
+            results, failures = self._round(awake, force=False)
+            for upkeep in awake:
+                failure = failures.get(upkeep)
+                if failure is None:
+                    upkeep.rest.succeeded()
+                else:
+                    upkeep.failed()
+                    logger.error(
+                        "a round over %s failed; it is repeated",
+                        upkeep.log.url,
+                        exc_info=failure,
+                    )
+            if not any(result.complete for result in results):
+                nap(self._clock, self._backoff_ms, self._stopping.is_set)
 
     def stop(self) -> None:
-        """Makes `run` return after the group of segments that is under way; safe from a signal
-        handler.
-        """
+        """Makes `run` return before the next request to the store; safe from a signal handler."""
         self._stopping.set()
 
-    def _round(self, upkeep: _Upkeep, *, force: bool) -> list[PassResult]:
-        if self._stopping.is_set():
-            return []
-        handle = upkeep.log.handle
-        handle.refresh()
-        now_ms = upkeep.clock.now_ms()
-        self._check_clock(upkeep)
-        seal_idle(handle, now_ms=now_ms)
-        apply_retention(handle, now_ms=now_ms)
-        store = MeteredStore(handle.store, self._throttle)
-        trim(handle, store)
-        manifest = handle.manifest()
-        config = LogConfig.from_overrides(manifest.head.config)
-        eligible = [
-            c
-            for c in candidates(manifest, config, now_ms=now_ms, force=force)
-            if force or not is_resting(manifest, c.partition, now_ms=now_ms)
-        ]
-        try:
-            results = self._passes(upkeep, eligible, force=force)
-        finally:
-            # Whatever failed, what is dead may go.
-            sweep_released(handle, now_ms=now_ms)
-        coalesce(handle, store, now_ms=now_ms)
-        if now_ms - upkeep.orphans_swept_ms >= ORPHANS_MS:
-            sweep_orphans(handle, now_ms=now_ms)
-            close_blocks(handle, now_ms=now_ms)
-            upkeep.orphans_swept_ms = now_ms
-        return results
+    def _add(self, log: Log) -> None:
+        clock = self._given_clock or log.handle.clock
+        self._upkeep.append(Upkeep(log, clock, self._throttle, self._settings))
 
-    def _check_clock(self, upkeep: _Upkeep) -> None:
-        if is_comparable(upkeep.clock):
-            checked_ms, since_ms = upkeep.clock_checked_ms, upkeep.clock.monotonic_ms()
-            if checked_ms is None or since_ms - checked_ms >= CLOCK_CHECK_MS:
-                check_clock(upkeep.log.handle, now_ms=upkeep.clock.now_ms())
-                upkeep.clock_checked_ms = since_ms
+    def _round(
+        self, logs: Sequence[Upkeep], *, force: bool
+    ) -> tuple[list[PassResult], dict[Upkeep, Exception]]:
+        """What each pass did, and which logs failed, with their first error."""
+        failures: dict[Upkeep, Exception] = {}
+        results: list[PassResult] = []
 
-    def _passes(
-        self, upkeep: _Upkeep, eligible: Sequence[Candidate], *, force: bool
-    ) -> list[PassResult]:
-        """Step 3; a store that failed is reported after all partitions have had their turn."""
-        failures: list[StoreUnavailableError] = []
-
-        def work(planned: Candidate) -> PassResult | None:
+        def attempt(step: Callable[[Upkeep], None], upkeep: Upkeep) -> None:
             try:
-                return self._pass(upkeep, planned.partition, force=force)
-            except StoreUnavailableError as e:  # Says nothing about the partition.
-                failures.append(e)
-                return None
+                if not self._stopping.is_set():
+                    step(upkeep)
+            except StoppedError:
+                pass
+            except Exception as e:  # noqa: BLE001 - whatever it is, the others go on (S28)
+                failures.setdefault(upkeep, e)
 
+        def clean(work: _Work) -> None:
+            upkeep, chosen = work
+            attempt(lambda _: results.extend(self._pass(upkeep, chosen, force=force)), upkeep)
+
+        self.monitor.in_round()
+        for upkeep in logs:
+            attempt(Upkeep.maintain, upkeep)
+        well = [upkeep for upkeep in logs if upkeep not in failures]
+        self._watch(well)
+        eligible = [(u, c) for u in well for c in u.candidates(force=force)]
+        eligible.sort(key=lambda work: work[1].urgency)  # stable: the same log first, if equal
         if self._threads == 1 or len(eligible) < 2:
-            found = [work(c) for c in eligible]
+            for work in eligible:
+                clean(work)
         else:
             with ThreadPoolExecutor(self._threads) as pool:
-                found = list(pool.map(work, eligible))
-        if failures:
-            raise failures[0]
-        return [result for result in found if result is not None]
+                list(pool.map(clean, eligible))
+        for upkeep in well:
+            attempt(Upkeep.tidy, upkeep)  # Whatever failed, what is dead may go.
+        self._watch(well)
+        for upkeep in logs:
+            self.monitor.round_ended(upkeep.log.url, failures.get(upkeep))
+        return results, failures
 
-    def _pass(self, upkeep: _Upkeep, partition: int, *, force: bool) -> PassResult | None:
-        log, now_ms = upkeep.log, upkeep.clock.now_ms()
-        handle = log.handle
-        handle.refresh()
-        manifest = handle.manifest()
-        # Others may have cleaned it since it was chosen.
-        config = LogConfig.from_overrides(manifest.head.config)
-        found = candidate(manifest, config, partition, now_ms=now_ms, force=force)
-        if found is None or self._stopping.is_set():
-            return None
-        if found.bounds.reset:
-            logger.warning(
-                "partition %d of %s: first dirty offset %d is outside the log; starting at %d",
-                *(partition, log.url, manifest.first_dirty[partition], found.bounds.first_dirty),
-            )
-        tools = PassTools(
-            map_bytes=self._map_bytes,
-            throttle=self._throttle,
-            hasher=KeyHasher(handle.ids.seed()),
-            stopping=self._stopping.is_set,
-            clock=handle.clock,
-            new_id=handle.ids.new_id,
-        )
-        try:
-            result = run_pass(handle, PassPlan(manifest, found, config, now_ms), tools)
-        except StoreUnavailableError:
-            raise
-        except Exception as e:
-            logger.exception("partition %d of %s is uncleanable", partition, log.url)
-            mark(handle, partition, f"{type(e).__name__}: {e}", now_ms=now_ms)
-            return None
-        mark(handle, partition, None, now_ms=now_ms)
+    def _pass(self, upkeep: Upkeep, chosen: Candidate, *, force: bool) -> list[PassResult]:
+        """One pass; its result, if it has one."""
+        url = upkeep.log.url
+        with self.monitor.watched(url, chosen) as progress:
+            result = upkeep.clean(chosen.partition, self._map_bytes, progress, force=force)
+        if result is None:
+            return []
+        self.monitor.passed(url, result)
         if self._on_pass is not None:
-            self._on_pass(log, result)
-        return result
+            self._on_pass(upkeep.log, result)
+        return [result]
+
+    def _watch(self, logs: Sequence[Upkeep]) -> None:
+        for upkeep in logs:
+            manifest = upkeep.log.handle.manifest()
+            now_ms = upkeep.clock.now_ms()
+            self.monitor.saw(upkeep.log.url, manifest, upkeep.config(manifest), now_ms=now_ms)

@@ -5,22 +5,27 @@ Each is one commit for all partitions, prepared from the state at the tip, and n
 due.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+
 from clog.cleaner.retention import Cut, cut
 from clog.storage.chunks import NONE
 from clog.storage.commit import Answer
 from clog.storage.commits import Commit
-from clog.storage.config import LogConfig
+from clog.storage.config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.edits import Edit
 from clog.storage.handle import Handle
 from clog.storage.head import Head
+from clog.storage.manifest import Manifest
 from clog.storage.rolling import new_jitter_ms
 
 
-def idle_partitions(head: Head, *, now_ms: int) -> list[int]:
+def idle_partitions(
+    head: Head, *, now_ms: int, defaults: Mapping[str, str] = NO_DEFAULTS
+) -> list[int]:
     """Partitions whose active segment is older, by the wall clock since its first commit, than the
-    effective ``segment.ms`` (S8).
+    effective ``segment.ms`` (S8). ``defaults`` are the process's (S45).
     """
-    config = LogConfig.from_overrides(head.config)
+    config = with_defaults(head.config, defaults)
     columns = head.partitions
     return [
         p
@@ -30,12 +35,14 @@ def idle_partitions(head: Head, *, now_ms: int) -> list[int]:
     ]
 
 
-def seal_idle(handle: Handle, *, now_ms: int) -> list[int]:
+def seal_idle(
+    handle: Handle, *, now_ms: int, defaults: Mapping[str, str] = NO_DEFAULTS
+) -> list[int]:
     """Seals the active segments of `idle_partitions`; returns these."""
     sealed: list[int] = []
 
     def prepare(tip: Commit, _: int) -> Edit:
-        sealed[:] = idle_partitions(tip.head, now_ms=now_ms)
+        sealed[:] = idle_partitions(tip.head, now_ms=now_ms, defaults=defaults)
         if not sealed:
             raise Answer(None)
         return Edit(seal=tuple((p, _new_jitter_ms(handle, tip.head)) for p in sealed))
@@ -47,29 +54,42 @@ def seal_idle(handle: Handle, *, now_ms: int) -> list[int]:
     return sealed
 
 
-def apply_retention(handle: Handle, *, now_ms: int) -> list[Cut]:
+def apply_retention(
+    handle: Handle, *, now_ms: int, defaults: Mapping[str, str] = NO_DEFAULTS
+) -> list[Cut]:
     """Moves log starts and drops segments that have had their time; returns what was cut."""
     cuts: list[Cut] = []
 
     def prepare(tip: Commit, _: int) -> Edit:
-        manifest = handle.manifest()
-        config = LogConfig.from_overrides(tip.head.config)
-        found = (cut(manifest, p, config, now_ms=now_ms) for p in range(tip.head.log.partitions))
-        cuts[:] = [c for c in found if c is not None]
+        config = with_defaults(tip.head.config, defaults)
+        cuts[:] = due_cuts(handle.manifest(), config, now_ms=now_ms)
         if not cuts:
             raise Answer(None)
-        return Edit(
-            # The start moves before the objects go (S35): these are released now, deleted later.
-            start={c.partition: c.start for c in cuts if c.start is not None},
-            seal=tuple((c.partition, _new_jitter_ms(handle, tip.head)) for c in cuts if c.seal),
-            drop={c.partition: c.drop for c in cuts},
-        )
+        return edit_of(cuts, jitter_ms=lambda: _new_jitter_ms(handle, tip.head))
 
     try:
         handle.commit(prepare, operation="retention")
     except Answer:
         pass
     return cuts
+
+
+def due_cuts(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Cut]:
+    """What retention and the start offset rule take now. Pure."""
+    partitions = range(manifest.head.log.partitions)
+    found = (cut(manifest, p, config, now_ms=now_ms) for p in partitions)
+    return [c for c in found if c is not None]
+
+
+def edit_of(cuts: Sequence[Cut], *, jitter_ms: Callable[[], int]) -> Edit:
+    """The cuts as one change. The start moves before the objects go (S35): these are released now,
+    deleted later.
+    """
+    return Edit(
+        start={c.partition: c.start for c in cuts if c.start is not None},
+        seal=tuple((c.partition, jitter_ms()) for c in cuts if c.seal),
+        drop={c.partition: c.drop for c in cuts},
+    )
 
 
 def _new_jitter_ms(handle: Handle, head: Head) -> int:

@@ -1,12 +1,30 @@
-"""A store that counts the bytes of a pass, and slows it down to the operator's limit (S29)."""
+"""A store that counts the bytes of a pass, slows it down to the operator's limit (S29), and ends it
+when the cleaner is to stop: between two requests, so within seconds.
+
+What is lost by that is the group under way; its objects are orphans.
+"""
 
 import builtins
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from clog.storage.clock import Clock
 from clog.storage.store.base import Store
 from clog.storage.store.wrapping import WrappingStore
+
+NAP_MS = 250
+"""Nobody sleeps longer without a look at whether to stop."""
+
+
+class StoppedError(Exception):
+    """The cleaner is to stop."""
+
+
+def nap(clock: Clock, ms: int, stopping: Callable[[], bool]) -> None:
+    """Sleeps, or until the cleaner is to stop."""
+    while ms > 0 and not stopping():
+        clock.sleep_ms(min(NAP_MS, ms))
+        ms -= NAP_MS
 
 
 class Throttle:
@@ -14,24 +32,43 @@ class Throttle:
 
     A caller that is ahead of the rate sleeps until it is not; time that nobody used is not saved
     up for longer than a second.
+
+    Attributes:
+        stopping: whether the cleaner is to stop.
+        moved_ms: when bytes were last accounted for, by the clock's monotonic time.
     """
 
-    def __init__(self, bytes_per_second: float | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        bytes_per_second: float | None,
+        clock: Clock,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.stopping = stopping
+        self.moved_ms = clock.monotonic_ms()
         self._rate = bytes_per_second
         self._clock = clock
         self._free_at_ms = float(clock.monotonic_ms())
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> None:
-        """Accounts for so many bytes; sleeps when they came too early."""
-        if self._rate is None:
-            return
+        """Accounts for so many bytes; sleeps when they came too early.
+
+        Raises:
+            StoppedError: the cleaner is to stop.
+        """
+        self.moved_ms = self._clock.monotonic_ms()
+        if self._rate is not None:
+            self._wait(size_bytes, self._rate)
+        if self.stopping():
+            raise StoppedError
+
+    def _wait(self, size_bytes: int, rate: float) -> None:
         with self._lock:
             now_ms = self._clock.monotonic_ms()
-            free_at_ms = max(self._free_at_ms, now_ms - 1000) + size_bytes * 1000 / self._rate
+            free_at_ms = max(self._free_at_ms, now_ms - 1000) + size_bytes * 1000 / rate
             self._free_at_ms = free_at_ms
-        if free_at_ms > now_ms:
-            self._clock.sleep_ms(int(free_at_ms - now_ms))
+        nap(self._clock, int(free_at_ms - now_ms), self.stopping)
 
 
 class MeteredStore(WrappingStore):

@@ -33,7 +33,7 @@ from clog.cleaner.committing import SourcesChangedError, commit_planned
 from clog.cleaner.grouping import Group, grouped
 from clog.cleaner.judging import Judge
 from clog.cleaner.mapping import KeyHasher, build_map, map_bytes_for
-from clog.cleaner.metered_store import MeteredStore, Throttle
+from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
 from clog.cleaner.pass_progress import PassProgress
 from clog.cleaner.rewriting import Rewriter, last_expired, stamped_in
 from clog.cleaner.selection import Candidate
@@ -84,9 +84,8 @@ class PassTools:
 
     Args:
         map_bytes: its share of the maps' memory (S18).
-        throttle: that of all threads (S29).
+        throttle: that of all threads (S29); it also tells when to stop.
         hasher: with a seed of its own (S19).
-        stopping: asked before each group; True ends the pass there.
         clock: for durations.
         new_id: names objects.
         progress: kept up to date.
@@ -95,7 +94,6 @@ class PassTools:
     map_bytes: int
     throttle: Throttle
     hasher: KeyHasher
-    stopping: Callable[[], bool]
     clock: Clock
     new_id: Callable[[], str]
     progress: PassProgress = field(default_factory=PassProgress)
@@ -146,7 +144,7 @@ def execute_pass(
         up_to=covered,
         new_id=tools.new_id,
     )
-    complete = _Pass(plan, rewriter, publish, tools.stopping).clean(groups, covered)
+    complete = _Pass(plan, rewriter, publish, tools.throttle.stopping).clean(groups, covered)
     stats.segments_before = len(sealed)
     stats.size_bytes_before = sum(s.size_bytes for s in sealed)
     stats.bytes_read, stats.bytes_written = metered.bytes_read, metered.bytes_written
@@ -176,7 +174,8 @@ def finished(
     left = _sealed_below(after, plan.partition, covered, next_max=uncleanable)
     stats.segments_after = len(left)
     stats.size_bytes_after = sum(s.size_bytes for s in left)
-    return PassResult(plan.partition, first_dirty, covered if complete else first_dirty, stats)
+    next_dirty = covered if complete else first_dirty
+    return PassResult(plan.partition, first_dirty, next_dirty, stats, complete)
 
 
 def _records(manifest: Manifest, p: int, dirty: tuple[int, int]) -> int:
@@ -205,10 +204,10 @@ class _Pass:
         try:
             for group in groups:
                 if self.stopping():
-                    self._publish(waiting, counts)
-                    return False
+                    raise StoppedError
                 if group.needs_work:
                     self._publish(waiting, counts)  # step 5
+                    waiting, counts = Edit(), PassStats()
                     waiting, counts = self._rewritten(group)  # step 4
                 else:
                     marked = [c for c in group.chunks if c.stamps]
@@ -218,9 +217,19 @@ class _Pass:
             moves = {p: covered} if covered != self.plan.manifest.first_dirty[p] else {}
             last = replace(waiting, first_dirty=moves, horizons=tuple(horizons))
             self._publish(last, counts)  # steps 5 and 6
+        except StoppedError:
+            return self._stop(waiting, counts)
         except SourcesChangedError:
             return False
         return True
+
+    def _stop(self, waiting: Edit, counts: PassStats) -> bool:
+        """What is written already is not wasted."""
+        try:
+            self._publish(waiting, counts)
+        except SourcesChangedError:
+            pass
+        return False
 
     def _rewritten(self, group: Group) -> tuple[Edit, PassStats]:
         p, expired, counts = self.rewriter.partition, last_expired(group), PassStats()

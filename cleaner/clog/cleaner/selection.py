@@ -47,6 +47,11 @@ class Candidate:
     reason: Reason
     delay_ms: int
 
+    @property
+    def urgency(self) -> tuple[int, float, int]:
+        """Sorts the most urgent first, those of several logs, too (S15)."""
+        return -self.delay_ms, -self.bounds.dirty_ratio, self.partition
+
 
 def candidates(
     manifest: Manifest, config: LogConfig, *, now_ms: int, force: bool = False
@@ -57,7 +62,7 @@ def candidates(
         for p in range(manifest.head.log.partitions)
     )
     eligible = [c for c in found if c is not None]
-    return sorted(eligible, key=lambda c: (-c.delay_ms, -c.bounds.dirty_ratio, c.partition))
+    return sorted(eligible, key=lambda c: c.urgency)
 
 
 def candidate(

@@ -71,10 +71,12 @@ class PassResult:
     """One pass.
 
     ``[first_dirty_offset, next_dirty_offset)`` is what became clean: empty in a pass for
-    tombstones alone, and in one that stopped because what it worked on had changed.
+    tombstones alone, and in one that was not ``complete``: it stopped because what it worked on had
+    changed, or because the cleaner was to stop. What it had committed stays.
     """
 
     partition: int
     first_dirty_offset: int
     next_dirty_offset: int
     stats: PassStats
+    complete: bool = True

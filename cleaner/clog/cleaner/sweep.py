@@ -5,6 +5,7 @@ without listing anything; *orphans* were never committed, or belong to nobody an
 found by listing, once in a long while.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clog.cleaner.clock_skew import SKEW_MS_MAX, check_clock, is_comparable
@@ -12,7 +13,7 @@ from clog.cleaner.leftovers import leftover_documents
 from clog.storage import paths
 from clog.storage.commit import Answer
 from clog.storage.commits import Commit, read_commit
-from clog.storage.config import LogConfig
+from clog.storage.config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.edits import Edit
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest, Released
@@ -30,12 +31,18 @@ class Swept:
     size_bytes: int
 
 
-def sweep_released(handle: Handle, *, now_ms: int, dry_run: bool = False) -> Swept:
+def sweep_released(
+    handle: Handle,
+    *,
+    now_ms: int,
+    dry_run: bool = False,
+    defaults: Mapping[str, str] = NO_DEFAULTS,
+) -> Swept:
     """Deletes objects that nothing refers to and that were released longer than
-    ``file.delete.delay.ms`` ago (S27).
+    ``file.delete.delay.ms`` ago (S27). ``defaults`` are the process's (S45).
     """
     manifest = handle.manifest()
-    config = LogConfig.from_overrides(manifest.head.config)
+    config = with_defaults(manifest.head.config, defaults)
     due = due_objects(manifest, config, now_ms=now_ms)
     swept = Swept(tuple(r.path for r in due), sum(r.size_bytes for r in due))
     if dry_run or not due:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from clog.storage.config_definitions import (
@@ -31,6 +32,9 @@ from clog.storage.nearest import nearest
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _SHOWN_MAX = 60
+
+NO_DEFAULTS: Mapping[str, str] = MappingProxyType({})
+"""Of a process that has none of its own (S45)."""
 
 
 def parse_overrides(given: Mapping[str, object]) -> dict[str, str]:
@@ -104,6 +108,19 @@ class LogConfig:
     def as_dict(self) -> dict[str, str]:
         """Every config as its canonical string, by Kafka's name."""
         return {name: _text(getattr(self, d.attribute)) for name, d in DEFINITIONS.items()}
+
+
+def with_defaults(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> LogConfig:
+    """What holds with a log's overrides, and below them with a process's own defaults (S45). Where
+    both together contradict each other, the log's alone count.
+
+    Raises:
+        InvalidInputError: the overrides are wrong.
+    """
+    try:
+        return LogConfig.from_overrides({**defaults, **overrides})
+    except InvalidInputError:
+        return LogConfig.from_overrides(overrides)
 
 
 @lru_cache(maxsize=64)  # each append asks, and a log has few sets of configs in its life

@@ -196,27 +196,34 @@ def test_threads_share_the_work(make_log, put, store, there):
     assert all(there(log, p) == "1:b=1 2:a=2" for p in range(8))
 
 
-def test_stopping_within_a_pass(make_log, put, store, there):
-    """A pass ends after the group that is under way; what it committed stays."""
+@pytest.mark.parametrize(
+    ("request_of", "groups", "left"),
+    [
+        # During the first commit: the second group is not written.
+        (("create", 1), 1, "0:a=1 2:b=2 3:c=1 4:d=1 5:d=2 6:e=1 7:e=2 8:f=1"),
+        # When the second group is written: it waits for its commit, and gets it.
+        (("put", 2), 2, "0:a=1 2:b=2 3:c=1 5:d=2 6:e=1 7:e=2 8:f=1"),
+    ],
+)
+def test_stopping_within_a_pass(make_log, put, store, open_log, there, request_of, groups, left):
+    """A pass ends before its next request; what it committed stays, and what is written whole is
+    committed. The next pass does the rest."""
     log = make_log()
     put(log, "a=1 b=1 b=2 c=1 d=1 d=2 e=1 e=2 f=1")
     log.roll()
-    cleaner = Cleaner(log)
-    commits = []
-    real = log.handle.commit
-
-    def commit(prepare, *, operation):
-        commits.append(operation)
-        if commits.count("clean") == 1:
-            cleaner.stop()
-        return real(prepare, operation=operation)
-
-    log.handle.commit = commit
+    operation, number = request_of
+    path = "_clog/commits/*" if operation == "create" else "data/*"
+    stop = lambda: cleaner.stop()  # noqa: E731, PLW0108 - made below
+    fault = Fault(FaultKind.MEANWHILE, operation, path, nth=number, run=stop)
+    cleaner = Cleaner(open_log(FaultyStore(store, Faults(fault))))
     (result,) = cleaner.run_once(force=True)
-    assert result.next_dirty_offset == 0
-    assert result.stats.groups_committed == 2  # with the one that was written already
+    assert not result.complete
+    assert (result.next_dirty_offset, result.stats.groups_committed) == (0, groups)
     check_log(store)
-    assert there(log) == "0:a=1 2:b=2 3:c=1 5:d=2 6:e=1 7:e=2 8:f=1"
+    assert there(log) == left
+    (result,) = Cleaner(open_log()).run_once(force=True)
+    assert result.complete
+    assert there(log) == "0:a=1 2:b=2 3:c=1 5:d=2 7:e=2 8:f=1"
 
 
 def test_what_was_chosen_is_looked_at_again(make_log, put, open_log, store, clock):

@@ -1,0 +1,132 @@
+"""What a cleaner does and has done, for who watches it: metrics, health, the live view.
+
+The cleaner writes, from all its threads; anybody may read, at any time.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+
+from clog.cleaner.pass_progress import PassProgress
+from clog.cleaner.selection import Candidate, overdue_ms
+from clog.cleaner.stats import PassResult
+from clog.storage.bounds import bounds
+from clog.storage.clock import Clock
+from clog.storage.config import LogConfig
+from clog.storage.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition as the last round found it. ``delay_ms`` is how long it is overdue (S14)."""
+
+    partition: int
+    dirty_ratio: float
+    cleanable_bytes: int
+    delay_ms: int
+    uncleanable: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """One log as the last round found it. ``failures`` are rounds in a row, ``error`` the last."""
+
+    partitions: Sequence[PartitionState] = ()
+    failures: int = 0
+    error: str | None = None
+    last_pass: PassResult | None = None
+    totals: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A pass under way; ``began_ms`` by the clock's monotonic time."""
+
+    url: str
+    candidate: Candidate
+    began_ms: int
+    progress: PassProgress
+
+
+class Monitor:
+    """State of one cleaner.
+
+    Attributes:
+        clock: whose monotonic time all times here are.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._logs: dict[str, LogState] = {}
+        self._activities: list[Activity] = []
+        self._round_ms = clock.monotonic_ms()
+
+    @property
+    def round_ms(self) -> int:
+        """When a round last began or ended."""
+        return self._round_ms
+
+    def logs(self) -> dict[str, LogState]:
+        """The state of each log, by its URL."""
+        with self._lock:
+            return dict(self._logs)
+
+    def activities(self) -> list[Activity]:
+        """The passes under way."""
+        with self._lock:
+            return list(self._activities)
+
+    def in_round(self) -> None:
+        """Notes that a round begins."""
+        self._round_ms = self.clock.monotonic_ms()
+
+    def saw(self, url: str, manifest: Manifest, config: LogConfig, *, now_ms: int) -> None:
+        """Notes the state of a log."""
+        partitions = [
+            _state(manifest, p, config, now_ms) for p in range(manifest.head.log.partitions)
+        ]
+        with self._lock:
+            before = self._logs.get(url, LogState())
+            self._logs[url] = replace(before, partitions=partitions)
+
+    def round_ended(self, url: str, error: Exception | None) -> None:
+        """Notes a round over one log, and what failed in it."""
+        with self._lock:
+            self._round_ms = self.clock.monotonic_ms()
+            before = self._logs.get(url, LogState())
+            totals = before.totals + Counter(rounds=1, failed_rounds=int(error is not None))
+            failures = 0 if error is None else before.failures + 1
+            text = None if error is None else f"{type(error).__name__}: {error}"
+            self._logs[url] = replace(before, failures=failures, error=text, totals=totals)
+
+    @contextmanager
+    def watched(self, url: str, candidate: Candidate) -> Iterator[PassProgress]:
+        """A pass is under way in the block; it keeps the progress up to date."""
+        activity = Activity(url, candidate, self.clock.monotonic_ms(), PassProgress())
+        with self._lock:
+            self._activities.append(activity)
+        try:
+            yield activity.progress
+        finally:
+            with self._lock:
+                self._activities = [a for a in self._activities if a is not activity]
+
+    def passed(self, url: str, result: PassResult) -> None:
+        """Notes a pass that ended."""
+        more = Counter({k: v for k, v in asdict(result.stats).items() if isinstance(v, int)})
+        more["passes"] = 1
+        with self._lock:
+            before = self._logs.get(url, LogState())
+            totals = before.totals + more
+            self._logs[url] = replace(before, last_pass=result, totals=totals)
+
+
+def _state(manifest: Manifest, p: int, config: LogConfig, now_ms: int) -> PartitionState:
+    b = bounds(manifest, p, config, now_ms=now_ms)
+    mark = manifest.uncleanable.get(p)
+    delay_ms = overdue_ms(manifest, b, config, now_ms=now_ms)
+    reason = None if mark is None else mark.reason
+    return PartitionState(p, b.dirty_ratio, b.cleanable_bytes, delay_ms, reason)

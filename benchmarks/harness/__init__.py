@@ -1,0 +1,1 @@
+"""What all benchmarks share: data, rounds, results, environments, tables and plots."""

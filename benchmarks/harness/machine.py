@@ -1,0 +1,64 @@
+"""The machine and the versions that a result was measured with."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = (
+    *("pyspark", "pyarrow", "numpy", "fsspec", "s3fs"),
+    *("deltalake", "pyiceberg", "pypaimon", "confluent-kafka", "moto"),
+)
+
+
+def machine() -> dict[str, str]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cpu": _cpu(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{memory:.0f} GiB",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "load": f"{os.getloadavg()[0]:.1f}",
+    }
+
+
+def versions(root: Path) -> dict[str, str]:
+    found = {"python": platform.python_version(), "clog": _commit(root)}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _commit(root: Path) -> str:
+    """The checkout's commit, or the installed version where there is none."""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or metadata.version("pyspark-clog")
+
+
+def memory_mb(pid: int | str = "self", *, peak: bool = True) -> float:
+    """Resident memory of a process, MB; its peak unless asked otherwise."""
+    name = "VmHWM:" if peak else "VmRSS:"
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) / 1024
+    raise ValueError(f"the system does not tell the memory of process {pid}")
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far, all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,51 @@
+"""Runs one scenario in the Python that runs this, and writes what it found.
+
+python benchmarks/harness/one.py NAME --size quick --out FILE [--set rows=1000]
+"""
+
+import argparse
+import importlib
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parent.parent
+sys.path[0] = str(BENCHMARKS)
+
+from peers.environments import UnavailableError  # noqa: E402
+
+from harness.machine import machine, versions  # noqa: E402
+from harness.measure import Result  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name")
+    parser.add_argument("--size", default="quick")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    args = parser.parse_args()
+    scenario = importlib.import_module(f"scenarios.{args.name}")
+    size = dict(scenario.SIZES[args.size])
+    for setting in args.settings:
+        name, _, value = setting.partition("=")
+        if name in size:
+            size[name] = int(value)
+    result, start = Result(), time.monotonic()
+    about = {"scenario": args.name, "title": scenario.TITLE, "machine": machine()}
+    with tempfile.TemporaryDirectory(prefix=f"clog-{args.name}-", dir=args.folder) as folder:
+        try:
+            scenario.run(size, Path(folder), result)
+        except UnavailableError as e:
+            print(f"unavailable: {e}")
+            return 3
+    result.versions = {**versions(BENCHMARKS.parent), **result.versions}
+    took = round(time.monotonic() - start)
+    result.save(args.out, **about, size={"name": args.size, **size}, seconds=took)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,158 @@
+"""Tables of results: Markdown, from the files that scenarios wrote."""
+
+import importlib
+import inspect
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.measure import CLOG
+
+REMARKS = Path(__file__).parent.parent / "remarks.md"
+FLOOR = "(floor)"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What clog wants to reach: so many times as good as a peer."""
+
+    scenario: str
+    what: str
+    peer: str
+    least: float
+
+
+TARGETS = (
+    Target("spark_streams", "source, 100 B", "Apache Kafka", 2),
+    Target("spark_streams", "source, 1024 B", "Apache Kafka", 2),
+    Target("spark_streams", "sink, 100 B", "Apache Kafka", 1),
+    Target("spark_streams", "sink, 1024 B", "Apache Kafka", 1),
+    Target("kafka_cleaning", "cleaning, 100 B, never cleaned", "Apache Kafka", 1.5),
+    Target("kafka_cleaning", "cleaning, 100 B, half clean", "Apache Kafka", 1.5),
+    Target("kafka_cleaning", "cleaning, 1024 B, never cleaned", "Apache Kafka", 3),
+    Target("kafka_cleaning", "cleaning, 1024 B, half clean", "Apache Kafka", 3),
+    Target("spark_tables", "upsert of 20 rows", "Delta Lake", 10),
+    Target("spark_tables", "upsert of 20 rows", "Delta Lake, deletion vectors", 10),
+    Target("pypaimon_table", "table read", "PyPaimon", 1),
+)
+
+
+def load(folder: Path) -> dict[str, dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return {result["scenario"]: result for result in found}
+
+
+def ratios(row: dict[str, Any], base: dict[str, Any]) -> list[float]:
+    """How many times as good `base` is, round by round."""
+    pairs = zip(base["values"], row["values"], strict=True)
+    return [(theirs / ours if row["lower"] else ours / theirs) for ours, theirs in pairs]
+
+
+def base_of(result: dict[str, Any], what: str) -> dict[str, Any] | None:
+    """The row that others are compared with: clog's, else the floor's."""
+    rows = [row for row in result["rows"] if row["what"] == what]
+    named = [row for row in rows if row["who"] == CLOG]
+    floors = [row for row in rows if FLOOR in row["who"]]
+    return next(iter(named + floors), None)
+
+
+def report(folder: Path) -> str:
+    results = load(folder)
+    parts = [_targets(results)]
+    parts += [_scenario(result) for result in results.values()]
+    return "\n\n".join(part for part in parts if part)
+
+
+def write_docs(folder: Path, docs: Path) -> None:
+    """Makes `docs/benchmarks.md` and the pictures that it shows."""
+    from harness.plots import draw
+
+    results = load(folder)
+    pictures = draw(results, docs / "benchmarks")
+    shown = "\n".join(f"![{title}](benchmarks/{name})" for name, title in pictures)
+    parts = [REMARKS.read_text().strip(), _targets(results), shown]
+    parts += [_scenario(result) for result in results.values()]
+    (docs / "benchmarks.md").write_text("\n\n".join(part for part in parts if part) + "\n")
+
+
+def _targets(results: dict[str, dict[str, Any]]) -> str:
+    lines = []
+    for target in TARGETS:
+        result = results.get(target.scenario)
+        if result is None:
+            continue
+        base = base_of(result, target.what)
+        peers = [r for r in result["rows"] if (r["what"], r["who"]) == (target.what, target.peer)]
+        if base is None or not peers:
+            continue
+        found = statistics.median(ratios(peers[0], base))
+        verdict = "met" if found >= target.least else "**missed**"
+        of = f"| {target.what} | {target.peer} | {target.least:g} | {found:.2f} | {verdict} |"
+        lines.append(of)
+    if not lines:
+        return ""
+    head = "| what | beside | wanted, times | found, times | |\n|---|---|--:|--:|---|"
+    return "## Targets\n\n" + "\n".join([head, *lines])
+
+
+def _scenario(result: dict[str, Any]) -> str:
+    module = importlib.import_module(f"scenarios.{result['scenario']}")
+    text = inspect.cleandoc(module.__doc__ or "").partition("\n\n")[2]
+    machine = result["machine"]
+    size = ", ".join(f"{k} {v:,}" for k, v in result["size"].items() if k != "name")
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    about = (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory']}, {machine['system']},"
+        f" load {machine['load']} at the start; {versions}; {size}; {result['seconds']:,} s in all."
+    )
+    parts = [f"## {result['title']}", text, _table(result), _lines(result)]
+    parts += [f"```\n{result['text'].rstrip()}\n```" if result["text"] else ""]
+    parts += ["\n".join(f"- {note}" for note in result["notes"]), about]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _table(result: dict[str, Any]) -> str:
+    if not result["rows"]:
+        return ""
+    lines = ["| what | who | median | lowest to highest | clog is so many times as good |"]
+    lines.append("|---|---|--:|--:|--:|")
+    before = None
+    for row in result["rows"]:
+        what = "" if row["what"] == before else f"{row['what']}, {row['unit']}"
+        before = row["what"]
+        values = row["values"]
+        spread = "" if len(values) == 1 else f"{_short(min(values))} to {_short(max(values))}"
+        who = f"{row['who']} ({row['note']})" if row["note"] else row["who"]
+        cells = (what, who, _short(statistics.median(values)), spread, _ratio(result, row))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _ratio(result: dict[str, Any], row: dict[str, Any]) -> str:
+    base = base_of(result, row["what"])
+    if base is None or base is row or base["who"] != CLOG or 0 in row["values"] + base["values"]:
+        return ""
+    found = ratios(row, base)
+    spread = "" if len(found) == 1 else f" ({min(found):.2f} to {max(found):.2f})"
+    return f"{statistics.median(found):.2f}{spread}"
+
+
+def _lines(result: dict[str, Any]) -> str:
+    """The first and the last point of each line; the picture has the others."""
+    if not result["lines"]:
+        return ""
+    out = ["| what | who | at the beginning | at the end |", "|---|---|--:|--:|"]
+    for line in result["lines"]:
+        (x0, y0), (x1, y1) = line["points"][0], line["points"][-1]
+        first = f"{_short(y0)} at {x0:,.0f}"
+        last = f"{_short(y1)} at {x1:,.0f} {line['x']}"
+        out.append(f"| {line['what']}, {line['unit']} | {line['who']} | {first} | {last} |")
+    return "\n".join(out)
+
+
+def _short(value: float) -> str:
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -1,0 +1,1 @@
+"""The peers: an environment each, and how they are started."""

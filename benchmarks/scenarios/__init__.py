@@ -1,0 +1,1 @@
+"""One module for each comparison; see `benchmarks/README.md` for what a module has to offer."""

@@ -1,0 +1,177 @@
+"""Cleaning: clog's cleaner beside Kafka's LogCleaner, over the same records.
+
+Both get the same records in the same order, one partition, zstd, segments of the same size. Two
+passes: the first over a log that was never cleaned, the second over a log whose older half is clean
+(a dirty ratio of one half). Kafka's time is what its cleaner thread logs; it starts as soon as the
+broker does, and nobody else uses the broker. clog's is a pass of one thread, opened log to
+committed result. Records a second are those that the pass read. Memory is the whole process, the
+broker's with a heap of 1 GiB at most; CPU of the broker contains its start.
+
+Before the passes, the sizes on disk; after them again.
+"""
+
+import shutil
+import time
+from pathlib import Path
+
+import pyarrow as pa
+from harness import data
+from harness.machine import cpu_seconds, memory_mb
+from harness.measure import Result, Row, in_child
+from peers.environments import VERSIONS
+from peers.kafka import Broker, Cleaned, produce
+
+TITLE = "Cleaning beside Kafka's LogCleaner"
+ENVIRONMENT = "tables"
+SIZES = {
+    "smallest": {"rows": 40_000, "rows_1k": 6_000, "rounds": 1, "segment_bytes": 1 << 20},
+    "quick": {"rows": 1_000_000, "rows_1k": 100_000, "rounds": 2, "segment_bytes": 16 << 20},
+    "full": {"rows": 4_000_000, "rows_1k": 500_000, "rounds": 3, "segment_bytes": 64 << 20},
+}
+TOPIC = "records"
+NEVER_MS = 2**62
+CLEAN_AT_ONCE = {
+    "log.cleaner.min.cleanable.ratio": 0.01,
+    "log.cleaner.backoff.ms": 200,
+    "log.cleaner.min.compaction.lag.ms": 0,
+}
+WAIT_S = 240
+
+
+def run(size: dict[str, int], folder: Path, result: Result) -> None:
+    result.versions |= {"Apache Kafka": VERSIONS["kafka"]}
+    for record_bytes, rows in ((100, size["rows"]), (1024, size["rows_1k"])):
+        place = folder / str(record_bytes)
+        _measure(place, result, record_bytes, rows, size)
+        shutil.rmtree(place)
+
+
+def _measure(
+    folder: Path, result: Result, record_bytes: int, rows: int, size: dict[str, int]
+) -> None:
+    halves = [list(data.batches(rows // 2, rows // 5, record_bytes, seed=s)) for s in (1, 2)]
+    broker_config = {
+        "log.cleanup.policy": "compact",
+        "num.partitions": 1,
+        "log.segment.bytes": size["segment_bytes"],
+    }
+    kafka = _Kafka(folder / "kafka", broker_config)
+    clog = _Clog(folder / "clog", size["segment_bytes"])
+    for half, state in enumerate(("never cleaned", "half clean")):
+        kafka.fill(halves[half])
+        clog.fill(halves[half])
+        what = f"cleaning, {record_bytes} B, {state}"
+        _sizes(result, f"on disk before {what}", kafka, clog)
+        found: dict[str, list[dict[str, float]]] = {"clog": [], "Apache Kafka": []}
+        for _ in range(size["rounds"]):
+            found["clog"].append(clog.cleaned())
+            found["Apache Kafka"].append(kafka.cleaned())
+        _report(result, what, found, record_bytes)
+        kafka.keep()
+        clog.keep()
+        _sizes(result, f"on disk after {what}", kafka, clog)
+
+
+def _report(
+    result: Result, what: str, found: dict[str, list[dict[str, float]]], record_bytes: int
+) -> None:
+    for name, unit, lower in (
+        ("records", "thousand records/s", False),
+        ("memory", "MB", True),
+        ("CPU", "s", True),
+    ):
+        for who, rounds in found.items():
+            values = [r[name] for r in rounds]
+            print(f"  {what}, {name}: {who}: {values} {unit}", flush=True)
+            label = what if name == "records" else f"{name} of {what}"
+            result.rows.append(Row(label, who, unit, values, lower))
+            if name == "records":
+                mb = [v * record_bytes / 1e3 for v in values]
+                result.rows.append(Row(f"bytes, {what}", who, "MB/s of keys and values", mb))
+
+
+def _sizes(result: Result, what: str, kafka: "_Kafka", clog: "_Clog") -> None:
+    for who, place in (("clog", clog.folder), ("Apache Kafka", kafka.topic)):
+        result.add(what, who, "MB", data.size_mb(place), lower=True)
+
+
+class _Kafka:
+    """A broker's folder; each round cleans a copy of it."""
+
+    def __init__(self, folder: Path, config: dict[str, object]) -> None:
+        self.folder = folder
+        self._config = config
+        self._copy = folder.with_name("kafka-copy")
+
+    @property
+    def topic(self) -> Path:
+        return self.folder / "data" / f"{TOPIC}-0"
+
+    def fill(self, tables: list[pa.Table]) -> None:
+        idle = {**self._config, "log.cleaner.min.compaction.lag.ms": NEVER_MS}
+        with Broker(self.folder, idle) as broker:
+            produce(broker.address, TOPIC, tables)
+
+    def cleaned(self) -> dict[str, float]:
+        shutil.rmtree(self._copy, ignore_errors=True)
+        shutil.copytree(self.folder, self._copy)
+        with Broker(self._copy, {**self._config, **CLEAN_AT_ONCE}) as broker:
+            done: Cleaned = broker.wait_for_passes(1, WAIT_S)[0]
+            return {
+                "records": done.records / done.seconds / 1e3,
+                "memory": memory_mb(broker.pid),
+                "CPU": cpu_seconds(broker.pid),
+            }
+
+    def keep(self) -> None:
+        """Goes on with what the last round left."""
+        shutil.rmtree(self.folder)
+        self._copy.rename(self.folder)
+
+
+class _Clog:
+    """A log's folder; each round cleans a copy of it."""
+
+    def __init__(self, folder: Path, segment_bytes: int) -> None:
+        self.folder = folder
+        self._copy = folder.with_name("clog-copy")
+        self._config = {"segment.bytes": segment_bytes, "min.cleanable.dirty.ratio": 0.01}
+
+    def fill(self, tables: list[pa.Table]) -> None:
+        from clog.storage import Log
+
+        if self.folder.exists():
+            log = Log.open(str(self.folder))
+        else:
+            log = Log.create(str(self.folder), partitions=1, config=self._config)
+        for table in tables:
+            log.append(table, partition=0)
+        log.roll()
+
+    def cleaned(self) -> dict[str, float]:
+        shutil.rmtree(self._copy, ignore_errors=True)
+        shutil.copytree(self.folder, self._copy)
+        return in_child(_pass_over, str(self._copy))
+
+    def keep(self) -> None:
+        shutil.rmtree(self.folder)
+        self._copy.rename(self.folder)
+
+
+def _pass_over(url: str) -> dict[str, float]:
+    """One pass, in a process of its own, so that its peak memory is its own."""
+    from clog.cleaner import Cleaner
+    from clog.storage import Log
+
+    log = Log.open(url)
+    records = sum(s.records for s in log.segments(0))
+    cleaner = Cleaner(log)
+    start = time.perf_counter()
+    results = cleaner.run_once(force=True)
+    took = time.perf_counter() - start
+    assert results, "nothing was cleaned"
+    return {
+        "records": records / took / 1e3,
+        "memory": memory_mb(),
+        "CPU": time.process_time(),
+    }

@@ -1,0 +1,38 @@
+"""The other programs of this folder, each of which looks at one part of clog.
+
+They stand on their own, take options of their own, and print their own tables; their docstrings say
+what is compared.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.measure import Result
+
+TITLE = "Parts of clog beside their limits"
+ENVIRONMENT = "own"
+SIZES = {
+    "smallest": {"rows": 4_000, "rounds": 1},
+    "quick": {"rows": 400_000, "rounds": 2},
+    "full": {"rows": 2_000_000, "rounds": 3},
+}
+FOLDER = Path(__file__).parent.parent
+
+
+def run(size: dict[str, int], folder: Path, result: Result) -> None:
+    rows, rounds = str(size["rows"]), str(size["rounds"])
+    keys = str(size["rows"] // 4)
+    programs = (
+        ("offset_map", "--rows", rows, "--keys", keys, "--repeat", rounds),
+        ("cleaning", "--records", rows, "--keys", keys, "--rounds", rounds),
+        ("table_view", "--records", rows, "--keys", keys, "--repeat", rounds),
+        ("state_table", "--keys", keys, "--gets", "1000"),
+        ("spark_read", "--rows", rows, "--repeat", rounds),
+    )
+    for name, *arguments in programs:
+        command = [sys.executable, str(FOLDER / f"{name}.py"), *arguments]
+        if name in ("table_view", "state_table"):
+            command += ["--folder", str(folder / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        result.text += f"{name}.py {' '.join(arguments)}\n\n{done.stdout.rstrip()}\n\n"

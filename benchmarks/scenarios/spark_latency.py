@@ -1,0 +1,83 @@
+"""How long a micro-batch takes at a trigger each second: clog beside Kafka, Delta Lake and Parquet.
+
+Spark's own `rate` source makes 1,000 records of 100 bytes a second; a figure is the time from the
+trigger to the batch's commit, the checkpoint's two files included, of the batches of one run
+without its first five. Runs follow each other. `copy` reads from the same kind of store as well: a
+stream from clog to clog, and from Kafka to Kafka.
+"""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from harness.measure import Result, Row
+from harness.spark import DELTA_CONFIG, batch_times_ms, session
+from peers.environments import VERSIONS
+from peers.kafka import Broker
+
+TITLE = "Micro-batches at a trigger each second"
+ENVIRONMENT = "spark"
+SIZES = {
+    "smallest": {"seconds": 8, "rounds": 1, "skip": 1},
+    "quick": {"seconds": 20, "rounds": 1, "skip": 5},
+    "full": {"seconds": 25, "rounds": 2, "skip": 5},
+}
+RECORD = (
+    "encode(substring(md5(string(value % 20000)), 1, 16), 'utf-8') AS key",
+    "encode(rpad(md5(string(value)), 84, 'x'), 'utf-8') AS value",
+)
+
+
+def run(size: dict[str, int], folder: Path, result: Result) -> None:
+    result.versions |= {"Apache Kafka": VERSIONS["kafka"], "Delta Lake": VERSIONS["delta"]}
+    with Broker(folder / "broker") as broker, session("spark", DELTA_CONFIG) as spark:
+        _make(spark, folder, broker.address)
+        found: dict[tuple[str, str], list[list[float]]] = {}
+        for number in range(size["rounds"]):
+            for (what, who), stream, options in _streams(spark, folder, broker.address, number):
+                place = folder / f"checkpoint-{number}-{what}-{who}"
+                writer = stream.writeStream.format(_format(who)).options(**options)
+                writer = writer.option("checkpointLocation", str(place))
+                times = batch_times_ms(writer, size["seconds"], size["skip"])
+                found.setdefault((what, who), []).append(times)
+                print(f"  {what}: {who}: {len(times)} batches {sorted(times)}", flush=True)
+    for share, name in ((50, "median"), (99, "99th percentile")):
+        for (what, who), rounds in found.items():
+            values = [statistics.quantiles(r, n=100, method="inclusive")[share - 1] for r in rounds]
+            result.rows.append(Row(f"{what}, {name}", who, "ms", values, lower=True))
+    result.rows.sort(key=lambda row: row.what)
+
+
+def _format(who: str) -> str:
+    formats = {"Apache Kafka": "kafka", "Delta Lake": "delta", "Parquet files (floor)": "parquet"}
+    return formats.get(who, who)
+
+
+def _make(spark: Any, folder: Path, address: str) -> None:
+    """What the copies read: one record; the rest comes while they run."""
+    one = spark.range(1).selectExpr("id AS value").selectExpr(*RECORD)
+    one.write.format("clog").mode("append").save(str(folder / "from"))
+    options = {"kafka.bootstrap.servers": address, "topic": "from"}
+    one.write.format("kafka").options(**options).save()
+
+
+def _streams(spark: Any, folder: Path, address: str, number: int) -> Any:
+    """(what, who), the stream and the sink's options. Copies go last: what they read was written by
+    the runs before.
+    """
+
+    def made() -> Any:
+        rate = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
+        return rate.selectExpr(*RECORD)
+
+    kafka = {"kafka.bootstrap.servers": address}
+    yield ("micro-batch", "Parquet files (floor)"), made(), {"path": str(folder / f"p{number}")}
+    yield ("micro-batch", "clog"), made(), {"path": str(folder / "from")}
+    yield ("micro-batch", "Apache Kafka"), made(), {**kafka, "topic": "from"}
+    yield ("micro-batch", "Delta Lake"), made(), {"path": str(folder / f"d{number}")}
+    limited = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "900"}
+    clog = spark.readStream.format("clog").options(**limited).option("columns", "key,value")
+    yield ("copy", "clog"), clog.load(str(folder / "from")), {"path": str(folder / f"c{number}")}
+    theirs = spark.readStream.format("kafka").options(**kafka, **limited)
+    theirs = theirs.option("subscribe", "from").load().select("key", "value")
+    yield ("copy", "Apache Kafka"), theirs, {**kafka, "topic": f"copy-{number}"}

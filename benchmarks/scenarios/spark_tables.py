@@ -1,0 +1,162 @@
+"""A table of keys in Spark: upsert of 20 rows, reading the whole of it, and one key.
+
+Each store starts with the same rows, each key once. An upsert replaces 20 keys at random: clog
+appends them (the newest record of a key wins when the table is read), Delta Lake runs MERGE. The
+upserts stay in the tables, so the reads that follow see what they left behind; a table read counts
+every row. clog is read as it is, and again after a pass of the cleaner. Parquet is the floor: the
+rows as they were at the beginning, which nobody could have updated.
+"""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness import data
+from harness.measure import Result, rate, timed
+from harness.spark import DELTA_CONFIG, drain, session
+from peers.environments import VERSIONS
+
+TITLE = "Upserts and table reads in Spark"
+ENVIRONMENT = "spark"
+SIZES = {
+    "smallest": {"rows": 2_000, "record_bytes": 100, "rounds": 1},
+    "quick": {"rows": 1_000_000, "record_bytes": 100, "rounds": 3},
+    "full": {"rows": 10_000_000, "record_bytes": 100, "rounds": 5},
+}
+UPSERT_ROWS = 20
+DELTAS = {"Delta Lake": "false", "Delta Lake, deletion vectors": "true"}
+SCHEMA = "key binary, value binary"
+
+
+def run(size: dict[str, int], folder: Path, result: Result) -> None:
+    rows = size["rows"]
+    result.versions |= {"Delta Lake": VERSIONS["delta"]}
+    data.write_parquet(folder / "parquet", data.batches(rows, rows, size["record_bytes"]))
+    with session("spark", DELTA_CONFIG) as spark:
+        tables = _Tables(spark, folder, rows)
+        tables.make()
+        _upserts(tables, result, size["rounds"])
+        _reads(tables, result, size["rounds"], "table read")
+        _lookups(tables, result, size["rounds"])
+        tables.clean()
+        _reads(tables, result, size["rounds"], "table read, after cleaning and OPTIMIZE")
+
+
+class _Tables:
+    """One table for each store."""
+
+    def __init__(self, spark: Any, folder: Path, rows: int) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.rows = rows
+        self.random = random.Random(1)
+
+    def url(self, who: str) -> str:
+        return str(self.folder / who)
+
+    def make(self) -> None:
+        frame = self.spark.read.schema(SCHEMA).parquet(self.url("parquet"))
+        frame.write.format("clog").mode("append").save(self.url("clog"))
+        for who, vectors in DELTAS.items():
+            self.spark.sql(
+                f"CREATE TABLE delta.`{self.url(who)}` ({SCHEMA}) USING delta"
+                f" TBLPROPERTIES ('delta.enableDeletionVectors' = '{vectors}')"
+            )
+            frame.write.format("delta").mode("append").save(self.url(who))
+
+    def some_keys(self, count: int) -> list[bytes]:
+        import numpy as np
+
+        ids = self.random.sample(range(self.rows), count)
+        return data.keys(np.array(ids)).to_pylist()
+
+    def changes(self) -> Any:
+        changed = [(bytearray(key), bytearray(b"changed")) for key in self.some_keys(UPSERT_ROWS)]
+        return self.spark.createDataFrame(changed, SCHEMA)
+
+    def append(self) -> None:
+        self.changes().write.format("clog").mode("append").save(self.url("clog"))
+
+    def merge(self, who: str) -> Callable[[], None]:
+        def act() -> None:
+            self.changes().createOrReplaceTempView("changes")
+            self.spark.sql(
+                f"MERGE INTO delta.`{self.url(who)}` t USING changes s ON t.key = s.key"
+                " WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            ).collect()
+
+        return act
+
+    def table(self, who: str) -> Any:
+        if who == "clog":
+            reader = self.spark.read.format("clog").option("columns", "key,value")
+            return reader.option("view", "table").load(self.url(who))
+        if who == "parquet":
+            return self.spark.read.schema(SCHEMA).parquet(self.url(who))
+        return self.spark.read.format("delta").load(self.url(who))
+
+    def look_up(self, who: str) -> None:
+        key = self.some_keys(1)[0]
+        if who == "clog":
+            reader = self.spark.read.format("clog").option("keys", f'["{key.decode()}"]')
+            found = reader.option("view", "table").load(self.url(who)).collect()
+        else:
+            found = self.table(who).where(f"key = X'{key.hex()}'").collect()
+        assert len(found) == 1
+
+    def clean(self) -> None:
+        from clog.cleaner import Cleaner
+        from clog.storage import Log
+
+        log = Log.open(self.url("clog"))
+        log.roll()
+        Cleaner(log).run_once(force=True)
+        for who in DELTAS:
+            self.spark.sql(f"OPTIMIZE delta.`{self.url(who)}`").collect()
+
+
+def _upserts(tables: _Tables, result: Result, rounds: int) -> None:
+    result.compare(
+        "upsert of 20 rows",
+        "ms",
+        {
+            "clog": timed(tables.append, 1e-3),
+            **{who: timed(tables.merge(who), 1e-3) for who in DELTAS},
+        },
+        rounds=rounds,
+        lower=True,
+    )
+
+
+def _reads(tables: _Tables, result: Result, rounds: int, what: str) -> None:
+    def of(who: str) -> Callable[[], float]:
+        return rate(tables.rows / 1e6, lambda: drain(tables.table(who)))
+
+    assert tables.table("clog").count() == tables.rows
+    result.compare(
+        what,
+        "million rows/s",
+        {
+            "Parquet files (floor)": of("parquet"),
+            "clog": of("clog"),
+            **{who: of(who) for who in DELTAS},
+        },
+        rounds=rounds,
+    )
+    for who in ("clog", *DELTAS):
+        result.add(f"on disk, {what}", who, "MB", data.size_mb(Path(tables.url(who))), lower=True)
+
+
+def _lookups(tables: _Tables, result: Result, rounds: int) -> None:
+    result.compare(
+        "one key",
+        "ms",
+        {
+            "Parquet files (floor)": timed(lambda: tables.look_up("parquet"), 1e-3),
+            "clog": timed(lambda: tables.look_up("clog"), 1e-3),
+            **{who: timed(lambda who=who: tables.look_up(who), 1e-3) for who in DELTAS},
+        },
+        rounds=rounds,
+        lower=True,
+    )

@@ -1,0 +1,96 @@
+"""The benchmarks' harness: it runs, and its tables say what was found. Nothing is timed here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def harness(monkeypatch):
+    """The modules of `benchmarks/`, importable for one test."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for name in [
+        n for n in sys.modules if n.partition(".")[0] in ("harness", "scenarios", "peers")
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def row(who, values, *, what="sink, 100 B", lower=False):
+    return {"what": what, "who": who, "unit": "u", "values": values, "lower": lower, "note": ""}
+
+
+def result(rows, lines=()):
+    machine = {"cpu": "c", "cores": "2", "memory": "m", "system": "s", "load": "0"}
+    about = {"title": "T", "machine": machine, "size": {"name": "full", "rows": 1}, "seconds": 1}
+    found = {"rows": rows, "lines": list(lines), "notes": [], "versions": {}, "text": ""}
+    return {"scenario": "spark_streams", **about, **found}
+
+
+@pytest.mark.slow
+def test_one_command_runs_a_scenario_and_prints_its_table(tmp_path):
+    """`run.py` in its smallest form: a file of results, and a ratio for each peer."""
+    command = [sys.executable, str(BENCHMARKS / "run.py"), "--smallest", "--only", "limits"]
+    command += ["--set", "rows=500", "--set", "rows_1k=100", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + (tmp_path / "limits.log").read_text()
+    found = json.loads((tmp_path / "limits.json").read_text())
+    assert found["size"]["rows"] == 500
+    compared = {r["what"] for r in found["rows"]}
+    assert {"append, 100 B", "read, 100 B", "table, 1024 B", "clean, 1024 B"} <= compared
+    for what in compared:
+        assert f"| {what}, thousand records/s | clog |" in done.stdout
+
+
+def test_every_scenario_has_what_the_harness_asks_of_it(harness):
+    """A scenario is a module with a title, an environment, three sizes and `run`."""
+    import importlib
+
+    import run
+    from peers.environments import ENVIRONMENTS
+
+    found = {path.stem for path in (BENCHMARKS / "scenarios").glob("[a-z]*.py")}
+    assert set(run.SCENARIOS) == found
+    for name in run.SCENARIOS:
+        text = (BENCHMARKS / "scenarios" / f"{name}.py").read_text()
+        assert all(f"{word} = " in text for word in ("TITLE", "ENVIRONMENT", "SIZES"))
+        scenario = importlib.import_module(f"scenarios.{name}")
+        assert {*scenario.SIZES} == {"smallest", "quick", "full"}
+        assert scenario.ENVIRONMENT in {"own", *ENVIRONMENTS}
+
+
+def test_a_ratio_is_taken_within_each_round(harness):
+    """Twice as fast in each round is 2, even where rounds differ; less time is better."""
+    from harness.report import ratios
+
+    faster = row("clog", [10, 100, 1000])
+    assert ratios(row("peer", [5, 50, 500]), faster) == [2, 2, 2]
+    quicker = row("clog", [1, 2], lower=True)
+    assert ratios(row("peer", [10, 40], lower=True), quicker) == [10, 20]
+
+
+@pytest.mark.parametrize(("peer", "verdict"), [([5, 5], "met"), ([20, 40], "**missed**")])
+def test_the_report_says_which_target_was_missed(harness, tmp_path, peer, verdict):
+    """A target is met by the median of the ratios."""
+    from harness.report import report
+
+    found = result([row("clog", [10, 20]), row("Apache Kafka", peer)])
+    (tmp_path / "spark_streams.json").write_text(json.dumps(found))
+    assert f"| {verdict} |" in report(tmp_path)
+
+
+def test_pictures_are_the_same_for_the_same_results(harness, tmp_path):
+    """A picture changes when results do, not when it is drawn again."""
+    from harness.plots import draw
+
+    line = {"what": "open", "who": "clog", "x": "commits", "unit": "ms", "points": [[1, 2], [8, 3]]}
+    found = result([row("clog", [10]), row("Apache Kafka", [5])], [line])
+    names = [name for name, _ in draw({"spark_streams": found}, tmp_path / "a")]
+    assert names == ["ratios.svg", "open.svg"]
+    draw({"spark_streams": found}, tmp_path / "b")
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

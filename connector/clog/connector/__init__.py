@@ -3,6 +3,17 @@
 from clog.connector.datasource import ClogDataSource
 from clog.connector.explain import Explanation, Share, explain
 from clog.connector.lag import Lag, lag
+from clog.connector.snapshot import Snapshot, snapshot_and_stream
 from clog.connector.upsert import upsert
 
-__all__ = ["ClogDataSource", "Explanation", "Lag", "Share", "explain", "lag", "upsert"]
+__all__ = [
+    "ClogDataSource",
+    "Explanation",
+    "Lag",
+    "Share",
+    "Snapshot",
+    "explain",
+    "lag",
+    "snapshot_and_stream",
+    "upsert",
+]

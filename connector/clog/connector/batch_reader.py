@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from clog.connector.option_values import EARLIEST, LATEST, Position, Times
+from clog.connector.option_values import EARLIEST, LATEST, Position, Since, Times
 from clog.connector.options import ReadOptions
 from clog.connector.partitions import LogPartition, TablePartition
-from clog.connector.planned import batch_partitions, table_partitions
+from clog.connector.planned import batch_partitions
 from clog.connector.schema import check_read_schema
 from clog.connector.shallow import shallow, shallow_iterator
+from clog.connector.views import view_partitions
 from clog.storage.errors import OptionError
 
 if TYPE_CHECKING:
@@ -40,9 +41,10 @@ class ClogReader(DataSourceReader):
         from clog.storage.log import Log
 
         options = self._options
-        log = Log.open(options.location.store())
-        plan = table_partitions if options.view == "table" else batch_partitions
-        return plan(log.handle.store, log.handle.manifest(), options)
+        handle = Log.open(options.location.store()).handle
+        if options.view != "log":
+            return view_partitions(handle, options)
+        return batch_partitions(handle.store, handle.manifest(), options)
 
     @shallow_iterator
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -63,13 +65,29 @@ def check_batch(options: ReadOptions) -> None:
     _refuse(options.ending, "earliest", EARLIEST, option="endingOffsets", meaning="earliest")
     if options.view == "table" and (options.starting is not None or options.ending != "latest"):
         raise OptionError(
-            'view "table" is the whole log at its newest version: it takes neither startingOffsets'
-            ' nor endingOffsets; read view "log" between offsets'
+            'view "table" is the whole log at one version: it takes neither startingOffsets'
+            ' nor endingOffsets; read view "log" between offsets, or view "latest" from some on'
         )
+    if options.view == "latest" and options.ending != "latest":
+        raise OptionError(
+            'view "latest" ends at the newest version: records that were the latest before it may'
+            " be cleaned away; leave endingOffsets and endingTimestamp out"
+        )
+    if options.view == "log" and isinstance(options.starting, Since):
+        raise OptionError(
+            'option "sinceVersion" is for streams and for view "latest"; a batch read of view "log"'
+            " takes startingOffsets"
+        )
+    if options.view != "table" and not (options.as_of_version is options.as_of_ms is None):
+        raise OptionError(
+            f'options "asOfVersion" and "asOfTimestamp" are for view "table", not "{options.view}"'
+        )
+    if options.as_of_version is not None and options.as_of_ms is not None:
+        raise OptionError('options "asOfVersion" and "asOfTimestamp" are both given; give one')
 
 
 def _refuse(
-    position: Position | Times | None, word: str, number: int, *, option: str, meaning: str
+    position: Position | Times | Since | None, word: str, number: int, *, option: str, meaning: str
 ) -> None:
     numbers = position.values() if isinstance(position, Mapping) else ()
     if position == word or number in numbers:

@@ -3,16 +3,16 @@
 Nothing here decides anything: a read gives the same rows whatever was pruned.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clog.connector.options import ReadOptions
+    from clog.storage.handle import Handle
     from clog.storage.manifest import Manifest
     from clog.storage.object_reader import Footprint
     from clog.storage.reader import ReadPiece
-    from clog.storage.store.base import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +69,30 @@ def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
         NotFoundError: there is no log.
     """
     from clog.connector.batch_reader import check_batch
+    from clog.connector.option_values import as_text
     from clog.connector.options import read_options
     from clog.storage.log import Log
 
     given = {"path": source} if isinstance(source, str) else dict(source)
-    given |= {name: _text(value) for name, value in options.items()}
+    given |= {name: as_text(value) for name, value in options.items()}
     settings = read_options(given)
     check_batch(settings)
     handle = Log.open(settings.location.store()).handle
-    return _explained(handle.store, handle.manifest(), settings)
+    return _explained(handle, settings)
 
 
-def _explained(store: "Store", manifest: "Manifest", options: "ReadOptions") -> Explanation:
+def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
     from clog.connector.reading import stored_columns
     from clog.connector.schema import read_schema
+    from clog.connector.views import view_manifest
     from clog.storage.reader import footprints
 
     names = read_schema(options.columns, include_headers=options.include_headers).names
     columns = stored_columns(names)
-    if (options.keys is not None or options.view == "table") and "key" not in columns:
+    if (options.keys is not None or options.view != "log") and "key" not in columns:
         columns.append("key")
-    pieces, searched = _pieces(store, manifest, options)
+    store, manifest = handle.store, view_manifest(handle, options)
+    pieces, searched = _pieces(handle, options)
     prints = list(footprints(store, pieces, columns=columns))
     chunks = [chunk for _, chunk in manifest.chunks()]
     every = {chunk.object.path: chunk.object.size_bytes for chunk in chunks}
@@ -104,27 +107,33 @@ def _explained(store: "Store", manifest: "Manifest", options: "ReadOptions") -> 
     )
 
 
-def _pieces(
-    store: "Store", manifest: "Manifest", options: "ReadOptions"
-) -> tuple[list["ReadPiece"], int]:
+def _pieces(handle: "Handle", options: "ReadOptions") -> tuple[list["ReadPiece"], int]:
     """What is read, and how many bytes were fetched to find it."""
-    from clog.connector.planned import batch_ranges
     from clog.storage.key_scan import is_searched, pieces_of_keys
-    from clog.storage.reader import footprints, plan_range
+    from clog.storage.reader import footprints
 
-    ranges = batch_ranges(store, manifest, options)
-    pieces = [
-        piece
-        for p, (start, end) in ranges.items()
-        for piece in plan_range(manifest, p, start, end)
-        if piece.rows
-    ]
+    store = handle.store
+    pieces = [piece for piece in _planned(handle, options) if piece.rows]
     if options.keys is None:
         return pieces, 0
     searched = [piece for piece in pieces if is_searched(piece)]
     prints = footprints(store, searched, columns=("offset", "key"))
     found = list(pieces_of_keys(store, pieces, options.keys))
     return found, sum(p.fetched_bytes for p in prints)
+
+
+def _planned(handle: "Handle", options: "ReadOptions") -> Iterator["ReadPiece"]:
+    from clog.connector.planned import batch_ranges
+    from clog.connector.views import view_plans
+    from clog.storage.reader import plan_range
+
+    if options.view != "log":
+        for plan in view_plans(handle, options):
+            yield from (*plan.clean, *plan.dirty)
+        return
+    manifest = handle.manifest()
+    for p, (start, end) in batch_ranges(handle.store, manifest, options).items():
+        yield from plan_range(manifest, p, start, end)
 
 
 def _segments(manifest: "Manifest", pieces: list["ReadPiece"]) -> Share:
@@ -144,7 +153,3 @@ def _segments(manifest: "Manifest", pieces: list["ReadPiece"]) -> Share:
 def _row_groups_total(prints: list["Footprint"]) -> int:
     # An object that is read in several runs has its row groups once.
     return sum({p.path: p.row_groups_total for p in prints}.values())
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,7 +7,8 @@ order, then the other fields. Three kinds:
   makes the first batch durable.
 - *first*: ``{"0": 7, "1": 9, "from": {"0": 5, "1": 9}, "version": 41}``. Next offset to read by
   partition; ``from`` is what the initial offset was resolved to, so a crash in the first batch
-  does not resolve "latest" again; ``version`` is the log's version at that moment (S41).
+  does not resolve "latest" again; ``version`` is the log's version at that moment, or that of
+  ``sinceVersion`` (S41).
 - *later*: the same without ``from``: the offset before it says where the batch starts.
 
 A stream that has nothing to read gets its own offsets back, unchanged.
@@ -17,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clog.connector.option_values import EARLIEST, LATEST, Position, Times
+from clog.connector.option_values import EARLIEST, LATEST, Position, Since, Times
 from clog.storage.errors import InvalidInputError, OptionError
 
 
@@ -46,13 +47,15 @@ class StreamOffsets:
         return out
 
 
-def initial_json(position: Position | Times) -> dict[str, Any]:
+def initial_json(position: Position | Times | Since) -> dict[str, Any]:
     """The initial offset: symbolic, so the same whenever it is asked for."""
     if isinstance(position, str):
         return {"init": position}
     if isinstance(position, Times):
         ms = position.ms
         return {"init": {"timestamp": ms if isinstance(ms, int) else by_partition_json(ms)}}
+    if isinstance(position, Since):
+        return {"init": {"since": position.version}}
     return {"init": by_partition_json(position)}
 
 

@@ -24,7 +24,20 @@ DEFINITIONS = (
         "view",
         "batch",
         "log",
-        "`log`: every record; `table`: the latest value of each key, tombstones left out",
+        "`log`: every record; `table`: the latest value of each key, tombstones left out; `latest`:"
+        " the latest record of each key that changed since the start, tombstones included",
+    ),
+    Definition(
+        "asOfVersion",
+        "batch",
+        "newest",
+        "with `view=table`: the version of the log that is shown, as far back as versions are kept",
+    ),
+    Definition(
+        "asOfTimestamp",
+        "batch",
+        "newest",
+        "likewise, milliseconds since 1970: the newest version committed by then",
     ),
     Definition(
         "startingOffsets",
@@ -73,6 +86,12 @@ DEFINITIONS = (
         "error",
         "where no record is as late as a starting timestamp: `error`, or `latest`: start at the"
         " end",
+    ),
+    Definition(
+        "sinceVersion",
+        "stream, `view=latest`",
+        "none",
+        "starts after a version of the log that is still kept: with what was appended since",
     ),
     Definition(
         "failOnDataLoss",

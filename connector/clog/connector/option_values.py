@@ -26,6 +26,13 @@ class Times:
     or_latest: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Where to start by version: at the end offsets it had, with what was appended after it."""
+
+    version: int
+
+
 _UNITS_MS = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
     **dict.fromkeys(("s", "second", "seconds"), 1000),
@@ -38,6 +45,11 @@ def shown(value: str) -> str:
     """A value as it may stand in an error."""
     # A value may be a secret given under the wrong name: never whole.
     return repr(value) if len(value) <= 24 else repr(value[:20] + "…")
+
+
+def as_text(value: object) -> str:
+    """An option's value as Spark passes it on."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def text(value: str) -> str:

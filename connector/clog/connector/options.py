@@ -22,7 +22,7 @@ from clog.connector.option_definitions import (
     SPARKS_OWN,
     SPARKS_PREFIXES,
 )
-from clog.connector.option_values import Position, Times
+from clog.connector.option_values import Position, Since, Times
 from clog.storage.errors import OptionError
 
 _T = TypeVar("_T")
@@ -33,8 +33,10 @@ class ReadOptions:
     """Settings of a read; see `option_definitions` for each."""
 
     location: Location
-    view: Literal["log", "table"]
-    starting: Position | Times | None
+    view: Literal["log", "table", "latest"]
+    as_of_version: int | None
+    as_of_ms: int | None
+    starting: Position | Times | Since | None
     ending: Position | Times
     fail_on_data_loss: bool
     admission: Admission
@@ -69,7 +71,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     location = given.location()
     return ReadOptions(
         location=location,
-        view=given.parsed("view", values.choice("log", "table"), "log"),
+        view=given.parsed("view", values.choice("log", "table", "latest"), "log"),
+        as_of_version=given.parsed("asOfVersion", values.natural, None),
+        as_of_ms=given.parsed("asOfTimestamp", values.time_ms, None),
         starting=_starting(given, location.name),
         ending=_ending(given, location.name),
         fail_on_data_loss=given.parsed("failOnDataLoss", values.boolean, default=True),
@@ -155,8 +159,10 @@ class _Given:
         return location
 
 
-def _starting(given: "_Given", log_name: str) -> Position | Times | None:
-    """Kafka's precedence: a timestamp, timestamps by partition, offsets."""
+def _starting(given: "_Given", log_name: str) -> Position | Times | Since | None:
+    """Kafka's precedence: a timestamp, timestamps by partition, offsets. Kafka knows no version:
+    with one, another start is refused.
+    """
     or_latest = given.parsed(
         "startingOffsetsByTimestampStrategy", values.choice("error", "latest"), "error"
     )
@@ -164,7 +170,15 @@ def _starting(given: "_Given", log_name: str) -> Position | Times | None:
     times_ms = given.parsed("startingOffsetsByTimestamp", values.times_ms(log_name), None)
     offsets = given.parsed("startingOffsets", values.position(log_name), None)
     at = time_ms if time_ms is not None else times_ms
-    return offsets if at is None else Times(at, or_latest=or_latest == "latest")
+    version = given.parsed("sinceVersion", values.natural, None)
+    if version is None:
+        return offsets if at is None else Times(at, or_latest=or_latest == "latest")
+    if at is not None or offsets is not None:
+        raise OptionError(
+            f'option "sinceVersion" is {version}, and starting offsets or timestamps are given too;'
+            " give one of them"
+        )
+    return Since(version)
 
 
 def _ending(given: "_Given", log_name: str) -> Position | Times:

@@ -32,7 +32,7 @@ class LogPartition(InputPartition):
 
 @dataclass(frozen=True)
 class TablePartition(InputPartition):
-    """The table view of one partition of a log, of these keys or of all."""
+    """A slice of a view of one partition of a log, of these keys or of all."""
 
     location: Location
     plan: "TablePlan"

@@ -1,5 +1,5 @@
 """Ranges of offsets made input partitions, at one version: what batch and stream have in common on
-the driver.
+the driver. Views are planned in `views`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from clog.connector.data_loss import available_start
 from clog.connector.offsets import check_all_named, resolve
-from clog.connector.option_values import Position, Times
+from clog.connector.option_values import Position, Since, Times
 from clog.connector.options import ReadOptions
-from clog.connector.partitions import LogPartition, TablePartition
+from clog.connector.partitions import LogPartition
 from clog.storage.errors import OptionError
 
 if TYPE_CHECKING:
+    from clog.storage.handle import Handle
     from clog.storage.head import Head
     from clog.storage.manifest import Manifest
     from clog.storage.store.base import Store
@@ -74,6 +75,15 @@ def positions(
     return {p: highs[p] if offset is None else offset for p, offset in offsets.items()}
 
 
+def since(handle: "Handle", position: Since, parts: Sequence[int]) -> dict[int, int]:
+    """The end offset of each partition at the version; opening that version costs requests.
+
+    Raises:
+        VersionExpiredError: it is not readable any more, or not yet there.
+    """
+    return bounds(handle.manifest_at(position.version).head, parts)[1]
+
+
 def log_partitions(
     manifest: "Manifest",
     ranges: Mapping[int, tuple[int, int]],
@@ -115,7 +125,9 @@ def batch_ranges(
     """
     parts = partitions_read(manifest.head, options.partitions, url=store.url)
     lows, highs = bounds(manifest.head, parts)
-    starts = positions(store, manifest, parts, options.starting or "earliest", option="starting")
+    starting = options.starting or "earliest"
+    assert not isinstance(starting, Since), "a batch read of the log itself refuses it"
+    starts = positions(store, manifest, parts, starting, option="starting")
     ends = positions(store, manifest, parts, options.ending, option="ending")
     return {
         p: (
@@ -135,18 +147,3 @@ def batch_partitions(
 ) -> list[LogPartition]:
     """The plan of a batch read; raises as `batch_ranges`."""
     return log_partitions(manifest, batch_ranges(store, manifest, options), options, follow=False)
-
-
-def table_partitions(
-    store: "Store", manifest: "Manifest", options: ReadOptions
-) -> list[TablePartition]:
-    """The plan of a table view: one task for each partition that holds anything."""
-    from clog.storage.table import plan_table
-
-    parts = partitions_read(manifest.head, options.partitions, url=store.url)
-    plans = [plan_table(manifest, p) for p in parts]
-    return [
-        TablePartition(options.location, plan, options.keys)
-        for plan in plans
-        if plan.clean or plan.dirty
-    ]

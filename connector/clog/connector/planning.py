@@ -8,7 +8,7 @@ each object once for each partition. Therefore:
    to task and inside a task. Who writes back what was read then keeps the order of each partition
    (S44).
 2. The list is cut into runs of about equal size; a piece larger than that is cut too, where its
-offsets are dense.
+   offsets are dense.
 
 Where no order of the objects suits all partitions (an object of which only parts are left), the
 order is partition by partition.
@@ -37,8 +37,15 @@ def deal(
     *,
     min_tasks: int | None = None,
     max_records: int | None = None,
+    max_tasks: int | None = None,
+    by_row: bool = False,
 ) -> list[tuple["ReadPiece", ...]]:
-    """Pieces by partition, in offset order, dealt out to tasks; at least one piece each."""
+    """Pieces by partition, in offset order, dealt out to tasks; at least one piece each.
+
+    ``max_tasks`` is passed where ``max_records`` demands it. ``by_row``: pieces of cleaned objects
+    are cut too. Which offsets a part has is not known then, so a plan that is to be made anew for
+    the rest must not ask for it.
+    """
     ordered = _by_object(pieces)
     rows = sum(piece.rows for piece in ordered)
     stored = sum(_stored_bytes(piece) for piece in ordered)
@@ -47,22 +54,25 @@ def deal(
     tasks = max(-(-rows // TASK_ROWS), -(-stored // TASK_BYTES))
     busy = sum(1 for p in pieces.values() if p)
     tasks = max(tasks, min(busy, rows // PARALLEL_ROWS_MIN), min(min_tasks or 1, rows))
+    tasks = min(tasks, max_tasks or tasks)
     rows_each = -(-rows // tasks)
     if max_records is not None:
         rows_each = min(rows_each, max_records)
-    return [tuple(run) for run in _runs(ordered, rows_each)]
+    return [tuple(run) for run in _runs(ordered, rows_each, by_row=by_row)]
 
 
 def _stored_bytes(piece: "ReadPiece") -> int:
     return piece.object.size_bytes * piece.rows // max(1, piece.object.rows)
 
 
-def _runs(pieces: Iterable["ReadPiece"], rows_each: int) -> Iterator[list["ReadPiece"]]:
+def _runs(
+    pieces: Iterable["ReadPiece"], rows_each: int, *, by_row: bool
+) -> Iterator[list["ReadPiece"]]:
     run: list[ReadPiece] = []
     room = rows_each
     for whole in pieces:
         piece = whole
-        while piece.rows > room and _is_divisible(piece):
+        while piece.rows > room and _is_divisible(piece, by_row=by_row):
             first, piece = _cut(piece, room)
             run.append(first)
             yield run
@@ -79,12 +89,15 @@ def _runs(pieces: Iterable["ReadPiece"], rows_each: int) -> Iterator[list["ReadP
         yield run
 
 
-def _is_divisible(piece: "ReadPiece") -> bool:
-    return piece.object.dense and piece.dead is None
+def _is_divisible(piece: "ReadPiece", *, by_row: bool) -> bool:
+    return (by_row or piece.object.dense) and piece.dead is None
 
 
 def _cut(piece: "ReadPiece", rows: int) -> tuple["ReadPiece", "ReadPiece"]:
-    """A dense piece in two; row and offset rise together in it."""
+    """A piece in two. Only in a dense one the offset of a row is known."""
+    if not piece.object.dense:
+        rest = replace(piece, first_row=piece.first_row + rows, rows=piece.rows - rows)
+        return replace(piece, rows=rows), rest
     middle = piece.base + rows
     first = replace(piece, rows=rows, end=middle)
     rest = replace(

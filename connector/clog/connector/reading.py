@@ -44,17 +44,19 @@ def log_batches(partition: LogPartition, schema: "StructType") -> Iterator["pa.R
 def table_view_batches(
     partition: TablePartition, schema: "StructType"
 ) -> Iterator["pa.RecordBatch"]:
-    """Batches of the latest value of each key, in the columns of ``schema``."""
+    """Batches of a slice of a view, in the columns of ``schema``."""
     from clog.storage.table import table_batches
 
     plan, keys, store = partition.plan, partition.keys, partition.location.store()
     as_spark = _Converter(schema, partition.location.name, (*plan.clean, *plan.dirty))
     try:
-        clean, dirty = (_pieces(store, pieces, keys) for pieces in (plan.clean, plan.dirty))
+        parts = (plan.clean, plan.dirty, plan.later)
+        clean, dirty, later = (_pieces(store, pieces, keys) for pieces in parts)
     except FileNotFoundError as e:
         raise _expired(plan.version, store, e) from e
     columns = _with_key(as_spark.needed, keys)
-    records = table_batches(store, replace(plan, clean=clean, dirty=dirty), columns=columns)
+    plan = replace(plan, clean=clean, dirty=dirty, later=later)
+    records = table_batches(store, plan, columns=columns)
     return _gathered(map(as_spark, _of_keys(records, keys)))
 
 

@@ -28,9 +28,10 @@ from clog.connector.offsets import (
     initial_json,
     parse_offsets,
 )
+from clog.connector.option_values import Since
 from clog.connector.options import ReadOptions
 from clog.connector.partitions import LogPartition
-from clog.connector.planned import bounds, log_partitions, partitions_read, positions
+from clog.connector.planned import bounds, log_partitions, partitions_read, positions, since
 from clog.connector.schema import check_read_schema
 from clog.connector.shallow import shallow, shallow_iterator
 from clog.storage.clock import Clock, SystemClock
@@ -52,16 +53,27 @@ OUTAGE_MS_MAX = 60_000
 """For so long a store that does not answer counts as nothing new; after that the query fails."""
 
 
+def check_stream(options: ReadOptions) -> None:
+    """Options that a stream refuses."""
+    if options.view != "log":
+        raise OptionError(
+            f'view "{options.view}" is a batch read: spark.read; a stream reads every record, view'
+            ' "log"'
+        )
+    if options.as_of_version is not None or options.as_of_ms is not None:
+        raise OptionError(
+            'options "asOfVersion" and "asOfTimestamp" are for view "table"; a stream starts after'
+            ' a version with "sinceVersion"'
+        )
+
+
 class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log as a stream, in Arrow batches."""
 
     def __init__(
         self, options: ReadOptions, schema: StructType, *, clock: Clock | None = None
     ) -> None:
-        if options.view == "table":
-            raise OptionError(
-                'view "table" is a batch read: spark.read; a stream reads every record, view "log"'
-            )
+        check_stream(options)
         check_read_schema(schema)
         self._options = options
         self._schema = schema
@@ -180,13 +192,15 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self, head: "Head") -> StreamOffsets:
         """Where a new query begins, checked."""
-        options, handle = self._options, self._opened()
-        starts = positions(
-            *(handle.store, handle.manifest(), self._parts(head), options.starting or "latest"),
-            option="starting",
-        )
+        handle, parts = self._opened(), self._parts(head)
+        starting = self._options.starting or "latest"
+        if isinstance(starting, Since):
+            version, starts = starting.version, since(handle, starting, parts)
+        else:
+            version = handle.tip.version
+            starts = positions(handle.store, handle.manifest(), parts, starting, option="starting")
         starts = {p: self._available(head, p, offset) for p, offset in starts.items()}
-        return StreamOffsets(starts, handle.tip.version, starts)
+        return StreamOffsets(starts, version, starts)
 
     def _waits(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:
         """Whether there is too little for a batch (``minOffsetsPerTrigger``). The first batch of a

@@ -70,9 +70,7 @@ def test_a_snapshot_and_its_stream_have_no_gap_and_no_overlap(spark, url, tmp_pa
         assert mine == sorted(mine)
         kept = {row["offset"] for b in log.read(partition=p, start=start) for row in b.to_pylist()}
         assert kept <= set(mine) <= set(range(start, ends[p]))
-    state = dict(before)
-    for _, _, key, value in seen:
-        state[key] = value
+    state = before | {key: value for _, _, key, value in seen}
     final = {key: value for key, value in state.items() if value is not None}
     assert final == state_of(spark.read.format("clog").option("view", "table").load(url))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clog.storage import object_reader, object_writer
+from clog.storage import object_encoding, object_reader
 from clog.storage.data_object import RECORD_SCHEMA, REWRITTEN_SCHEMA
 from clog.storage.ids import SeededIds
 from clog.storage.object_reader import read_ranges
@@ -30,9 +30,9 @@ _numbers = itertools.count()
 def small_limits(monkeypatch):
     """Limits that a few records reach."""
     monkeypatch.setattr(object_reader, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(object_writer, "_GROUP_BYTES", 120)
-    monkeypatch.setattr(object_writer, "_GROUP_BYTES_MIN", 40)
-    monkeypatch.setattr(object_writer, "_GROUP_ROWS", 6)
+    monkeypatch.setattr(object_encoding, "_GROUP_BYTES", 120)
+    monkeypatch.setattr(object_encoding, "_GROUP_BYTES_MIN", 40)
+    monkeypatch.setattr(object_encoding, "_GROUP_ROWS", 6)
 
 
 def new_store():

@@ -140,6 +140,7 @@ def execute_pass(
         partition=p,
         config=config,
         stamp=manifest.version,
+        key_seed=manifest.head.log.key_seed,
         horizon_ms=plan.now_ms + config.delete_retention_ms,
         up_to=covered,
         new_id=tools.new_id,

@@ -116,6 +116,7 @@ def _write(
         rows,
         partition=run.partition,
         stamp=manifest.version,
+        key_seed=manifest.head.log.key_seed,
         new_id=handle.ids.new_id,
         compression=config.compression_type,
         object_bytes=config.object_bytes,

@@ -38,6 +38,7 @@ class Rewriter:
 
     Args:
         stamp: a version that was read before anything is written (FORMAT.md §6).
+        key_seed: the log's own, for key indexes (S19).
         horizon_ms: what the pass stamps: its start + ``delete.retention.ms``.
         up_to: one past the last offset that the map covers: how far a chunk's horizon reaches.
     """
@@ -46,6 +47,7 @@ class Rewriter:
     partition: int
     config: LogConfig
     stamp: int
+    key_seed: int
     horizon_ms: int
     up_to: int
     new_id: Callable[[], str]
@@ -90,6 +92,7 @@ class Rewriter:
             self._survivors(run),
             partition=self.partition,
             stamp=self.stamp,
+            key_seed=self.key_seed,
             new_id=self.new_id,
             compression=self.config.compression_type,
             object_bytes=object_bytes,

@@ -27,7 +27,7 @@ def plan_changes(manifest: Manifest, partition: int, start: int, *, url: str) ->
     check_start(manifest.head, partition, start, url=url)
     end = manifest.head.partitions.end[partition]
     changed = tuple(plan_range(manifest, partition, start, end))
-    seed = int(manifest.head.log.seed, 16)
+    seed = manifest.head.log.key_seed
     return TablePlan(partition, manifest.version, seed, (), changed, tombstones=True)
 
 

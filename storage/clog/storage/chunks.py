@@ -61,6 +61,7 @@ class Chunk:
 
 def object_json(ref: ObjectRef) -> dict[str, Any]:
     """An object's own fields; `chunk columns` are added beside them."""
+    index = {"index": ref.index_bytes} if ref.index_bytes else {}
     return {
         "path": ref.path,
         "bytes": ref.size_bytes,
@@ -69,6 +70,7 @@ def object_json(ref: ObjectRef) -> dict[str, Any]:
         "rows": ref.rows,
         "stamp": ref.stamp,
         "dense": ref.dense,
+        **index,
     }
 
 
@@ -82,6 +84,7 @@ def object_from_json(value: dict[str, Any], *, where: str) -> ObjectRef:
         rows=whole(value["rows"]),
         stamp=whole(value["stamp"]),
         dense=bool(value["dense"]),
+        index_bytes=whole(value.get("index", 0)),
     )
 
 

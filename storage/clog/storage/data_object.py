@@ -21,9 +21,6 @@ from clog.storage.object_ref import ObjectRef
 RECORD_OVERHEAD = 12
 """Bytes a record counts beside its content: offset 8, size 4 (Kafka's). Part of the format."""
 
-FOOTER_SUM_BYTES = 16
-"""An object's bytes before its Parquet footer: the footer's XXH3-128. Part of the format."""
-
 OFFSET = "offset"
 DELETE_HORIZON = "delete_horizon"
 
@@ -84,7 +81,8 @@ class ObjectFacts:
 class DataObject:
     """An object that was written and is not committed yet: all that a commit needs of it.
 
-    ``footer_bytes`` includes the 8-byte tail; ``checksum`` is XXH3-128 of all bytes, in hex;
+    ``footer_bytes`` includes the 8-byte tail; ``index_bytes`` is the size of the key index, 0 for
+    none; ``checksum`` is XXH3-128 of all bytes, in hex;
     ``stamp`` a version that was read before the first byte was written; ``chunks`` are in the order
     of their rows.
     """
@@ -98,13 +96,14 @@ class DataObject:
     chunks: tuple[ChunkStats, ...]
     facts: ObjectFacts
     dense: bool
+    index_bytes: int = 0
 
     @property
     def ref(self) -> ObjectRef:
         """What a manifest keeps of it, and a reader needs."""
         return ObjectRef(
             *(self.path, self.size_bytes, self.footer_bytes, self.checksum),
-            *(self.rows, self.stamp, self.dense),
+            *(self.rows, self.stamp, self.dense, self.index_bytes),
         )
 
 

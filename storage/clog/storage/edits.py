@@ -13,7 +13,9 @@ from clog.storage.chunks import NONE, Chunk
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """What never changes about a log. ``seed`` (16 hex digits) is for its own key filters (S19)."""
+    """What never changes about a log. ``seed`` (16 hex digits) is for the hashes that it keeps
+    (S19).
+    """
 
     log_id: str
     created_ms: int
@@ -22,6 +24,11 @@ class LogInfo:
     seed: str
     read_features: tuple[str, ...] = ()
     write_features: tuple[str, ...] = ()
+
+    @property
+    def key_seed(self) -> int:
+        """The seed as a number."""
+        return int(self.seed, 16)
 
 
 @dataclass(frozen=True, slots=True)

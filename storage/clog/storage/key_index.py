@@ -32,6 +32,7 @@ SUM_BYTES: Final = 16
 VERSION: Final = 1
 
 _KEPT_BITS: Final = 24
+_BITS_MAX: Final = 32
 _HEADER: Final = struct.Struct("<IIB")
 """Rows of the block, hashes in it, bits of the bucket's number."""
 
@@ -144,6 +145,8 @@ def _blocks(view: memoryview) -> Any:
     at, row = SUM_BYTES + 1, 0
     while at < len(view):
         rows, hashes, bits = _HEADER.unpack_from(view, at)
+        if bits > _BITS_MAX:
+            raise ValueError(f"a bucket's number has {bits} bits")
         at += _HEADER.size
         counts = np.frombuffer(view, np.uint8, 1 << bits, at)
         at += len(counts)

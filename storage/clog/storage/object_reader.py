@@ -24,9 +24,9 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from clog.storage.data_object import FOOTER_SUM_BYTES, REWRITTEN_SCHEMA
+from clog.storage.data_object import REWRITTEN_SCHEMA
 from clog.storage.errors import CorruptionError
-from clog.storage.object_ref import ObjectRef
+from clog.storage.object_ref import FOOTER_SUM_BYTES, ObjectRef
 from clog.storage.store.base import Store, coalesce
 
 BATCH_ROWS = 16384

@@ -3,17 +3,10 @@
 1. `ObjectWriter.add` keeps the Arrow batches it is given. Before their records would exceed
    ``object_bytes``, what is kept becomes one object.
 2. An object's rows are ordered by partition, in each partition by the order of `add`.
-3. Row groups end after 16 MiB or 131072 rows, or, to let a partition be read alone, where a
-   partition ends, once they hold 4 MiB: tiny partitions share one, a large one shares none.
-4. The object is put under a name nobody has seen. Crash: an orphan, swept later.
+3. The object is put under a name nobody has seen. Crash: an orphan, swept later.
 
-Encodings are measured, on keys with JSON, with random and with three distinct values: dictionaries
-make random and JSON data larger and up to a fifth slower, and gain a tenth only where values come
-from a short list, so there are none; deltas for timestamps and offsets cost nothing. Statistics are
-kept where they prune. The Arrow schema is left out: the Parquet types determine it, and it would be
-half of a small object's footer.
-
-Not here: which partition a record goes to, whether the log's config takes it (`append`).
+Not here: its bytes (`object_encoding`), which partition a record goes to, whether the log's config
+takes it (`append`).
 """
 
 from collections.abc import Callable, Iterable
@@ -24,18 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from clog.storage.chunks import NONE
 from clog.storage.data_object import (
     DELETE_HORIZON,
-    OFFSET,
     RECORD_SCHEMA,
     REWRITTEN_SCHEMA,
-    ChunkStats,
     DataObject,
-    ObjectFacts,
     record_sizes,
 )
 from clog.storage.errors import InvalidInputError
+from clog.storage.object_encoding import Rows, encoded
 from clog.storage.paths import data_path
 from clog.storage.store.base import Store
 
@@ -43,9 +33,6 @@ OBJECT_BYTES = 64 << 20
 """Default of ``object_bytes``: record bytes of one object, before compression."""
 
 _OBJECT_BYTES_MAX = 1 << 30  # Arrow's binary arrays end at 2 GiB.
-_GROUP_BYTES = 16 << 20
-_GROUP_BYTES_MIN = 4 << 20
-_GROUP_ROWS = 1 << 17
 
 _Ints = np.ndarray[Any, Any]
 
@@ -65,6 +52,7 @@ class ObjectWriter:
         object_bytes: record bytes of an object, at most 1 GiB; a larger record is alone in its own.
         rewritten: records have their offsets (`REWRITTEN_SCHEMA`, whose ``delete_horizon`` may be
             missing), in rising order in each partition.
+        key_seed: the log's; then large objects get a key index. None: they get none.
     """
 
     def __init__(
@@ -77,6 +65,7 @@ class ObjectWriter:
         compression: str = "zstd",
         object_bytes: int = OBJECT_BYTES,
         rewritten: bool = False,
+        key_seed: int | None = None,
     ) -> None:
         self._store = store
         self._stamp = stamp
@@ -84,6 +73,7 @@ class ObjectWriter:
         self._partitions = partitions
         self._compression = compression
         self._object_bytes = min(object_bytes, _OBJECT_BYTES_MAX)
+        self._key_seed = key_seed
         self._schema = REWRITTEN_SCHEMA if rewritten else RECORD_SCHEMA
         self._kept: list[tuple[pa.RecordBatch, _Ints, _Ints]] = []
         self._kept_bytes = 0
@@ -147,11 +137,11 @@ class ObjectWriter:
         del batches
         self._kept.clear()
         self._kept_bytes = 0
-        rows = _Rows(records, np.concatenate(partitions), np.concatenate(sizes))
+        rows = Rows(records, np.concatenate(partitions), np.concatenate(sizes))
         self._objects.append(self._put(rows))
 
-    def _put(self, rows: "_Rows") -> DataObject:
-        data, footer_bytes = _sealed(_encoded(rows, self._compression))
+    def _put(self, rows: Rows) -> DataObject:
+        data, footer_bytes, index_bytes = encoded(rows, self._compression, self._key_seed)
         path = data_path(self._stamp, self._new_id())
         self._store.put(path, data)
         return DataObject(
@@ -164,6 +154,7 @@ class ObjectWriter:
             chunks=rows.chunks(),
             facts=rows.facts(),
             dense=rows.dense,
+            index_bytes=index_bytes,
         )
 
 
@@ -174,6 +165,7 @@ def write_rewritten(
     partition: int,
     stamp: int,
     new_id: Callable[[], str],
+    key_seed: int | None = None,
     compression: str = "zstd",
     object_bytes: int = OBJECT_BYTES,
 ) -> list[DataObject]:
@@ -193,89 +185,11 @@ def write_rewritten(
         compression=compression,
         object_bytes=object_bytes,
         rewritten=True,
+        key_seed=key_seed,
     )
     for batch in batches:
         writer.add(batch, np.full(batch.num_rows, partition, np.int32))
     return writer.finish()
-
-
-class _Rows:
-    """Records of one object, and the order they go to it."""
-
-    def __init__(self, records: pa.RecordBatch, partition: _Ints, sizes: _Ints) -> None:
-        self.order: _Ints | None = None
-        if (np.diff(partition) < 0).any():
-            # NumPy sorts 16 bits by radix, several times faster.
-            narrow = partition.astype(np.uint16) if int(partition.max()) < 1 << 16 else partition
-            self.order = np.argsort(narrow, kind="stable")
-        self.records = records
-        self.partition = self.ordered(partition)
-        self.sizes = self.ordered(sizes)
-        self.starts = np.concatenate(([0], np.flatnonzero(np.diff(self.partition)) + 1))
-        self.timestamps_ms = self.ordered(_int64(records.column("timestamp"))) // 1000
-        self.offsets: _Ints | None = None
-        self.dense = True
-        if OFFSET in records.schema.names:
-            self.offsets = self.ordered(_int64(records.column(OFFSET)))
-            steps = np.diff(self.offsets)
-            steps[self.starts[1:] - 1] = 1
-            assert (steps > 0).all(), "offsets of rewritten records must rise"
-            self.dense = bool((steps == 1).all())
-
-    def ordered(self, values: _Ints) -> _Ints:
-        return values if self.order is None else values[self.order]
-
-    def chunks(self) -> tuple[ChunkStats, ...]:
-        starts = self.starts
-        ends = np.append(starts[1:], len(self.sizes))
-        tombstones = self.ordered(np.asarray(self.records.column("value").is_null()))
-        columns = [
-            self.partition[starts],
-            ends - starts,
-            np.add.reduceat(self.sizes, starts),
-            self.timestamps_ms[starts],
-            np.maximum.reduceat(self.timestamps_ms, starts),
-            np.add.reduceat(tombstones, starts, dtype=np.int64),
-        ]
-        if self.offsets is not None:
-            columns += [self.offsets[starts], self.offsets[ends - 1], *self._horizons()]
-        return tuple(
-            ChunkStats(*values)
-            for values in zip(*(column.tolist() for column in columns), strict=True)
-        )
-
-    def _horizons(self) -> tuple[_Ints, _Ints]:
-        column = self.records.column(DELETE_HORIZON)
-        none = np.iinfo(np.int64).max
-        low = np.minimum.reduceat(self.ordered(_int64(column.fill_null(none))), self.starts)
-        high = np.maximum.reduceat(self.ordered(_int64(column.fill_null(NONE))), self.starts)
-        return np.where(low == none, NONE, low), high
-
-    def facts(self) -> ObjectFacts:
-        return ObjectFacts(
-            null_keys=self.records.column("key").null_count,
-            largest_record_bytes=int(self.sizes.max()),
-            min_timestamp_ms=int(self.timestamps_ms.min()),
-            max_timestamp_ms=int(self.timestamps_ms.max()),
-        )
-
-    def groups(self) -> list[tuple[int, int]]:
-        """Half-open row ranges of the row groups."""
-        until = np.cumsum(self.sizes)
-        total = len(until)
-        made = []
-        start = 0
-        while start < total:
-            before = int(until[start - 1]) if start else 0
-            full = int(np.searchsorted(until, before + _GROUP_BYTES, side="right"))
-            end = min(max(full, start + 1), start + _GROUP_ROWS)
-            enough = int(np.searchsorted(until, before + _GROUP_BYTES_MIN)) + 1
-            next_chunk = int(np.searchsorted(self.starts, max(enough, start + 1)))
-            if next_chunk < len(self.starts):
-                end = min(end, int(self.starts[next_chunk]))
-            made.append((start, end))
-            start = end
-        return made
 
 
 def _conforming(records: pa.Table | pa.RecordBatch, schema: pa.Schema) -> list[pa.RecordBatch]:
@@ -323,66 +237,3 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 def _named(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
-
-
-def _int64(column: pa.Array) -> _Ints:
-    return np.asarray(column.cast(pa.int64()))
-
-
-def _encoded(rows: _Rows, compression: str) -> pa.Buffer:
-    """The records as a Parquet file."""
-    import pyarrow.parquet as pq
-
-    schema = _stored_schema(rows)
-    records = rows.records.select(schema.names)
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink,
-        schema,
-        compression=compression,
-        use_dictionary=False,
-        column_encoding={
-            name: "DELTA_BINARY_PACKED"
-            for name in ("timestamp", OFFSET, DELETE_HORIZON)
-            if name in schema.names
-        },
-        write_statistics=[name for name in ("timestamp", OFFSET) if name in schema.names],
-        write_page_checksum=True,
-        store_schema=False,
-    ) as writer:
-        for start, end in rows.groups():
-            if rows.order is None:
-                group = records.slice(start, end - start)
-            else:
-                group = records.take(pa.array(rows.order[start:end]))
-            writer.write_table(
-                pa.Table.from_arrays(group.columns, schema=schema), row_group_size=end - start
-            )
-    return sink.getvalue()
-
-
-def _sealed(parquet: pa.Buffer) -> tuple[bytes, int]:
-    """The object's bytes, which have the footer's checksum before the footer; the footer's length.
-
-    Parquet has a checksum for each page and none for the footer. What lies between the last page
-    and the footer means nothing to it.
-    """
-    data = memoryview(parquet)
-    footer_bytes = int.from_bytes(data[-8:-4], "little") + 8
-    pages, footer = data[:-footer_bytes], data[-footer_bytes:]
-    return b"".join((pages, xxhash.xxh3_128_digest(footer), footer)), footer_bytes
-
-
-def _stored_schema(rows: _Rows) -> pa.Schema:
-    """The columns that say something: neither all null nor to be computed."""
-    records = rows.records
-    fields = []
-    for field in records.schema:
-        column = records.column(field.name)
-        if field.name in ("headers", DELETE_HORIZON) and column.null_count == len(column):
-            continue
-        if field.name == OFFSET and rows.dense:
-            continue
-        required = field.name in ("timestamp", OFFSET)
-        fields.append(field.with_nullable(not required))
-    return pa.schema(fields)

@@ -35,6 +35,7 @@ PAGE_CHUNKS_MIN = 256
 """Sealed segments stay in the snapshot itself until they have so many chunks."""
 
 _OBJECT_COLUMNS = ("path", "bytes", "footer", "xxh3_128", "rows", "stamp", "dense")
+_INDEX = "index"
 _SEGMENT_COLUMNS = ("p", "base", "next", "created_ms", "chunks")
 _CHUNK_COLUMNS = ("object", *CHUNK_COLUMNS)
 _RELEASED_COLUMNS = ("path", "bytes", "version", "time_ms")
@@ -144,21 +145,29 @@ def _segments_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
     ]
     segments = [(p, s.base, s.next, s.created_ms, len(s.chunks)) for p, s in pairs]
     return {
-        "objects": columns_of(objects, _OBJECT_COLUMNS),
+        "objects": columns_of(objects, _OBJECT_COLUMNS) | _index_column(index),
         "segments": columns_of(segments, _SEGMENT_COLUMNS),
         "chunks": columns_of(rows, _CHUNK_COLUMNS),
         "dead": dead,
     }
 
 
+def _index_column(objects: Iterable[ObjectRef]) -> dict[str, list[int]]:
+    """Sizes of the key indexes; left out where no object has one."""
+    sizes = [o.index_bytes for o in objects]
+    return {_INDEX: sizes} if any(sizes) else {}
+
+
 def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Segment]]:
+    columns = {_INDEX: [0] * len(value["objects"]["path"]), **value["objects"]}
     objects = [
         ObjectRef(
             check_inside(path, where=where),
             *(whole(size), whole(footer), str(checksum), whole(rows), whole(stamp), bool(dense)),
+            whole(index_bytes),
         )
-        for path, size, footer, checksum, rows, stamp, dense in rows_of(
-            value["objects"], _OBJECT_COLUMNS
+        for path, size, footer, checksum, rows, stamp, dense, index_bytes in rows_of(
+            columns, (*_OBJECT_COLUMNS, _INDEX)
         )
     ]
     dead = {

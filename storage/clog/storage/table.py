@@ -80,7 +80,7 @@ def plan_table(manifest: Manifest, partition: int, log_start: int = 0) -> TableP
     return TablePlan(
         partition,
         manifest.version,
-        int(manifest.head.log.seed, 16),
+        manifest.head.log.key_seed,
         tuple(plan_range(manifest, partition, start, dirty)),
         tuple(plan_range(manifest, partition, dirty, end)),
     )

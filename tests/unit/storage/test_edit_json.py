@@ -91,8 +91,8 @@ def test_a_value_of_a_wrong_type_is_never_another_error(junk):
 
 
 def test_a_missing_value_is_corruption_unless_it_is_a_whole_part():
-    """Inside a part nothing is optional but `segments` and `append_time_ms`."""
-    optional = {"segments", "append_time_ms"}
+    """Inside a part nothing is optional but `segments`, `append_time_ms` and `index`."""
+    optional = {"segments", "append_time_ms", "index"}
     fields = [
         place
         for place in _places(_full())

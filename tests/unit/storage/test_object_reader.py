@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clog.storage import object_reader, object_writer
+from clog.storage import object_encoding, object_reader
 from clog.storage.data_object import REWRITTEN_SCHEMA
 from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.ids import SeededIds
@@ -30,7 +30,7 @@ def store():
 def ranged(monkeypatch):
     """Small objects are read as large ones are, a few rows to a row group."""
     monkeypatch.setattr(object_reader, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(object_writer, "_GROUP_ROWS", 16)
+    monkeypatch.setattr(object_encoding, "_GROUP_ROWS", 16)
 
 
 def table(rows=ROWS, *, sparse=True, headers=True):
@@ -285,7 +285,7 @@ def test_a_file_that_is_none_of_ours(store, ranged, change, message):
 
     sink = pa.BufferOutputStream()
     pq.write_table(change(table()), sink, store_schema=False)
-    data, footer_bytes = object_writer._sealed(sink.getvalue())
+    data, footer_bytes = object_encoding.sealed(sink.getvalue())
     store.put("data/x.parquet", data)
     ref = dataclasses.replace(
         *(write(store, table()),),
@@ -304,7 +304,7 @@ def test_columns_of_a_later_format_are_left_alone(store, ranged):
     sink = pa.BufferOutputStream()
     later = table().append_column("batch", pa.array(range(ROWS), pa.int32()))
     pq.write_table(later, sink, store_schema=False, use_dictionary=True)
-    data, footer_bytes = object_writer._sealed(sink.getvalue())
+    data, footer_bytes = object_encoding.sealed(sink.getvalue())
     ref = write(store, table())
     store.put(ref.path, data)
     ref = dataclasses.replace(ref, size_bytes=len(data), footer_bytes=footer_bytes)

@@ -47,7 +47,9 @@ def fresh_manifest(partitions: int = 2) -> Manifest:
 def object_of(rows: int, object_id: str, *, stamp: int = 0, dense: bool = True) -> ObjectRef:
     """An object that does not exist, of a plausible size."""
     size = 600 + rows * RECORD_BYTES
-    return ObjectRef(data_path(stamp, object_id), size, 500, object_id, rows, stamp, dense)
+    index_bytes = 0 if dense else 4 * rows
+    path = data_path(stamp, object_id)
+    return ObjectRef(path, size, 500, object_id, rows, stamp, dense, index_bytes)
 
 
 def append_edit(

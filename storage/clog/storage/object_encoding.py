@@ -1,0 +1,196 @@
+"""The bytes of a data object: records in the order of partitions, their row groups, the key index,
+and what a commit needs to know of them (FORMAT.md §5).
+
+1. Row groups end after 16 MiB or 131072 rows, or, to let a partition be read alone, where a
+   partition ends, once they hold 4 MiB: tiny partitions share one, a large one shares none.
+2. Between the last page and the footer, where Parquet readers do not look: the key index, whose
+   blocks are the row groups, and the footer's checksum. An object that is fetched whole in any case
+   (`WHOLE_BYTES`) gets no index.
+
+Encodings are measured, on keys with JSON, with random and with three distinct values: dictionaries
+make random and JSON data larger and up to a fifth slower, and gain a tenth only where values come
+from a short list, so there are none; deltas for timestamps and offsets cost nothing. Statistics are
+kept where they prune. The Arrow schema is left out: the Parquet types determine it, and it would be
+half of a small object's footer.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from clog.storage import key_index
+from clog.storage.chunks import NONE
+from clog.storage.data_object import DELETE_HORIZON, OFFSET, ChunkStats, ObjectFacts
+from clog.storage.object_reader import WHOLE_BYTES
+
+_GROUP_BYTES = 16 << 20
+_GROUP_BYTES_MIN = 4 << 20
+_GROUP_ROWS = key_index.BLOCK_ROWS
+
+_Ints = np.ndarray[Any, Any]
+
+
+class Rows:
+    """Records of one object, and the order they go to it."""
+
+    def __init__(self, records: pa.RecordBatch, partition: _Ints, sizes: _Ints) -> None:
+        self.order: _Ints | None = None
+        if (np.diff(partition) < 0).any():
+            # NumPy sorts 16 bits by radix, several times faster.
+            narrow = partition.astype(np.uint16) if int(partition.max()) < 1 << 16 else partition
+            self.order = np.argsort(narrow, kind="stable")
+        self.records = records
+        self.partition = self.ordered(partition)
+        self.sizes = self.ordered(sizes)
+        self.starts = np.concatenate(([0], np.flatnonzero(np.diff(self.partition)) + 1))
+        self.timestamps_ms = self.ordered(int64_of(records.column("timestamp"))) // 1000
+        self.offsets: _Ints | None = None
+        self.dense = True
+        if OFFSET in records.schema.names:
+            self.offsets = self.ordered(int64_of(records.column(OFFSET)))
+            steps = np.diff(self.offsets)
+            steps[self.starts[1:] - 1] = 1
+            assert (steps > 0).all(), "offsets of rewritten records must rise"
+            self.dense = bool((steps == 1).all())
+
+    def ordered(self, values: _Ints) -> _Ints:
+        return values if self.order is None else values[self.order]
+
+    def chunks(self) -> tuple[ChunkStats, ...]:
+        starts = self.starts
+        ends = np.append(starts[1:], len(self.sizes))
+        tombstones = self.ordered(np.asarray(self.records.column("value").is_null()))
+        columns = [
+            self.partition[starts],
+            ends - starts,
+            np.add.reduceat(self.sizes, starts),
+            self.timestamps_ms[starts],
+            np.maximum.reduceat(self.timestamps_ms, starts),
+            np.add.reduceat(tombstones, starts, dtype=np.int64),
+        ]
+        if self.offsets is not None:
+            columns += [self.offsets[starts], self.offsets[ends - 1], *self._horizons()]
+        return tuple(
+            ChunkStats(*values)
+            for values in zip(*(column.tolist() for column in columns), strict=True)
+        )
+
+    def _horizons(self) -> tuple[_Ints, _Ints]:
+        column = self.records.column(DELETE_HORIZON)
+        none = np.iinfo(np.int64).max
+        low = np.minimum.reduceat(self.ordered(int64_of(column.fill_null(none))), self.starts)
+        high = np.maximum.reduceat(self.ordered(int64_of(column.fill_null(NONE))), self.starts)
+        return np.where(low == none, NONE, low), high
+
+    def facts(self) -> ObjectFacts:
+        return ObjectFacts(
+            null_keys=self.records.column("key").null_count,
+            largest_record_bytes=int(self.sizes.max()),
+            min_timestamp_ms=int(self.timestamps_ms.min()),
+            max_timestamp_ms=int(self.timestamps_ms.max()),
+        )
+
+    def groups(self) -> list[tuple[int, int]]:
+        """Half-open row ranges of the row groups."""
+        until = np.cumsum(self.sizes)
+        total = len(until)
+        made = []
+        start = 0
+        while start < total:
+            before = int(until[start - 1]) if start else 0
+            full = int(np.searchsorted(until, before + _GROUP_BYTES, side="right"))
+            end = min(max(full, start + 1), start + _GROUP_ROWS)
+            enough = int(np.searchsorted(until, before + _GROUP_BYTES_MIN)) + 1
+            next_chunk = int(np.searchsorted(self.starts, max(enough, start + 1)))
+            if next_chunk < len(self.starts):
+                end = min(end, int(self.starts[next_chunk]))
+            made.append((start, end))
+            start = end
+        return made
+
+    def key_blocks(self, seed: int) -> Iterator[tuple[int, key_index.Hashes]]:
+        """For each row group its rows and the hashes of its keys, in any order of rows."""
+        keys = self.records.column("key")
+        for start, end in self.groups():
+            rows = keys.slice(start, end - start)
+            if self.order is not None:
+                rows = keys.take(pa.array(self.order[start:end]))
+            yield end - start, key_index.index_hashes(rows, seed=seed)
+
+
+def encoded(rows: Rows, compression: str, key_seed: int | None) -> tuple[bytes, int, int]:
+    """The object's bytes; those of the footer and of the key index among them.
+
+    ``key_seed``: that of the index's hashes, None: no index.
+    """
+    parquet = _parquet(rows, compression)
+    index = b""
+    if key_seed is not None and parquet.size > WHOLE_BYTES:
+        index = key_index.encode(list(rows.key_blocks(key_seed)))
+    data, footer_bytes = sealed(parquet, index)
+    return data, footer_bytes, len(index)
+
+
+def sealed(parquet: pa.Buffer, index: bytes = b"") -> tuple[bytes, int]:
+    """The Parquet file with the key index and the footer's checksum before the footer; the footer's
+    length.
+    """
+    data = memoryview(parquet)
+    footer_bytes = int.from_bytes(data[-8:-4], "little") + 8
+    pages, footer = data[:-footer_bytes], data[-footer_bytes:]
+    return b"".join((pages, index, xxhash.xxh3_128_digest(footer), footer)), footer_bytes
+
+
+def int64_of(column: pa.Array) -> _Ints:
+    """The column's values; timestamps in their unit."""
+    return np.asarray(column.cast(pa.int64()))
+
+
+def _parquet(rows: Rows, compression: str) -> pa.Buffer:
+    """The records as a Parquet file."""
+    import pyarrow.parquet as pq
+
+    schema = _stored_schema(rows)
+    records = rows.records.select(schema.names)
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression=compression,
+        use_dictionary=False,
+        column_encoding={
+            name: "DELTA_BINARY_PACKED"
+            for name in ("timestamp", OFFSET, DELETE_HORIZON)
+            if name in schema.names
+        },
+        write_statistics=[name for name in ("timestamp", OFFSET) if name in schema.names],
+        write_page_checksum=True,
+        store_schema=False,
+    ) as writer:
+        for start, end in rows.groups():
+            if rows.order is None:
+                group = records.slice(start, end - start)
+            else:
+                group = records.take(pa.array(rows.order[start:end]))
+            writer.write_table(
+                pa.Table.from_arrays(group.columns, schema=schema), row_group_size=end - start
+            )
+    return sink.getvalue()
+
+
+def _stored_schema(rows: Rows) -> pa.Schema:
+    """The columns that say something: neither all null nor to be computed."""
+    records = rows.records
+    fields = []
+    for field in records.schema:
+        column = records.column(field.name)
+        if field.name in ("headers", DELETE_HORIZON) and column.null_count == len(column):
+            continue
+        if field.name == OFFSET and rows.dense:
+            continue
+        required = field.name in ("timestamp", OFFSET)
+        fields.append(field.with_nullable(not required))
+    return pa.schema(fields)

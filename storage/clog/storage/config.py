@@ -23,6 +23,7 @@ from clog.storage.config_definitions import (
     Choice,
     Integer,
     Kind,
+    Positive,
     Ratio,
     SetOf,
     Value,
@@ -142,12 +143,20 @@ def _parse(name: str, value: object) -> Value:
     definition = DEFINITIONS.get(name)
     if definition is None:
         raise InvalidInputError(_unknown(name, value))
+    return parse_value(name, definition.kind, value, doc=definition.doc)
+
+
+def parse_value(name: str, kind: Kind, value: object, *, doc: str) -> Value:
+    """A value of a config, log's or process's.
+
+    Raises:
+        InvalidInputError: it is out of range (S43).
+    """
     try:
-        return _PARSERS[type(definition.kind)](definition.kind, value)
+        return _PARSERS[type(kind)](kind, value)
     except (TypeError, ValueError):
         raise InvalidInputError(
-            f"config {name}={_shown(value)} is refused; allowed: {_allowed(definition.kind)}"
-            f" ({definition.doc})"
+            f"config {name}={_shown(value)} is refused; allowed: {_allowed(kind)} ({doc})"
         ) from None
 
 
@@ -179,6 +188,15 @@ def _parse_ratio(_: Ratio, value: object) -> float:
     return math.fabs(number)  # no "-0.0"
 
 
+def _parse_positive(_: Positive, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError
+    number = float(value)
+    if not number > 0:
+        raise ValueError
+    return number
+
+
 def _parse_choice(kind: Choice, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
@@ -206,6 +224,7 @@ def _word(words: tuple[str, ...], given: str) -> str:
 _PARSERS: dict[type[Kind], Callable[[Any, object], Value]] = {
     Integer: _parse_integer,
     Ratio: _parse_ratio,
+    Positive: _parse_positive,
     Choice: _parse_choice,
     SetOf: _parse_set,
 }
@@ -222,6 +241,8 @@ def _allowed(kind: Kind) -> str:
             return f"integers from {low} to {high}"
         case Ratio():
             return "numbers from 0 to 1"
+        case Positive():
+            return "numbers above 0"
         case Choice(words):
             return ", ".join(words)
         case SetOf(words):

@@ -34,6 +34,11 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
+class Positive:
+    """A real number above 0."""
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """One of some words, in any case."""
 
@@ -47,7 +52,7 @@ class SetOf:
     words: tuple[str, ...]
 
 
-Kind = Integer | Ratio | Choice | SetOf
+Kind = Integer | Ratio | Positive | Choice | SetOf
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from clog.cleaner import Cleaner, rewriting
-from clog.cleaner import cleaner as cleaner_module
+from clog.cleaner import upkeep
 from clog.cleaner.mapping import KeyHasher
 from clog.cleaner.sweep import sweep_orphans
 from clog.storage import Log, ManualClock, StoreUnavailableError
@@ -395,7 +395,7 @@ def test_a_collision_of_hashes_loses_a_key(make_log, put, there, monkeypatch):
         log.append([{"key": f"k{i}", "value": "v"} for i in range(100)])
         log.roll()
         monkeypatch.setattr(
-            cleaner_module, "KeyHasher", lambda seed, w=width: KeyHasher(seed, width_bits=w)
+            upkeep, "KeyHasher", lambda seed, _, w=width: KeyHasher(seed, width_bits=w)
         )
         Cleaner(log).run_once(force=True)
         left[width] = len(rows_in(log.read()))
@@ -411,11 +411,11 @@ def test_the_seed_decides_nothing(put, there, monkeypatch):
     """S19: each pass draws its own, and no result depends on it."""
     seeds = []
 
-    def hasher(seed):
+    def hasher(seed, _):
         seeds.append(seed)
         return KeyHasher(seed)
 
-    monkeypatch.setattr(cleaner_module, "KeyHasher", hasher)
+    monkeypatch.setattr(upkeep, "KeyHasher", hasher)
     log = make_log_of_its_own()
     for _ in range(3):
         put(log, "a=1 b=1 a=2")

@@ -144,8 +144,8 @@ def _cleaner(url: str, work: Path) -> Iterator[None]:
         "cleaner",
         url,
         "--json",
-        "--backoff",
-        "1000",
+        "--config",
+        "log.cleaner.backoff.ms=1000",
     ]
     with (work / "cleaner.jsonl").open("a") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)

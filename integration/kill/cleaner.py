@@ -36,7 +36,8 @@ def main() -> None:
     world = World.load(sys.argv[1])
     watch_groups()
     os.environ["CLOG_STORAGE_OPTIONS"] = json.dumps(world.storage_options)
-    sys.argv[1:] = ["cleaner", world.url_of("table"), "--json", "--backoff", "250"]
+    backoff = ("--config", "log.cleaner.backoff.ms=250")
+    sys.argv[1:] = ["cleaner", world.url_of("table"), "--json", *backoff]
     from clog.cli import main as clog
 
     clog()

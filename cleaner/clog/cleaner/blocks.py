@@ -38,7 +38,7 @@ def close_blocks(
         CorruptionError: the snapshot cannot be read: nothing was deleted.
     """
     if is_comparable(handle.clock):
-        check_clock(handle, now_ms=now_ms)
+        check_clock(handle, now_ms=now_ms, dry_run=dry_run)
     tip, store = handle.refresh(), handle.store
     first = end = first_open_version(store)
     while _is_due(store, tip, end, before_ms=now_ms - age_ms):

@@ -55,6 +55,7 @@ class Cleaner:
             too. With it there may be none at first.
 
     Attributes:
+        backoff_ms: as given.
         monitor: what it does and has done.
 
     Raises:
@@ -92,7 +93,7 @@ class Cleaner:
         self._map_bytes = dedupe_buffer_bytes // threads
         OffsetMap(memory_bytes=self._map_bytes)  # S18: refuses a share that holds no key
         self._throttle = Throttle(io_bytes_per_second, self._clock, self._stopping.is_set)
-        self._backoff_ms = backoff_ms
+        self.backoff_ms = backoff_ms
         self._settings = settings or UpkeepSettings()
         self._on_pass = on_pass
         self._find = find
@@ -147,7 +148,7 @@ class Cleaner:
                         exc_info=failure,
                     )
             if not any(result.complete for result in results):
-                nap(self._clock, self._backoff_ms, self._stopping.is_set)
+                nap(self._clock, self.backoff_ms, self._stopping.is_set)
 
     def stop(self) -> None:
         """Makes `run` return before the next request to the store; safe from a signal handler."""

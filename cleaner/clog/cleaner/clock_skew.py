@@ -22,8 +22,9 @@ def is_comparable(clock: Clock) -> bool:
     return not isinstance(clock, ManualClock)
 
 
-def check_clock(handle: Handle, *, now_ms: int) -> None:
-    """Compares the clocks; costs a PUT, a LIST of one name and a DELETE.
+def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> None:
+    """Compares the clocks; costs a PUT, a LIST of one name and a DELETE. A dry run writes nothing,
+    so it only looks at the newest commit's time.
 
     Raises:
         ClockSkewError: they differ by more than `SKEW_MS_MAX`.
@@ -31,6 +32,8 @@ def check_clock(handle: Handle, *, now_ms: int) -> None:
     behind_ms = handle.tip.record.time_ms - now_ms
     if behind_ms > SKEW_MS_MAX:
         raise ClockSkewError(_refusal(handle, now_ms, "the newest commit", now_ms + behind_ms))
+    if dry_run:
+        return
     path = f"_clog/clock-{handle.ids.new_id()}"
     handle.store.put(path, b"clock")
     try:

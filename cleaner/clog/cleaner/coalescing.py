@@ -37,7 +37,7 @@ def coalesce(handle: Handle, store: Store, *, now_ms: int, force: bool = False) 
     while True:
         manifest = handle.manifest()
         runs = candidate_runs(manifest)
-        if not _is_due(handle, runs, now_ms=now_ms, force=force):
+        if not is_due(handle, runs, now_ms=now_ms, force=force):
             return done
         runs = oldest(runs)
         replaced = relayout(handle, store, manifest, runs, operation="coalesce")
@@ -77,7 +77,8 @@ def oldest(runs: Sequence[Run]) -> list[Run]:
     return [Run(r.partition, part, r.low) for r in runs for part in _parts(r.chunks, taken)]
 
 
-def _is_due(handle: Handle, runs: Sequence[Run], *, now_ms: int, force: bool) -> bool:
+def is_due(handle: Handle, runs: Sequence[Run], *, now_ms: int, force: bool = False) -> bool:
+    """Whether the runs are worth it now. Costs one GET where loose objects are too few."""
     chunks = [c for run in runs for c in run.chunks]
     if not chunks:
         return False

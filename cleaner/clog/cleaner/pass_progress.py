@@ -21,11 +21,13 @@ class PassProgress:
     Attributes:
         stats: what it counted so far.
         phase: `MAPPING` the dirty keys, then `CLEANING` segment by segment.
+        phase_began_ms: when, by the monotonic time of the pass's clock.
         records_total: records that the phase goes through.
     """
 
     stats: PassStats = field(default_factory=PassStats)
     phase: str = MAPPING
+    phase_began_ms: int = 0
     records_total: int = 0
     _records_judged: int = 0
     _store: MeteredStore | None = None
@@ -40,13 +42,13 @@ class PassProgress:
         """Bytes read and written so far."""
         return self._store.bytes_read + self._store.bytes_written if self._store else 0
 
-    def begin_mapping(self, store: MeteredStore, *, records_total: int) -> None:
+    def begin_mapping(self, store: MeteredStore, *, records_total: int, now_ms: int) -> None:
         """Step 1 begins; the bytes that the store counts are this pass's."""
-        self._store, self.records_total = store, records_total
+        self._store, self.records_total, self.phase_began_ms = store, records_total, now_ms
 
-    def begin_cleaning(self, *, records_total: int) -> None:
+    def begin_cleaning(self, *, records_total: int, now_ms: int) -> None:
         """Steps 2 to 6 begin."""
-        self.phase, self.records_total = CLEANING, records_total
+        self.phase, self.records_total, self.phase_began_ms = CLEANING, records_total, now_ms
 
     def counted(self, judged: Iterable[JudgedSegment]) -> Iterator[JudgedSegment]:
         """The same segments; counts each when the next one is asked for."""

@@ -122,7 +122,8 @@ def execute_pass(
     map_bytes = map_bytes_for(manifest, p, dirty, tools.map_bytes)
     offset_map = OffsetMap(memory_bytes=map_bytes)
     started_ms = clock.monotonic_ms()
-    progress.begin_mapping(metered, records_total=_records(manifest, p, dirty))
+    records = _records(manifest, p, dirty)
+    progress.begin_mapping(metered, records_total=records, now_ms=started_ms)
     covered = build_map(
         metered, manifest, p, dirty, offset_map=offset_map, hasher=tools.hasher, stats=stats
     )
@@ -132,7 +133,7 @@ def execute_pass(
     judge = Judge(offset_map, tools.hasher, log_start, dirty[0], plan.now_ms)
     # A segment that reaches beyond is one whose rest may not be cleaned yet (S11).
     sealed = _sealed_below(manifest, p, covered, next_max=dirty[1])
-    progress.begin_cleaning(records_total=sum(s.rows for s in sealed))
+    progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
     judged = (judge.judge_segment(metered, p, s) for s in sealed)
     groups = grouped(progress.counted(judged), segment_bytes=config.segment_bytes, covered=covered)
     rewriter = Rewriter(

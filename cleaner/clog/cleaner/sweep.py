@@ -89,7 +89,7 @@ def sweep_orphans(
         ClockSkewError: this machine's clock and the store's differ too much.
     """
     if is_comparable(handle.clock):
-        check_clock(handle, now_ms=now_ms)
+        check_clock(handle, now_ms=now_ms, dry_run=dry_run)
     floor = max(_version_before(handle, now_ms - age_ms), handle.tip.head.orphan_floor)
     old_ms = now_ms - age_ms
     orphans = _orphans(handle, floor, old_ms)

@@ -50,7 +50,7 @@ class UpkeepSettings:
     Args:
         defaults: configs, by a log's names, of logs that do not set them (S45).
         compaction: False: no passes, all else goes on (``log.cleaner.enable``).
-        retention_check_ms: sealing and retention are looked at this often, 0 is each round
+        retention_check_ms: retention is looked at this often, 0 is each round
             (``log.retention.check.interval.ms``).
         hash_algorithm: of keys (S19).
     """
@@ -108,8 +108,8 @@ class Upkeep:
         self._handle.refresh()
         now_ms, since_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         self._check_clock(now_ms, since_ms)
+        seal_idle(self._handle, now_ms=now_ms, defaults=self._settings.defaults)
         if _is_due(self._retention_checked_ms, since_ms, self._settings.retention_check_ms):
-            seal_idle(self._handle, now_ms=now_ms, defaults=self._settings.defaults)
             apply_retention(self._handle, now_ms=now_ms, defaults=self._settings.defaults)
             self._retention_checked_ms = since_ms
         trim(self._handle, self._store())

@@ -12,7 +12,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clog.cli import consume, cost, dump, maintenance, manage, produce, show, verify, verify_store
+from clog.cli import (
+    consume,
+    cost,
+    daemon,
+    dump,
+    maintenance,
+    manage,
+    produce,
+    show,
+    verify,
+    verify_store,
+)
 from clog.cli.output import print_error
 
 
@@ -90,7 +101,7 @@ for _command in (
     *(manage.create, show.describe, manage.alter),
     *(produce.produce, consume.consume, manage.delete_records),
     *(show.offsets, show.segments),
-    *(maintenance.clean, maintenance.cleaner, maintenance.sweep),
+    *(maintenance.clean, daemon.cleaner, maintenance.sweep),
     *(verify.verify, dump.dump, cost.cost, verify_store.verify_store),
 ):
     app.command(_command.__name__.replace("_", "-"), help=_help(_command))(_command)

@@ -1,23 +1,18 @@
-"""`clog clean`, `clog cleaner`, `clog sweep`: maintenance of a log, once or for ever."""
+"""`clog clean`, `clog sweep`: maintenance of a log, once."""
 
-import signal
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
-from clog.cli.output import counted, print_json, print_json_line, say, size, stderr
+from clog.cli.output import counted, print_json, say, size
 
 if TYPE_CHECKING:
-    from clog.cleaner import Cleaner, PassResult
-    from clog.storage import Log
+    from clog.cleaner import PassResult
 
 MIB = 1 << 20
 
-Urls = Annotated[
-    list[str], typer.Argument(metavar="URL", help="One log, or several.", show_default=False)
-]
 Force = Annotated[
     bool,
     typer.Option(
@@ -38,9 +33,6 @@ IoLimit = Annotated[
         help="Read and write at most so many MiB a second.",
         show_default=False,
     ),
-]
-Backoff = Annotated[
-    int, typer.Option(min=0, metavar="MS", help="Sleep so long when there was nothing to clean.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
 
@@ -64,52 +56,24 @@ def clean(
     clog clean ./orders
     clog clean ./orders --force --json
     """
+    from clog.cleaner import Cleaner
+
     log = open_log(url, options, single_writer=single_writer)
-    results = _cleaner([log], threads, buffer, io_limit).run_once(force=force)
+    cleaner = Cleaner(
+        log,
+        threads=threads,
+        dedupe_buffer_bytes=buffer * MIB,
+        io_bytes_per_second=None if io_limit is None else io_limit * MIB,
+    )
+    results = cleaner.run_once(force=force)
     if json:
-        print_json({"url": log.url, "passes": [_pass_json(result) for result in results]})
+        print_json({"url": log.url, "passes": [pass_json(result) for result in results]})
         return
     for result in results:
-        say(_pass_text(result))
+        say(pass_text(result))
     if not results:
         hint = "" if force else "; --force cleans whatever can be cleaned"
         say(f"no partition of {log.url} is due{hint}")
-
-
-def cleaner(
-    urls: Urls,
-    *,
-    threads: Threads = 1,
-    buffer: Buffer = 128,
-    io_limit: IoLimit = None,
-    backoff: Backoff = 15_000,
-    options: Options = None,
-    single_writer: SingleWriter = False,
-    json: Json = False,
-) -> None:
-    r"""Keep logs clean until stopped.
-
-    Ctrl-C and SIGTERM stop it; each pass is told in a line.
-
-    \b
-    clog cleaner ./orders
-    clog cleaner s3://bucket/orders s3://bucket/people --threads 4 --io-limit 50
-    """
-    logs = [open_log(url, options, single_writer=single_writer) for url in urls]
-
-    def tell(log: "Log", result: "PassResult") -> None:
-        if json:
-            print_json_line({"url": log.url} | _pass_json(result))
-        else:
-            say(f"{log.url}: {_pass_text(result)}")
-
-    daemon = _cleaner(logs, threads, buffer, io_limit, backoff_ms=backoff, on_pass=tell)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: daemon.stop())
-    stderr().print(
-        f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops after the pass under way", style="dim"
-    )
-    daemon.run()
 
 
 def sweep(
@@ -149,26 +113,14 @@ def sweep(
         say(f"{verb} {counted(len(what.objects), f'{name} object')}, {size(what.size_bytes)}")
 
 
-def _cleaner(
-    logs: "list[Log]", threads: int, buffer_mib: int, io_mib: int | None, **more: Any
-) -> "Cleaner":
-    from clog.cleaner import Cleaner
-
-    return Cleaner(
-        logs,
-        threads=threads,
-        dedupe_buffer_bytes=buffer_mib * MIB,
-        io_bytes_per_second=None if io_mib is None else io_mib * MIB,
-        **more,
-    )
-
-
-def _pass_json(result: "PassResult") -> dict[str, Any]:
+def pass_json(result: "PassResult") -> dict[str, Any]:
+    """A pass for programs."""
     removed = {"records_removed": result.stats.records_removed}
     return asdict(result) | {"stats": asdict(result.stats) | removed}
 
 
-def _pass_text(result: "PassResult") -> str:
+def pass_text(result: "PassResult") -> str:
+    """A pass in a line for people."""
     stats = result.stats
     return (
         f"partition {result.partition} is clean to offset {result.next_dirty_offset} (from"

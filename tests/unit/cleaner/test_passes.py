@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from clog.cleaner import Cleaner, rewriting
-from clog.cleaner import upkeep
+from clog.cleaner import Cleaner, rewriting, upkeep
 from clog.cleaner.mapping import KeyHasher
 from clog.cleaner.sweep import sweep_orphans
 from clog.storage import Log, ManualClock, StoreUnavailableError

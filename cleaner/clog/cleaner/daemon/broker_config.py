@@ -63,7 +63,7 @@ SETTINGS: Mapping[str, Setting] = {
         Integer(0), 15_000, "ms of sleep when there was nothing to clean"
     ),
     "log.retention.check.interval.ms": Setting(
-        Integer(1), 300_000, "ms between looks at retention and idle segments"
+        Integer(1), 300_000, "ms between looks at retention"
     ),
     "log.cleaner.hash.algorithm": Setting(
         Choice(ALGORITHMS), "xxh3_128", "hash of keys; Kafka's is always MD5"

@@ -181,7 +181,7 @@ class RemoteStore:
         """The filesystem of this process, out of any ``dir://`` around it, and the root on it."""
         if self._made is not None and self._made[0] == os.getpid():
             return self._made[1], self._made[2]
-        fs, root = _connect(self._location, self._options)
+        fs, root = connect(self._location, self._options)
         if getattr(fs, "async_impl", False):  # others belong to the thread that made them
             self._made = os.getpid(), fs, root
         return fs, root
@@ -236,7 +236,12 @@ class RemoteStore:
             fs.makedirs(name.rpartition("/")[0], exist_ok=True)
 
 
-def _connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str]:
+def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str]:
+    """A filesystem without a listing cache, and the root on it.
+
+    Raises:
+        InvalidInputError: it cannot be made.
+    """
     from fsspec.core import url_to_fs
     from fsspec.implementations.dirfs import DirFileSystem
 

@@ -1,0 +1,104 @@
+"""Which logs a daemon looks after: those it was given, and those it finds below a prefix.
+
+What cannot be opened now is tried again, later each time (S28): a store that is away when the
+daemon starts does not end it. A log that appears below a prefix is found within `DISCOVER_MS`.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from clog.cleaner.daemon.measured_store import MeasuredStore
+from clog.cleaner.upkeep import Rest
+from clog.storage import Log
+from clog.storage.clock import Clock
+from clog.storage.errors import ClogError, StoreUnavailableError
+from clog.storage.ids import Ids
+from clog.storage.store import open_store
+from clog.storage.store.finding import find_logs
+
+logger = logging.getLogger(__name__)
+
+DISCOVER_MS = 60_000
+
+
+class Finder:
+    """Opens logs; called before each round, it returns those that are new.
+
+    Args:
+        urls: logs.
+        prefixes: folders to look below for logs.
+        storage_options: of all of them.
+        clock, ids: time and chance.
+        single_writer: as of `Log.open`.
+
+    Attributes:
+        stores: of the logs that are open, by the log's URL.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        prefixes: Sequence[str] = (),
+        storage_options: Mapping[str, object] | None = None,
+        *,
+        clock: Clock,
+        ids: Ids,
+        single_writer: bool = False,
+    ) -> None:
+        self.stores: dict[str, MeasuredStore] = {}
+        self._options = storage_options
+        self._clock, self._ids = clock, ids
+        self._single_writer = single_writer
+        self._waiting = {url: Rest() for url in urls}
+        self._prefixes = {prefix: Rest() for prefix in prefixes}
+        self._known: set[str] = set(urls)
+
+    def __call__(self) -> list[Log]:
+        """The logs that are new; what fails is told and tried again."""
+        return self._opened(told=(ClogError, OSError))
+
+    def first(self) -> list[Log]:
+        """The same, but a log that is not there, or an option that is wrong, is an error.
+
+        Raises:
+            NotFoundError: no log at a URL that was given.
+            InvalidInputError: a URL or an option that is wrong.
+        """
+        return self._opened(told=(StoreUnavailableError,))
+
+    def _opened(self, told: tuple[type[Exception], ...]) -> list[Log]:
+        for prefix, rest in self._prefixes.items():
+            self._attempt(partial(self._look_below, prefix), rest, told)
+        logs: list[Log] = []
+        for url, rest in list(self._waiting.items()):
+            self._attempt(partial(self._open, url, logs), rest, told)
+        return logs
+
+    def _attempt(
+        self, step: Callable[[], None], rest: Rest, told: tuple[type[Exception], ...]
+    ) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < rest.until_ms:
+            return
+        try:
+            step()
+        except told as e:
+            rest.failed(now_ms, self._ids.uniform)
+            logger.warning("%s: %s; it is tried again", type(e).__name__, e)
+
+    def _look_below(self, prefix: str) -> None:
+        for url in find_logs(prefix, self._options):
+            if url not in self._known:
+                self._known.add(url)
+                self._waiting[url] = Rest()
+        rest = self._prefixes[prefix]
+        rest.succeeded()
+        rest.until_ms = self._clock.monotonic_ms() + DISCOVER_MS
+
+    def _open(self, url: str, logs: list[Log]) -> None:
+        store = MeasuredStore(open_store(url, self._options, single_writer=self._single_writer))
+        log = Log.open(store, clock=self._clock, ids=self._ids)
+        del self._waiting[url]
+        self.stores[log.url] = store
+        logs.append(log)

@@ -1,0 +1,72 @@
+"""A store that counts all requests of one log, by kind, for the daemon's metrics."""
+
+import builtins
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from clog.storage.errors import StoreUnavailableError
+from clog.storage.store.base import Store, StoredObject, coalesce
+from clog.storage.store.wrapping import WrappingStore
+
+_T = TypeVar("_T")
+
+
+class MeasuredStore(WrappingStore):
+    """Passes everything on.
+
+    Attributes:
+        requests: by operation; ranges of one object count as the requests that fetch them.
+        failures: of these, those that the filesystem did not answer as it should.
+        bytes_moved: by operation.
+    """
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self._lock = threading.Lock()
+        self.requests: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self.bytes_moved: Counter[str] = Counter()
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        data = self._measured("get", 1, lambda: self.inner.get(path, start, end))
+        self._moved("get", len(data))
+        return data
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        requests = len(coalesce(ranges))
+        parts = self._measured("get", requests, lambda: self.inner.get_ranges(path, ranges))
+        self._moved("get", sum(map(len, parts)))
+        return parts
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        self._measured("put", 1, lambda: self.inner.put(path, data))
+        self._moved("put", memoryview(data).nbytes)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._measured("create", 1, lambda: self.inner.create(path, data))
+        self._moved("create", len(data))
+
+    def delete(self, path: str) -> None:
+        self._measured("delete", 1, lambda: self.inner.delete(path))
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        return self._measured("list", 1, lambda: self.inner.list(prefix))
+
+    def list_temporary(self) -> Iterator[StoredObject]:
+        return self._measured("list", 1, self.inner.list_temporary)
+
+    def _measured(self, operation: str, requests: int, call: Callable[[], _T]) -> _T:
+        with self._lock:
+            self.requests[operation] += requests
+        try:
+            return call()
+        except StoreUnavailableError:
+            with self._lock:
+                self.failures[operation] += 1
+            raise
+
+    def _moved(self, operation: str, size_bytes: int) -> None:
+        with self._lock:
+            self.bytes_moved[operation] += size_bytes

@@ -1,0 +1,134 @@
+"""The daemon's metrics for Prometheus, computed when they are asked for.
+
+Where Kafka's cleaner has a metric, its name is kept, in Prometheus's spelling
+(``max-dirty-percent`` is ``clog_cleaner_max_dirty_percent``); cleaner/README.md has the table.
+What Kafka says of each cleaner thread's last pass is said here of each log's.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from clog.cleaner.cleaner import Cleaner
+from clog.cleaner.daemon.health import ailments
+from clog.cleaner.daemon.measured_store import MeasuredStore
+from clog.cleaner.monitor import LogState
+from clog.cleaner.stats import PassResult
+
+PREFIX = "clog_cleaner_"
+
+COUNTERS = {
+    "rounds": "rounds over the log",
+    "failed_rounds": "of these, rounds that failed",
+    "passes": "passes that ended",
+    "map_records": "records read to fill offset maps",
+    "records_read": "records of chunks that were replaced",
+    "records_written": "of these, records that stayed",
+    "records_superseded": "records removed for a later one of their key",
+    "tombstones_expired": "tombstones removed after their delete horizon",
+    "records_without_key": "invalid records: those without a key, removed",
+    "records_trimmed": "records removed below the log start offset",
+    "bytes_read": "bytes that passes read from the store",
+    "bytes_written": "bytes that passes wrote to the store",
+    "size_bytes_before": "record bytes of cleaned segments, before",
+    "size_bytes_after": "the same after: the difference is the size reduction",
+}
+"""Sums over the passes of a log -> what they count."""
+_SECONDS = {"index_ms": "seconds to fill maps", "clean_ms": "seconds to clean after that"}
+
+
+class CleanerCollector(Collector):
+    """Reads a cleaner's monitor, and the stores of its logs by their URLs."""
+
+    def __init__(self, cleaner: Cleaner, stores: Mapping[str, MeasuredStore]) -> None:
+        self._cleaner = cleaner
+        self._stores = stores
+
+    def collect(self) -> Iterator[Metric]:
+        logs = self._cleaner.monitor.logs()
+        yield from _kafkas(logs)
+        monitor = self._cleaner.monitor
+        since_ms = monitor.clock.monotonic_ms() - monitor.round_ms
+        yield _gauge("time_since_last_run_ms", "ms since a round began or ended", since_ms)
+        yield _gauge("passes_running", "passes under way", len(monitor.activities()))
+        yield _gauge("healthy", "1 when /healthz says so", int(not ailments(self._cleaner)))
+        yield from _sums(logs)
+        yield from _requests(self._stores)
+
+
+def registry(cleaner: Cleaner, stores: Mapping[str, MeasuredStore]) -> CollectorRegistry:
+    """A registry of the cleaner's metrics and nothing else."""
+    made = CollectorRegistry(auto_describe=False)
+    made.register(CleanerCollector(cleaner, stores))
+    return made
+
+
+def _kafkas(logs: Mapping[str, LogState]) -> Iterator[Metric]:
+    """Those that Kafka has."""
+    last = [state.last_pass for state in logs.values() if state.last_pass is not None]
+    partitions = [p for state in logs.values() for p in state.partitions]
+    dirtiest = max((p.dirty_ratio for p in partitions), default=0.0)
+    yield _gauge("max_dirty_percent", "dirty ratio of the dirtiest partition", 100 * dirtiest)
+    yield _gauge("recopy_percent", "bytes written of bytes read, last passes", _recopy(last))
+    longest_ms = max((r.stats.index_ms + r.stats.clean_ms for r in last), default=0)
+    yield _gauge("max_clean_time_secs", "longest of the last passes", longest_ms / 1000)
+    delay_ms = max((p.delay_ms for p in partitions), default=0)
+    yield _gauge("max_compaction_delay_secs", "longest past its deadline", delay_ms / 1000)
+    fullest = max((r.stats.map_utilization for r in last), default=0.0)
+    yield _gauge("max_buffer_utilization_percent", "fullest map, last passes", 100 * fullest)
+    count = GaugeMetricFamily(
+        PREFIX + "uncleanable_partitions_count", "partitions whose pass failed", labels=["log"]
+    )
+    size = GaugeMetricFamily(
+        PREFIX + "uncleanable_bytes", "cleanable bytes of these", labels=["log"]
+    )
+    ratio = GaugeMetricFamily(PREFIX + "dirty_ratio", "dirty ratio", labels=["log", "partition"])
+    for url, state in logs.items():
+        marked = [p for p in state.partitions if p.uncleanable is not None]
+        count.add_metric([url], len(marked))
+        size.add_metric([url], sum(p.cleanable_bytes for p in marked))
+        for p in state.partitions:
+            ratio.add_metric([url, str(p.partition)], p.dirty_ratio)
+    yield from (count, size, ratio)
+
+
+def _sums(logs: Mapping[str, LogState]) -> Iterator[Metric]:
+    for name, doc in COUNTERS.items():
+        family = CounterMetricFamily(PREFIX + name, doc, labels=["log"])
+        for url, state in logs.items():
+            family.add_metric([url], state.totals[name])
+        yield family
+    for name, doc in _SECONDS.items():
+        family = CounterMetricFamily(
+            f"{PREFIX}{name.removesuffix('_ms')}_seconds", doc, labels=["log"]
+        )
+        for url, state in logs.items():
+            family.add_metric([url], state.totals[name] / 1000)
+        yield family
+
+
+def _requests(stores: Mapping[str, MeasuredStore]) -> Iterator[Metric]:
+    labels = ["log", "operation"]
+    requests = CounterMetricFamily("clog_store_requests", "requests by kind", labels=labels)
+    failures = CounterMetricFamily("clog_store_failures", "of these, failed", labels=labels)
+    moved = CounterMetricFamily("clog_store_bytes", "bytes by kind", labels=labels)
+    for url, store in list(stores.items()):
+        for family, counter in (
+            (requests, store.requests),
+            (failures, store.failures),
+            (moved, store.bytes_moved),
+        ):
+            for operation, value in list(counter.items()):
+                family.add_metric([url, operation], value)
+    yield from (requests, failures, moved)
+
+
+def _recopy(last: Iterable[PassResult]) -> float:
+    results = list(last)
+    read = sum(r.stats.bytes_read for r in results)
+    return 100 * sum(r.stats.bytes_written for r in results) / max(read, 1)
+
+
+def _gauge(name: str, doc: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, doc, value=value)

@@ -1,0 +1,142 @@
+"""What the next round over a log would do, without doing it: nothing is written, not even a probe
+of the clocks.
+
+Maintenance is said exactly: each step is applied to the manifest in memory, and the next one looks
+at what it made. Passes are said as they are planned: which range is mapped, which segments are
+looked at. What dies in them is known only when their keys are read, and so is what is coalesced
+and released after them; these are said as of before the passes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clog.cleaner.coalescing import candidate_runs, is_due
+from clog.cleaner.maintenance import due_cuts, edit_of, idle_partitions
+from clog.cleaner.relayout import Run
+from clog.cleaner.selection import Candidate, candidates
+from clog.cleaner.sweep import due_objects
+from clog.cleaner.trimming import due_runs
+from clog.storage.config import NO_DEFAULTS, with_defaults
+from clog.storage.edits import Edit
+from clog.storage.handle import Handle
+from clog.storage.manifest import Manifest, apply
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCut:
+    """Whole segments below ``start_offset`` go, by retention or since the log starts there."""
+
+    partition: int
+    start_offset: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRewrite:
+    """Chunks that are read and written anew, less what lies below the log start."""
+
+    partition: int
+    base_offset: int
+    next_offset: int
+    chunks: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPass:
+    """A pass: it maps the keys of ``map_records``, and looks at the keys of ``segments`` of so many
+    records and bytes; at most that much is written again.
+    """
+
+    partition: int
+    reason: str
+    dirty_ratio: float
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    map_records: int
+    segments: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRound:
+    """All of a round. ``deleted`` are paths of objects."""
+
+    sealed: Sequence[int]
+    cuts: Sequence[PlannedCut]
+    trims: Sequence[PlannedRewrite]
+    passes: Sequence[PlannedPass]
+    coalesced: Sequence[PlannedRewrite]
+    deleted: Sequence[str]
+    deleted_bytes: int
+
+
+def plan_round(
+    handle: Handle,
+    *,
+    now_ms: int,
+    force: bool = False,
+    defaults: Mapping[str, str] = NO_DEFAULTS,
+) -> PlannedRound:
+    """The next round, from the newest version; costs the requests of opening it."""
+    handle.refresh()
+    manifest = handle.manifest()
+    config = with_defaults(manifest.head.config, defaults)
+    sealed = idle_partitions(manifest.head, now_ms=now_ms, defaults=defaults)
+    if sealed:
+        manifest = _after(manifest, Edit(seal=tuple((p, 0) for p in sealed)), now_ms)
+    cuts = due_cuts(manifest, config, now_ms=now_ms)
+    planned_cuts = [_cut(manifest, c.partition, c.drop) for c in cuts]
+    if cuts:
+        manifest = _after(manifest, edit_of(cuts, jitter_ms=lambda: 0), now_ms)
+    eligible = candidates(manifest, config, now_ms=now_ms, force=force)
+    runs = candidate_runs(manifest)
+    deleted = due_objects(manifest, config, now_ms=now_ms)
+    return PlannedRound(
+        sealed=sealed,
+        cuts=planned_cuts,
+        trims=[_rewrite(run) for run in due_runs(manifest)],
+        passes=[_pass(manifest, c) for c in eligible],
+        coalesced=[_rewrite(r) for r in runs] if is_due(handle, runs, now_ms=now_ms) else [],
+        deleted=[r.path for r in deleted],
+        deleted_bytes=sum(r.size_bytes for r in deleted),
+    )
+
+
+def _after(manifest: Manifest, edit: Edit, now_ms: int) -> Manifest:
+    return apply(manifest, edit, commit_id="", time_ms=max(now_ms, manifest.time_ms))
+
+
+def _cut(manifest: Manifest, p: int, drop: int) -> PlannedCut:
+    gone = [s for s in manifest.segments[p] if s.next <= drop]
+    return PlannedCut(p, drop, sum(s.rows for s in gone), sum(s.size_bytes for s in gone))
+
+
+def _rewrite(run: Run) -> PlannedRewrite:
+    return PlannedRewrite(
+        partition=run.partition,
+        base_offset=run.base,
+        next_offset=run.next,
+        chunks=len(run.chunks),
+        records=sum(c.rows for c in run.chunks),
+        size_bytes=sum(c.size_bytes for c in run.chunks),
+    )
+
+
+def _pass(manifest: Manifest, chosen: Candidate) -> PlannedPass:
+    b = chosen.bounds
+    sealed = [s for s in manifest.segments[b.partition][:-1] if s.next <= b.first_uncleanable]
+    return PlannedPass(
+        partition=b.partition,
+        reason=chosen.reason.value,
+        dirty_ratio=b.dirty_ratio,
+        first_dirty_offset=b.first_dirty,
+        first_uncleanable_offset=b.first_uncleanable,
+        map_records=sum(s.rows for s in sealed if s.next > b.first_dirty),
+        segments=len(sealed),
+        records=sum(s.rows for s in sealed),
+        size_bytes=sum(s.size_bytes for s in sealed),
+    )

@@ -1,0 +1,250 @@
+"""`clog cleaner`: the daemon that keeps logs clean."""
+
+import json as json_module
+import logging
+import os
+import signal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from clog.cli.arguments import Json, Options, SingleWriter, configs, storage_options
+from clog.cli.maintenance import pass_json, pass_text
+from clog.cli.output import counted, print_json, print_json_line, say, stderr
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from clog.cleaner import Cleaner, PassResult
+    from clog.cleaner.daemon.broker_config import BrokerConfig
+    from clog.cleaner.daemon.finder import Finder
+    from clog.storage import Log
+
+ENVIRONMENT = "CLOG_CLEANER_CONFIG"
+
+Urls = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[URL]…", help="One log, or several.", show_default=False),
+]
+Discover = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PREFIX",
+        help="Clean every log below this folder, also those that come later.",
+        show_default=False,
+    ),
+]
+BrokerConfigs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="NAME=VALUE",
+        help="A config by a Kafka broker's name, such as log.cleaner.threads=2 or"
+        f" log.retention.hours=48: a log's own config wins. Also ${ENVIRONMENT}, a JSON object.",
+        show_default=False,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, help="log.cleaner.threads: partitions cleaned at once.", show_default="1"),
+]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help="Serve /metrics (Prometheus) and /healthz here.",
+        show_default=False,
+    ),
+]
+LogFormat = Annotated[
+    Literal["text", "json"],
+    typer.Option(help="Warnings and errors on standard error: as text, or JSON lines."),
+]
+Live = Annotated[bool, typer.Option("--live", help="Show what it does, in the terminal.")]
+Once = Annotated[bool, typer.Option("--once", help="One round over all logs, then end.")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Only say what the next round would read, write and remove; write nothing.",
+    ),
+]
+
+
+def cleaner(
+    urls: Urls = None,
+    *,
+    discover: Discover = None,
+    threads: Threads = None,
+    config: BrokerConfigs = None,
+    listen: Listen = None,
+    log_format: LogFormat = "text",
+    live: Live = False,
+    once: Once = False,
+    dry_run: DryRun = False,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Keep logs clean until stopped.
+
+    Ctrl-C and SIGTERM stop it within seconds; each pass is told in a line. What fails is told, and
+    tried again.
+
+    \b
+    clog cleaner ./orders
+    clog cleaner --discover s3://bucket/logs --threads 4 --listen 9404 --log-format json
+    clog cleaner ./orders --dry-run
+    """
+    if not (urls or discover):
+        raise typer.BadParameter("give the URL of a log, or --discover PREFIX")
+    settings = _settings(config, threads)
+    _log_to_stderr(log_format)
+    finder = _finder(urls, discover, options, single_writer=single_writer)
+    logs = finder.first()
+    if dry_run:
+        _plan(logs, settings, json=json)
+        return
+    daemon = _daemon(logs, settings, finder, _teller(json=json, live=live))
+    if once:
+        daemon.run_once()
+        return
+    _run(daemon, finder, listen=listen, live=live, logs=len(logs))
+
+
+def _finder(
+    urls: list[str] | None,
+    prefixes: list[str] | None,
+    options: list[str] | None,
+    *,
+    single_writer: bool,
+) -> "Finder":
+    from clog.cleaner.daemon.finder import Finder
+    from clog.storage.clock import SystemClock
+    from clog.storage.ids import SystemIds
+
+    return Finder(
+        urls or (),
+        prefixes or (),
+        storage_options(options),
+        clock=SystemClock(),
+        ids=SystemIds(),
+        single_writer=single_writer,
+    )
+
+
+def _teller(*, json: bool, live: bool) -> "Callable[[Log, PassResult], None]":
+    """Tells a pass on standard output."""
+
+    def tell(log: "Log", result: "PassResult") -> None:
+        if json:
+            print_json_line({"url": log.url} | pass_json(result))
+        elif not live:
+            say(f"{log.url}: {pass_text(result)}")
+
+    return tell
+
+
+def _settings(config: list[str] | None, threads: int | None) -> "BrokerConfig":
+    """The environment's config, over it the command line's."""
+    from clog.cleaner.daemon.broker_config import broker_config
+
+    given: dict[str, object] = {}
+    if text := os.environ.get(ENVIRONMENT):
+        try:
+            given.update(json_module.loads(text))
+        except (ValueError, TypeError):
+            raise typer.BadParameter(f"${ENVIRONMENT} is not a JSON object") from None
+    given.update(configs(config))
+    if threads is not None:
+        given["log.cleaner.threads"] = threads
+    return broker_config(given)
+
+
+def _daemon(
+    logs: "Iterable[Log]",
+    settings: "BrokerConfig",
+    finder: "Finder",
+    tell: "Callable[[Log, PassResult], None]",
+) -> "Cleaner":
+    from clog.cleaner import Cleaner
+    from clog.cleaner.upkeep import UpkeepSettings
+
+    return Cleaner(
+        logs,
+        threads=settings.threads,
+        dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
+        io_bytes_per_second=settings.io_bytes_per_second,
+        backoff_ms=settings.backoff_ms,
+        settings=UpkeepSettings(
+            defaults=settings.defaults,
+            compaction=settings.compaction,
+            retention_check_ms=settings.retention_check_ms,
+            hash_algorithm=settings.hash_algorithm,
+        ),
+        on_pass=tell,
+        find=finder,
+    )
+
+
+def _run(daemon: "Cleaner", finder: "Finder", *, listen: str | None, live: bool, logs: int) -> None:
+    from clog.cleaner.daemon.health import ailments
+    from clog.cleaner.daemon.http import MonitorServer
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: daemon.stop())
+    server = None
+    if listen is not None:
+        try:
+            from clog.cleaner.daemon.metrics import registry
+
+            metrics = registry(daemon, finder.stores)
+        except ModuleNotFoundError as e:
+            if e.name is None or not e.name.startswith("prometheus_client"):
+                raise
+            raise typer.BadParameter(
+                "--listen needs prometheus_client: pip install 'pyspark-clog[metrics]'"
+            ) from e
+        server = MonitorServer(listen, lambda: ailments(daemon), metrics)
+        stderr().print(f"/metrics and /healthz at http://{server.address}", style="dim")
+    stderr().print(f"cleaning {counted(logs, 'log')}; Ctrl-C stops within seconds", style="dim")
+    try:
+        if live:
+            from clog.cli.daemon_view import watching
+
+            with watching(daemon.monitor):
+                daemon.run()
+        else:
+            daemon.run()
+    finally:
+        if server is not None:
+            server.close()
+
+
+def _plan(logs: "Iterable[Log]", settings: "BrokerConfig", *, json: bool) -> None:
+    from clog.cleaner.planning import plan_round
+    from clog.cli.plan_view import plan_lines
+
+    found: list[dict[str, Any]] = []
+    for log in logs:
+        now_ms = log.handle.clock.now_ms()
+        planned = plan_round(log.handle, now_ms=now_ms, defaults=settings.defaults)
+        if json:
+            found.append({"url": log.url} | asdict(planned))
+            continue
+        say(f"{log.url}:")
+        for line in plan_lines(planned):
+            say(f"  {line}")
+    if json:
+        print_json({"dry_run": True, "logs": found})
+
+
+def _log_to_stderr(log_format: str) -> None:
+    from clog.cleaner.daemon.json_logs import JsonFormatter
+
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)

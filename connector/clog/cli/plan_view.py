@@ -1,0 +1,40 @@
+"""`clog cleaner --dry-run` for people: what the next round would do, line by line. Pure."""
+
+from typing import TYPE_CHECKING
+
+from clog.cli.output import counted, size
+
+if TYPE_CHECKING:
+    from clog.cleaner.planning import PlannedRound
+
+
+def plan_lines(planned: "PlannedRound") -> list[str]:
+    """A line for each thing that would happen; one that says so where nothing would."""
+    lines = [f"seal the active segment of partition {p}: it is idle" for p in planned.sealed]
+    lines += [
+        f"remove {counted(c.records, 'record')}, {size(c.size_bytes)}, of partition {c.partition}"
+        f" below offset {c.start_offset}: retention"
+        for c in planned.cuts
+    ]
+    lines += [
+        f"rewrite {counted(t.chunks, 'chunk')}, {size(t.size_bytes)}, of partition {t.partition}"
+        f" in [{t.base_offset}, {t.next_offset}): what is below the log start goes"
+        for t in planned.trims
+    ]
+    lines += [
+        f"clean partition {p.partition} ({p.reason}, dirty ratio {p.dirty_ratio:.2f}): map"
+        f" {counted(p.map_records, 'record')} in [{p.first_dirty_offset},"
+        f" {p.first_uncleanable_offset}), read the keys of {counted(p.records, 'record')},"
+        f" rewrite at most {size(p.size_bytes)}"
+        for p in planned.passes
+    ]
+    if planned.coalesced:
+        chunks = sum(r.chunks for r in planned.coalesced)
+        size_bytes = sum(r.size_bytes for r in planned.coalesced)
+        lines.append(f"coalesce {counted(chunks, 'small chunk')}, {size(size_bytes)}")
+    if planned.deleted:
+        lines.append(
+            f"delete {counted(len(planned.deleted), 'replaced object')},"
+            f" {size(planned.deleted_bytes)}"
+        )
+    return lines or ["nothing is due"]

@@ -1,0 +1,83 @@
+"""Which logs a daemon looks after."""
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.cleaner.daemon import finder as finder_module
+from clog.cleaner.daemon.finder import DISCOVER_MS, Finder
+from clog.storage import Log, ManualClock, NotFoundError, StoreUnavailableError
+from clog.storage.ids import SeededIds
+from clog.storage.store.finding import find_logs
+
+
+@pytest.fixture
+def finder(clock):
+    return lambda *urls, below=(): Finder(urls, below, clock=clock, ids=SeededIds(3))
+
+
+def test_logs_below_a_prefix(tmp_path, finder, clock):
+    """Those that come later are found, too, each once; what is in a log is not looked at."""
+    first = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())
+    (tmp_path / "a" / "inner" / "_clog").mkdir(parents=True)
+    find = finder(below=[str(tmp_path)])
+    assert [log.url for log in find()] == [first.url]
+    later = Log.create(str(tmp_path / "b" / "c"), 1, clock=ManualClock())
+    assert find() == []
+    clock.advance(DISCOVER_MS)
+    assert [log.url for log in find()] == [later.url]
+    assert set(find.stores) == {first.url, later.url}
+
+
+def test_the_prefix_may_be_a_log(tmp_path):
+    """Then it is the one; a folder that is not there has none."""
+    log = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())
+    assert find_logs(log.url) == [log.url]
+    assert find_logs(str(tmp_path / "nowhere")) == []
+
+
+def test_a_memory_folder(clock):
+    """Through fsspec, as on any other filesystem."""
+    log = Log.create("memory://finder/x/orders", 1, clock=clock)
+    assert find_logs("memory://finder") == ["memory://finder/x/orders"]
+    for found in list(log.handle.store.list("")):
+        log.handle.store.delete(found.path)
+
+
+def test_a_store_that_is_away_at_the_start(tmp_path, finder, clock, monkeypatch):
+    """S28: it is tried again, later each time; a log that is not there is told at once."""
+    url = Log.create(str(tmp_path / "a"), 1, clock=ManualClock()).url
+    tries = []
+
+    def away(*_, **__):
+        tries.append(clock.monotonic_ms())
+        raise StoreUnavailableError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finder_module, "open_store", away)
+        find = finder(url)
+        assert find.first() == []
+        for _ in range(20):
+            clock.advance(5000)
+            assert find() == []
+    assert len(tries) in (4, 5)
+    clock.advance(300_000)
+    assert [log.url for log in find()] == [url]
+    with pytest.raises(NotFoundError):
+        finder(str(tmp_path / "b")).first()
+
+
+def test_the_cleaner_takes_what_is_found(tmp_path, finder, clock):
+    """It may begin with no log at all; a log that comes is cleaned from the next round on."""
+    done = []
+
+    def on_pass(log, _):
+        done.append(log.url)
+        cleaner.stop()
+
+    find = finder(below=[str(tmp_path)])
+    cleaner = Cleaner((), clock=clock, find=find, on_pass=on_pass)
+    log = Log.create(str(tmp_path / "a"), 1, {"min.cleanable.dirty.ratio": 0}, clock=clock)
+    log.append([{"key": "a", "value": "1"}, {"key": "a", "value": "2"}])
+    log.roll()
+    cleaner.run()
+    assert done == [log.url]

@@ -1,0 +1,156 @@
+"""What the daemon shows of itself: metrics, health, JSON lines."""
+
+import json
+import logging
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from clog.cleaner import Cleaner
+from clog.cleaner.daemon.health import FAILURES_MAX, STALLED_MS, ailments
+from clog.cleaner.daemon.http import MonitorServer
+from clog.cleaner.daemon.json_logs import JsonFormatter
+from clog.cleaner.daemon.measured_store import MeasuredStore
+from clog.cleaner.daemon.metrics import registry
+from clog.storage import InvalidInputError, StoreUnavailableError
+from clog.storage.testing.faults import Fault, FaultKind, FaultyStore
+
+KAFKAS = (
+    "max_dirty_percent",
+    "recopy_percent",
+    "max_clean_time_secs",
+    "max_compaction_delay_secs",
+    "max_buffer_utilization_percent",
+    "time_since_last_run_ms",
+    "uncleanable_partitions_count",
+    "uncleanable_bytes",
+)
+
+
+def values(cleaner, stores=None):
+    """Every sample, by its name and its labels' values but the log's."""
+    text = generate_latest(registry(cleaner, stores or {})).decode()
+    return {
+        (s.name, *(v for k, v in s.labels.items() if k != "log")): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+
+
+@pytest.fixture
+def dirty(make_log, put):
+    log = make_log(2, min_cleanable_dirty_ratio=0)
+    for p in range(2):
+        put(log, "a=1 b=1 a=2", partition=p)
+    log.roll()
+    return log
+
+
+def test_the_metrics_of_a_round(dirty, open_log, store, clock):
+    """Kafka's metrics, the sums over the passes, and the requests by kind."""
+    measured = MeasuredStore(store)
+    cleaner = Cleaner(open_log(measured), dedupe_buffer_bytes=24 * 10)
+    before = values(cleaner)
+    assert {f"clog_cleaner_{name}" for name in KAFKAS} - {name for name, *_ in before} == {
+        "clog_cleaner_uncleanable_partitions_count",  # those by log: there is none yet
+        "clog_cleaner_uncleanable_bytes",
+    }
+    cleaner.run_once()
+    clock.advance(700)
+    found = values(cleaner, {"x": measured})
+    assert found["clog_cleaner_passes_total",] == 2
+    assert found["clog_cleaner_records_superseded_total",] == 2
+    assert found["clog_cleaner_map_records_total",] == 6
+    assert found["clog_cleaner_max_dirty_percent",] == 0
+    assert found["clog_cleaner_max_buffer_utilization_percent",] == pytest.approx(20)
+    assert found["clog_cleaner_time_since_last_run_ms",] == 700
+    assert found["clog_cleaner_dirty_ratio", "1"] == 0
+    assert found["clog_cleaner_healthy",] == 1
+    assert found["clog_store_requests_total", "create"] >= 2
+    assert found["clog_store_bytes_total", "put"] > 0
+    assert 0 < found["clog_cleaner_recopy_percent",] < 100
+
+
+def test_an_uncleanable_partition(dirty, store):
+    """S28: it is in the metrics with its bytes; the daemon is well all the same."""
+    path = dirty.handle.manifest().segments[0][0].chunks[0].object.path
+    store.put(path, b"\0" * 100)
+    cleaner = Cleaner(dirty)
+    cleaner.run_once()
+    found = values(cleaner)
+    assert found["clog_cleaner_uncleanable_partitions_count",] == 1
+    assert found["clog_cleaner_uncleanable_bytes",] == 42
+    assert found["clog_cleaner_max_dirty_percent",] == 100
+    assert ailments(cleaner) == []
+
+
+def test_a_log_that_keeps_failing(dirty, store, open_log):
+    """Three rounds in a row make the daemon unhealthy, and the reason is told; one that succeeds
+    makes it well."""
+
+    class Away:
+        fails = None
+
+        def fault(self, call):
+            return self.fails
+
+    plan = Away()
+    measured = MeasuredStore(FaultyStore(store, plan))
+    cleaner = Cleaner(open_log(measured))
+    plan.fails = Fault(FaultKind.FAIL_BEFORE)
+    for _ in range(FAILURES_MAX):
+        assert ailments(cleaner) == []
+        with pytest.raises(StoreUnavailableError):
+            cleaner.run_once()
+    assert measured.failures["get"] == FAILURES_MAX
+    (reason,) = ailments(cleaner)
+    assert "3 rounds failed in a row, the last with StoreUnavailableError: " in reason
+    assert values(cleaner)["clog_cleaner_healthy",] == 0
+    plan.fails = None
+    cleaner.run_once()
+    assert ailments(cleaner) == []
+
+
+def test_a_cleaner_that_hangs(dirty, clock):
+    """So long without a sign of life, and it is unhealthy."""
+    cleaner = Cleaner(dirty)
+    cleaner.run_once()
+    clock.advance(STALLED_MS + cleaner.backoff_ms)
+    assert ailments(cleaner) == []
+    clock.advance(1)
+    assert "nothing was read" in ailments(cleaner)[0]
+
+
+def test_the_server():
+    """503 with the reasons; other paths are absent; an address that is taken is refused."""
+    server = MonitorServer("0", lambda: ["s3 is away"], None)
+    try:
+        with pytest.raises(urllib.error.HTTPError) as unwell:
+            urllib.request.urlopen(f"http://{server.address}/healthz")
+        assert unwell.value.code == 503
+        assert json.loads(unwell.value.read())["reasons"] == ["s3 is away"]
+        with pytest.raises(urllib.error.HTTPError) as absent:
+            urllib.request.urlopen(f"http://{server.address}/metrics")
+        assert absent.value.code == 404
+        with pytest.raises(InvalidInputError, match="cannot listen at"):
+            MonitorServer(server.address, list, None)
+    finally:
+        server.close()
+    with pytest.raises(InvalidInputError, match="give HOST:PORT or PORT"):
+        MonitorServer("here", list, None)
+
+
+def test_json_lines():
+    """One object a line, the traceback in it."""
+    try:
+        raise OSError("away")
+    except OSError:
+        record = logging.LogRecord("clog", 30, "", 0, "a\n%d", (1,), sys.exc_info())
+    (line,) = JsonFormatter().format(record).splitlines()
+    said = json.loads(line)
+    assert (said["level"], said["message"]) == ("warning", "a\n1")
+    assert "OSError: away" in said["error"]

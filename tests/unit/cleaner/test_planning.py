@@ -1,0 +1,53 @@
+"""What the next round would do, and that it does just that."""
+
+from clog.cleaner import Cleaner
+from clog.cleaner.planning import plan_round
+from clog.storage.testing.counting import CountingStore
+
+
+def test_maintenance_is_said_exactly(make_log, put, store, clock, open_log):
+    """What is sealed, cut, trimmed and deleted is what the plan said; planning writes nothing."""
+    log = make_log(3, cleanup_policy="delete", retention_ms=1000, segment_ms=5000)
+    put(log, "a=1 b=1 c=1 d=1 e=1 f=1", partition=0, timestamp=clock.now_ms())
+    put(log, "a=1", partition=1, timestamp=clock.now_ms() + 10_000)
+    put(log, "a=1 b=1 c=1 d=1", partition=2, timestamp=clock.now_ms() + 10_000)
+    log.delete_records({2: 1})
+    clock.advance(5001)
+    counting = CountingStore(store)
+    planned = plan_round(open_log(counting).handle, now_ms=clock.now_ms())
+    assert counting.bytes_out == 0
+    assert counting.counts["delete"] == 0
+    assert planned.sealed == [0, 1, 2]
+    (cut,) = planned.cuts
+    assert (cut.partition, cut.start_offset, cut.records) == (0, 6, 6)
+    (trim,) = planned.trims
+    assert (trim.partition, trim.records) == (2, 1)
+    assert planned.passes == []
+
+    Cleaner(log).run_once()
+    operations = [commit.operation for commit in log.history() if commit.operation != "append"]
+    assert operations[-3:] == ["seal", "retention", "trim"]
+    assert log.start_offsets() == {0: cut.start_offset, 1: 0, 2: 1}
+    assert len(log.segments(2)) == len(log.segments(1)) + 1
+
+
+def test_passes_are_said_as_planned(make_log, put, clock):
+    """Reason, range, records to map; then the objects that are deleted when their delay is over."""
+    log = make_log(2, file_delete_delay_ms=1000)
+    put(log, "a=1 b=1 a=2 c=1 d=1")
+    log.roll()
+    (planned,) = plan_round(log.handle, now_ms=clock.now_ms()).passes
+    (result,) = Cleaner(log).run_once()
+    assert (planned.partition, planned.reason) == (0, "dirty")
+    assert planned.first_dirty_offset == result.first_dirty_offset
+    assert planned.first_uncleanable_offset == result.next_dirty_offset
+    assert planned.map_records == result.stats.map_records
+    assert planned.segments == result.stats.segments_before
+    assert planned.size_bytes == result.stats.size_bytes_before
+    clock.advance(1001)
+    before = {found.path for found in log.handle.store.list("data/")}
+    later = plan_round(log.handle, now_ms=clock.now_ms())
+    assert later.passes == []
+    Cleaner(log).run_once()
+    assert set(later.deleted) == before - {f.path for f in log.handle.store.list("data/")}
+    assert later.deleted

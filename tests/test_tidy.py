@@ -76,3 +76,11 @@ def test_no_file_knows_the_machine_it_was_written_on(path):
     """No absolute path of somebody's home or work tree."""
     found = re.findall(r"(?<![\w:/.])/(?:home|root|Users|work|workspace)/\S*", path.read_text())
     assert not found
+
+
+def test_bugs_of_others_are_kept_out_by_tests_that_exist():
+    """The table of tests/README.md names no test that is gone."""
+    named = re.findall(r"`([a-z_/0-9]+\.py)::(\w+)`", (ROOT / "tests/README.md").read_text())
+    assert len(named) > 20
+    for path, name in named:
+        assert f"def {name}(" in (ROOT / "tests" / path).read_text(), f"{path}::{name}"

@@ -41,6 +41,17 @@ def test_the_latest_of_each_key(make_log):
     assert repr(table) == f"Table({log.url!r}, version=2)"
 
 
+def test_deleted_and_put_in_one_append(make_log):
+    """The order of the append decides (S44), whatever is cleaned."""
+    log = make_log(partitions=1)
+    log.append([{"key": k, "value": v} for k, v in (("a", None), ("a", "1"), ("b", "1"))])
+    log.append([{"key": k, "value": v} for k, v in (("b", "2"), ("b", None), ("a", "2"))])
+    assert as_dict(log.table()) == {b"a": b"2"}
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    assert as_dict(log.table()) == {b"a": b"2"}
+
+
 @pytest.mark.parametrize(("method", "package"), FRAMES)
 def test_frames_hold_the_same(make_log, method, package):
     """pandas, Polars and DuckDB see the columns and rows that Arrow does."""

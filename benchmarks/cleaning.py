@@ -45,23 +45,31 @@ def fill(url: Path, args: argparse.Namespace) -> Log:
     config = {"segment.bytes": args.segment_bytes, "min.cleanable.dirty.ratio": 0}
     log = Log.create(str(url), partitions=1, config=config)
     rng = np.random.default_rng(args.seed)
-    words = [rng.bytes(args.value_bytes // 4).hex().encode() for _ in range(1000)]
+    letters = np.frombuffer(b"0123456789abcdef", np.uint8)
+    words = letters[rng.integers(0, 16, (1000, args.value_bytes // 2))]
     half = args.records // 2
     for start in (0, half):
         for first in range(start, start + half, BATCH):
             count = min(BATCH, start + half - first)
             ids = rng.integers(0, args.keys, count)
-            keys = pa.array([b"%016d" % i for i in ids], pa.binary())
+            digits = ids[:, None] // 10 ** np.arange(15, -1, -1) % 10
             # Half of a value is random, half repeats, as in real ones.
-            tails = rng.integers(0, len(words), count)
-            heads = rng.bytes(count * (args.value_bytes // 2))
-            width = args.value_bytes // 2
-            values = [heads[i * width : (i + 1) * width] + words[t] for i, t in enumerate(tails)]
-            log.append(pa.table({"key": keys, "value": pa.array(values, pa.binary())}), partition=0)
+            heads = rng.integers(0, 256, (count, args.value_bytes // 2), np.uint8)
+            tails = words[rng.integers(0, len(words), count)]
+            records = {"key": binary(digits + ord("0")), "value": binary(np.hstack((heads, tails)))}
+            log.append(pa.table(records), partition=0)
         log.roll()
         if start == 0:
             Cleaner(log).run_once(force=True)
     return log
+
+
+def binary(rows: np.ndarray) -> pa.Array:
+    """Rows of bytes, all of one length, as a column."""
+    count, width = rows.shape
+    offsets = pa.py_buffer(np.arange(0, (count + 1) * width, width, dtype=np.int32))
+    data = pa.py_buffer(np.ascontiguousarray(rows, dtype=np.uint8))
+    return pa.Array.from_buffers(pa.binary(), count, [None, offsets, data])
 
 
 def map_limit(log: Log, start: int, end: int) -> int:

@@ -2,7 +2,8 @@
 
 Only what can be dead is read, and of it only keys; values only of chunks with tombstones that this
 pass stamps or removes. Chunks wholly below the log start, wholly beyond the map, or without any
-record that could go are judged without reading.
+record that could go are judged without reading; those of the range of the last map by their
+offsets (`superseded`).
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.cleaner.mapping import KeyHasher
+from clog.cleaner.superseded import FoundDead, MappedRange
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.errors import CorruptionError
 from clog.storage.manifest import Segment
@@ -84,8 +86,10 @@ class Judge:
     """Decides on records.
 
     Args:
-        offset_map: covers the dirty range up to its last offset.
-        hasher: makes its hashes.
+        offset_map: the last of the pass.
+        mapped: the range that it covers.
+        found: what the maps before it found, in ranges before its own.
+        hasher: makes the hashes of all.
         log_start: below it all is dead (S37).
         first_dirty: below it every tombstone has its horizon: a pass stamps what it covers, and
             ``first_dirty`` is where the last complete one ended.
@@ -93,6 +97,8 @@ class Judge:
     """
 
     offset_map: OffsetMap
+    mapped: MappedRange
+    found: FoundDead
     hasher: KeyHasher
     log_start: int
     first_dirty: int
@@ -103,19 +109,35 @@ class Judge:
         chunks = tuple(self._judge_chunk(store, partition, c) for c in segment.chunks)
         return JudgedSegment(segment, chunks)
 
-    def judge(self, batch: pa.RecordBatch) -> Verdict:
-        """Judges rows at or above the log start: a batch with offset and key, and with value and
+    def find_dead(self, store: Store, partition: int, segment: Segment) -> None:
+        """Finds what the map supersedes in a segment, for a judge with a later map."""
+        for chunk in segment.chunks:
+            if self.offset_map.entries and self.log_start < chunk.next and self._reaches(chunk):
+                self.found.add(chunk, self._superseded_rows(store, partition, chunk))
+
+    def _superseded_rows(self, store: Store, partition: int, chunk: Chunk) -> Mask:
+        if self.mapped.decides(chunk):
+            return self.mapped.superseded(chunk)
+        piece = piece_of(partition, chunk, chunk.base, chunk.next)
+        batches = read_pieces(store, [piece], columns=("offset", "key"))
+        return np.concatenate([self._by_keys(batch)[0] for batch in batches])
+
+    def _by_keys(self, batch: pa.RecordBatch) -> tuple[Mask, Mask]:
+        """Of each row whether the map has a higher offset for its key, and whether it has one."""
+        offsets, keys = batch.column("offset").to_numpy(), batch.column("key")
+        if not keys.null_count:
+            return self.offset_map.get(self.hasher(keys)) > offsets, np.ones(len(keys), np.bool_)
+        key_valid = keys.is_valid().to_numpy(zero_copy_only=False)
+        superseded = np.zeros(len(keys), np.bool_)
+        latest = self.offset_map.get(self.hasher(keys.drop_null()))
+        superseded[key_valid] = latest > offsets[key_valid]
+        return superseded, key_valid
+
+    def judge(self, batch: pa.RecordBatch, superseded: Mask, key_valid: Mask) -> Verdict:
+        """Judges rows at or above the log start: a batch with offset, and with value and
         `DELETE_HORIZON` where tombstones count.
         """
         offsets = batch.column("offset").to_numpy()
-        keys = batch.column("key")
-        key_valid = np.ones(len(offsets), np.bool_)
-        if keys.null_count:
-            key_valid = keys.is_valid().to_numpy(zero_copy_only=False)
-            hashes = np.zeros((len(offsets), 2), np.uint64)
-            hashes[key_valid] = self.hasher(keys.drop_null())
-        else:
-            hashes = self.hasher(keys)
         tombstone = np.zeros(len(offsets), np.bool_)
         horizon = np.full(len(offsets), NONE, np.int64)
         if DELETE_HORIZON in batch.schema.names:
@@ -123,11 +145,11 @@ class Judge:
             horizon = pc.fill_null(batch.column(DELETE_HORIZON), NONE).to_numpy()
         return survivors(
             offsets=offsets,
-            hashes=hashes,
+            superseded=superseded,
             key_valid=key_valid,
             is_tombstone=tombstone,
             delete_horizon_ms=horizon,
-            offset_map=self.offset_map,
+            latest_offset=self.offset_map.latest_offset,
             now_ms=self.now_ms,
         )
 
@@ -136,15 +158,20 @@ class Judge:
             return JudgedChunk(chunk, Removed(trimmed=chunk.rows))
         tombstones_count = self._tombstones_count(chunk)
         if chunk.base >= self.log_start and not (
-            chunk.base <= self.offset_map.latest_offset
+            self._reaches(chunk)
             and (tombstones_count or self.offset_map.entries or chunk.next > self.first_dirty)
         ):
             return JudgedChunk(chunk)
-        columns = ("offset", "key", *(("value", DELETE_HORIZON) if tombstones_count else ()))
+        if self.mapped.decides(chunk) and not tombstones_count:
+            dead = self.mapped.superseded(chunk)
+            removed = Removed(superseded=int(np.count_nonzero(dead)))
+            return JudgedChunk(chunk, removed, ~dead if 0 < removed.total < chunk.rows else None)
         removed = Removed()
         keeps: list[Mask] = []
         stamps: list[Mask] = []
-        for keep, stamp in self._verdicts(store, partition, chunk, columns, removed):
+        for keep, stamp in self._verdicts(
+            store, partition, chunk, removed, tombstones_count=tombstones_count
+        ):
             keeps.append(keep)
             stamps.append(stamp)
         keep, stamp = np.concatenate(keeps), np.concatenate(stamps)
@@ -152,6 +179,10 @@ class Judge:
         return JudgedChunk(
             chunk, removed, keep if is_mixed else None, stamp if stamp.any() else None
         )
+
+    def _reaches(self, chunk: Chunk) -> bool:
+        """Whether the map goes as far as the chunk."""
+        return chunk.base <= self.offset_map.latest_offset
 
     def _tombstones_count(self, chunk: Chunk) -> bool:
         """Whether tombstones of the chunk may go or get their horizon now."""
@@ -167,16 +198,28 @@ class Judge:
         store: Store,
         partition: int,
         chunk: Chunk,
-        columns: tuple[str, ...],
         removed: Removed,
+        *,
+        tombstones_count: bool,
     ) -> Iterator[tuple[Mask, Mask]]:
         """(keep, stamp) of all rows of the chunk, in order; counts into ``removed``."""
+        known = self.mapped.superseded(chunk) if self.mapped.decides(chunk) else None
+        before = self.found.of(chunk)
+        values = ("value", DELETE_HORIZON) if tombstones_count else ()
+        columns = ("offset", *(() if known is not None else ("key",)), *values)
         rows = 0
         piece = piece_of(partition, chunk, chunk.base, chunk.next)
         for batch in read_pieces(store, [piece], columns=columns):
+            here = slice(rows, rows + batch.num_rows)
             rows += batch.num_rows
+            if known is None:
+                superseded, key_valid = self._by_keys(batch)
+            else:
+                superseded, key_valid = known[here], np.ones(batch.num_rows, np.bool_)
+            if before is not None:
+                superseded = superseded | before[here]
             below = int(np.searchsorted(batch.column("offset").to_numpy(), self.log_start))
-            verdict = self.judge(batch.slice(below))
+            verdict = self.judge(batch.slice(below), superseded[below:], key_valid[below:])
             removed.trimmed += below
             removed.superseded += verdict.superseded
             removed.without_key += verdict.invalid

@@ -5,8 +5,10 @@ S20).
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from clog.cleaner.stats import PassStats
+from clog.cleaner.superseded import MappedRange
 from clog.storage.key_hash import hash_keys
 from clog.storage.manifest import Manifest
 from clog.storage.offset_map import SLOT_BYTES, Hashes, OffsetMap
@@ -48,21 +50,25 @@ def build_map(
     offset_map: OffsetMap,
     hasher: KeyHasher,
     stats: PassStats,
-) -> int:
-    """Fills the map with the last offset of each key in the range ``dirty``; returns the exact
-    offset up to which it covers the range.
+) -> MappedRange:
+    """Fills the map with the last offset of each key in the range ``dirty``; returns what it
+    covers of it.
 
-    That is the range's end, or less when the map is full: then the offset of the first record
-    whose key did not fit. Only keys are read.
+    That is all, or less when the map is full: up to the offset of the first record whose key did
+    not fit. Only keys are read.
     """
     start, end = dirty
     covered = end
+    keyless: tuple[int, int] | None = None
     pieces = plan_range(manifest, partition, start, end)
     for batch in read_pieces(store, pieces, columns=("offset", "key")):
         keys, offsets = batch.column("key"), batch.column("offset")
         stats.map_records += batch.num_rows
         if keys.null_count:
             valid = keys.is_valid()
+            without = offsets.filter(pc.invert(valid))
+            first = without[0].as_py() if keyless is None else keyless[0]
+            keyless = (first, without[-1].as_py())
             keys, offsets = keys.filter(valid), offsets.filter(valid)
         taken = offset_map.put(hasher(keys), offsets.to_numpy())
         if taken < len(offsets):
@@ -71,5 +77,6 @@ def build_map(
     # Gaps and records without a key at the end are covered too, else a pass over nothing else
     # would never end (KAFKA-8764).
     offset_map.advance(covered - 1)
-    stats.map_entries = offset_map.entries
-    return covered
+    stats.maps += 1
+    stats.map_entries += offset_map.entries
+    return MappedRange(offset_map, start, covered, keyless)

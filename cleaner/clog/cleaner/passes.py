@@ -4,7 +4,9 @@ Vocabulary: *clean* ``[log start, first dirty)``, *dirty* ``[first dirty, first 
 *covered*: up to where the map goes.
 
 1. `mapping`: key hash -> last offset, over the dirty sealed range, until the map is full (S18,
-   S20).
+   S20). Then what it supersedes is noted, a bit a row, and the next map goes on where it ended: up
+   to `MAPS_MAX` maps feed one rewrite, since writing costs far more than reading keys again. A
+   crash loses the notes, the next pass starts from the same offset: so their number is bounded.
 2. `judging`: what is dead in each sealed segment that begins in the covered range, from the keys
    alone (S21, S23).
 3. `grouping`: neighbours that fit one segment together (S25). A segment in which nothing died and
@@ -38,6 +40,7 @@ from clog.cleaner.pass_progress import PassProgress
 from clog.cleaner.rewriting import Rewriter, last_expired, stamped_in
 from clog.cleaner.selection import Candidate
 from clog.cleaner.stats import PassResult, PassStats
+from clog.cleaner.superseded import FOUND_BYTES_MAX, FoundDead
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.clock import Clock
 from clog.storage.config import LogConfig
@@ -46,6 +49,9 @@ from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest, Segment
 from clog.storage.offset_map import SLOT_BYTES, OffsetMap
 from clog.storage.store.base import Store
+
+MAPS_MAX = 8
+"""Maps that feed one rewrite."""
 
 Publish = Callable[[Edit, PassStats], None]
 """Takes an edit that is ready to be committed, and the counts of its records."""
@@ -119,18 +125,12 @@ def execute_pass(
     p, manifest, config, dirty = plan.partition, plan.manifest, plan.config, plan.dirty
     progress, clock = tools.progress, tools.clock
     stats, metered = progress.stats, MeteredStore(store, tools.throttle)
-    map_bytes = map_bytes_for(manifest, p, dirty, tools.map_bytes)
-    offset_map = OffsetMap(memory_bytes=map_bytes)
     started_ms = clock.monotonic_ms()
     records = _records(manifest, p, dirty)
     progress.begin_mapping(metered, records_total=records, now_ms=started_ms)
-    covered = build_map(
-        metered, manifest, p, dirty, offset_map=offset_map, hasher=tools.hasher, stats=stats
-    )
-    stats.map_utilization = stats.map_entries * SLOT_BYTES / tools.map_bytes
+    judge = _mapped(metered, plan, tools)
+    covered = judge.mapped.end
     mapped_ms = clock.monotonic_ms()
-    log_start = manifest.head.partitions.start[p]
-    judge = Judge(offset_map, tools.hasher, log_start, dirty[0], plan.now_ms)
     # A segment that reaches beyond is one whose rest may not be cleaned yet (S11).
     sealed = _sealed_below(manifest, p, covered, next_max=dirty[1])
     progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
@@ -153,6 +153,28 @@ def execute_pass(
     stats.index_ms = mapped_ms - started_ms
     stats.clean_ms = clock.monotonic_ms() - mapped_ms
     return covered, complete
+
+
+def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
+    """Step 1: a judge with the last map of the pass, and what those before it found dead."""
+    p, manifest, (first, end) = plan.partition, plan.manifest, plan.dirty
+    stats = tools.progress.stats
+    memory_bytes = map_bytes_for(manifest, p, plan.dirty, tools.map_bytes)
+    offset_map, found = OffsetMap(memory_bytes=memory_bytes), FoundDead()
+    log_start, at = manifest.head.partitions.start[p], first
+    while True:
+        mapped = build_map(
+            store, manifest, p, (at, end), offset_map=offset_map, hasher=tools.hasher, stats=stats
+        )
+        used = offset_map.entries * SLOT_BYTES / tools.map_bytes
+        stats.map_utilization = max(stats.map_utilization, used)
+        judge = Judge(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms)
+        if mapped.end == end or stats.maps == MAPS_MAX or found.size_bytes > FOUND_BYTES_MAX:
+            return judge
+        for segment in _sealed_below(manifest, p, mapped.end, next_max=end):
+            judge.find_dead(store, p, segment)
+        at = mapped.end
+        offset_map.clear()
 
 
 def commit_pass(

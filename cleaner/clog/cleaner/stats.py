@@ -17,8 +17,11 @@ class PassStats:
     map, ``map_entries`` the keys in it. ``size_bytes_before`` and ``size_bytes_after`` are record
     bytes of the segments that the pass looked at; ``bytes_read`` and ``bytes_written`` went from
     and to the store. ``index_ms`` is the time of the map, ``clean_ms`` that of all after it.
+    Of several ``maps`` (S20) records and entries are the sums, utilization is that of the fullest;
+    ``index_ms`` covers what each but the last found dead.
     """
 
+    maps: int = 0
     map_records: int = 0
     map_entries: int = 0
     map_utilization: float = 0.0

@@ -34,15 +34,12 @@ _Ints = np.ndarray[Any, Any]
 
 
 class Rows:
-    """Records of one object, and the order they go to it."""
+    """Records of one object, and the order they go to it; None: as they are."""
 
-    def __init__(self, records: pa.RecordBatch, partition: _Ints, sizes: _Ints) -> None:
-        self.order: _Ints | None = None
-        if (np.diff(partition) < 0).any():
-            # NumPy sorts 16 bits by radix, several times faster.
-            narrow = partition.astype(np.uint16) if int(partition.max()) < 1 << 16 else partition
-            self.order = np.argsort(narrow, kind="stable")
-        self.records = records
+    def __init__(self, records: pa.Table, partition: _Ints, sizes: _Ints) -> None:
+        self.order = _order(partition)
+        # One array for each column: gathering rows from many would copy them all each time.
+        self.records = records if self.order is None else records.combine_chunks()
         self.partition = self.ordered(partition)
         self.sizes = self.ordered(sizes)
         self.starts = np.concatenate(([0], np.flatnonzero(np.diff(self.partition)) + 1))
@@ -93,7 +90,17 @@ class Rows:
             max_timestamp_ms=int(self.timestamps_ms.max()),
         )
 
-    def groups(self) -> list[tuple[int, int]]:
+    def consume(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        """The row groups with the columns of the schema, once: what was yielded is let go."""
+        left, self.records = self.records.select(schema.names), None
+        for start, end in self._groups():
+            if self.order is None:
+                group, left = left.slice(0, end - start), left.slice(end - start)
+            else:
+                group = left.take(pa.array(self.order[start:end]))
+            yield pa.Table.from_arrays(group.columns, schema=schema)
+
+    def _groups(self) -> list[tuple[int, int]]:
         """Half-open row ranges of the row groups."""
         until = np.cumsum(self.sizes)
         total = len(until)
@@ -111,25 +118,17 @@ class Rows:
             start = end
         return made
 
-    def key_blocks(self, seed: int) -> Iterator[tuple[int, key_index.Hashes]]:
-        """For each row group its rows and the hashes of its keys, in any order of rows."""
-        keys = self.records.column("key")
-        for start, end in self.groups():
-            rows = keys.slice(start, end - start)
-            if self.order is not None:
-                rows = keys.take(pa.array(self.order[start:end]))
-            yield end - start, key_index.index_hashes(rows, seed=seed)
-
 
 def encoded(rows: Rows, compression: str, key_seed: int | None) -> tuple[bytes, int, int]:
-    """The object's bytes; those of the footer and of the key index among them.
+    """The object's bytes; those of the footer and of the key index among them. Takes the records
+    out of ``rows``.
 
     ``key_seed``: that of the index's hashes, None: no index.
     """
-    parquet = _parquet(rows, compression)
-    index = b""
-    if key_seed is not None and parquet.size > WHOLE_BYTES:
-        index = key_index.encode(list(rows.key_blocks(key_seed)))
+    # Compressed, records of so few bytes need no index.
+    seed = key_seed if rows.sizes.sum() > WHOLE_BYTES else None
+    parquet, blocks = _parquet(rows, compression, seed)
+    index = key_index.encode(blocks) if blocks and parquet.size > WHOLE_BYTES else b""
     data, footer_bytes = sealed(parquet, index)
     return data, footer_bytes, len(index)
 
@@ -144,18 +143,31 @@ def sealed(parquet: pa.Buffer, index: bytes = b"") -> tuple[bytes, int]:
     return b"".join((pages, index, xxhash.xxh3_128_digest(footer), footer)), footer_bytes
 
 
-def int64_of(column: pa.Array) -> _Ints:
+def int64_of(column: pa.ChunkedArray) -> _Ints:
     """The column's values; timestamps in their unit."""
     return np.asarray(column.cast(pa.int64()))
 
 
-def _parquet(rows: Rows, compression: str) -> pa.Buffer:
-    """The records as a Parquet file."""
+def _order(partition: _Ints) -> _Ints | None:
+    """The rows by partition, each partition's as they came; None where they are so already."""
+    if not (np.diff(partition) < 0).any():
+        return None
+    # NumPy sorts 16 bits by radix, several times faster.
+    narrow = partition.astype(np.uint16) if int(partition.max()) < 1 << 16 else partition
+    return np.argsort(narrow, kind="stable")
+
+
+def _parquet(
+    rows: Rows, compression: str, key_seed: int | None
+) -> tuple[pa.Buffer, list[tuple[int, key_index.Hashes]]]:
+    """The records as a Parquet file; for each row group its rows and the hashes of its keys, unless
+    the seed is None.
+    """
     import pyarrow.parquet as pq
 
     schema = _stored_schema(rows)
-    records = rows.records.select(schema.names)
     sink = pa.BufferOutputStream()
+    blocks = []
     with pq.ParquetWriter(
         sink,
         schema,
@@ -170,15 +182,12 @@ def _parquet(rows: Rows, compression: str) -> pa.Buffer:
         write_page_checksum=True,
         store_schema=False,
     ) as writer:
-        for start, end in rows.groups():
-            if rows.order is None:
-                group = records.slice(start, end - start)
-            else:
-                group = records.take(pa.array(rows.order[start:end]))
-            writer.write_table(
-                pa.Table.from_arrays(group.columns, schema=schema), row_group_size=end - start
-            )
-    return sink.getvalue()
+        for group in rows.consume(schema):
+            writer.write_table(group, row_group_size=group.num_rows)
+            if key_seed is not None:
+                keys = group.column("key").combine_chunks()
+                blocks.append((group.num_rows, key_index.index_hashes(keys, seed=key_seed)))
+    return sink.getvalue(), blocks
 
 
 def _stored_schema(rows: Rows) -> pa.Schema:

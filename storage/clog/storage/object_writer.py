@@ -132,15 +132,15 @@ class ObjectWriter:
         if not self._kept:
             return
         batches, partitions, sizes = zip(*self._kept, strict=True)
-        # One array for each column: gathering rows from many would copy them all each time.
-        records = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-        del batches
         self._kept.clear()
         self._kept_bytes = 0
+        records = pa.Table.from_batches(batches)
         rows = Rows(records, np.concatenate(partitions), np.concatenate(sizes))
+        del batches, records  # The rows go as they are encoded.
         self._objects.append(self._put(rows))
 
     def _put(self, rows: Rows) -> DataObject:
+        chunks, facts = rows.chunks(), rows.facts()
         data, footer_bytes, index_bytes = encoded(rows, self._compression, self._key_seed)
         path = data_path(self._stamp, self._new_id())
         self._store.put(path, data)
@@ -151,8 +151,8 @@ class ObjectWriter:
             checksum=xxhash.xxh3_128_hexdigest(data),
             rows=len(rows.sizes),
             stamp=self._stamp,
-            chunks=rows.chunks(),
-            facts=rows.facts(),
+            chunks=chunks,
+            facts=facts,
             dense=rows.dense,
             index_bytes=index_bytes,
         )

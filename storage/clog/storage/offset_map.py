@@ -200,6 +200,16 @@ class OffsetMap:
         last.sort()
         return last
 
+    def is_last(self, start: int, end: int) -> Mask:
+        """Which offsets of ``[start, end)`` are the last one of a key; a byte each."""
+        found = np.zeros(end - start, np.bool_)
+        for first in range(0, len(self._table), _SLOT_WORDS * _CHUNK_ROWS):
+            following = self._following[first : first + _SLOT_WORDS * _CHUNK_ROWS : _SLOT_WORDS]
+            inside = following[(following > start) & (following <= end)]
+            inside -= start + 1
+            found[inside] = True
+        return found
+
     def clear(self) -> None:
         """Forgets everything; the memory is kept."""
         self._table.fill(0)

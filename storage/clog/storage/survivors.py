@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clog.storage.offset_map import Hashes, OffsetMap, Offsets
+from clog.storage.offset_map import Hashes, Offsets
 
 Mask = npt.NDArray[np.bool_]
 
@@ -47,11 +47,11 @@ class Verdict:
 def survivors(
     *,
     offsets: Offsets,
-    hashes: Hashes,
+    superseded: Mask,
     key_valid: Mask,
     is_tombstone: Mask,
     delete_horizon_ms: Offsets,
-    offset_map: OffsetMap,
+    latest_offset: int,
     now_ms: int,
 ) -> Verdict:
     """Decides for each row; the first line that fits counts (S21, S23)::
@@ -69,21 +69,16 @@ def survivors(
 
     Args:
         offsets: of the rows, in any order.
-        hashes: of the keys; rows without a key hold anything.
+        superseded: whether the map has a higher offset for the row's key.
         key_valid: whether the row has a key.
         is_tombstone: whether the row's value is null.
         delete_horizon_ms: stamped by an earlier pass; -1 where none.
-        offset_map: covers the dirty range up to its last offset.
+        latest_offset: the last one that the map covers.
         now_ms: time of the pass.
     """
-    mapped = offsets <= offset_map.latest_offset
-    keyed = mapped & key_valid
-    last = np.full(len(offsets), -1, dtype=np.int64)
-    last[keyed] = offset_map.get(hashes[keyed])
-
+    mapped = offsets <= latest_offset
     invalid = mapped & ~key_valid
-    superseded = last > offsets
-    latest_tombstone = keyed & is_tombstone & ~superseded
+    latest_tombstone = mapped & key_valid & is_tombstone & ~superseded
     stamped = delete_horizon_ms >= 0
     expired = latest_tombstone & stamped & (delete_horizon_ms <= now_ms)
     return Verdict(

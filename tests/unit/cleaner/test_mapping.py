@@ -17,13 +17,13 @@ def mapped(store):
     def mapped(log, end, slots=1000, start=0):
         offset_map, stats = OffsetMap(memory_bytes=slots * SLOT_BYTES), PassStats()
         manifest = log.handle.manifest()
-        covered = build_map(
+        made = build_map(
             *(store, manifest, 0, (start, end)),
             offset_map=offset_map,
             hasher=KeyHasher(7),
             stats=stats,
         )
-        return offset_map, covered, stats
+        return offset_map, made.end, stats
 
     return mapped
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clog.cleaner import Cleaner, rewriting, upkeep
+from clog.cleaner import Cleaner, passes, rewriting, upkeep
 from clog.cleaner.mapping import KeyHasher
 from clog.cleaner.sweep import sweep_orphans
 from clog.storage import Log, ManualClock, StoreUnavailableError
@@ -21,6 +21,12 @@ DAY_MS = 86_400_000
 def entries(count):
     """Memory of a map that holds so many keys."""
     return (count * 10 // 9 + 1) * SLOT_BYTES
+
+
+@pytest.fixture
+def one_map(monkeypatch):
+    """Each map is rewritten by itself."""
+    monkeypatch.setattr(passes, "MAPS_MAX", 1)
 
 
 def horizons(log):
@@ -122,6 +128,7 @@ def test_a_horizon_is_set_once(make_log, put, clean, there, clock):
     assert "a" not in there(log).replace("=", ":").split(":")
 
 
+@pytest.mark.usefixtures("one_map")
 def test_tombstones_in_chunks_that_are_left_alone(make_log, put, clean, there, clock):
     """S23: a chunk in which nothing died gets its horizon in the manifest, for the tombstones that
     the map covered; one that has such a horizon gets the second one into its rows."""
@@ -171,6 +178,7 @@ def test_an_empty_value_is_no_tombstone(make_log, clean, clock):
     ]
 
 
+@pytest.mark.usefixtures("one_map")
 def test_a_map_that_is_full_stops_at_an_exact_offset(make_log, put, clean, there, open_log):
     """S20, peer bug 10 (redpanda #16952, #14410): a partition with more keys than the map in one
     segment is cleaned map by map, and a restart in between keeps what was done."""
@@ -189,6 +197,53 @@ def test_a_map_that_is_full_stops_at_an_exact_offset(make_log, put, clean, there
     assert log.handle.manifest().first_dirty == (8,)
 
 
+def test_several_maps_feed_one_rewrite(make_log, put, clean, there, monkeypatch):
+    """S20: what each map finds dead is noted, in the clean part as well, and rewritten once; where
+    so many maps do not reach the end, the pass stops at the exact offset of the last."""
+    monkeypatch.setattr(passes, "MAPS_MAX", 3)
+    log = make_log(segment_bytes=DAY_MS)
+    put(log, "a=0 b=0 c=0 d=0 e=0")
+    log.roll()
+    clean(log)
+    put(log, "a=1 b=1 a=2 c=1 b=2 d=1 c=2 a=3 e=1")
+    log.roll()
+    result = clean(log, dedupe_buffer_bytes=entries(2))
+    # The maps hold a b | c b | d c; the fourth would hold a e.
+    assert (result.first_dirty_offset, result.next_dirty_offset) == (5, 12)
+    stats = result.stats
+    assert (stats.maps, stats.map_entries, stats.records_superseded) == (3, 6, 7)
+    assert there(log) == "4:e=0 7:a=2 9:b=2 10:d=1 11:c=2 12:a=3 13:e=1"
+    assert clean(log, dedupe_buffer_bytes=entries(2)).stats.maps == 1
+    assert there(log) == "9:b=2 10:d=1 11:c=2 12:a=3 13:e=1"
+
+
+def test_tombstones_under_several_maps(make_log, put, clean, there, clock):
+    """S20, S23: a tombstone that a later map supersedes goes at once and is not stamped; the
+    others get one horizon, whichever map saw them, and go together."""
+    log = make_log(segment_bytes=DAY_MS, delete_retention_ms=1000)
+    put(log, "a b c=1 a=2 d c")
+    log.roll()
+    result = clean(log, dedupe_buffer_bytes=entries(2))
+    assert (result.stats.maps, result.stats.tombstones_stamped) == (3, 3)
+    assert there(log) == "1:b 3:a=2 4:d 5:c"
+    assert log.handle.manifest().tombstones_removed == ()
+    clock.advance(1000)
+    clean(log, dedupe_buffer_bytes=entries(2))
+    assert there(log) == "3:a=2"
+
+
+def test_no_further_map_where_the_notes_are_full(make_log, put, clean, monkeypatch):
+    """S18: the notes of dead rows are bounded, so memory does not grow with the log."""
+    monkeypatch.setattr(passes, "FOUND_BYTES_MAX", 0)
+    log = make_log(segment_bytes=DAY_MS)
+    put(log, "a=1 a=2 b=1 c=1 c=2 d=1 e=1 f=1")
+    log.roll()
+    result = clean(log, dedupe_buffer_bytes=entries(2))
+    # The notes of the first map make the second one the last.
+    assert (result.stats.maps, result.next_dirty_offset) == (2, 6)
+
+
+@pytest.mark.usefixtures("one_map")
 def test_a_partial_map_stamps_what_it_saw(make_log, put, clean, there, clock):
     """S20, S23: a tombstone beyond the map keeps its whole retention from the pass that sees it."""
     log = make_log(segment_bytes=DAY_MS, delete_retention_ms=1000)
@@ -207,6 +262,7 @@ def test_a_partial_map_stamps_what_it_saw(make_log, put, clean, there, clock):
     assert there(log) == "3:c=2 4:b=2"
 
 
+@pytest.mark.usefixtures("one_map")
 def test_a_segment_beyond_the_map_stays_alone(make_log, put, clean, bases):
     """S13, S20: merged, the clean part before it would count as dirty."""
     log = make_log(segment_bytes=4 * 14)
@@ -310,6 +366,7 @@ def test_a_clean_part_without_the_dirty_keys_is_not_rewritten(make_log, put, cle
     assert [c.object for c in chunks(log)][:3] == objects[:3]
 
 
+@pytest.mark.usefixtures("one_map")
 def test_merged_segments_are_clean_only_if_all_are(make_log, put, clean, there):
     """Peer bug 11: what a pass did not cover stays dirty, whatever it lies beside."""
     log = make_log(segment_bytes=DAY_MS)

@@ -259,11 +259,17 @@ def test_only_the_width_of_the_hash_protects_keys():
     np.testing.assert_array_equal(exact.get(hash_keys(keys, seed=7)), offsets)
 
 
-@given(keys=st.lists(KEYS, min_size=1, max_size=40))
-def test_last_offsets_are_those_of_the_keys(keys):
-    """One for each key, in ascending order, offset 0 and the hash of zeros among them."""
+@given(
+    keys=st.lists(KEYS, min_size=1, max_size=40), start=st.integers(0, 45), count=st.integers(0, 45)
+)
+def test_last_offsets_are_those_of_the_keys(keys, start, count):
+    """One for each key, in ascending order, offset 0 and the hash of zeros among them; and for any
+    range which of its offsets are among them."""
     filled = OffsetMap(memory_bytes=24 * 60)
     filled.put(words(keys), np.arange(len(keys), dtype=np.int64))
-    assert filled.last_offsets().tolist() == sorted({key: i for i, key in enumerate(keys)}.values())
+    last = sorted({key: i for i, key in enumerate(keys)}.values())
+    assert filled.last_offsets().tolist() == last
+    range_ = range(start, start + count)
+    assert filled.is_last(start, start + count).tolist() == [offset in last for offset in range_]
     filled.clear()
     assert filled.last_offsets().tolist() == []

@@ -31,13 +31,15 @@ def map_of(rows, end, width_bits=128):
 def verdict_of(offset_map, rows, now_ms=NOW, width_bits=128):
     """``rows`` are ``(offset, key or None, is_tombstone, delete_horizon_ms)``."""
     offsets, keys, tombstones, horizons = zip(*rows, strict=True)
+    key_valid = np.array([key is not None for key in keys])
+    last = offset_map.get(key_hashes([key or b"" for key in keys], width_bits))
     return survivors(
         offsets=np.array(offsets),
-        hashes=key_hashes([key or b"" for key in keys], width_bits),
-        key_valid=np.array([key is not None for key in keys]),
+        superseded=key_valid & (last > np.array(offsets)),
+        key_valid=key_valid,
         is_tombstone=np.array(tombstones),
         delete_horizon_ms=np.array(horizons),
-        offset_map=offset_map,
+        latest_offset=offset_map.latest_offset,
         now_ms=now_ms,
     )
 
@@ -117,11 +119,11 @@ def test_no_rows():
     nothing = np.empty(0, dtype=np.bool_)
     verdict = survivors(
         offsets=empty,
-        hashes=np.empty((0, 2), dtype=np.uint64),
+        superseded=nothing,
         key_valid=nothing,
         is_tombstone=nothing,
         delete_horizon_ms=empty,
-        offset_map=map_of([(b"a", 0)], end=1),
+        latest_offset=0,
         now_ms=NOW,
     )
     assert (len(verdict.keep), verdict.dropped) == (0, 0)

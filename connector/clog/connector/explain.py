@@ -117,9 +117,13 @@ def _pieces(handle: "Handle", options: "ReadOptions") -> tuple[list["ReadPiece"]
     if options.keys is None:
         return pieces, 0
     searched = [piece for piece in pieces if is_searched(piece)]
-    prints = footprints(store, searched, columns=("offset", "key"))
-    found = list(pieces_of_keys(store, pieces, options.keys))
-    return found, sum(p.fetched_bytes for p in prints)
+    unknown = [piece for piece in searched if not piece.object.index_bytes]
+    tails = {p.object: p.object.tail for p in searched if p.object.index_bytes}
+    prints = footprints(store, unknown, columns=("offset", "key"))
+    seed = handle.manifest().head.log.key_seed
+    found = list(pieces_of_keys(store, pieces, options.keys, seed))
+    asked_bytes = sum(end - start for start, end in tails.values())
+    return found, asked_bytes + sum(p.fetched_bytes for p in prints)
 
 
 def _planned(handle: "Handle", options: "ReadOptions") -> Iterator["ReadPiece"]:

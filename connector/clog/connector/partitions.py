@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 class LogPartition(InputPartition):
     """Pieces of a log to be read in this order, planned at ``version``.
 
-    ``follow``: an object that is gone meanwhile is looked for in the newest version (streams);
-    else the version has expired (batch). ``keys``: only records with one of these; None: all.
+    ``seed`` is the log's, for its key indexes. ``follow``: an object that is gone meanwhile is
+    looked for in the newest version (streams); else the version has expired (batch). ``keys``: only
+    records with one of these; None: all.
     """
 
     location: Location
     version: int
+    seed: int
     pieces: tuple["ReadPiece", ...]
     follow: bool
     fail_on_data_loss: bool

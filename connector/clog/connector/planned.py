@@ -105,6 +105,7 @@ def log_partitions(
         LogPartition(
             location=options.location,
             version=manifest.version,
+            seed=manifest.head.log.key_seed,
             pieces=task,
             follow=follow,
             fail_on_data_loss=options.fail_on_data_loss,

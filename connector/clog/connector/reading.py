@@ -51,7 +51,7 @@ def table_view_batches(
     as_spark = _Converter(schema, partition.location.name, (*plan.clean, *plan.dirty))
     try:
         parts = (plan.clean, plan.dirty, plan.later)
-        clean, dirty, later = (_pieces(store, pieces, keys) for pieces in parts)
+        clean, dirty, later = (_pieces(store, pieces, keys, plan.seed) for pieces in parts)
     except FileNotFoundError as e:
         raise _expired(plan.version, store, e) from e
     columns = _with_key(as_spark.needed, keys)
@@ -65,13 +65,13 @@ def _with_key(columns: list[str], keys: Sequence[bytes] | None) -> list[str]:
 
 
 def _pieces(
-    store: "Store", pieces: Sequence["ReadPiece"], keys: Sequence[bytes] | None
+    store: "Store", pieces: Sequence["ReadPiece"], keys: Sequence[bytes] | None, seed: int
 ) -> tuple["ReadPiece", ...]:
     if keys is None:
         return tuple(pieces)
     from clog.storage.key_scan import pieces_of_keys
 
-    return tuple(pieces_of_keys(store, pieces, keys))
+    return tuple(pieces_of_keys(store, pieces, keys, seed))
 
 
 def _of_keys(
@@ -101,7 +101,7 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.Re
     pieces: Sequence[ReadPiece] = partition.pieces
     if not partition.follow:
         try:
-            pieces = _pieces(store, pieces, partition.keys)
+            pieces = _pieces(store, pieces, partition.keys, partition.seed)
             yield from read_pieces(store, pieces, columns=columns)
         except FileNotFoundError as e:
             raise _expired(partition.version, store, e) from e
@@ -112,7 +112,7 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.Re
     version = partition.version
     while pieces:
         try:
-            wanted = _pieces(store, pieces, partition.keys)
+            wanted = _pieces(store, pieces, partition.keys, partition.seed)
             for batch in read_pieces(store, wanted, columns=columns):
                 yield batch
                 p = batch.column("partition")[-1].as_py()

@@ -7,22 +7,26 @@ called again with the new tip and gives other offsets.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.commit import Answer
-from clog.storage.commits import Commit
+from clog.storage.commits import Commit, edit_of, read_commit
 from clog.storage.config import LogConfig
 from clog.storage.content_hash import ContentHash
 from clog.storage.data_object import DataObject, record_sizes
 from clog.storage.edits import Append, Edit, WriterEntry
 from clog.storage.errors import CommitConflictError, InvalidInputError
 from clog.storage.head import Head
+from clog.storage.partitioner import partitions_for
 from clog.storage.rolling import rolls_for
 from clog.storage.store.base import Store
 from clog.storage.writers import find_writer
+
+_Partitions = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,33 @@ def producer_of(producer: tuple[str, int], records: pa.Table, *, stamped: bool) 
     return Writer(writer_id, "producer", sequence, content=content.hexdigest())
 
 
+def partitions_of(
+    records: pa.Table, given: int | Sequence[int] | _Partitions | None, head: Head, *, url: str
+) -> _Partitions:
+    """The partition of each record: the one given for all, or for each; None: by its key's hash.
+
+    Raises:
+        InvalidInputError: a partition that does not exist, or not one for each record.
+    """
+    count = head.log.partitions
+    if given is None:
+        keys = records.column("key").combine_chunks()
+        start = sum(head.partitions.end) % count
+        return partitions_for(keys, partitions=count, algorithm=head.log.partitioner, start=start)
+    parts = np.asarray(given)
+    if parts.ndim and parts.shape != (records.num_rows,):
+        raise InvalidInputError(
+            f"{parts.size} partitions are given for {records.num_rows} records; give one for"
+            " all, or one for each"
+        )
+    parts = np.broadcast_to(parts, (records.num_rows,))
+    if parts.dtype.kind not in "iu" or parts.min() < 0 or parts.max() >= count:
+        raise InvalidInputError(
+            f"partition {given!r} does not exist in {url}; it has partitions 0 to {count - 1}"
+        )
+    return parts.astype(np.int32)
+
+
 def check_records(records: pa.Table, config: LogConfig) -> None:
     """Whether the config takes the records, naming the first that it does not (S5, S6)."""
     if config.compact and (nulls := records.column("key").null_count):
@@ -192,6 +223,20 @@ def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int) -> None:
             f"a timestamp is {behind_ms} ms behind the clock ({now_ms}), more than"
             f" message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
         )
+
+
+def first_result(store: Store, duplicate: object) -> AppendResult:
+    """What a repeated append did the first time."""
+    assert isinstance(duplicate, Duplicate)
+    entry = duplicate.entry
+    try:
+        edit = edit_of(store, read_commit(store, entry.version).record)
+    except FileNotFoundError:
+        edit = Edit()
+    # Where the commit was deleted, a file of a committer that slept may have taken its place.
+    genuine = edit.writer is not None and edit.writer.writer_id == entry.writer_id
+    first = result_of(entry.version, edit.add if genuine else None)
+    return AppendResult(first.version, first.offsets, duplicate=True)
 
 
 def result_of(commit_version: int, add: Append | None) -> AppendResult:

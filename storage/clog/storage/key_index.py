@@ -82,6 +82,11 @@ class KeyIndex:
     blocks: tuple[_Block, ...]
 
     @property
+    def rows(self) -> int:
+        """Rows of the object."""
+        return self.blocks[-1].end if self.blocks else 0
+
+    @property
     def nbytes(self) -> int:
         """Memory that it takes."""
         return sum(b.first.nbytes + b.high.nbytes + b.low.nbytes for b in self.blocks)

@@ -1,8 +1,12 @@
-"""Finding the rows of few keys: of large objects the keys are read first, and the rest only where a
-wanted key is.
+"""Finding the rows of few keys.
 
 A record's key does not tell its partition (a writer may have named another), and keys lie in no
-order: so every key is looked at, which is a small part of the bytes.
+order: so every object is asked. One with a key index says which of its rows may hold a key; of a
+large one without, keys are read first, and the rest only where a wanted key is.
+
+- `pieces_of_keys`: what to read of pieces that are read once, in a task.
+- `latest_of_keys`: the latest records by indexes that stay in memory, for those who ask again. Of
+  each partition the newest pieces come first; a key that is found is not looked for in older ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,24 +14,29 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clog.storage.key_indexes import KeyIndexes
 from clog.storage.object_reader import WHOLE_BYTES
-from clog.storage.reader import ReadPiece, cut, read_pieces
+from clog.storage.reader import READ_SCHEMA, ReadPiece, cut, read_pieces
 from clog.storage.store.base import Store
 
 
 def pieces_of_keys(
-    store: Store, pieces: Sequence[ReadPiece], keys: Sequence[bytes]
+    store: Store, pieces: Sequence[ReadPiece], keys: Sequence[bytes], seed: int
 ) -> Iterator[ReadPiece]:
-    """The pieces without those that hold none of the keys, cut to the first and the last record
-    that has one. What is left holds other keys too.
+    """The pieces without those that hold none of the keys, cut to where one may be. What is left
+    holds other keys too. ``seed``: the log's.
 
     Raises:
         FileNotFoundError: an object is gone.
     """
     wanted = pa.array(keys, pa.binary())
+    indexes = KeyIndexes(store, seed=seed)
     for piece in pieces:
         if not is_searched(piece):
             yield piece
+            continue
+        if piece.object.index_bytes:
+            yield from indexes.parts([piece], wanted)
             continue
         found = [
             offset
@@ -36,6 +45,28 @@ def pieces_of_keys(
         ]
         if found:
             yield cut(piece, found[0], found[-1] + 1)
+
+
+def latest_of_keys(
+    indexes: KeyIndexes, pieces: Sequence[ReadPiece], keys: Sequence[bytes]
+) -> Iterator[pa.RecordBatch]:
+    """The latest record of each of the keys in pieces of one partition, tombstones included, as
+    batches of `READ_SCHEMA`, newest records first.
+
+    Raises:
+        FileNotFoundError: an object is gone.
+    """
+    left = pa.array(set(keys), pa.binary())
+    for part in reversed(list(indexes.parts(pieces, left))):
+        batches = [of_keys(batch, left) for batch in read_pieces(indexes, [part])]
+        found = pa.Table.from_batches(batches, READ_SCHEMA).combine_chunks()
+        if found.num_rows:
+            last = found.group_by("key").aggregate([("offset", "max")]).column("offset_max")
+            found = found.filter(pc.is_in(found.column("offset"), value_set=last))
+            yield from found.to_batches()
+            left = left.filter(pc.invert(pc.is_in(left, value_set=found.column("key"))))
+        if not len(left):
+            return
 
 
 def is_searched(piece: ReadPiece) -> bool:

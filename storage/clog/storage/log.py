@@ -15,34 +15,35 @@ from clog.storage import administration, offsets
 from clog.storage.append import (
     AppendRequest,
     AppendResult,
-    Duplicate,
     Writer,
     check_records,
     check_writer,
+    first_result,
+    partitions_of,
     producer_of,
     result_of,
 )
 from clog.storage.as_of import version_asked
+from clog.storage.changes import plan_changes
 from clog.storage.clock import Clock, SystemClock
 from clog.storage.commit import Answer
-from clog.storage.commits import edit_of, read_commit
+from clog.storage.commits import edit_of
 from clog.storage.config import LogConfig
 from clog.storage.create import create_log
 from clog.storage.data_object import DataObject
 from clog.storage.describe import SegmentInfo, describe, segment_infos
-from clog.storage.edits import Edit, WriterEntry
 from clog.storage.errors import InvalidInputError, VersionExpiredError
 from clog.storage.handle import Handle
 from clog.storage.history import CommitInfo, history
 from clog.storage.ids import Ids, SystemIds
+from clog.storage.key_indexes import KeyIndexes
 from clog.storage.manifest import Manifest
 from clog.storage.object_writer import ObjectWriter
-from clog.storage.partitioner import partitions_for
 from clog.storage.reader import plan_range, read_pieces
 from clog.storage.records import Appendable, to_records
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
-from clog.storage.table import Table
+from clog.storage.table import Table, plan_table
 
 PARTITIONS_MAX = 4096
 """Tested limit: heads and commits hold columns over the partitions."""
@@ -56,6 +57,7 @@ class Log:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
+        self._indexes = KeyIndexes(handle.store, seed=handle.tip.head.log.key_seed)
 
     @classmethod
     def create(
@@ -168,13 +170,13 @@ class Log:
         records, stamped = to_records(data, now_us=handle.clock.now_us())
         if records.num_rows == 0:
             return AppendResult(handle.tip.version)
-        parts = self._partitions_of(records, partition)
+        parts = partitions_of(records, partition, handle.tip.head, url=self.url)
         writer = None if producer is None else producer_of(producer, records, stamped=stamped)
         if writer is not None:
             try:
                 check_writer(handle.store, handle.recent().head, writer)
             except Answer as answer:
-                return self._first_result(answer.value)
+                return first_result(handle.store, answer.value)
         self._check_records(records)
         objects = self.object_writer()
         objects.add(records, parts)
@@ -208,7 +210,7 @@ class Log:
         try:
             commit = handle.commit(request.prepare, operation="append")
         except Answer as answer:
-            return self._first_result(answer.value)
+            return first_result(handle.store, answer.value)
         return result_of(commit.version, edit_of(handle.store, commit.record).add)
 
     def read(
@@ -259,7 +261,29 @@ class Log:
         tip = self._handle.refresh()
         manifest = self._handle.manifest_at(version_asked(self._handle.store, tip, at, at_time_ms))
         parts = offsets.partitions_named(tip.head, partition, url=self.url)
-        return Table(self._handle.store, manifest, {p: tip.head.partitions.start[p] for p in parts})
+        starts, ends = tip.head.partitions.start, manifest.head.partitions.end
+        plans = [plan_table(manifest, p, starts[p]) for p in parts]
+        return Table(
+            self._indexes, manifest.version, plans, {p: max(ends[p], starts[p]) for p in parts}
+        )
+
+    def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
+        """The latest record of each key changed since, tombstones included: what brings a copy of
+        that position up to date. Unless it slept through a tombstone's removal (S41), which a
+        `StateTable` would notice.
+
+        Args:
+            start: an offset, or one by partition, as in `Table.offsets`.
+            partition: one, or None for all that ``start`` names.
+
+        Raises:
+            OffsetOutOfRangeError: a start below the log start or beyond the end (S38).
+        """
+        ranges = offsets.ranges(self._handle.refresh().head, partition, start, None, url=self.url)
+        manifest = self._handle.manifest()
+        plans = [plan_changes(manifest, p, first, url=self.url) for p, (first, _) in ranges.items()]
+        ends = {p: end for p, (_, end) in ranges.items()}
+        return Table(self._indexes, manifest.version, plans, ends)
 
     def start_offsets(self) -> dict[int, int]:
         """First readable offset of each partition (the low watermark)."""
@@ -343,30 +367,6 @@ class Log:
                 f" {e.filename or e} is gone; read again"
             ) from e
 
-    def _partitions_of(
-        self, records: pa.Table, partition: int | Sequence[int] | np.ndarray[Any, Any] | None
-    ) -> np.ndarray[Any, Any]:
-        head = self._handle.tip.head
-        if partition is None:
-            keys = records.column("key").combine_chunks()
-            start = sum(head.partitions.end) % self.partitions
-            return partitions_for(
-                keys, partitions=self.partitions, algorithm=head.log.partitioner, start=start
-            )
-        given = np.asarray(partition)
-        if given.ndim and given.shape != (records.num_rows,):
-            raise InvalidInputError(
-                f"{given.size} partitions are given for {records.num_rows} records; give one for"
-                " all, or one for each"
-            )
-        given = np.broadcast_to(given, (records.num_rows,))
-        if given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= self.partitions:
-            raise InvalidInputError(
-                f"partition {partition!r} does not exist in {self.url};"
-                f" it has partitions 0 to {self.partitions - 1}"
-            )
-        return given.astype(np.int32)
-
     def _check_records(self, records: pa.Table) -> None:
         """Refuses early, and names the record (S5, S6); the commit would say it of the whole."""
         known = self._handle.tip.head.config
@@ -377,19 +377,6 @@ class Log:
             if newest == known:
                 raise
             check_records(records, LogConfig.from_overrides(newest))  # altered since (S42)
-
-    def _first_result(self, duplicate: object) -> AppendResult:
-        assert isinstance(duplicate, Duplicate)
-        store = self._handle.store
-        entry: WriterEntry = duplicate.entry
-        try:
-            edit = edit_of(store, read_commit(store, entry.version).record)
-        except FileNotFoundError:
-            edit = Edit()
-        # Where the commit was deleted, a file of a committer that slept may have taken its place.
-        genuine = edit.writer is not None and edit.writer.writer_id == entry.writer_id
-        first = result_of(entry.version, edit.add if genuine else None)
-        return AppendResult(first.version, first.offsets, duplicate=True)
 
 
 def _store(

@@ -23,7 +23,7 @@ So with R records of its own and room for C keys, the keys of the dirty part are
 at most, and memory is the map's and half of it again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -33,6 +33,8 @@ import pyarrow as pa
 
 from clog.storage.errors import VersionExpiredError
 from clog.storage.key_hash import hash_keys
+from clog.storage.key_indexes import KeyIndexes
+from clog.storage.key_scan import latest_of_keys
 from clog.storage.manifest import Manifest
 from clog.storage.offset_map import SLOT_BYTES, Hashes, OffsetMap, Offsets
 from clog.storage.reader import (
@@ -105,10 +107,13 @@ def table_batches(
             if batch.num_rows:
                 yield batch.select(list(columns))
     except FileNotFoundError as e:
-        raise VersionExpiredError(
-            f"version {plan.version} of {store.url} expired: {e.filename or e} is gone;"
-            " load() again"
-        ) from e
+        raise _expired(store, plan.version, e) from e
+
+
+def _expired(store: Store, version: int, gone: FileNotFoundError) -> VersionExpiredError:
+    return VersionExpiredError(
+        f"version {version} of {store.url} expired: {gone.filename or gone} is gone; load() again"
+    )
 
 
 def _enough_bytes(plan: TablePlan, map_bytes: int) -> int:
@@ -227,7 +232,8 @@ def _present(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
 
 
 class Table:
-    """The latest value of each key at one version.
+    """The latest value of each key at one version; or, of a slice of the changelog, the latest
+    record, with a null value where it is a tombstone.
 
     Attributes:
         version: the version it shows.
@@ -235,16 +241,53 @@ class Table:
             overlap.
     """
 
-    def __init__(self, store: Store, manifest: Manifest, log_starts: Mapping[int, int]) -> None:
-        """Of the partitions that ``log_starts`` names, each with the newest log start offset."""
-        self._store = store
-        self._plans = [plan_table(manifest, p, start) for p, start in log_starts.items()]
-        self.version = manifest.version
-        ends = manifest.head.partitions.end
-        self.offsets = {p: max(ends[p], start) for p, start in log_starts.items()}
+    def __init__(
+        self, indexes: KeyIndexes, version: int, plans: Sequence[TablePlan], ends: dict[int, int]
+    ) -> None:
+        """What the plans show, read by way of the log's ``indexes``; ``ends`` are its offsets."""
+        self._indexes = indexes
+        self._plans = plans
+        self.version = version
+        self.offsets = ends
 
     def __repr__(self) -> str:
-        return f"Table({self._store.url!r}, version={self.version})"
+        return f"Table({self._indexes.url!r}, version={self.version})"
+
+    def get(self, key: bytes | str) -> bytes | None:
+        """The value of a key, None where it has none. Of a key that writers put in several
+        partitions, the value with the latest timestamp.
+
+        Costs one request where the log's key indexes are in memory (`key_indexes`), none for a key
+        that is nowhere.
+
+        Raises:
+            as `of_keys`.
+        """
+        raw = key.encode() if isinstance(key, str) else key
+        return self.get_many([raw]).get(raw)
+
+    def get_many(self, keys: Iterable[bytes | str]) -> dict[bytes, bytes]:
+        """The values of those keys that have one."""
+        rows = self.of_keys(keys).sort_by("timestamp")
+        pairs = zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True)
+        return {key: value for key, value in pairs if value is not None}
+
+    def of_keys(self, keys: Iterable[bytes | str]) -> pa.Table:
+        """The rows of these keys alone, of `READ_SCHEMA`, in no order.
+
+        Raises:
+            VersionExpiredError: the version expired.
+        """
+        wanted = [key.encode() if isinstance(key, str) else key for key in keys]
+        batches: list[pa.RecordBatch] = []
+        try:
+            self._indexes.load([p for plan in self._plans for p in (*plan.clean, *plan.dirty)])
+            for plan in self._plans:
+                found = latest_of_keys(self._indexes, (*plan.clean, *plan.dirty), wanted)
+                batches += (b if plan.tombstones else _present(b, "value") for b in found)
+        except FileNotFoundError as e:
+            raise _expired(self._indexes, self.version, e) from e
+        return pa.Table.from_batches(batches, READ_SCHEMA)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Record batches of `READ_SCHEMA`: partition, offset, timestamp, key, value, headers.
@@ -255,7 +298,7 @@ class Table:
             VersionExpiredError: the version expired while it was read.
         """
         for plan in self._plans:
-            yield from table_batches(self._store, plan)
+            yield from table_batches(self._indexes, plan)
 
     def to_arrow(self) -> pa.Table:
         """All of it in memory."""

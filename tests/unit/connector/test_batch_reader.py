@@ -155,9 +155,9 @@ def test_a_large_object_is_searched_by_its_keys(tmp_path):
     noise = random.Random(1).randbytes
     log.append([{"key": f"k{i}", "value": noise(1000)} for i in range(2000)])
     pieces = plan_range(log.handle.manifest(), 0, 5, 2000)
-    (piece,) = pieces_of_keys(store, pieces, [b"k1", b"k7", b"k12"])
+    (piece,) = pieces_of_keys(store, pieces, [b"k1", b"k7", b"k12"], 0)
     assert (piece.first_row, piece.rows, piece.base, piece.start, piece.end) == (7, 6, 7, 7, 13)
-    assert list(pieces_of_keys(store, pieces, [b"k1", b"nobody"])) == []
+    assert list(pieces_of_keys(store, pieces, [b"k1", b"nobody"], 0)) == []
 
 
 @pytest.mark.parametrize("columns", ["offset", "value", "topic", "timestampType", "key,partition"])

@@ -3,7 +3,7 @@
 import pytest
 
 from clog.storage import InvalidInputError
-from clog.storage.append import Writer
+from clog.storage.append import Writer, partitions_of
 from clog.storage.head import WRITERS_MAX
 from clog.storage.records import to_records
 from clog.storage.testing.counting import CountingStore
@@ -16,7 +16,7 @@ TWO = [{"key": "a", "value": "2"}]
 def objects_of(log, rows=ONE):
     records, _ = to_records(rows, now_us=0)
     writer = log.object_writer()
-    writer.add(records, log._partitions_of(records, None))
+    writer.add(records, partitions_of(records, None, log.handle.tip.head, url=log.url))
     return writer.finish()
 
 

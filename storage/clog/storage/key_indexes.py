@@ -1,0 +1,179 @@
+"""The key indexes of a log's objects, kept in memory, and the rows that may hold a key by them.
+
+An index is fetched with the Parquet footer behind it, in one request, so that reading rows needs no
+footer any more. An object that has none has its keys read, once, and gets one in memory.
+
+*Warm* are the indexes of all objects of a version: then finding out where a key may be costs no
+request, and reading its row one, wherever it lies. (An index says "maybe" for a key that is not
+there less than once in four million times.)
+
+Not here: what an index says (`key_index`), what is read by it (`key_scan`).
+"""
+
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pyarrow as pa
+
+from clog.storage import key_index
+from clog.storage.errors import CorruptionError
+from clog.storage.key_index import BLOCK_ROWS, DamagedIndexError, KeyIndex, index_hashes
+from clog.storage.object_reader import WHOLE_BYTES, read_rows
+from clog.storage.object_ref import ObjectRef
+from clog.storage.reader import ReadPiece, cut
+from clog.storage.store.base import Store
+from clog.storage.store.wrapping import WrappingStore
+
+CACHE_BYTES = 128 << 20
+"""Memory for indexes: those of about 15 million keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The bytes of an object from ``start`` to its end."""
+
+    start: int = 0
+    data: bytes = b""
+
+
+class KeyIndexes(WrappingStore):
+    """The key indexes of a log's objects, those used least recently dropped beyond ``cache_bytes``.
+
+    It is the store itself, but answers from memory for the ends of objects. Threads may share it.
+
+    Attributes:
+        cached_bytes: memory taken.
+    """
+
+    def __init__(self, inner: Store, *, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
+        super().__init__(inner)
+        self.seed = seed
+        self._cache_bytes = cache_bytes
+        self._known: OrderedDict[str, tuple[KeyIndex | None, _Tail]] = OrderedDict()
+        self.cached_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        _, tail = self._known.get(path, (None, _Tail()))
+        if tail.data and start is not None and end is not None and start >= tail.start:
+            return tail.data[start - tail.start : end - tail.start]
+        return self.inner.get(path, start, end)
+
+    def of(self, obj: ObjectRef, cuts: Sequence[int] = ()) -> KeyIndex:
+        """The object's index; one GET, or what its keys take, where it is not in memory.
+
+        Args:
+            obj: which.
+            cuts: rows at which chunks begin: an index that is made here tells them apart.
+
+        Raises:
+            FileNotFoundError: the object is gone.
+            CorruptionError: its bytes are not those that the manifest describes.
+        """
+        with self._lock:
+            index, tail = self._known.get(obj.path, (None, None))
+            if index is not None:
+                self._known.move_to_end(obj.path)
+                return index
+        if tail is None:
+            tail = _Tail() if obj.size_bytes <= WHOLE_BYTES else self._fetched(obj)
+            index = self._stored(obj, tail)
+            self._keep(obj.path, index, tail)
+        if index is None:
+            index = self._made(obj, cuts)
+            self._keep(obj.path, index, tail)
+        return index
+
+    def load(self, pieces: Sequence[ReadPiece]) -> None:
+        """Makes the indexes of their objects warm. Those that are made here tell the pieces apart,
+        so that a key of one partition costs no reading for another.
+
+        Raises:
+            as `of`.
+        """
+        cuts: dict[str, list[int]] = defaultdict(list)
+        for piece in pieces:
+            cuts[piece.object.path] += (piece.first_row, piece.first_row + piece.rows)
+        for piece in pieces:
+            self.of(piece.object, cuts[piece.object.path])
+
+    def parts(self, pieces: Sequence[ReadPiece], keys: pa.Array) -> Iterator[ReadPiece]:
+        """The parts of the pieces that may hold one of the keys, in their order; they hold others
+        too.
+
+        Raises:
+            as `of`.
+        """
+        hashes = index_hashes(keys, seed=self.seed)
+        for piece in pieces:
+            yield from _parts(piece, self.of(piece.object).rows_of(hashes))
+
+    def _fetched(self, obj: ObjectRef) -> _Tail:
+        start, end = obj.tail
+        data = self.inner.get(obj.path, start, end) if start >= 0 else b""
+        if len(data) != end - start:
+            raise _damaged(self, obj, f"it has {start + len(data)} bytes, expected {end}")
+        return _Tail(start, data)
+
+    def _stored(self, obj: ObjectRef, tail: _Tail) -> KeyIndex | None:
+        if not obj.index_bytes or not tail.data:
+            return None
+        try:
+            index = key_index.decode(memoryview(tail.data)[: obj.index_bytes])
+        except DamagedIndexError as e:
+            raise _damaged(self, obj, str(e)) from e
+        if index is not None and index.rows != obj.rows:
+            raise _damaged(self, obj, f"its key index is of {index.rows} rows, expected {obj.rows}")
+        return index
+
+    def _made(self, obj: ObjectRef, cuts: Sequence[int]) -> KeyIndex:
+        """An index of an object that has none (step 1)."""
+        batches = read_rows(self, obj, 0, obj.rows, columns=("key",))
+        keys = pa.chunked_array([batch.column(0) for batch in batches], pa.binary())
+        edges = sorted({0, obj.rows, *cuts, *range(0, obj.rows, BLOCK_ROWS)})
+        blocks = []
+        for start, end in pairwise(edges):
+            block = keys.slice(start, end - start).combine_chunks()
+            blocks.append((end - start, index_hashes(block, seed=self.seed)))
+        index = key_index.decode(key_index.encode(blocks))
+        assert index is not None, "a version of our own"
+        return index
+
+    def _keep(self, path: str, index: KeyIndex | None, tail: _Tail) -> None:
+        with self._lock:
+            self.cached_bytes -= _size_bytes(self._known.pop(path, (None, _Tail())))
+            self._known[path] = (index, tail)
+            self.cached_bytes += _size_bytes((index, tail))
+            while self.cached_bytes > self._cache_bytes and len(self._known) > 1:
+                self.cached_bytes -= _size_bytes(self._known.popitem(last=False)[1])
+
+
+def _parts(piece: ReadPiece, ranges: Sequence[tuple[int, int]]) -> Iterator[ReadPiece]:
+    """The parts of a piece that lie in the ranges of rows."""
+    end = piece.first_row + piece.rows
+    for low, high in ranges:
+        first, last = max(low, piece.first_row), min(high, end)
+        if first >= last:
+            continue
+        if piece.dead is not None:
+            yield piece  # Its bitmap counts from the first row.
+            return
+        if not piece.object.dense:
+            yield replace(piece, first_row=first, rows=last - first)
+            continue
+        base = piece.base + first - piece.first_row
+        yield cut(piece, base, base + last - first)
+
+
+def _size_bytes(known: tuple[KeyIndex | None, _Tail]) -> int:
+    index, tail = known
+    return len(tail.data) + (0 if index is None else index.nbytes)
+
+
+def _damaged(store: Store, obj: ObjectRef, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"{obj.path} of {store.url} is damaged: {what}; keep the file, restore it from a copy"
+    )

@@ -1,0 +1,200 @@
+"""Point lookups: the rows of few keys, by the key indexes of the objects."""
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.storage import CorruptionError, VersionExpiredError, key_indexes, key_scan
+from clog.storage import object_encoding as encoding
+from clog.storage import object_reader as reader
+from clog.storage.key_indexes import KeyIndexes
+from clog.storage.key_scan import pieces_of_keys
+from clog.storage.reader import READ_SCHEMA, plan_range
+from clog.storage.table import plan_table
+from clog.storage.testing.counting import CountingStore
+
+KEYS = 600
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Every object counts as one that is too large to be fetched whole; row groups are small."""
+    for module in (encoding, reader, key_indexes, key_scan):
+        monkeypatch.setattr(module, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(encoding, "_GROUP_ROWS", 50)
+
+
+def key(i):
+    return b"key-%d" % i
+
+
+def put(log, numbers, value):
+    log.append([{"key": key(i), "value": value and b"%s-%d" % (value, i)} for i in numbers])
+
+
+def history(make_log, counting, **options):
+    """A clean part that was rewritten, dirty objects behind it, tombstones, an absent key."""
+    log = make_log(partitions=2, config={"min.compaction.lag.ms": "0"}, on=counting, **options)
+    put(log, range(KEYS), b"old")
+    put(log, range(0, KEYS, 3), b"mid")
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    put(log, range(100, 200), b"new")
+    put(log, range(150, 160), None)
+    put(log, range(155, 160), b"again")
+    return log
+
+
+@pytest.fixture
+def counting(store):
+    return CountingStore(store)
+
+
+def test_a_lookup_finds_what_the_table_holds(make_log, counting, large):
+    """Of every key, whatever wrote its object: cleaned, fresh, tombstone, absent."""
+    log = history(make_log, counting)
+    indexed = [c.object.index_bytes > 0 for _, c in log.handle.manifest().chunks()]
+    assert any(indexed)
+    assert not all(indexed)
+    table = log.table()
+    everything = {row["key"]: row["value"] for row in table.to_arrow().to_pylist()}
+    asked = [key(i) for i in range(KEYS + 20)]
+    assert len(everything) == KEYS - 5
+    assert table.get_many(asked) == everything
+    assert {k: v for k in asked[90:210] if (v := table.get(k)) is not None} == {
+        k: v for k, v in everything.items() if k in asked[90:210]
+    }
+    assert table.of_keys([]).num_rows == 0
+    rows = table.of_keys(["key-150", "key-156", "key-3"])
+    assert rows.schema == READ_SCHEMA
+    assert sorted(rows.column("value").to_pylist()) == [b"again-156", b"mid-3"]
+
+
+def test_small_objects_are_looked_up_too(make_log, counting):
+    """They have no index, and are fetched whole."""
+    log = history(make_log, counting)
+    assert log.table().get("key-155") == b"again-155"
+    assert log.table().get("key-151") is None
+
+
+@pytest.mark.parametrize("number", [3, 150, 156, 199, KEYS - 1])
+def test_a_warm_lookup_takes_at_most_two_requests(make_log, counting, large, number):
+    """One to see that there is no newer version, one for the rows; of a table that is held, one.
+    In whatever object the key is, cleaned or fresh."""
+    log = history(make_log, counting)
+    everything = {row["key"]: row["value"] for row in log.table().to_arrow().to_pylist()}
+    log.table().get("nobody")  # warms up
+    with counting.count() as fresh:
+        found = log.table().get(key(number))
+    table = log.table()
+    with counting.count() as held:
+        assert table.get(key(number)) == found == everything.get(key(number))
+    assert fresh.total() <= 2
+    assert held.total() <= 1
+    with counting.count() as nowhere:
+        assert table.get("nobody") is None
+    assert nowhere.total() == 0
+
+
+def test_warming_up_costs_one_request_an_object_with_an_index(make_log, counting, large):
+    """And after a commit only what is new; without indexes the keys are read, once."""
+    log = history(make_log, counting)
+    manifest = log.handle.manifest()
+    objects = {c.object for _, c in manifest.chunks()}
+    with counting.count() as cold:
+        log.table().get("nobody")
+    without = sum(obj.index_bytes == 0 for obj in objects)
+    assert cold.total() == 1 + len(objects) + without
+    put(log, [1], b"newest")
+    with counting.count() as warmer:
+        assert log.table().get("key-1") == b"newest-1"
+    assert warmer.total() == 1 + 2 + 1  # version; footer and keys; the row
+
+
+def test_only_the_rows_that_may_hold_a_key_are_read(make_log, store, large):
+    """A task with a key index reads no keys elsewhere: one row group of twelve."""
+    log = history(make_log, CountingStore(store))
+    plan = plan_table(log.handle.manifest(), 0)
+    pieces = [p for p in plan.clean if p.object.index_bytes]
+    rows = log.table(0).to_arrow().column("key").to_pylist()
+    last = next(k for k in reversed(rows) if k in {key(i) for i in range(200, KEYS)})
+    counting = CountingStore(store)
+    (part,) = pieces_of_keys(counting, pieces, [last], plan.seed)
+    assert part.rows <= 50 < sum(p.rows for p in pieces)
+    assert counting.counts.total() == len(pieces)
+
+
+def test_a_chunk_of_a_shared_object_is_told_apart(make_log, counting, large):
+    """A fresh object holds all partitions; a key of one costs no reading for the others."""
+    log = make_log(partitions=8, on=counting)
+    put(log, range(200), b"v")
+    table = log.table()
+    table.get("nobody")
+    for i in range(0, 200, 20):
+        with counting.count() as held:
+            assert table.get(key(i)) == b"v-%d" % i
+        assert held.total() == 1
+
+
+def test_memory_for_indexes_is_bounded(make_log, counting, large):
+    """The least recently used ones go; what is found does not depend on it."""
+    log = history(make_log, counting)
+    manifest = log.handle.manifest()
+    pieces = [p for n in (0, 1) for p in plan_range(manifest, n, 0, 1 << 60)]
+    indexes = KeyIndexes(counting, seed=manifest.head.log.key_seed, cache_bytes=3_000)
+    for _ in range(2):
+        indexes.load(pieces)
+        assert indexes.cached_bytes <= 3_000
+    with counting.count() as again:
+        indexes.load(pieces)
+    assert again.total() > 0
+
+
+def test_a_damaged_index_is_corruption(make_log, counting, store, large):
+    """The log says so, and never answers wrong; reading without it goes on."""
+    log = history(make_log, counting)
+    ref = next(c.object for _, c in log.handle.manifest().chunks() if c.object.index_bytes)
+    data = bytearray(store.get(ref.path))
+    data[ref.tail[0] + 20] ^= 1
+    store.put(ref.path, bytes(data))
+    with pytest.raises(CorruptionError, match="key index"):
+        log.table().get("key-1")
+    store.put(ref.path, bytes(data[:-9]))
+    with pytest.raises(CorruptionError, match=f"{len(data) - 9} bytes, expected {len(data)}"):
+        log.table().get("key-1")
+
+
+def test_a_version_that_expired(make_log, counting, store):
+    """As with every read of a table."""
+    log = history(make_log, counting)
+    table = log.table()
+    for ref in {c.object for _, c in log.handle.manifest().chunks()}:
+        store.delete(ref.path)
+    with pytest.raises(VersionExpiredError, match="load"):
+        table.get("key-1")
+
+
+def test_several_partitions_with_one_key(make_log, counting):
+    """The value with the latest timestamp, as in a `StateTable`."""
+    log = make_log(partitions=2, on=counting)
+    log.append([{"key": "k", "value": "late", "timestamp": 2_000}], partition=0)
+    log.append([{"key": "k", "value": "early", "timestamp": 1_000}], partition=1)
+    assert log.table().get("k") == b"late"
+    assert log.table(1).get("k") == b"early"
+
+
+def test_changes_as_a_table(make_log, counting):
+    """`Log.changes`: tombstones included, and from where it goes on."""
+    log = make_log(on=counting)
+    put(log, range(5), b"1")
+    before = log.table()
+    put(log, [1, 2], b"2")
+    put(log, [2], None)
+    changes = log.changes(before.offsets)
+    rows = {row["key"]: row["value"] for row in changes.to_arrow().to_pylist()}
+    assert rows == {key(1): b"2-1", key(2): None}
+    assert changes.offsets == log.end_offsets()
+    assert changes.version == log.version
+    assert changes.get(key(1)) == b"2-1"
+    assert changes.get(key(2)) is None
+    assert changes.of_keys([key(2)]).column("value").to_pylist() == [None]
+    assert log.changes(changes.offsets).to_arrow().num_rows == 0

@@ -4,7 +4,8 @@
 Each scenario is run once to count its calls, then again for each call with the process killed
 before it, killed after it, or with the call's reply lost. Whatever is left is reopened and checked
 as a whole: the table is right, every readable version reads as it did, and the work done again
-ends where an undisturbed run ends. Days later the sweep leaves only what is needed.
+ends where an undisturbed run ends. Days later the sweep leaves only what is needed. Many runs leave
+the same behind, byte by byte (killed after one call, or before the next): that is checked once.
 """
 
 from collections import Counter
@@ -20,7 +21,7 @@ from clog.cleaner.trimming import trim
 from clog.storage import Log, ManualClock
 from clog.storage.ids import SeededIds
 from clog.storage.records import to_records
-from clog.storage.testing.crash import copy_of, crash_runs, discard
+from clog.storage.testing.crash import contents, copy_of, crash_runs, discard
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.model import rows_in
 
@@ -175,7 +176,7 @@ def small_maps(monkeypatch):
 def test_every_crash_point(scenario):
     """A killed round leaves the log right at every point, and another one finishes its work."""
     begin, act, now_ms = scenario
-    seen = Counter()
+    seen, checked = Counter(), set()
     before, expected = {}, []
 
     def begin_once(store):
@@ -185,7 +186,11 @@ def test_every_crash_point(scenario):
 
     for run in crash_runs(begin_once, lambda store: act(open_at(store, now_ms, seed=60))):
         seen[run.when] += 1
-        check(run, before, expected, act, now_ms)
+        assert run.killed or run.error is not None or run.when == "lost_reply"
+        left = contents(run.store)
+        if left not in checked:
+            checked.add(left)
+            check(run, before, expected, act, now_ms)
         discard(run.store)
     assert len(set(seen.values())) == 1
     assert seen["before"] > 3
@@ -193,6 +198,9 @@ def test_every_crash_point(scenario):
 
 def check(run, before, expected, act, now_ms):
     manifest = check_log(run.store, every_version=False)
+    # Old versions show nothing below the log start (S36).
+    starts = manifest.head.partitions.start
+    before = {at: [row for row in rows if row[1] >= starts[row[0]]] for at, rows in before.items()}
     # Two versions of before are enough: it is the objects of both that a pass lets go.
     since = max(max(before) - 1, manifest.head.oldest_readable)
     found = tables(run.store, now_ms, since)
@@ -201,7 +209,6 @@ def check(run, before, expected, act, now_ms):
     }, run
     newest = set(found[manifest.version])
     assert newest in (set(before[max(before)]), expected[1]), run
-    assert run.killed or run.error is not None or run.when == "lost_reply"
     # Again, by another process.
     act(open_at(run.store, now_ms, seed=61))
     assert state(run.store, now_ms) == expected[0], run

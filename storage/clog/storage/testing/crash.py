@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Literal, get_args
 
+import xxhash
+
 from clog.storage.errors import ClogError
 from clog.storage.paths import COMMITS, DATA, LATEST, PAGES, SNAPSHOTS
 from clog.storage.store import open_store
@@ -111,6 +113,16 @@ def copy_of(store: Store) -> Store:
     for found in store.list(""):
         copy.put(found.path, store.get(found.path))
     return copy
+
+
+def contents(store: Store) -> str:
+    """What a store holds, as one hash: equal where two runs left the same behind."""
+    hasher = xxhash.xxh3_128()
+    for path in sorted(found.path for found in store.list("")):
+        data = store.get(path)
+        hasher.update(f"{path} {len(data)} ".encode())
+        hasher.update(data)
+    return hasher.hexdigest()
 
 
 def discard(store: Store) -> None:

@@ -4,9 +4,12 @@ A create if absent is safe only where nothing was deleted. So before any commit 
 the block's file names them all, for good: who slept, and creates one of them again, looks there
 and learns that it did not happen.
 
-1. A block may be closed when no readable version is in it or before it, a snapshot of its last
+1. A block may be closed when nobody is to read a version of it or before it: the log says so, or
+   its last one was replaced longer than ``file.delete.delay.ms`` ago; when a snapshot of its last
    version or a later one was read back whole, and its youngest commit is older than a day. Blocks
-   are closed from the oldest on, as who opens a log from cold counts on it.
+   are closed from the oldest on, as who opens a log from cold counts on it. Where the log did not
+   say so, that is committed first, as only appends would never say it. (B0: some versions are no
+   longer readable, nothing is missing.)
 2. Its file is created. (B1: after a crash it says the truth, and nothing is missing yet.)
 3. The commits of all closed blocks are deleted, those that sleepers left there, too. (B2: after a
    crash some are left; the next run goes on.)
@@ -15,9 +18,10 @@ Snapshots go with the sweep (`leftovers`). A block's file is never deleted.
 """
 
 from clog.cleaner.clock_skew import check_clock, is_comparable
-from clog.cleaner.sweep import ORPHAN_AGE_MS, Swept
+from clog.cleaner.sweep import ORPHAN_AGE_MS, Swept, raise_oldest
 from clog.storage import documents, paths
 from clog.storage.commits import Commit, read_commit
+from clog.storage.config import LogConfig
 from clog.storage.errors import CorruptionError
 from clog.storage.handle import Handle
 from clog.storage.snapshots import read_snapshot, unpage
@@ -30,8 +34,8 @@ def close_blocks(
 ) -> Swept:
     """Closes the blocks that are due, and deletes the commits of all that are closed.
 
-    Costs a GET where no block was closed and none is due; else a GET for every second commit of a
-    block, the snapshot with its pages, a PUT, and a LIST of the commits.
+    Costs up to 3 GET where no block was closed and none is due; else a GET for every second commit
+    of a block, the snapshot with its pages, a PUT, perhaps a commit, and a LIST of the commits.
 
     Raises:
         ClockSkewError: this machine's clock and the store's differ too much.
@@ -41,12 +45,13 @@ def close_blocks(
         check_clock(handle, now_ms=now_ms, dry_run=dry_run)
     tip, store = handle.refresh(), handle.store
     first = end = first_open_version(store)
-    while _is_due(store, tip, end, before_ms=now_ms - age_ms):
-        if end == first:
-            _check_snapshot(store, tip)
-        if not dry_run and not _close(store, end):
-            break
+    while _is_due(store, tip, end, now_ms=now_ms, age_ms=age_ms):
         end += paths.BLOCK_VERSIONS
+    if end > first:
+        _check_snapshot(store, tip)
+        if not dry_run:
+            raise_oldest(handle, end)  # B0
+            end = _close_all(store, first, end)
     if end == 0:
         return Swept((), 0)
     old = [
@@ -60,14 +65,19 @@ def close_blocks(
     return Swept(tuple(o.path for o in old), sum(o.size_bytes for o in old))
 
 
-def _is_due(store: Store, tip: Commit, first: int, *, before_ms: int) -> bool:
+def _is_due(store: Store, tip: Commit, first: int, *, now_ms: int, age_ms: int) -> bool:
     """Step 1, but for reading the snapshot."""
     end = first + paths.BLOCK_VERSIONS
     snapshot = tip.head.snapshot
-    if snapshot is None or snapshot.version < end - 1 or tip.head.oldest_readable < end:
+    if snapshot is None or snapshot.version < end - 1 or tip.version < end:
         return False
     try:
-        return read_commit(store, end - 1).record.time_ms < before_ms
+        if read_commit(store, end - 1).record.time_ms >= now_ms - age_ms:
+            return False
+        if tip.head.oldest_readable >= end:
+            return True
+        delay_ms = LogConfig.from_overrides(tip.head.config).file_delete_delay_ms
+        return read_commit(store, end).record.time_ms < now_ms - delay_ms
     except FileNotFoundError:
         return False  # Another cleaner is closing it.
 
@@ -82,6 +92,14 @@ def _check_snapshot(store: Store, tip: Commit) -> None:
             f"the head of version {tip.version} of {store.url} names snapshot {version}, which is"
             f" not whole: {e}; no commit was deleted"
         ) from e
+
+
+def _close_all(store: Store, first: int, end: int) -> int:
+    """Step 2 for the blocks of ``[first, end)``; returns up to where they are closed."""
+    for block in range(first, end, paths.BLOCK_VERSIONS):
+        if not _close(store, block):
+            return block
+    return end
 
 
 def _close(store: Store, first: int) -> bool:

@@ -49,19 +49,25 @@ def sweep_released(
         return swept
     through = max(r.version for r in due)
 
-    def raise_oldest(tip: Commit, _: int) -> Edit:
-        if tip.head.oldest_readable >= through:
-            raise Answer(None)
-        return Edit(oldest_readable=through)
-
-    try:
-        handle.commit(raise_oldest, operation="sweep")  # W4
-    except Answer:
-        pass
+    raise_oldest(handle, through)  # W4
     for path in swept.objects:
         handle.store.delete(path)  # W5
     handle.commit(lambda _tip, _ms: Edit(forget=swept.objects), operation="sweep")  # W6
     return swept
+
+
+def raise_oldest(handle: Handle, version: int) -> None:
+    """Commits that versions before this one are no longer readable, unless that is so already."""
+
+    def prepare(tip: Commit, _: int) -> Edit:
+        if tip.head.oldest_readable >= version:
+            raise Answer(None)
+        return Edit(oldest_readable=version)
+
+    try:
+        handle.commit(prepare, operation="sweep")
+    except Answer:
+        pass
 
 
 def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Released]:

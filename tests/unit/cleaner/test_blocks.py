@@ -7,7 +7,7 @@ from clog.storage import CorruptionError, Log, ManualClock, paths
 from clog.storage.commits import read_commit
 from clog.storage.edits import Edit
 from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import copy_of, crash_runs, discard, memory_store
+from clog.storage.testing.crash import contents, copy_of, crash_runs, discard, memory_store
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.model import rows_in
 from clog.storage.timeline import is_closed, manifest_at
@@ -25,10 +25,11 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 10)
 
 
-def grow(store, versions, clock=None, seed=1, **create):
-    """A log whose newest version is the last of ``versions``."""
+def grow(store, versions, clock=None, seed=1, delay_ms=365 * DAY_MS):
+    """A log whose newest version is the last of ``versions``; none expires by itself."""
     clock = clock or ManualClock(START_MS)
-    log = Log.create(store, partitions=1, clock=clock, ids=SeededIds(seed), **create)
+    config = {"file.delete.delay.ms": delay_ms}
+    log = Log.create(store, 1, config, clock=clock, ids=SeededIds(seed))
     append_to(log, versions)
     return log
 
@@ -125,6 +126,37 @@ def test_readable_versions_keep_their_blocks(store, oldest, closed):
     assert versions_in(store)[0] == closed
 
 
+def only_appended(store):
+    """Blocks whose versions expire a day after they were replaced; nothing was ever released."""
+    grow(store, 29, delay_ms=DAY_MS)
+
+
+def test_a_log_that_only_appends_closes_its_blocks(store):
+    """S27: a version is readable for file.delete.delay.ms after it was replaced, whether or not an
+    object was; before its block goes the log says that it no longer is (B0)."""
+    only_appended(store)
+    rows = rows_in(Log.open(store).read())
+    assert close(store, now_ms=START_MS + DAY_MS).objects == ()
+    assert len(close(store, now_ms=START_MS + DAY_MS + 1).objects) == 24
+    tip = Log.open(store).handle.tip
+    assert (tip.version, tip.head.oldest_readable) == (30, 24)
+    check_whole(store, rows=rows, newest=30)
+    assert close(store, seed=51).objects == ()
+    assert Log.open(store).version == 30
+
+
+def test_versions_stay_readable_for_the_delay(store):
+    """S27: by the time at which a version was replaced, not that at which it was made."""
+    clock = ManualClock(START_MS)
+    log = grow(store, 7, clock, delay_ms=3 * DAY_MS)
+    clock.advance(3 * DAY_MS)  # Version 7 was the newest all the while.
+    append_to(log, 12)
+    assert close(store, now_ms=clock.now_ms() + 3 * DAY_MS).objects == ()
+    assert Log.open(store).handle.tip.head.oldest_readable == 0
+    assert len(close(store, now_ms=clock.now_ms() + 3 * DAY_MS + 1).objects) == 8
+    assert Log.open(store).handle.tip.head.oldest_readable == 8
+
+
 def test_young_commits_stay(store):
     """A block's youngest commit must be older than a day."""
     aged(store)
@@ -153,16 +185,34 @@ def test_a_snapshot_that_cannot_be_read_keeps_everything(store):
         assert is_closed(store, 0) is None
 
 
-def test_a_crash_anywhere_is_mended_by_the_next_run():
-    """B1 and B2 and all calls around them: the log is whole, the next run ends where one does."""
+BEGINNINGS = {
+    "oldest version raised by the sweep": (
+        aged,
+        {(0, 30), (1, 30), (2, 30), (2, 29), (2, 15), (2, 14)},
+    ),
+    "raised first (B0)": (
+        only_appended,
+        {(0, 30), (0, 31), (1, 31), (2, 31), (3, 31), (3, 30), (3, 8), (3, 7)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("begin", "wanted"), BEGINNINGS.values(), ids=BEGINNINGS)
+def test_a_crash_anywhere_is_mended_by_the_next_run(begin, wanted):
+    """B0, B1, B2 and all calls around them: the log is whole, the next run ends where one does."""
     undisturbed = memory_store()
-    aged(undisturbed)
+    begin(undisturbed)
     rows = rows_in(Log.open(undisturbed).read())
     close(undisturbed)
     expected = {found.path for found in undisturbed.list("")}
-    points = set()
-    for run in crash_runs(aged, close):
-        closed = [first for first in (0, 8) if is_closed(run.store, first) is not None]
+    points, checked = set(), set()
+    for run in crash_runs(begin, close):
+        left_behind = contents(run.store)
+        if left_behind in checked:
+            discard(run.store)
+            continue
+        checked.add(left_behind)
+        closed = [first for first in (0, 8, 16) if is_closed(run.store, first) is not None]
         left = versions_in(run.store)
         points.add((len(closed), len(left)))
         assert set(range(30)) - set(left) <= {v for f in closed for v in range(f, f + BLOCK)}, run
@@ -172,7 +222,7 @@ def test_a_crash_anywhere_is_mended_by_the_next_run():
         close(run.store, seed=77)
         assert {found.path for found in run.store.list("")} == expected, run
         discard(run.store)
-    assert {(0, 30), (1, 30), (2, 30), (2, 29), (2, 15), (2, 14)} <= points
+    assert wanted <= points
     discard(undisturbed)
 
 
@@ -200,15 +250,17 @@ class _nothing:  # noqa: N801 - it stands for a function
         return False
 
 
-def test_two_cleaners_at_once(store):
+@pytest.mark.parametrize(("begin", "first"), [(aged, 16), (only_appended, 24)])
+def test_two_cleaners_at_once(store, begin, first):
     """Both close the same blocks; the second finds it done, whenever it comes."""
-    aged(store)
+    begin(store)
     calls = len(_calls_of(store))
     for at in range(1, calls + 1):
         copy = copy_of(store)
         other = Fault(FaultKind.MEANWHILE, nth=at, run=lambda copy=copy: close(copy, seed=60))
         close(FaultyStore(copy, Faults(other)))
-        assert versions_in(copy) == list(range(16, 30)), at
+        assert versions_in(copy)[0] == first, at
+        assert verify_log(copy).findings == (), at
         discard(copy)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+LAYERS = "storage < cleaner | connector < cli | jobs"
 PURE = ("clog.storage", "clog.cleaner")
 
 
@@ -36,10 +37,22 @@ def test_the_contracts_hold():
 @pytest.mark.parametrize(
     ("path", "statement", "contract"),
     [
-        ("storage/clog/storage", "import clog.cleaner", "storage < cleaner | connector < cli"),
-        ("storage/clog/storage", "import clog.cli", "storage < cleaner | connector < cli"),
-        ("cleaner/clog/cleaner", "import clog.connector", "storage < cleaner | connector < cli"),
-        ("connector/clog/connector", "import clog.cleaner", "storage < cleaner | connector < cli"),
+        (
+            "storage/clog/storage",
+            "import clog.cleaner",
+            LAYERS,
+        ),
+        ("storage/clog/storage", "import clog.cli", LAYERS),
+        (
+            "cleaner/clog/cleaner",
+            "import clog.connector",
+            LAYERS,
+        ),
+        (
+            "connector/clog/connector",
+            "import clog.cleaner",
+            LAYERS,
+        ),
         ("cleaner/clog/cleaner", "import pyspark", "only the connector imports pyspark"),
         ("storage/clog/storage", "import fsspec", "only the store imports fsspec"),
         ("connector/clog/connector", "import s3fs", "only the store imports fsspec"),
@@ -50,6 +63,7 @@ def test_a_broken_layer_is_found(tmp_path, path, statement, contract):
     for package in ("storage/clog/storage", "cleaner/clog/cleaner", "connector/clog/connector"):
         make_module(tmp_path / package / "__init__.py", "")
     make_module(tmp_path / "connector/clog/cli/__init__.py", "")
+    make_module(tmp_path / "connector/clog/jobs/__init__.py", "")
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     make_module(tmp_path / path / "trespasser.py", statement)
     roots = [str(tmp_path / folder) for folder in ("storage", "cleaner", "connector")]

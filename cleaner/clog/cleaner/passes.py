@@ -83,6 +83,14 @@ class PassPlan:
         bounds = self.candidate.bounds
         return bounds.first_dirty, bounds.first_uncleanable
 
+    def for_partition(self) -> "PassPlan":
+        """The same without what is of other partitions, to be sent elsewhere."""
+        segments = (s if p == self.partition else () for p, s in enumerate(self.manifest.segments))
+        manifest = replace(
+            self.manifest, segments=tuple(segments), released=(), tombstones_removed=()
+        )
+        return replace(self, manifest=manifest)
+
 
 @dataclass(frozen=True, slots=True)
 class PassTools:

@@ -122,6 +122,25 @@ class Upkeep:
         found = candidates(manifest, self.config(manifest), now_ms=now_ms, force=force)
         return found if force else [c for c in found if not self._rests(manifest, c.partition)]
 
+    def plan(self, partition: int, *, force: bool) -> PassPlan | None:
+        """What a pass would clean, at the newest version; None where there is no reason for one any
+        more: others may have cleaned the partition since it was chosen.
+        """
+        now_ms = self.clock.now_ms()
+        self._handle.refresh()
+        manifest = self._handle.manifest()
+        config = self.config(manifest)
+        found = candidate(manifest, config, partition, now_ms=now_ms, force=force)
+        if found is None:
+            return None
+        if found.bounds.reset:
+            recorded, start = manifest.first_dirty[partition], found.bounds.first_dirty
+            logger.warning(
+                "partition %d of %s: first dirty offset %d is outside the log; starting at %d",
+                *(partition, self.log.url, recorded, start),
+            )
+        return PassPlan(manifest, found, config, now_ms)
+
     def clean(
         self, partition: int, map_bytes: int, progress: PassProgress, *, force: bool
     ) -> PassResult | None:
@@ -131,20 +150,10 @@ class Upkeep:
         Raises:
             StoreUnavailableError: that says nothing about the partition.
         """
-        handle, log = self._handle, self.log
-        now_ms = self.clock.now_ms()
-        handle.refresh()
-        manifest = handle.manifest()
-        config = self.config(manifest)
-        # Others may have cleaned it since it was chosen.
-        found = candidate(manifest, config, partition, now_ms=now_ms, force=force)
-        if found is None or self._throttle.stopping():
+        handle = self._handle
+        plan = self.plan(partition, force=force)
+        if plan is None or self._throttle.stopping():
             return None
-        if found.bounds.reset:
-            logger.warning(
-                "partition %d of %s: first dirty offset %d is outside the log; starting at %d",
-                *(partition, log.url, manifest.first_dirty[partition], found.bounds.first_dirty),
-            )
         tools = PassTools(
             map_bytes=map_bytes,
             throttle=self._throttle,
@@ -154,16 +163,28 @@ class Upkeep:
             progress=progress,
         )
         try:
-            result = run_pass(handle, PassPlan(manifest, found, config, now_ms), tools)
+            result = run_pass(handle, plan, tools)
         except (StoreUnavailableError, StoppedError):
             raise
         except Exception as e:
-            logger.exception("partition %d of %s is uncleanable", partition, log.url)
-            mark(handle, partition, f"{type(e).__name__}: {e}", now_ms=now_ms)
+            logger.exception("partition %d of %s is uncleanable", partition, self.log.url)
+            self.fail_pass(plan, f"{type(e).__name__}: {e}")
             return None
-        self._note(result)
-        mark(handle, partition, None, now_ms=now_ms)
+        self.end_pass(plan, result)
         return result
+
+    def fail_pass(self, plan: PassPlan, reason: str) -> None:
+        """Marks the partition (S28)."""
+        mark(self._handle, plan.partition, reason, now_ms=plan.now_ms)
+
+    def end_pass(self, plan: PassPlan, result: PassResult) -> None:
+        """Clears the partition's mark; lets it rest where another cleaner works on it."""
+        if result.complete:
+            self._partition_rest.pop(result.partition, None)
+        else:
+            mine = self._partition_rest.setdefault(result.partition, Rest())
+            mine.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
+        mark(self._handle, plan.partition, None, now_ms=plan.now_ms)
 
     def tidy(self) -> None:
         """Deletes what is dead (S27), coalesces, and once a day looks for what never lived."""
@@ -196,14 +217,6 @@ class Upkeep:
         if mine is not None and self.clock.monotonic_ms() < mine.until_ms:
             return True
         return is_resting(manifest, partition, now_ms=self.clock.now_ms())
-
-    def _note(self, result: PassResult) -> None:
-        """Lets a partition rest on which another cleaner works."""
-        if result.complete:
-            self._partition_rest.pop(result.partition, None)
-        else:
-            mine = self._partition_rest.setdefault(result.partition, Rest())
-            mine.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
 
 
 def _is_due(last_ms: int | None, now_ms: int, interval_ms: int) -> bool:

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.metered_store import MeteredStore, Throttle
+from clog.cleaner.metered_store import NAP_MS, MeteredStore, StoppedError, Throttle
 from clog.storage import InvalidInputError, ManualClock
 
 
@@ -49,6 +49,23 @@ def test_all_threads_together(clock):
     for thread in threads:
         thread.join()
     assert sum(slept) == 1000 * sum(range(1, 9))
+
+
+def test_stopping_ends_a_throttled_wait():
+    """S29: SIGTERM within seconds, however long the limit would have it sleep; so does the next
+    request without a limit."""
+    slept = []
+
+    class Sleeping(ManualClock):
+        def sleep_ms(self, ms):
+            slept.append(ms)
+
+    throttle = Throttle(1, Sleeping(0), stopping=lambda: len(slept) == 3)
+    with pytest.raises(StoppedError):
+        throttle.take(1_000_000)
+    assert slept == [NAP_MS] * 3
+    with pytest.raises(StoppedError):
+        Throttle(None, Sleeping(0), stopping=lambda: True).take(1)
 
 
 def test_reads_and_writes_count(store, clock):

@@ -1,0 +1,157 @@
+"""A round of the cleaner whose passes run as Spark tasks, one partition a task.
+
+1. The driver maintains the log and plans the passes, as `clog.cleaner.cleaner` does.
+2. A task executes one pass: it maps, judges and writes, and commits nothing. What it hands back are
+   the edits that are ready, in their order. A task that dies, or runs twice, leaves orphans.
+3. The driver commits the edits of each partition, oldest first, and stops where the sources changed
+   meanwhile. So what is safe about a pass is safe here (`clog.cleaner.passes`).
+4. The driver tidies up.
+
+Unlike a local pass, one here commits at its end: up to then both the old and the new segments take
+space in the store, those of all partitions at once.
+"""
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from clog.cleaner.committing import SourcesChangedError
+from clog.cleaner.mapping import KeyHasher
+from clog.cleaner.metered_store import Throttle
+from clog.cleaner.pass_progress import PassProgress
+from clog.cleaner.passes import PassPlan, PassTools, commit_pass, execute_pass, finished
+from clog.cleaner.stats import PassResult, PassStats
+from clog.cleaner.upkeep import Upkeep, UpkeepSettings
+from clog.storage import Log
+from clog.storage.clock import SystemClock
+from clog.storage.edits import Edit
+from clog.storage.errors import StoreUnavailableError
+from clog.storage.ids import SystemIds
+from clog.storage.offset_map import OffsetMap
+from clog.storage.store.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What a task hands back. ``reason`` says why the partition is uncleanable; else None."""
+
+    edits: tuple[tuple[Edit, PassStats], ...] = ()
+    covered: int = 0
+    stats: PassStats | None = None
+    reason: str | None = None
+
+
+def clean_with_spark(
+    spark: "SparkSession",
+    log: Log | str,
+    *,
+    force: bool = False,
+    dedupe_buffer_bytes: int = 128 << 20,
+    io_bytes_per_second: float | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    settings: UpkeepSettings | None = None,
+) -> list[PassResult]:
+    """One round over a log: maintenance that is due, then every eligible partition once, each as a
+    task.
+
+    Args:
+        spark: a session whose workers have clog; Spark Connect's will do.
+        log: the log, or its URL.
+        force: clean whatever can be cleaned, whatever the dirty ratio (S17).
+        dedupe_buffer_bytes: memory of each task's offset map.
+        io_bytes_per_second: limit on the bytes that each task reads and writes.
+        storage_options: for a URL.
+        settings: as of the cleaner.
+
+    Returns:
+        What each pass did, the most urgent first.
+
+    Raises:
+        StoreUnavailableError: the file system failed, or the clocks differ too much.
+    """
+    opened = Log.open(log, storage_options) if isinstance(log, str) else log
+    OffsetMap(memory_bytes=dedupe_buffer_bytes)  # S18: refuses one that holds no key
+    settings = settings or UpkeepSettings()
+    clock = opened.handle.clock
+    upkeep = Upkeep(opened, clock, Throttle(None, clock), settings)
+    upkeep.maintain()
+    chosen = [upkeep.plan(c.partition, force=force) for c in upkeep.candidates(force=force)]
+    plans = [plan for plan in chosen if plan is not None]
+    task = _Task(
+        opened.handle.store,
+        tuple(plan.for_partition() for plan in plans),
+        dedupe_buffer_bytes,
+        io_bytes_per_second,
+        settings.hash_algorithm,
+    )
+    done = _run(spark, task) if plans else []
+    results = [_commit(upkeep, plan, executed) for plan, executed in zip(plans, done, strict=True)]
+    upkeep.tidy()
+    return [result for result in results if result is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What travels to the workers."""
+
+    store: Store
+    plans: tuple[PassPlan, ...]
+    map_bytes: int
+    io_bytes_per_second: float | None
+    hash_algorithm: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            done = [pickle.dumps(self._execute(self.plans[i.as_py()])) for i in batch.column(0)]
+            yield pa.record_batch({"id": batch.column(0), "executed": pa.array(done, pa.binary())})
+
+    def _execute(self, plan: PassPlan) -> Executed:
+        clock, ids = SystemClock(), SystemIds()
+        progress, edits = PassProgress(), list[tuple[Edit, PassStats]]()
+        tools = PassTools(
+            map_bytes=self.map_bytes,
+            throttle=Throttle(self.io_bytes_per_second, clock),
+            hasher=KeyHasher(ids.seed(), self.hash_algorithm),
+            clock=clock,
+            new_id=ids.new_id,
+            progress=progress,
+        )
+        try:
+            covered, _ = execute_pass(
+                self.store, plan, tools, lambda edit, counts: edits.append((edit, counts))
+            )
+        except StoreUnavailableError:
+            raise  # Says nothing about the partition; Spark tries the task again.
+        except Exception as e:  # noqa: BLE001 - whatever it is, the others go on (S28)
+            return Executed(reason=f"{type(e).__name__}: {e}")
+        return Executed(tuple(edits), covered, progress.stats)
+
+
+def _run(spark: "SparkSession", task: _Task) -> list[Executed]:
+    count = len(task.plans)
+    rows = spark.range(0, count, 1, count).mapInArrow(task, "id bigint, executed binary").collect()
+    # What our own tasks pickled.
+    done = {row["id"]: pickle.loads(row["executed"]) for row in rows}  # noqa: S301
+    return [done[i] for i in range(count)]
+
+
+def _commit(upkeep: Upkeep, plan: PassPlan, executed: Executed) -> PassResult | None:
+    """Step 3 for one partition."""
+    if executed.stats is None:
+        upkeep.fail_pass(plan, str(executed.reason))
+        return None
+    handle, stats, complete = upkeep.log.handle, executed.stats, True
+    try:
+        for edit, counts in executed.edits:
+            commit_pass(handle, plan, edit, counts, stats)
+    except SourcesChangedError:
+        complete = False
+    result = finished(plan, executed.covered, stats, complete=complete, after=handle.manifest())
+    upkeep.end_pass(plan, result)
+    return result

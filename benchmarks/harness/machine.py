@@ -56,9 +56,3 @@ def memory_mb(pid: int | str = "self", *, peak: bool = True) -> float:
         if line.startswith(name):
             return int(line.split()[1]) / 1024
     raise ValueError(f"the system does not tell the memory of process {pid}")
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time of a process so far, all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

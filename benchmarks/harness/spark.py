@@ -10,6 +10,7 @@ from typing import Any
 from peers.environments import jars
 
 CORES = 2
+START_S, BATCH_MAX_S = 60, 5
 DELTA_CONFIG = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.databricks.delta.snapshotPartitions": str(CORES),
@@ -57,16 +58,19 @@ def batch_seconds(writer: Any) -> float:
     return sum(p.durationMs["triggerExecution"] for p in query.recentProgress) / 1e3
 
 
-def batch_times_ms(writer: Any, run_s: float, skip: int) -> list[float]:
+def batch_times_ms(writer: Any, batches: int, skip: int) -> list[float]:
     """Runs a stream at a trigger each second; how long its batches with rows took, but the first
     ones.
     """
     query = writer.trigger(processingTime="1 second").start()
-    end = time.monotonic() + run_s
-    while time.monotonic() < end and query.isActive:
+    end = time.monotonic() + START_S + BATCH_MAX_S * (skip + batches)
+    found: list[Any] = []
+    while len(found) < skip + batches:
+        if query.exception() is not None:
+            raise query.exception()
+        if time.monotonic() > end:
+            raise TimeoutError(f"{len(found)} batches instead of {skip + batches}")
         time.sleep(0.2)
-    if query.exception() is not None:
-        raise query.exception()
-    progress = [p for p in query.recentProgress if p.numInputRows > 0]
+        found = [p for p in query.recentProgress if p.numInputRows > 0]
     query.stop()
-    return [float(p.durationMs["triggerExecution"]) for p in progress[skip:]]
+    return [float(p.durationMs["triggerExecution"]) for p in found[skip:]]

@@ -18,9 +18,9 @@ from peers.kafka import Broker
 TITLE = "Micro-batches at a trigger each second"
 ENVIRONMENT = "spark"
 SIZES = {
-    "smallest": {"seconds": 8, "rounds": 1, "skip": 1},
-    "quick": {"seconds": 20, "rounds": 1, "skip": 5},
-    "full": {"seconds": 25, "rounds": 2, "skip": 5},
+    "smallest": {"batches": 2, "rounds": 1, "skip": 1},
+    "quick": {"batches": 10, "rounds": 1, "skip": 5},
+    "full": {"batches": 25, "rounds": 2, "skip": 5},
 }
 RECORD = (
     "encode(substring(md5(string(value % 20000)), 1, 16), 'utf-8') AS key",
@@ -38,7 +38,7 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
                 place = folder / f"checkpoint-{number}-{what}-{who}"
                 writer = stream.writeStream.format(_format(who)).options(**options)
                 writer = writer.option("checkpointLocation", str(place))
-                times = batch_times_ms(writer, size["seconds"], size["skip"])
+                times = batch_times_ms(writer, size["batches"], size["skip"])
                 found.setdefault((what, who), []).append(times)
                 print(f"  {what}: {who}: {len(times)} batches {sorted(times)}", flush=True)
     for share, name in ((50, "median"), (99, "99th percentile")):

@@ -4,9 +4,9 @@ A stream of 1,000 records of 100 bytes a second, over `seconds` seconds and 20,0
 each second and each minute. clog counts every byte that it puts: objects, commits, snapshots,
 pages, and what its cleaner writes; Kafka what its broker's files for the topic hold, and what its
 cleaner says that it wrote. Both compress with zstd, have segments of the same size, and clean when
-half of a log is dirty; clog looks each ten minutes of the stream, Kafka all the time. Delta (delta-rs) and PyIceberg
-only append: nothing of theirs is compacted, and a MERGE would write far more. Bytes are counted
-without a clock, so that ten minutes of a stream take seconds.
+half of a log is dirty; clog looks each ten minutes of the stream, Kafka all the time. Delta Lake
+(delta-rs) and PyIceberg only append: nothing of theirs is compacted, and a MERGE would write far
+more. Bytes are counted without a clock, so that ten minutes of a stream take seconds.
 """
 
 import time

@@ -2,8 +2,9 @@
 
 Each starts with the same rows, each key once, in a folder of the local disk. An upsert replaces 20
 keys at random: clog appends them, delta-rs runs its merge, PyIceberg its upsert (in a catalog of
-SQLite). The upserts stay in the tables, so a table read sees what they left behind; all read into
-one Arrow table and may use both cores.
+SQLite). clog syncs its files to the disk, the others do not; it is there without, too. The upserts
+stay in the tables, so a table read sees what they left behind; all read into one Arrow table and
+may use both cores.
 """
 
 import random
@@ -32,6 +33,7 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
     start = pa.concat_tables(data.batches(rows, rows, size["record_bytes"])).combine_chunks()
     tables = {
         "clog": ClogTable(folder / "clog"),
+        "clog, not synced": ClogTable(folder / "unsynced", {"fsync": False}),
         "delta-rs": DeltaTable(folder / "delta"),
         "PyIceberg": IcebergTable(folder / "iceberg"),
     }

@@ -150,8 +150,9 @@ class _Clog:
     def size_mb(self) -> float:
         from clog.storage import Log
 
-        records = sum(s.size_bytes for s in Log.open(str(self.folder)).segments(0)) / 1e6
-        return records + data.size_mb(self.folder / "_clog")
+        segments = Log.open(str(self.folder)).handle.manifest().segments[0]
+        objects = {c.object.path: c.object.size_bytes for s in segments for c in s.chunks}
+        return sum(objects.values()) / 1e6 + data.size_mb(self.folder / "_clog")
 
     def cleaned(self) -> dict[str, float]:
         shutil.rmtree(self._copy, ignore_errors=True)

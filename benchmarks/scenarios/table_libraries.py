@@ -4,7 +4,7 @@ Each starts with the same rows, each key once, in a folder of the local disk. An
 keys at random: clog appends them, delta-rs runs its merge, PyIceberg its upsert (in a catalog of
 SQLite). clog syncs its files to the disk, the others do not; it is there without, too. The upserts
 stay in the tables, so a table read sees what they left behind; all read into one Arrow table and
-may use both cores.
+may use both cores. One key is asked of a table that is open, after it looked for news.
 """
 
 import random
@@ -53,6 +53,13 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
         {who: rate(rows / 1e6, reading(table, rows)) for who, table in tables.items()},
         rounds=size["rounds"],
     )
+    result.compare(
+        "one key, Python",
+        "ms",
+        {who: timed(looking_up(table, changes), 1e-3) for who, table in tables.items()},
+        rounds=size["rounds"],
+        lower=True,
+    )
     for who, table in tables.items():
         mb = data.size_mb(table.folder)
         result.add("on disk after the upserts", who, "MB", mb, lower=True)
@@ -65,6 +72,13 @@ def upserting(table: "ClogTable | DeltaTable | IcebergTable", changes: "Changes"
 def reading(table: "ClogTable | DeltaTable | IcebergTable", rows: int) -> Callable:
     def act() -> None:
         assert table.read().num_rows == rows
+
+    return act
+
+
+def looking_up(table: "ClogTable | DeltaTable | IcebergTable", changes: "Changes") -> Callable:
+    def act() -> None:
+        assert table.get(changes.next().column("key")[0].as_py()) is not None
 
     return act
 
@@ -96,6 +110,9 @@ class ClogTable:
 
     def read(self) -> pa.Table:
         return self._log.table().to_arrow()
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._log.table().get(key)
 
 
 class DeltaTable:
@@ -131,6 +148,14 @@ class DeltaTable:
         self._table.update_incremental()
         return pa.table(self._table.to_pyarrow_table())
 
+    def get(self, key: bytes) -> bytes | None:
+        from deltalake import QueryBuilder
+
+        self._table.update_incremental()
+        query = f"SELECT value FROM t WHERE key = X'{key.hex()}'"
+        found = pa.table(QueryBuilder().register("t", self._table).execute(query).read_all())
+        return found.column("value")[0].as_py()
+
 
 class IcebergTable:
     def __init__(self, folder: Path, warehouse: str | None = None, **options: str) -> None:
@@ -163,3 +188,9 @@ class IcebergTable:
 
     def read(self) -> pa.Table:
         return self._table.scan().to_arrow()
+
+    def get(self, key: bytes) -> bytes | None:
+        from pyiceberg.expressions import EqualTo
+
+        found = self._table.scan(row_filter=EqualTo("key", key)).to_arrow()
+        return found.column("value")[0].as_py()

@@ -7,6 +7,7 @@ scenario sets. What the cleaner did is read from the broker's own log.
 """
 
 import argparse
+import os
 import re
 import signal
 import socket
@@ -108,6 +109,15 @@ class Broker:
             Cleaned(**{name: kind(_number(m[name])) for name, kind in _FIELDS.items()})
             for m in CLEANED.finditer(self._log.read_text())
         ]
+
+    def cleaner_cpu_seconds(self) -> float:
+        """CPU time of the cleaner's thread so far."""
+        for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            name, _, fields = stat.read_text().partition("(")[2].rpartition(")")
+            if name.startswith("kafka-log-clean"):
+                user, system = fields.split()[11:13]
+                return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        raise ValueError("the broker has no thread that cleans")
 
     @property
     def _log(self) -> Path:

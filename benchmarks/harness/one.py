@@ -1,10 +1,13 @@
 """Runs one scenario in the Python that runs this, and writes what it found.
 
 python benchmarks/harness/one.py NAME --size quick --out FILE [--set rows=1000]
+
+SIGTERM ends it early, and what was found by then is written.
 """
 
 import argparse
 import importlib
+import signal
 import sys
 import tempfile
 import time
@@ -17,6 +20,14 @@ from peers.environments import UnavailableError  # noqa: E402
 
 from harness.machine import machine, versions  # noqa: E402
 from harness.measure import Result  # noqa: E402
+
+
+class StoppedError(Exception):
+    """Somebody wants this to end; what was found is kept."""
+
+
+def stop(number: int, frame: object) -> None:  # noqa: ARG001
+    raise StoppedError
 
 
 def main() -> int:
@@ -33,6 +44,7 @@ def main() -> int:
         name, _, value = setting.partition("=")
         if name in size:
             size[name] = int(value)
+    signal.signal(signal.SIGTERM, stop)
     result, start = Result(), time.monotonic()
     about = {"scenario": args.name, "title": scenario.TITLE, "machine": machine()}
     with tempfile.TemporaryDirectory(prefix=f"clog-{args.name}-", dir=args.folder) as folder:
@@ -41,6 +53,8 @@ def main() -> int:
         except UnavailableError as e:
             print(f"unavailable: {e}")
             return 3
+        except StoppedError:
+            result.notes.append("Stopped before its end: some comparisons are missing.")
     result.versions = {**versions(BENCHMARKS.parent), **result.versions}
     took = round(time.monotonic() - start)
     result.save(args.out, **about, size={"name": args.size, **size}, seconds=took)

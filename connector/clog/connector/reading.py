@@ -182,11 +182,13 @@ class _Converter:
     def __call__(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
         import pyarrow as pa
 
+        from clog.storage.numpy_arrays import repeated_text
+
         rows = batch.num_rows
         arrays = []
         for field in self._schema:
             if field.name == "topic":
-                arrays.append(pa.repeat(pa.scalar(self._topic, pa.string()), rows))
+                arrays.append(repeated_text(self._topic, rows))
             elif field.name == "timestampType":
                 arrays.append(self._timestamp_types(batch))
             else:
@@ -195,11 +197,13 @@ class _Converter:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _timestamp_types(self, batch: "pa.RecordBatch") -> "pa.Array":
-        import pyarrow as pa
+        import numpy as np
+
+        from clog.storage.numpy_arrays import to_arrow
 
         if self._ranges is None:
             kind = LOG_APPEND_TIME if self._log_append else CREATE_TIME
-            return pa.repeat(pa.scalar(kind, pa.int32()), batch.num_rows)
+            return to_arrow(np.full(batch.num_rows, kind, np.int32))
         return self._ranges.timestamp_types(batch)
 
 
@@ -220,15 +224,15 @@ class _Ranges:
 
     def timestamp_types(self, batch: "pa.RecordBatch") -> "pa.Array":
         import numpy as np
-        import pyarrow as pa
 
-        offsets = batch.column("offset").to_numpy()
-        partitions = batch.column("partition").to_numpy()
+        from clog.storage.numpy_arrays import to_arrow, to_numpy
+
+        offsets, partitions = (to_numpy(batch.column(name)) for name in ("offset", "partition"))
         kinds = np.full(batch.num_rows, CREATE_TIME, np.int32)
         for p, ranges in self._stamped.items():
             for start, end in ranges:
                 kinds[(partitions == p) & (offsets >= start) & (offsets < end)] = LOG_APPEND_TIME
-        return pa.array(kinds)
+        return to_arrow(kinds)
 
 
 def _gathered(batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:

@@ -178,19 +178,20 @@ def _partitions(
     """The partition of each row: as the column says; by the key where it is null or missing."""
     import numpy as np
 
+    from clog.storage.numpy_arrays import to_numpy
     from clog.storage.partitioner import partitions_for
 
     given = batch.column("partition") if "partition" in batch.schema.names else None
     if given is not None and not given.null_count:
-        return np.asarray(given.to_numpy(), np.int32)
+        return to_numpy(given)
     (keys,) = records.column("key").chunks
     by_key = partitions_for(
         keys, partitions=plan.partitions, algorithm=plan.partitioner, start=rows_before
     )
     if given is None:
         return by_key
-    named = given.is_valid().to_numpy(zero_copy_only=False)
-    return np.where(named, given.fill_null(0).to_numpy(), by_key).astype(np.int32)
+    named = to_numpy(given.is_valid())
+    return np.where(named, to_numpy(given), by_key).astype(np.int32)
 
 
 def _check_topic(batch: "pa.RecordBatch", name: str) -> None:

@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
+
+from clog.storage.numpy_arrays import empty, scalar, to_numpy
 
 
 class ContentHash:
@@ -32,16 +35,16 @@ class ContentHash:
         return total.hexdigest()
 
     def _column(self, name: str, column: pa.Array) -> None:
-        self._feed(f"{name}.null", np.asarray(column.is_null().to_numpy(zero_copy_only=False)))
+        self._feed(f"{name}.null", to_numpy(column.is_null()))
         if pa.types.is_list(column.type):
-            lengths = column.value_lengths().fill_null(0)
-            self._feed(f"{name}.lengths", lengths.to_numpy(zero_copy_only=False))
+            lengths = pc.fill_null(column.value_lengths(), scalar(0, pa.int32()))
+            self._feed(f"{name}.lengths", to_numpy(lengths))
             self._column(f"{name}[]", column.flatten())
         elif pa.types.is_struct(column.type):
             for i, child in enumerate(column.flatten()):
                 self._column(f"{name}.{column.type.field(i).name}", child)
         elif pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-            filled = column.fill_null(b"" if pa.types.is_binary(column.type) else "")
+            filled = pc.fill_null(column, empty(column.type)) if column.null_count else column
             offsets = np.frombuffer(filled.buffers()[1], np.int32)[
                 filled.offset : filled.offset + len(filled) + 1
             ]
@@ -50,8 +53,8 @@ class ContentHash:
                 data = memoryview(filled.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
                 self._stream(f"{name}.bytes").update(data)
         else:
-            numbers = column.cast(pa.int64()).fill_null(0)
-            self._feed(name, numbers.to_numpy(zero_copy_only=False))
+            numbers = pc.fill_null(column.cast(pa.int64()), scalar(0, pa.int64()))
+            self._feed(name, to_numpy(numbers))
 
     def _feed(self, name: str, numbers: np.ndarray[Any, Any]) -> None:
         self._stream(name).update(np.ascontiguousarray(numbers).tobytes())

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.chunks import NONE, Chunk
+from clog.storage.numpy_arrays import scalar, to_numpy
 from clog.storage.object_ref import ObjectRef
 
 RECORD_OVERHEAD = 12
@@ -150,11 +151,11 @@ def record_sizes(records: pa.Table | pa.RecordBatch) -> np.ndarray[Any, np.dtype
 def _lengths(values: pa.Array) -> np.ndarray[Any, Any]:
     """Bytes of each binary or string, 0 for null."""
     lengths = pc.binary_length(values)
-    return np.asarray(lengths.fill_null(0) if lengths.null_count else lengths)
+    return to_numpy(pc.fill_null(lengths, scalar(0, lengths.type)))
 
 
 def _header_sizes(headers: pa.Array) -> np.ndarray[Any, Any]:
-    counts = np.asarray(pc.list_value_length(headers).fill_null(0))
+    counts = to_numpy(pc.fill_null(pc.list_value_length(headers), scalar(0, pa.int32())))
     # flatten() leaves out what lies under null lists and around a slice, as the counts do.
     entries = headers.flatten()
     sizes = np.zeros(len(entries) + 1, np.int64)

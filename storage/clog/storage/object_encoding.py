@@ -24,6 +24,7 @@ import xxhash
 from clog.storage import key_index
 from clog.storage.chunks import NONE
 from clog.storage.data_object import DELETE_HORIZON, OFFSET, ChunkStats, ObjectFacts
+from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.object_reader import WHOLE_BYTES
 
 _GROUP_BYTES = 16 << 20
@@ -59,7 +60,7 @@ class Rows:
     def chunks(self) -> tuple[ChunkStats, ...]:
         starts = self.starts
         ends = np.append(starts[1:], len(self.sizes))
-        tombstones = self.ordered(np.asarray(self.records.column("value").is_null()))
+        tombstones = self.ordered(to_numpy(self.records.column("value").is_null()))
         columns = [
             self.partition[starts],
             ends - starts,
@@ -97,7 +98,7 @@ class Rows:
             if self.order is None:
                 group, left = left.slice(0, end - start), left.slice(end - start)
             else:
-                group = left.take(pa.array(self.order[start:end]))
+                group = left.take(to_arrow(self.order[start:end]))
             yield pa.Table.from_arrays(group.columns, schema=schema)
 
     def _groups(self) -> list[tuple[int, int]]:
@@ -145,7 +146,7 @@ def sealed(parquet: pa.Buffer, index: bytes = b"") -> tuple[bytes, int]:
 
 def int64_of(column: pa.ChunkedArray) -> _Ints:
     """The column's values; timestamps in their unit."""
-    return np.asarray(column.cast(pa.int64()))
+    return to_numpy(column.cast(pa.int64()))
 
 
 def _order(partition: _Ints) -> _Ints | None:

@@ -25,6 +25,7 @@ from clog.storage.data_object import (
     record_sizes,
 )
 from clog.storage.errors import InvalidInputError
+from clog.storage.numpy_arrays import null, scalar
 from clog.storage.object_encoding import Rows, encoded
 from clog.storage.paths import data_path
 from clog.storage.store.base import Store
@@ -228,10 +229,11 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
     column = batch.column(field.name)
-    if field.name == "headers" and pc.any(pc.equal(pc.list_value_length(column), 0)).as_py():
+    if field.name == "headers":
         # No headers is null, however it was said: the column must not say more than its absence.
-        empty = pc.equal(pc.list_value_length(column), 0)
-        return pc.if_else(empty, pa.scalar(None, field.type), column)
+        empty = pc.equal(pc.list_value_length(column), scalar(0, pa.int32()))
+        if pc.any(empty).as_py():
+            return pc.if_else(empty, null(field.type), column)
     return column
 
 

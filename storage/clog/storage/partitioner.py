@@ -22,6 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from clog.storage.errors import InvalidInputError
+from clog.storage.numpy_arrays import to_numpy
 
 ALGORITHMS = ("xxh3", "murmur2")
 _SLICE_KEYS = 4096
@@ -52,7 +53,7 @@ def partitions_for(
     of_keys = _HASHES[algorithm]
     if not keys.null_count:
         return (of_keys(keys) % partitions).astype(np.int32)
-    valid = keys.is_valid().to_numpy(zero_copy_only=False)
+    valid = to_numpy(keys.is_valid())
     result = np.empty(len(keys), np.int32)
     result[valid] = of_keys(keys.drop_null()) % partitions
     nulls = len(keys) - np.count_nonzero(valid)
@@ -63,7 +64,7 @@ def partitions_for(
 def _xxh3_64(keys: pa.Array) -> NDArray[np.uint64]:
     hashes = np.empty(len(keys), np.uint64)
     for first in range(0, len(keys), _SLICE_KEYS):  # slices stay in the cache: see key_hash
-        part = keys.slice(first, _SLICE_KEYS).to_numpy(zero_copy_only=False)
+        part = keys.slice(first, _SLICE_KEYS).to_pylist()
         hashes[first : first + len(part)] = np.fromiter(
             map(xxhash.xxh3_64_intdigest, part), np.uint64, len(part)
         )

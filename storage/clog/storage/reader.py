@@ -18,6 +18,7 @@ from clog.storage.chunks import NONE, Chunk, DeadRows
 from clog.storage.data_object import RECORD_SCHEMA
 from clog.storage.errors import CorruptionError
 from clog.storage.manifest import Manifest
+from clog.storage.numpy_arrays import scalar, to_arrow, to_numpy
 from clog.storage.object_reader import Footprint, footprint, read_ranges
 from clog.storage.object_ref import ObjectRef
 from clog.storage.store.base import Store
@@ -184,12 +185,12 @@ def _records(piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema
         stored = batch.column("offset")
         if stored.null_count:
             raise CorruptionError(f"{piece.object.path} has rows without offsets")
-        offsets = stored.to_numpy()
+        offsets = to_numpy(stored)
         if rows and (offsets[0] < 0 or (np.diff(offsets) <= 0).any()):
             raise CorruptionError(f"offsets in {piece.object.path} do not rise")
     made: Mapping[str, Any] = {
-        "partition": lambda: pa.array(np.full(rows, piece.partition, np.int32)),
-        "offset": lambda: pa.array(offsets),
+        "partition": lambda: to_arrow(np.full(rows, piece.partition, np.int32)),
+        "offset": lambda: to_arrow(offsets),
         "timestamp": lambda: _timestamps(piece, batch),
         DELETE_HORIZON: lambda: _horizons(piece, batch, offsets),
     }
@@ -204,7 +205,7 @@ def _records(piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema
 def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:
     if piece.append_time_ms == NONE:
         return batch.column("timestamp")
-    stamp = pa.scalar(piece.append_time_ms * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    stamp = scalar(piece.append_time_ms * 1000, pa.timestamp("us", "UTC"))
     return pa.repeat(stamp, batch.num_rows)
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from clog.storage.data_object import RECORD_SCHEMA
 from clog.storage.errors import InvalidInputError
+from clog.storage.numpy_arrays import null, scalar
 
 COLUMNS = ("key", "value", "headers", "timestamp")
 Appendable: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
@@ -165,14 +166,13 @@ def _headers(table: pa.Table) -> pa.Array:
             " it must be list<struct<key: string, value: binary>>"
         ) from e
     # No headers is null, however it was said.
-    return pc.if_else(
-        pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, _HEADERS), headers
-    )
+    empty = pc.equal(pc.list_value_length(headers), scalar(0, pa.int32()))
+    return pc.if_else(empty, null(_HEADERS), headers)
 
 
 def _timestamps(table: pa.Table, now_us: int) -> tuple[pa.Array, bool]:
     kind = pa.timestamp("us", "UTC")
-    now = pa.scalar(now_us, pa.int64()).cast(kind)
+    now = scalar(now_us, kind)
     if "timestamp" not in table.schema.names:
         return pa.repeat(now, len(table)), False
     column = table.column("timestamp")
@@ -204,5 +204,5 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     if column.num_chunks == 0:
-        return pa.array([], column.type)
+        return pa.nulls(0, column.type)
     return pa.concat_arrays(column.chunks)

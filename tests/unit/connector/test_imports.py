@@ -1,0 +1,62 @@
+"""What a cold process imports: Spark starts several for a query, anew after a minute of rest."""
+
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+COLD_RUN = """
+import sys
+import pyarrow as pa
+from clog.connector import ClogDataSource
+from pyspark.sql.types import (
+    ArrayType, BinaryType, IntegerType, StringType, StructField, StructType,
+)
+
+url, rows = sys.argv[1:]
+header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+schema = StructType([
+    StructField("key", StringType()), StructField("value", StringType()),
+    StructField("partition", IntegerType()), StructField("headers", ArrayType(header)),
+])
+sink = ClogDataSource({"path": url, "config.message.timestamp.type": sys.stdin.read()})
+writer = sink.writer(schema, False)
+with pa.OSFile(rows) as file:
+    writer.commit([writer.write(iter(pa.ipc.open_stream(file).read_all().to_batches()))])
+source = ClogDataSource({"path": url, "startingOffsets": "earliest", "includeHeaders": "true"})
+reader = source.streamReader(source.schema())
+start = reader.initialOffset()
+end = reader.latestOffset(start, reader.getDefaultReadLimit())
+read = [b for p in reader.partitions(start, end) for b in reader.read(p)]
+print(sum(batch.num_rows for batch in read))
+print(*sorted({name.split(".")[0] for name in sys.modules}))
+"""
+
+
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+def test_a_cold_batch_imports_nothing_that_it_does_not_use(tmp_path, timestamp_type):
+    """Source and sink, all columns, nulls among them: no pandas, which Arrow imports where it is
+    installed and handed Python's or NumPy's values, and no filesystem's client.
+    """
+    pytest.importorskip("pandas")
+    rows = pa.table(
+        {
+            "key": pa.array(["a", "b", "c"]),
+            "value": pa.array(["1", None, "3"]),
+            "partition": pa.array([1, None, 0], pa.int32()),
+            "headers": pa.array(
+                [[{"key": "h", "value": b"x"}, {"key": "i", "value": None}], [], None],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+        }
+    )
+    with pa.OSFile(str(tmp_path / "rows"), "w") as file, pa.ipc.new_stream(file, rows.schema) as to:
+        to.write_table(rows)
+    command = [sys.executable, "-c", COLD_RUN, tmp_path / "orders", tmp_path / "rows"]
+    done = subprocess.run(command, input=timestamp_type, capture_output=True, text=True, check=True)
+    count, modules = done.stdout.splitlines()
+    assert count == "3"
+    assert {"pyarrow", "clog"} <= set(modules.split())
+    heavy = {"pandas", "fsspec", "s3fs", "aiohttp", "botocore", "rich", "typer", "duckdb", "polars"}
+    assert not heavy & set(modules.split())

@@ -2,7 +2,6 @@
 and the README's Spark.
 """
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -68,10 +67,6 @@ def job(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    any(importlib.util.find_spec(m) is None for m in ("grpc", "grpc_status", "zstandard")),
-    reason="what Spark Connect needs is not installed (pyspark[connect])",
-)
 def test_spark_connect(spark, queries, job, url, tmp_path):
     """Source, sink and stream through a Connect session, whose server is another process."""
     run([sys.executable, job('.remote("local[2]")')], url, tmp_path / "copy")

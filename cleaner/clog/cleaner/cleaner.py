@@ -115,7 +115,7 @@ class Cleaner:
                 and those under ``min.compaction.lag.ms`` stay out (S10, S11).
 
         Returns:
-            What each pass did, in the order of urgency; empty where nothing was eligible.
+            What each pass did; the most urgent began first. Empty where nothing was eligible.
 
         Raises:
             StoreUnavailableError: the file system failed, or the clocks differ too much; what was
@@ -174,29 +174,40 @@ class Cleaner:
             except Exception as e:  # noqa: BLE001 - whatever it is, the others go on (S28)
                 failures.setdefault(upkeep, e)
 
+        def maintain(upkeep: Upkeep) -> None:
+            upkeep.maintain()
+            self._watch(upkeep)
+            eligible.extend((upkeep, c) for c in upkeep.candidates(force=force))
+
         def clean(work: _Work) -> None:
             upkeep, chosen = work
             attempt(lambda _: results.extend(self._pass(upkeep, chosen, force=force)), upkeep)
 
+        def tidy(upkeep: Upkeep) -> None:
+            upkeep.tidy()
+            self._watch(upkeep)
+
+        eligible: list[_Work] = []
         self.monitor.in_round()
         for upkeep in logs:
-            attempt(Upkeep.maintain, upkeep)
+            attempt(maintain, upkeep)
         well = [upkeep for upkeep in logs if upkeep not in failures]
-        self._watch(well)
-        eligible = [(u, c) for u in well for c in u.candidates(force=force)]
-        eligible.sort(key=lambda work: work[1].urgency)  # stable: the same log first, if equal
-        if self._threads == 1 or len(eligible) < 2:
-            for work in eligible:
-                clean(work)
-        else:
-            with ThreadPoolExecutor(self._threads) as pool:
-                list(pool.map(clean, eligible))
+        eligible.sort(key=lambda work: work[1].urgency)
+        self._each(clean, eligible)
         for upkeep in well:
-            attempt(Upkeep.tidy, upkeep)  # Whatever failed, what is dead may go.
-        self._watch(well)
+            attempt(tidy, upkeep)  # Whatever failed, what is dead may go.
         for upkeep in logs:
             self.monitor.round_ended(upkeep.log.url, failures.get(upkeep))
         return results, failures
+
+    def _each(self, step: Callable[[_Work], None], works: Sequence[_Work]) -> None:
+        """By ``threads`` at a time; without another thread where one is enough."""
+        if self._threads == 1 or len(works) < 2:
+            for work in works:
+                step(work)
+        else:
+            with ThreadPoolExecutor(self._threads) as pool:
+                list(pool.map(step, works))
 
     def _pass(self, upkeep: Upkeep, chosen: Candidate, *, force: bool) -> list[PassResult]:
         """One pass; its result, if it has one."""
@@ -210,8 +221,7 @@ class Cleaner:
             self._on_pass(upkeep.log, result)
         return [result]
 
-    def _watch(self, logs: Sequence[Upkeep]) -> None:
-        for upkeep in logs:
-            manifest = upkeep.log.handle.manifest()
-            now_ms = upkeep.clock.now_ms()
-            self.monitor.saw(upkeep.log.url, manifest, upkeep.config(manifest), now_ms=now_ms)
+    def _watch(self, upkeep: Upkeep) -> None:
+        manifest = upkeep.log.handle.manifest()
+        now_ms = upkeep.clock.now_ms()
+        self.monitor.saw(upkeep.log.url, manifest, upkeep.config(manifest), now_ms=now_ms)

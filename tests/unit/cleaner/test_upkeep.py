@@ -3,6 +3,7 @@
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner import upkeep as upkeep_module
 from clog.cleaner.upkeep import REST_MS_MAX, Rest, UpkeepSettings
 from clog.storage import Log
 from clog.storage.ids import SeededIds
@@ -137,3 +138,30 @@ def test_retention_has_an_interval(make_log, put, clock):
     clock.advance(1)
     cleaner.run_once()
     assert log.start_offsets() == {0: 3}
+
+
+def until_a_pass(logs):
+    cleaner = Cleaner(logs, on_pass=lambda *_: cleaner.stop())
+    cleaner.run()
+
+
+def test_whatever_fails_the_daemon_goes_on(make_log, put, other, there, monkeypatch):
+    """S28: an error that nobody thought of, at any step over one log, ends neither the daemon nor
+    the round of the others."""
+    log = make_log(min_cleanable_dirty_ratio=0)
+    put(log, "a=1 b=1 a=2")
+    log.roll()
+    for name in ("maintain", "candidates", "config", "tidy"):
+        with monkeypatch.context() as patch:
+            real = getattr(upkeep_module.Upkeep, name)
+
+            def fails(upkeep, *args, real=real, name=name, **kwargs):
+                if upkeep.log is other:
+                    raise KeyError(name)
+                return real(upkeep, *args, **kwargs)
+
+            patch.setattr(upkeep_module.Upkeep, name, fails)
+            put(log, "a=3 b=2 a=4")
+            log.roll()
+            until_a_pass([other, log])
+    assert there(log) == "13:b=2 14:a=4"

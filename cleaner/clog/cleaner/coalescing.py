@@ -9,6 +9,10 @@ of one partition opens the object of every micro-batch. So runs of neighbouring 
 It is due when `LOOSE_OBJECTS_MIN` objects are loose, or one that is shared has waited `WAIT_MS_MAX`
 since its commit. A round takes the oldest objects, up to `ROUND_BYTES_MAX` of records, which bounds
 its memory; all chunks of an object that is taken go with it, so that it is released as a whole.
+
+Nobody starves: an append conflicts with no replacement, so it never undoes a round; and what comes
+after the first round began waits for the next call, so that fast writers do not keep the cleaner
+here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,9 +38,10 @@ def coalesce(handle: Handle, store: Store, *, now_ms: int, force: bool = False) 
     ``store`` is the handle's own, perhaps metered. Costs one GET where loose objects are too few.
     """
     done: list[Run] = []
+    through = handle.manifest().version
     while True:
         manifest = handle.manifest()
-        runs = candidate_runs(manifest)
+        runs = candidate_runs(manifest, through=through)
         if not is_due(handle, runs, now_ms=now_ms, force=force):
             return done
         runs = oldest(runs)
@@ -46,14 +51,17 @@ def coalesce(handle: Handle, store: Store, *, now_ms: int, force: bool = False) 
             return done  # Somebody else works on the same chunks; the next round sees what is left.
 
 
-def candidate_runs(manifest: Manifest) -> list[Run]:
-    """Runs of neighbouring loose chunks that are worth rewriting, of all partitions. Pure."""
+def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Run]:
+    """Runs of neighbouring loose chunks that are worth rewriting, of all partitions; committed by
+    version ``through``, if it is given. Pure.
+    """
+    newest = manifest.version if through is None else through
     config = LogConfig.from_overrides(manifest.head.config)
     return [
         Run(p, run, 0)
         for p, segments in enumerate(manifest.segments)
         for segment in segments
-        for run in _loose_runs(segment.chunks, config)
+        for run in _loose_runs(segment.chunks, config, newest)
         if len(run) >= RUN_CHUNKS_MIN or any(map(is_shared, run))
     ]
 
@@ -96,8 +104,10 @@ def _committed_ms(handle: Handle, version: int) -> int:
         return 0
 
 
-def _loose_runs(chunks: Sequence[Chunk], config: LogConfig) -> Iterator[tuple[Chunk, ...]]:
-    return _runs(chunks, [is_loose(c, config) for c in chunks])
+def _loose_runs(
+    chunks: Sequence[Chunk], config: LogConfig, newest: int
+) -> Iterator[tuple[Chunk, ...]]:
+    return _runs(chunks, [is_loose(c, config) and c.version <= newest for c in chunks])
 
 
 def _parts(chunks: Sequence[Chunk], taken: set[str]) -> Iterator[tuple[Chunk, ...]]:

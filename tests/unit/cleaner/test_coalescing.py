@@ -14,6 +14,7 @@ from clog.storage import Log, ManualClock
 from clog.storage.ids import SeededIds
 from clog.storage.store import open_store
 from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 
 
 @pytest.fixture
@@ -45,9 +46,11 @@ def records(log):
     return {p: [row for b in log.read(p) for row in b.to_pylist()] for p in range(log.partitions)}
 
 
-def test_objects_of_many_micro_batches_become_few_and_the_records_stay(store, clock):
-    """Offsets, order, values, tombstones and timestamps are those from before (S1, S26)."""
-    log = make(store, clock)
+@pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete", ""])
+def test_objects_of_many_micro_batches_become_few_and_the_records_stay(store, clock, policy):
+    """Offsets, order, values, tombstones and timestamps are those from before, under every policy
+    (S1, S26, S31)."""
+    log = make(store, clock, cleanup_policy=policy)
     fill(log, clock, 40)
     before = records(log)
     assert log.describe()["objects"] == 40
@@ -101,6 +104,32 @@ def test_appends_meanwhile_neither_wait_nor_are_lost(store, clock):
     assert {p: rows[: len(before[p])] for p, rows in after.items()} == before
     assert after == records(other)
     assert sum(map(len, after.values())) == 43 * 6
+
+
+def test_a_fast_writer_neither_starves_it_nor_keeps_it(store, clock):
+    """S30: three races are lost to as many new objects each; it ends all the same, and the next
+    call takes those."""
+    log = make(store, clock)
+    other = Log.open(store, clock=clock)
+    fill(log, clock, 40)
+    more = Fault(
+        FaultKind.MEANWHILE,
+        "create",
+        "*commits*",
+        times=3,
+        run=lambda: fill(other, clock, 40, start=100 * other.version),
+    )
+    hit = Log.open(FaultyStore(store, Faults(more)), clock=clock)
+    assert sum(r.next for r in coalesce(hit.handle, store, now_ms=clock.now_ms())) == 40 * 6
+    assert len(loose_objects(other)) == 3 * 40
+    assert coalesce(log.handle, store, now_ms=clock.now_ms())
+    assert loose_objects(log) == set()
+    assert records(log) == records(other)
+
+
+def loose_objects(log):
+    log.handle.refresh()
+    return {c.object.path for r in candidate_runs(log.handle.manifest()) for c in r.chunks}
 
 
 def test_log_append_time_stays_what_it_was(store, clock):

@@ -13,7 +13,7 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.key_hash import ALGORITHMS, hash_keys
 
 SEEDS = st.integers(0, 2**64 - 1)
-KEYS = st.lists(st.binary(max_size=300), max_size=40)
+KEYS = st.lists(st.binary(max_size=300) | st.binary(max_size=20), max_size=40)
 _HALF = 2**64
 
 
@@ -26,6 +26,16 @@ def as_integers(hashes) -> list[int]:
 @given(KEYS, SEEDS)
 def test_the_default_is_xxh3_128(keys, seed):
     """S19: high half first."""
+    found = as_integers(hash_keys(pa.array(keys, pa.binary()), seed=seed))
+    assert found == [xxhash.xxh3_128_intdigest(k, seed) for k in keys]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32, 2**64 - 1])
+def test_every_short_length(seed):
+    """Short keys are hashed together, by other code: all lengths, bytes and carries."""
+    random = np.random.default_rng(seed)
+    keys = [bytes([b]) * length for length in range(20) for b in (0, 1, 127, 128, 255)]
+    keys += [random.bytes(length) for length in range(20) for _ in range(50)]
     found = as_integers(hash_keys(pa.array(keys, pa.binary()), seed=seed))
     assert found == [xxhash.xxh3_128_intdigest(k, seed) for k in keys]
 
@@ -51,9 +61,9 @@ def test_the_layout_does_not_matter(type_, algorithm, keys, first, length):
     )
 
 
-@pytest.mark.parametrize("rows", [4095, 4096, 4097, 10_000])
+@pytest.mark.parametrize("rows", [8191, 8192, 8193, 20_000])
 def test_no_key_is_lost_between_slices(rows):
-    """The loop works in slices of 4096 keys."""
+    """The loop works in slices of 8192 keys."""
     keys = [b"%d" % i for i in range(rows)]
     found = as_integers(hash_keys(pa.array(keys, pa.binary()), seed=1))
     assert found == [xxhash.xxh3_128_intdigest(k, 1) for k in keys]

@@ -2,7 +2,8 @@
 
 Only what can be dead is read, and of it only keys; values only of chunks with tombstones that this
 pass stamps or removes. Chunks wholly below the log start, wholly beyond the map, or without any
-record that could go are judged without reading; those of the range of the last map by their
+record that could go are judged without reading, and so are clean ones that hold no key of the map
+by their key index (`untouched`); those of the range of the last map by their
 offsets (`superseded`).
 """
 
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from clog.cleaner.mapping import KeyHasher
 from clog.cleaner.superseded import FoundDead, MappedRange
+from clog.cleaner.untouched import Untouched
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.errors import CorruptionError
 from clog.storage.manifest import Segment
@@ -94,6 +96,7 @@ class Judge:
         first_dirty: below it every tombstone has its horizon: a pass stamps what it covers, and
             ``first_dirty`` is where the last complete one ended.
         now_ms: the pass's start.
+        untouched: knows of chunks below ``first_dirty`` that hold none of the map's keys.
     """
 
     offset_map: OffsetMap
@@ -103,6 +106,7 @@ class Judge:
     log_start: int
     first_dirty: int
     now_ms: int
+    untouched: Untouched
 
     def judge_segment(self, store: Store, partition: int, segment: Segment) -> JudgedSegment:
         """Judges all chunks of a segment."""
@@ -112,7 +116,12 @@ class Judge:
     def find_dead(self, store: Store, partition: int, segment: Segment) -> None:
         """Finds what the map supersedes in a segment, for a judge with a later map."""
         for chunk in segment.chunks:
-            if self.offset_map.entries and self.log_start < chunk.next and self._reaches(chunk):
+            if (
+                self.offset_map.entries
+                and self.log_start < chunk.next
+                and self._reaches(chunk)
+                and not self._holds_none(store, chunk)
+            ):
                 self.found.add(chunk, self._superseded_rows(store, partition, chunk))
 
     def _superseded_rows(self, store: Store, partition: int, chunk: Chunk) -> Mask:
@@ -162,6 +171,9 @@ class Judge:
             and (tombstones_count or self.offset_map.entries or chunk.next > self.first_dirty)
         ):
             return JudgedChunk(chunk)
+        is_whole = chunk.base >= self.log_start and self.found.of(chunk) is None
+        if is_whole and not tombstones_count and self._holds_none(store, chunk):
+            return JudgedChunk(chunk)
         if self.mapped.decides(chunk) and not tombstones_count:
             dead = self.mapped.superseded(chunk)
             removed = Removed(superseded=int(np.count_nonzero(dead)))
@@ -183,6 +195,10 @@ class Judge:
     def _reaches(self, chunk: Chunk) -> bool:
         """Whether the map goes as far as the chunk."""
         return chunk.base <= self.offset_map.latest_offset
+
+    def _holds_none(self, store: Store, chunk: Chunk) -> bool:
+        """Whether the chunk is clean and none of its records has a key of the map."""
+        return chunk.next <= self.first_dirty and self.untouched.holds_none(store, chunk)
 
     def _tombstones_count(self, chunk: Chunk) -> bool:
         """Whether tombstones of the chunk may go or get their horizon now."""

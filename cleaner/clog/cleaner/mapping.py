@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from clog.cleaner.stats import PassStats
 from clog.cleaner.superseded import MappedRange
+from clog.cleaner.untouched import Untouched
 from clog.storage.key_hash import hash_keys
 from clog.storage.manifest import Manifest
 from clog.storage.offset_map import SLOT_BYTES, Hashes, OffsetMap
@@ -50,12 +51,13 @@ def build_map(
     offset_map: OffsetMap,
     hasher: KeyHasher,
     stats: PassStats,
+    untouched: Untouched | None = None,
 ) -> MappedRange:
     """Fills the map with the last offset of each key in the range ``dirty``; returns what it
     covers of it.
 
     That is all, or less when the map is full: up to the offset of the first record whose key did
-    not fit. Only keys are read.
+    not fit. Only keys are read, and noted for ``untouched``.
     """
     start, end = dirty
     covered = end
@@ -70,6 +72,8 @@ def build_map(
             first = without[0].as_py() if keyless is None else keyless[0]
             keyless = (first, without[-1].as_py())
             keys, offsets = keys.filter(valid), offsets.filter(valid)
+        if untouched is not None:
+            untouched.note(keys)
         taken = offset_map.put(hasher(keys), offsets.to_numpy())
         if taken < len(offsets):
             covered = offsets[taken].as_py()

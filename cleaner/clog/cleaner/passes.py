@@ -41,6 +41,7 @@ from clog.cleaner.rewriting import Rewriter, last_expired, stamped_in
 from clog.cleaner.selection import Candidate
 from clog.cleaner.stats import PassResult, PassStats
 from clog.cleaner.superseded import FOUND_BYTES_MAX, FoundDead
+from clog.cleaner.untouched import Untouched
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.clock import Clock
 from clog.storage.config import LogConfig
@@ -155,6 +156,7 @@ def execute_pass(
         new_id=tools.new_id,
     )
     complete = _Pass(plan, rewriter, publish, tools.throttle.stopping).clean(groups, covered)
+    stats.chunks_untouched = judge.untouched.count
     stats.segments_before = len(sealed)
     stats.size_bytes_before = sum(s.size_bytes for s in sealed)
     stats.bytes_read, stats.bytes_written = metered.bytes_read, metered.bytes_written
@@ -170,19 +172,30 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
     memory_bytes = map_bytes_for(manifest, p, plan.dirty, tools.map_bytes)
     offset_map, found = OffsetMap(memory_bytes=memory_bytes), FoundDead()
     log_start, at = manifest.head.partitions.start[p], first
+    sealed = manifest.segments[p][:-1]
+    clean = (c for s in sealed for c in s.chunks if c.next <= first)
+    untouched = Untouched(manifest.head.log.key_seed, clean)
     while True:
         mapped = build_map(
-            store, manifest, p, (at, end), offset_map=offset_map, hasher=tools.hasher, stats=stats
+            *(store, manifest, p, (at, end)),
+            offset_map=offset_map,
+            hasher=tools.hasher,
+            stats=stats,
+            untouched=untouched,
         )
         used = offset_map.entries * SLOT_BYTES / tools.map_bytes
         stats.map_utilization = max(stats.map_utilization, used)
-        judge = Judge(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms)
+        judge = Judge(
+            *(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms),
+            untouched=untouched,
+        )
         if mapped.end == end or stats.maps == MAPS_MAX or found.size_bytes > FOUND_BYTES_MAX:
             return judge
         for segment in _sealed_below(manifest, p, mapped.end, next_max=end):
             judge.find_dead(store, p, segment)
         at = mapped.end
         offset_map.clear()
+        untouched.begin()
 
 
 def commit_pass(

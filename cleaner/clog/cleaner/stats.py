@@ -17,6 +17,7 @@ class PassStats:
     map, ``map_entries`` the keys in it. ``size_bytes_before`` and ``size_bytes_after`` are record
     bytes of the segments that the pass looked at; ``bytes_read`` and ``bytes_written`` went from
     and to the store. ``index_ms`` is the time of the map, ``clean_ms`` that of all after it.
+    ``chunks_untouched`` were left alone by their key indexes, without reading their keys.
     Of several ``maps`` (S20) records and entries are the sums, utilization is that of the fullest;
     ``index_ms`` covers what each but the last found dead.
     """
@@ -39,6 +40,7 @@ class PassStats:
     bytes_read: int = 0
     bytes_written: int = 0
     groups_committed: int = 0
+    chunks_untouched: int = 0
     index_ms: int = 0
     clean_ms: int = 0
 

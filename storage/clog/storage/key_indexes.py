@@ -121,13 +121,7 @@ class KeyIndexes(WrappingStore):
     def _stored(self, obj: ObjectRef, tail: _Tail) -> KeyIndex | None:
         if not obj.index_bytes or not tail.data:
             return None
-        try:
-            index = key_index.decode(memoryview(tail.data)[: obj.index_bytes])
-        except DamagedIndexError as e:
-            raise _damaged(self, obj, str(e)) from e
-        if index is not None and index.rows != obj.rows:
-            raise _damaged(self, obj, f"its key index is of {index.rows} rows, expected {obj.rows}")
-        return index
+        return _decoded(self, obj, memoryview(tail.data)[: obj.index_bytes])
 
     def _made(self, obj: ObjectRef, cuts: Sequence[int]) -> KeyIndex:
         """An index of an object that has none (step 1)."""
@@ -149,6 +143,27 @@ class KeyIndexes(WrappingStore):
             self.cached_bytes += _size_bytes((index, tail))
             while self.cached_bytes > self._cache_bytes and len(self._known) > 1:
                 self.cached_bytes -= _size_bytes(self._known.popitem(last=False)[1])
+
+
+def stored_index(store: Store, obj: ObjectRef) -> KeyIndex | None:
+    """The key index that an object carries, for those who ask once; one request. None where it is
+    of a version that is not known.
+
+    Raises:
+        as `KeyIndexes.of`.
+    """
+    start = max(0, obj.tail[0])
+    return _decoded(store, obj, store.get(obj.path, start, start + obj.index_bytes))
+
+
+def _decoded(store: Store, obj: ObjectRef, data: bytes | memoryview) -> KeyIndex | None:
+    try:
+        index = key_index.decode(data)
+    except DamagedIndexError as e:
+        raise _damaged(store, obj, str(e)) from e
+    if index is not None and index.rows != obj.rows:
+        raise _damaged(store, obj, f"its key index is of {index.rows} rows, expected {obj.rows}")
+    return index
 
 
 def _parts(piece: ReadPiece, ranges: Sequence[tuple[int, int]]) -> Iterator[ReadPiece]:

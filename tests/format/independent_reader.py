@@ -135,8 +135,15 @@ def load(root: Path, version: int) -> State:
     return state
 
 
+def object_of(ref: dict) -> dict:
+    """§3.3: what is said of an object; no `index` is one of 0 bytes."""
+    return {**{name: ref[name] for name in OBJECT}, "index": ref.get("index", 0)}
+
+
 def segments_of(value: dict, objects: dict[str, dict]) -> list[tuple[int, dict]]:
     refs = rows_of(value["objects"], OBJECT)
+    for ref, size in zip(refs, value["objects"].get("index", [0] * len(refs)), strict=True):
+        ref["index"] = size
     objects.update({ref["path"]: ref for ref in refs})
     chunks = rows_of(value["chunks"], ("object", *CHUNK))
     for chunk in chunks:
@@ -263,7 +270,7 @@ def add(state: State, value: dict) -> None:
     none = dict.fromkeys(("horizon_min", "horizon_max", "horizon", "up_to"), -1)
     names = ("p", "rows", "base", "bytes", "first_ms", "max_ms", "tombstones")
     for ref in value["objects"]:
-        state["objects"][ref["path"]] = {name: ref[name] for name in OBJECT}
+        state["objects"][ref["path"]] = object_of(ref)
         row = 0
         for c in rows_of(ref["chunks"], names):
             p = c.pop("p")
@@ -295,7 +302,7 @@ def substitute(state: State, r: dict) -> None:
     check([[c["object"], c["row"]] for c in gone] == r["sources"], "sources")
     new = []
     for ref in r["objects"]:
-        state["objects"][ref["path"]] = {name: ref[name] for name in OBJECT}
+        state["objects"][ref["path"]] = object_of(ref)
         new += [{"object": ref["path"], **c} for c in rows_of(ref["chunks"], CHUNK)]
     check(all(r["base"] <= c["base"] and c["next"] <= r["next"] for c in new), "outside the range")
     for name in ("rows", "bytes") if active else ():
@@ -357,12 +364,12 @@ def records(root: Path, state: State, p: int) -> list[tuple]:
     """§5: (offset, timestamp µs, key, value, headers, delete horizon ms) of a partition."""
     found = []
     for chunk in [c for segment in state["segments"][p] for c in segment["chunks"]]:
-        rows = chunk_rows(root, state["objects"][chunk["object"]], chunk)
+        rows = chunk_rows(root, state["objects"][chunk["object"]], chunk, state["log"])
         found += [row for row in rows if state["start"][p] <= row[0] < state["end"][p]]
     return found
 
 
-def chunk_rows(root: Path, ref: dict, chunk: dict) -> list[tuple]:
+def chunk_rows(root: Path, ref: dict, chunk: dict, log: dict) -> list[tuple]:
     data = inside(root, ref["path"]).read_bytes()
     check(len(data) == ref["bytes"], f"{ref['path']}: {len(data)} bytes")
     check(xxhash.xxh3_128_hexdigest(data) == ref["xxh3_128"], f"{ref['path']}: sum")
@@ -372,6 +379,9 @@ def chunk_rows(root: Path, ref: dict, chunk: dict) -> list[tuple]:
     table = pq.read_table(root / ref["path"])
     check(("offset" not in table.column_names) == ref["dense"], "dense")
     check(len(table) == ref["rows"] >= chunk["row"] + chunk["rows"], "rows")
+    if ref["index"]:
+        index = data[: -ref["footer"] - 16][-ref["index"] :]
+        check_index(index, table["key"].to_pylist(), int(log["seed"], 16))
     stamps = table["timestamp"].cast("int64").to_pylist()
     rows = []
     for i, row in enumerate(table.drop_columns("timestamp").to_pylist()):
@@ -385,6 +395,29 @@ def chunk_rows(root: Path, ref: dict, chunk: dict) -> list[tuple]:
     check_statistics(rows, chunk)
     dead = bits(root, chunk)
     return [(*row[:5], horizon_of(row, chunk)) for n, row in enumerate(rows) if not dead >> n & 1]
+
+
+def check_index(data: bytes, keys: list[bytes | None], seed: int) -> None:
+    """§5.5: each block has the hashes of the keys in its rows, and no others."""
+    check(data[:16] == xxhash.xxh3_128_digest(data[16:]), "key index: sum")
+    check(data[16] == 1, "key index: version")
+    at, row = 17, 0
+    while at < len(data):
+        rows, n = (int.from_bytes(data[i : i + 4], "little") for i in (at, at + 4))
+        b = data[at + 8]
+        counts, rest = data[at + 9 :][: 1 << b], data[at + 9 + (1 << b) :]
+        buckets = [bucket for bucket, count in enumerate(counts) for _ in range(count)]
+        high = [int.from_bytes(rest[2 * i : 2 * i + 2], "little") for i in range(n)]
+        low = rest[2 * n : 3 * n]
+        found = [x << 24 | y << 8 | z for x, y, z in zip(buckets, high, low, strict=True)]
+        hashes = {
+            xxhash.xxh3_128_intdigest(key, seed=seed) >> 128 - b - 24
+            for key in keys[row : row + rows]
+            if key is not None
+        }
+        check(found == sorted(hashes), f"key index: block at {row}")
+        at, row = at + 9 + (1 << b) + 3 * n, row + rows
+    check((at, row) == (len(data), len(keys)), "key index: blocks")
 
 
 def check_statistics(rows: list[tuple], chunk: dict) -> None:

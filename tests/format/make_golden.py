@@ -15,7 +15,7 @@ from unittest.mock import patch
 import independent_reader as ir
 
 from clog.cleaner import Cleaner
-from clog.storage import Log, ManualClock, commits, snapshots
+from clog.storage import Log, ManualClock, commits, object_encoding, snapshots
 from clog.storage import commit as committing
 from clog.storage.ids import SeededIds
 
@@ -94,11 +94,30 @@ def cleaned(root: Path) -> None:
     log.append([{"key": "k0", "value": "last"}])
 
 
+def indexed(root: Path) -> None:
+    """Key indexes of several blocks, one with a key that is null; snapshots that know of them."""
+    with (
+        patch.object(object_encoding, "WHOLE_BYTES", 0),
+        patch.object(object_encoding, "_GROUP_ROWS", 10),
+    ):
+        log = create(root, min_cleanable_dirty_ratio="0")
+        for n in range(6):
+            log.append([{"key": f"k{i % 23}", "value": f"{n}.{i}"} for i in range(n, 40)])
+            log.roll()
+            log.handle.clock.advance(700)
+            Cleaner(log, clock=log.handle.clock).run_once(force=True)
+        log.alter({"cleanup.policy": "delete"})
+        log.append([{"key": None if i == 2 else f"d{i}", "value": "x"} for i in range(9)])
+        log.roll()
+        Cleaner(log, clock=log.handle.clock).run_once(force=True)
+
+
 CASES: dict[str, Case] = {
     "plain": plain,
     "append-time": append_time,
     "paged": paged,
     "cleaned": cleaned,
+    "indexed": indexed,
 }
 
 

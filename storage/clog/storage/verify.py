@@ -7,8 +7,8 @@
 2. *Segments*: those of each partition tile it up to its end offset; chunks lie inside them, in
    order, apart.
 3. *Objects*: each that a chunk refers to is there, with its size; unless the check is ``quick``,
-   its checksum, its rows, and for each chunk its sizes, timestamps, tombstones, horizons and
-   offsets as the rows have them (`verify_rows`).
+   its checksum, its key index, its rows, and for each chunk its sizes, timestamps, tombstones,
+   horizons and offsets as the rows have them (`verify_rows`).
 
 What is wrong is told as values, `Finding`, and the checks go on: they shall show the extent.
 Nothing is changed.
@@ -107,7 +107,8 @@ def verify_log(
     chunks: dict[ObjectRef, list[tuple[int, Chunk]]] = {}
     for p, chunk in manifest.chunks():
         chunks.setdefault(chunk.object, []).append((p, chunk))
-    findings += _object_findings(store, chunks, quick=quick, on_progress=on_progress)
+    key_seed = manifest.head.log.key_seed
+    findings += _object_findings(store, chunks, key_seed, quick=quick, on_progress=on_progress)
     return VerifyReport(
         url=store.url,
         version=manifest.version,
@@ -249,6 +250,7 @@ def _oldest_base(commits: dict[int, Commit]) -> int | None:
 def _object_findings(
     store: Store,
     chunks: dict[ObjectRef, list[tuple[int, Chunk]]],
+    key_seed: int,
     *,
     quick: bool,
     on_progress: OnProgress,
@@ -258,7 +260,7 @@ def _object_findings(
     done = 0
     for ref, referring in sorted(chunks.items(), key=lambda item: item[0].path):
         on_progress(done, total)
-        yield from _one_object(store, ref, referring, stored.get(ref.path), quick=quick)
+        yield from _one_object(store, ref, referring, stored.get(ref.path), key_seed, quick=quick)
         done += ref.size_bytes
     on_progress(done, total)
 
@@ -268,6 +270,7 @@ def _one_object(
     ref: ObjectRef,
     referring: list[tuple[int, Chunk]],
     size_bytes: int | None,
+    key_seed: int,
     *,
     quick: bool,
 ) -> Iterator[Finding]:
@@ -283,5 +286,5 @@ def _one_object(
         )
     elif not quick:
         data = store.get(ref.path, 0, ref.size_bytes + 1)
-        for message in object_problems(data, ref, referring):
+        for message in object_problems(data, ref, referring, key_seed=key_seed):
             yield Finding(Check.OBJECT, ref.path, message)

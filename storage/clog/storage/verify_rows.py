@@ -11,14 +11,15 @@ import xxhash
 
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.data_object import DELETE_HORIZON, OFFSET, REWRITTEN_SCHEMA, record_sizes
+from clog.storage.key_index import DamagedIndexError, decode, index_hashes
 from clog.storage.object_ref import ObjectRef
 
 
 def object_problems(
-    data: bytes, ref: ObjectRef, chunks: Iterable[tuple[int, Chunk]]
+    data: bytes, ref: ObjectRef, chunks: Iterable[tuple[int, Chunk]], *, key_seed: int
 ) -> Iterator[str]:
     """What is wrong with an object of which all bytes are given; ``chunks`` are (partition,
-    chunk) that refer to it.
+    chunk) that refer to it, ``key_seed`` is the log's.
     """
     if len(data) != ref.size_bytes:
         yield f"has {len(data)} bytes, the manifest says {ref.size_bytes}"
@@ -38,10 +39,33 @@ def object_problems(
     if ref.dense == (OFFSET in table.schema.names):
         yield f"the manifest says dense={ref.dense}, its columns are {table.schema.names}"
         return
+    if ref.index_bytes:
+        yield from _index_problems(data, ref, table.column("key"), key_seed)
     for p, chunk in chunks:
         rows = _with_all_columns(table.slice(chunk.first_row, chunk.rows))
         for message in _chunk_problems(rows, chunk):
             yield f"chunk [{chunk.base}, {chunk.next}) of partition {p}: {message}"
+
+
+def _index_problems(
+    data: bytes, ref: ObjectRef, keys: pa.ChunkedArray, key_seed: int
+) -> Iterator[str]:
+    """A key that an index misses would be taken for absent, by look-ups and by the cleaner."""
+    start = ref.tail[0]
+    try:
+        index = decode(data[start : start + ref.index_bytes])
+    except DamagedIndexError as e:
+        yield str(e)
+        return
+    if index is None:
+        return  # Of a later version, which nobody here asks.
+    if index.rows != ref.rows:
+        yield f"its key index is of {index.rows} rows, not {ref.rows}"
+    for block in index.blocks:
+        rows = keys.slice(block.start, block.end - block.start).combine_chunks()
+        hashes = index_hashes(rows, seed=key_seed)
+        if missed := int(np.count_nonzero(~block.may_hold(hashes))):
+            yield f"its key index misses {missed} keys of rows [{block.start}, {block.end})"
 
 
 def _chunk_problems(rows: pa.Table, chunk: Chunk) -> Iterator[str]:

@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from clog.storage import NotFoundError, UnsupportedFormatError
+from clog.cleaner import Cleaner
+from clog.storage import NotFoundError, UnsupportedFormatError, object_encoding
 from clog.storage import commit as commit_module
 from clog.storage.chunks import NONE
 from clog.storage.commits import encode_commit, read_commit
@@ -262,8 +263,8 @@ def test_the_facts_of_a_chunk_are_those_of_its_rows(make_log, store, changes, sa
     log.append([{"key": "a", "value": "1"}, {"key": "b", "value": None}])
     ((p, chunk),) = log.handle.manifest().chunks()
     data = store.get(chunk.object.path)
-    assert list(object_problems(data, chunk.object, [(p, chunk)])) == []
-    (problem,) = object_problems(data, chunk.object, [(p, replace(chunk, **changes))])
+    assert list(object_problems(data, chunk.object, [(p, chunk)], key_seed=0)) == []
+    (problem,) = object_problems(data, chunk.object, [(p, replace(chunk, **changes))], key_seed=0)
     assert said in problem
     assert problem.startswith("chunk [0, 2) of partition 0: ")
 
@@ -304,7 +305,7 @@ def test_offsets_rise_inside_their_chunk(make_log, store, offsets, said):
     log = make_log(partitions=1)
     log.append([{"key": "a", "value": "1"}, {"key": "b", "value": None}])
     data, ref, chunk = rewritten(log, store, offsets)
-    problems = list(object_problems(data, ref, [(0, chunk)]))
+    problems = list(object_problems(data, ref, [(0, chunk)], key_seed=0))
     assert bool(problems) == bool(said)
     assert all(said in problem for problem in problems)
 
@@ -315,8 +316,9 @@ def test_delete_horizons_bound_those_of_the_rows(make_log, store):
     log.append([{"key": "a", "value": None}, {"key": "b", "value": None}])
     data, ref, chunk = rewritten(log, store, [10, 11], delete_horizon=[None, 70])
     right = replace(chunk, horizon_min=70, horizon_max=70)
-    assert list(object_problems(data, ref, [(0, right)])) == []
-    assert len(list(object_problems(data, ref, [(0, replace(right, horizon_min=NONE))]))) == 1
+    assert list(object_problems(data, ref, [(0, right)], key_seed=0)) == []
+    wrong = replace(right, horizon_min=NONE)
+    assert len(list(object_problems(data, ref, [(0, wrong)], key_seed=0))) == 1
 
 
 def test_an_object_of_other_rows_is_found(make_log, store):
@@ -324,11 +326,11 @@ def test_an_object_of_other_rows_is_found(make_log, store):
     log = make_log(partitions=1)
     log.append([{"key": "a", "value": "1"}])
     data, ref, chunk = rewritten(log, store, [10])
-    (problem,) = object_problems(data, replace(ref, rows=2), [(0, chunk)])
+    (problem,) = object_problems(data, replace(ref, rows=2), [(0, chunk)], key_seed=0)
     assert problem == "has 1 rows, the manifest says 2"
     junk = b"PAR1 and no more"
     ref = replace(ref, size_bytes=len(junk), checksum=xxhash.xxh3_128_hexdigest(junk))
-    (problem,) = object_problems(junk, ref, [(0, chunk)])
+    (problem,) = object_problems(junk, ref, [(0, chunk)], key_seed=0)
     assert "cannot be read as Parquet" in problem
 
 
@@ -338,3 +340,23 @@ def test_documents_of_edits_are_read(log, store):
     del body["head"]
     store.put(commit_path(1), encode("commit", body))
     assert Check.COMMIT in checks(verify_log(store))
+
+
+def test_an_index_that_misses_a_key_is_found(make_log, store, monkeypatch):
+    """Look-ups and the cleaner would take the key for absent."""
+    monkeypatch.setattr(object_encoding, "WHOLE_BYTES", 0)
+    log = make_log()
+    log.append([{"key": f"k{i % 50}", "value": "v"} for i in range(60)])
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    assert not verify_log(store).findings
+    ((_, chunk),) = log.handle.manifest().chunks()
+    data, seed = store.get(chunk.object.path), log.handle.tip.head.log.key_seed
+    assert list(object_problems(data, chunk.object, [(0, chunk)], key_seed=seed)) == []
+    problems = list(object_problems(data, chunk.object, [(0, chunk)], key_seed=seed + 1))
+    assert problems == ["its key index misses 50 keys of rows [0, 50)"]
+    start = chunk.object.tail[0]
+    other = data[:start] + bytes([data[start] ^ 1]) + data[start + 1 :]
+    ref = replace(chunk.object, checksum=xxhash.xxh3_128_hexdigest(other))
+    (problem,) = object_problems(other, ref, [(0, chunk)], key_seed=seed)
+    assert "xxh3_128 of its key index" in problem

@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 from peers.environments import jars, java
 
-START_S = 60
+START_S = 180
 HEAP = "1g"
 CLEANED = re.compile(
     r"Log cleaner thread \d+ cleaned log \S+ .*?"

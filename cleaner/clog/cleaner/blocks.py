@@ -117,6 +117,8 @@ def _close(store: Store, first: int) -> bool:
     except ObjectExistsError:
         # Closed by another cleaner, or by ourselves: a commit never changes, nor does its id.
         there = is_closed(store, first)
+        if there is None:
+            return False  # Refused while another create was under way: the next run looks again.
         if there != {int(version): commit_id for version, commit_id in ids.items()}:
             raise CorruptionError(
                 f"{paths.block_path(first)} of {store.url} names other commits than there are;"

@@ -40,6 +40,9 @@ def sweep_released(
 ) -> Swept:
     """Deletes objects that nothing refers to and that were released longer than
     ``file.delete.delay.ms`` ago (S27). ``defaults`` are the process's (S45).
+
+    Raises:
+        ClockSkewError: this machine's clock and the store's differ too much.
     """
     manifest = handle.manifest()
     config = with_defaults(manifest.head.config, defaults)
@@ -47,6 +50,8 @@ def sweep_released(
     swept = Swept(tuple(r.path for r in due), sum(r.size_bytes for r in due))
     if dry_run or not due:
         return swept
+    if is_comparable(handle.clock):
+        check_clock(handle, now_ms=now_ms)
     through = max(r.version for r in due)
 
     raise_oldest(handle, through)  # W4

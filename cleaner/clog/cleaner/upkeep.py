@@ -126,9 +126,9 @@ class Upkeep:
         """What a pass would clean, at the newest version; None where there is no reason for one any
         more: others may have cleaned the partition since it was chosen.
         """
-        now_ms = self.clock.now_ms()
         self._handle.refresh()
         manifest = self._handle.manifest()
+        now_ms = self.clock.now_ms()  # After the look: no horizon counts from before its record.
         config = self.config(manifest)
         found = candidate(manifest, config, partition, now_ms=now_ms, force=force)
         if found is None:

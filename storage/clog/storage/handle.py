@@ -14,7 +14,7 @@ from clog.storage.ids import Ids
 from clog.storage.manifest import Manifest
 from clog.storage.snapshots import unpage
 from clog.storage.store.base import Store
-from clog.storage.timeline import manifest_at, manifest_of, replay
+from clog.storage.timeline import expiring, manifest_at, manifest_of, replay
 
 
 class Handle:
@@ -58,6 +58,9 @@ class Handle:
     def manifest(self) -> Manifest:
         """The manifest at the tip, whole. From the one known before where the handle saw all edits
         since.
+
+        Raises:
+            VersionExpiredError: the tip is so old that it is not readable any more.
         """
         with self._lock:
             tip = self.tip
@@ -78,8 +81,9 @@ class Handle:
 
     def _manifest_at_tip(self, tip: Commit) -> Manifest:
         known = self._manifest
-        if known is not None:
-            since = self._follower.recent.after(known.version)
-            if since is not None:
-                return replay(self.store, known, since, tip)
-        return unpage(self.store, manifest_of(self.store, tip, self._follower.read))
+        with expiring(self.store, tip.version):
+            if known is not None:
+                since = self._follower.recent.after(known.version)
+                if since is not None:
+                    return replay(self.store, known, since, tip)
+            return unpage(self.store, manifest_of(self.store, tip, self._follower.read))

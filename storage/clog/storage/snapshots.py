@@ -45,14 +45,21 @@ _STEP_COLUMNS = ("p", "version", "offset")
 def write_snapshot(store: Store, manifest: Manifest, *, new_id: Callable[[], str]) -> SnapshotRef:
     """Writes the snapshot of this version, after the page it may need.
 
-    Costs 2 PUTs at most, and a GET for each page that it merges.
+    Costs 2 PUTs at most, and a GET for each page that it merges; one more where another committer
+    was first.
+
+    Raises:
+        FileNotFoundError: another one is under way, and may never be there.
     """
     manifest = _page_out(store, manifest, new_id=new_id)
     body = documents.body_json(_snapshot_json(manifest))
+    path = snapshot_path(manifest.version)
     try:
-        store.create(snapshot_path(manifest.version), documents.encode_json("snapshot", body))
+        store.create(path, documents.encode_json("snapshot", body))
     except ObjectExistsError:
-        pass  # Another committer snapshotted the same version: it says the same.
+        # Another committer snapshotted the same version, and it says the same. But a create is also
+        # refused while another is under way, whose process may die: a head names what is there.
+        store.get(path, 0, 1)
     return SnapshotRef(manifest.version, len(body))
 
 

@@ -6,7 +6,8 @@ then H+4, which is there only when the hint is old.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from clog.storage import documents, paths
@@ -147,8 +148,24 @@ def manifest_at(store: Store, version: int, tip: Commit) -> Manifest:
             f"version {version} of {store.url} is not readable;"
             f" readable are {oldest} to {tip.version}"
         )
-    commit = tip if version == tip.version else _must_read(store, version)
-    return unpage(store, manifest_of(store, commit))
+    with expiring(store, version):
+        commit = tip if version == tip.version else _must_read(store, version)
+        return unpage(store, manifest_of(store, commit))
+
+
+@contextmanager
+def expiring(store: Store, version: int) -> Iterator[None]:
+    """Documents of a version that are gone, since it expired while they were read.
+
+    Raises:
+        VersionExpiredError: instead of FileNotFoundError.
+    """
+    try:
+        yield
+    except FileNotFoundError as e:
+        raise VersionExpiredError(
+            f"version {version} of {store.url} expired: {e.filename or e} is gone; load() again"
+        ) from e
 
 
 def _read_hint(store: Store) -> int:

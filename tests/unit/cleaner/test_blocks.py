@@ -264,6 +264,15 @@ def test_two_cleaners_at_once(store, begin, first):
         discard(copy)
 
 
+def test_a_refusal_without_a_file(store):
+    """B1: while another create is under way, which may never end; the next run closes it."""
+    aged(store)
+    refused = Fault(FaultKind.CONFLICT, "create", "_clog/gc/*")
+    assert close(FaultyStore(store, Faults(refused))).objects == ()
+    assert versions_in(store) == list(range(30))
+    assert len(close(store, seed=51).objects) == 16
+
+
 def _calls_of(store):
     faulty = FaultyStore(copy_of(store))
     close(faulty)

@@ -97,6 +97,26 @@ def test_a_tombstone_takes_two_passes(make_log, put, clean, there, clock):
     assert log.handle.manifest().tombstones_removed[0][0::2] == (0, 2)
 
 
+def test_a_horizon_counts_from_after_the_look(make_log, put, store, clock, open_log):
+    """S23: a pass that slept before it looked may meet a tombstone that is younger than the time at
+    which it fell asleep.
+    """
+    log = make_log(delete_retention_ms=1000)
+    put(log, "a=1 b=1")
+
+    def meanwhile():
+        clock.advance(5000)
+        put(log, "a")
+        log.roll()
+
+    faulty = FaultyStore(store)
+    hit = Cleaner(open_log(faulty))
+    faulty.plan = Faults(Fault(FaultKind.MEANWHILE, "get", run=meanwhile))
+    plan = hit._upkeep[0].plan(0, force=True)
+    assert plan.manifest.head.partitions.end == (3,)
+    assert plan.now_ms == clock.now_ms()
+
+
 def test_no_retention_takes_two_passes_too(make_log, put, clean, there):
     """S23: delete.retention.ms=0 still keeps the tombstone through the first pass."""
     log = make_log(delete_retention_ms=0)

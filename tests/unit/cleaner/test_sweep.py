@@ -16,6 +16,7 @@ from clog.storage.testing.clocked import ClockedStore
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
 
+HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 
 
@@ -236,6 +237,23 @@ def test_a_wrong_clock_changes_nothing(make_log, put, store, clock, by_ms):
         sweep_orphans(hit.handle, now_ms=wrong.now_ms())
     assert (log.version, data(store)) == (version, before)
     assert not list(store.list("_clog/clock"))
+
+
+def test_a_wrong_clock_deletes_nothing_released(make_log, put, clean, store, clock):
+    """S27: `clog sweep` calls this without a cleaner that has compared the clocks."""
+    log = make_log(file_delete_delay_ms=HOUR_MS)
+    put(log, "a=1 a=2 a=3 b=1")
+    clean(log)
+    before = data(store)
+    fast = WrongClock(clock, 2 * HOUR_MS)
+    hit = Log.open(ClockedStore(store, clock), clock=fast, ids=SeededIds(9))
+    with pytest.raises(ClockSkewError):
+        sweep_released(hit.handle, now_ms=fast.now_ms())
+    assert data(store) == before
+    fast.by_ms = 0
+    clock.advance(2 * HOUR_MS)
+    put(hit, "c=1")
+    assert sweep_released(hit.handle, now_ms=fast.now_ms()).objects
 
 
 @pytest.mark.parametrize("by_ms", [SKEW_MS_MAX, -SKEW_MS_MAX, 0])

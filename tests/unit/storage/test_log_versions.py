@@ -223,11 +223,19 @@ def test_denied_writes_fail_at_once(make_log, open_log, store):
     assert log.version == 0
 
 
-@pytest.mark.parametrize("path", ["_clog/latest", "_clog/snapshots/*", "_clog/pages/*"])
-def test_hints_and_snapshots_may_fail(make_log, open_log, store, path):
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("_clog/latest", FaultKind.FAIL_BEFORE),
+        ("_clog/snapshots/*", FaultKind.FAIL_BEFORE),
+        ("_clog/snapshots/*", FaultKind.CONFLICT),
+        ("_clog/pages/*", FaultKind.FAIL_BEFORE),
+    ],
+)
+def test_hints_and_snapshots_may_fail(make_log, open_log, store, path, kind):
     """Steps 3 and 6 are no part of the commit: it goes on without."""
     make_log(config={"segment.chunks": 1})
-    failing = Fault(FaultKind.FAIL_BEFORE, path=path, operation="[pc]*", times=9999)
+    failing = Fault(kind, path=path, operation="[pc]*", times=9999)
     other = open_log(FaultyStore(store, Faults(failing)))
     for i in range(80):
         assert put(other, i).version == i + 1

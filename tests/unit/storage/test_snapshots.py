@@ -212,8 +212,18 @@ def test_a_failure_is_the_callers(store, small_pages):
     for broken in ({"create": StoreUnavailableError("x")}, {"put": StoreUnavailableError("x")}):
         with pytest.raises(StoreUnavailableError):
             write_snapshot(_Refusing(store, **broken), manifest, new_id=_names.new_id)
-    there = _Refusing(store, create=ObjectExistsError("x"))
-    assert write_snapshot(there, manifest, new_id=_names.new_id).version == 5
+
+
+def test_a_refused_snapshot_is_named_only_where_it_is(store, small_pages):
+    """COMMIT.md step 3: a create is refused too while another one is under way, whose process may
+    die. A head that named it could be read by nobody.
+    """
+    manifest = grown(fresh_manifest(), 5)
+    refusing = _Refusing(store, create=ObjectExistsError("x"))
+    with pytest.raises(FileNotFoundError):
+        write_snapshot(refusing, manifest, new_id=_names.new_id)
+    write_snapshot(store, manifest, new_id=_names.new_id)
+    assert write_snapshot(refusing, manifest, new_id=_names.new_id).version == 5
 
 
 def _damaged(store, manifest, change):

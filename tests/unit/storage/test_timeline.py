@@ -272,6 +272,15 @@ def test_versions_that_are_gone_or_not_yet_there(store):
         manifest_at(store, 9, tip)
 
 
+def test_a_version_that_expires_while_it_is_read(store):
+    """S27: its snapshot goes first; the error is that of a version that is gone."""
+    write(store, 12)
+    tip = read_commit(store, 12)
+    tip = replace(tip, head=replace(tip.head, snapshot=SnapshotRef(3, 1)))
+    with pytest.raises(VersionExpiredError, match=r"version 12 of .* expired: _clog/snapshots/0"):
+        manifest_at(store, 12, tip)
+
+
 def test_pages_are_read_where_an_edit_needs_them(store, monkeypatch):
     """An append leaves them; a clean of an old segment brings its partition in."""
     monkeypatch.setattr("clog.storage.snapshots.PAGE_CHUNKS_MIN", 1)

@@ -15,6 +15,8 @@ FAIL_AFTER     done, `StoreUnavailableError`: a       a commit is read back and 
 REFUSE         not done, `StoreRefusedError`          the error at once: nothing was written
 CRASH_BEFORE   not done, the process is gone          old or new state, nothing else
 CRASH_AFTER    done, the process is gone              the same
+CONFLICT       a create is not done and refused, as   the same version again
+               if another one were under way
 REPEAT         done twice, as a client does whose     a create loses against itself, is read back
                reply was lost                         and recognised
 DELAY          the clock goes on, then done           who slept learns at its commit whether the
@@ -32,6 +34,7 @@ What clog refuses to survive, and so finds out or forbids:
 """
 
 import builtins
+import errno
 import fnmatch
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +45,7 @@ from typing import Literal, Protocol, TypeVar
 from clog.storage.clock import ManualClock
 from clog.storage.errors import StoreUnavailableError
 from clog.storage.ids import Ids, SeededIds
-from clog.storage.store.base import Store, StoredObject, StoreRefusedError
+from clog.storage.store.base import ObjectExistsError, Store, StoredObject, StoreRefusedError
 from clog.storage.store.wrapping import WrappingStore
 
 _T = TypeVar("_T")
@@ -60,6 +63,7 @@ class FaultKind(StrEnum):
     REFUSE = "refuse"
     CRASH_BEFORE = "crash_before"
     CRASH_AFTER = "crash_after"
+    CONFLICT = "conflict"
     REPEAT = "repeat"
     DELAY = "delay"
     MEANWHILE = "meanwhile"
@@ -227,6 +231,8 @@ class FaultyStore(WrappingStore):
             raise CrashedError(f"before {what}")
         if kind == FaultKind.FAIL_BEFORE:
             raise StoreUnavailableError(f"{what} failed as planned, before; retry later")
+        if kind == FaultKind.CONFLICT:
+            raise ObjectExistsError(errno.EEXIST, f"{what} met another, as planned", path)
         if kind == FaultKind.REFUSE:
             raise StoreRefusedError(f"{what} was refused as planned; grant it")
         if fault is not None:

@@ -1,0 +1,192 @@
+"""Those who act in a simulated world, and the writers among them.
+
+Each is a process: it opens the log, does its work over and over, dies, and is started again with
+nothing but what it knows by heart. A writer says what it means to append (`oracle.Intent`), and
+compares what it is told with what the oracle has seen: what is acknowledged is in the log, where
+the answer says; an error that is not `CommitStateUnknownError` means that it is not.
+"""
+
+from itertools import count
+
+from disk import ActorStore
+
+from clog.storage import Log, paths
+from clog.storage.append import Writer
+from clog.storage.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidInputError,
+    StoreUnavailableError,
+)
+from clog.storage.ids import SeededIds
+from clog.storage.testing.faults import CrashedError
+
+
+class Actor:
+    """One process after another.
+
+    Attributes:
+        sleeps: it may sleep for days over a commit.
+        may_be_late: its clock may be so wrong that it is refused.
+        plan: asks the world at each call of the store.
+        since: what it did last: "objects" once it put one, "commit" once it made one.
+        putting: the intent and the rows of what it puts next; None when it appends nothing.
+    """
+
+    sleeps = False
+    may_be_late = False
+
+    def __init__(self, world, name: str, clock) -> None:
+        self.world, self.name, self.clock, self.oracle = world, name, clock, world.oracle
+        self.start_process()
+
+    def start_process(self) -> None:
+        """Forgets all that is in memory."""
+        self.plan = _Plan(self)
+        self.store = ActorStore(self.world.disk, self.plan)
+        self.since = ""
+        self.putting = None
+        self._log: Log | None = None
+
+    @property
+    def log(self) -> Log:
+        """The log, opened when it is needed."""
+        if self._log is None:
+            ids = SeededIds(self.world.roll(1 << 40))
+            self._log = Log.open(self.store, clock=self.clock, ids=ids)
+        return self._log
+
+    def run(self) -> None:
+        """Acts until the world comes to its end."""
+        while not self.world.draining:
+            self.since = ""
+            self.putting = None
+            try:
+                self.act()
+            except CrashedError:
+                self.start_process()
+            except (StoreUnavailableError, CommitStateUnknownError):
+                pass  # The next turn tries again.
+            self.world.rest()
+
+    def act(self) -> None:
+        """One piece of work."""
+        raise NotImplementedError
+
+
+class _Plan:
+    """Asks the world at each call; ``data`` is what is created."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self.data = b""
+
+    def fault(self, call):
+        actor = self._actor
+        fault = actor.world.fault(actor, call)
+        if call.operation == "put" and call.path.startswith(paths.DATA):
+            actor.since = "objects"
+            if actor.putting is not None:
+                intent, rows = actor.putting
+                actor.oracle.puts(intent, call.path, rows)
+        elif call.operation == "create" and call.path.startswith(paths.COMMITS):
+            actor.since = "commit"
+        return fault
+
+
+class PlainWriter(Actor):
+    """Appends, and never again what may have happened."""
+
+    def __init__(self, world, name: str, clock) -> None:
+        super().__init__(world, name, clock)
+        self._count = world.oracle.newest * 1000  # So that no name is given twice.
+
+    def act(self) -> None:
+        log, batch = self.log, self.world.batch()
+        self._count += 1
+        intent = self.oracle.intent(f"{self.name} {self._count}")
+        self.putting = intent, batch.rows
+        try:
+            result = log.append(batch.table, batch.partition)
+        except (CommitConflictError, StoreUnavailableError) as e:
+            assert not intent.commits, f"{intent.name} happened, and was told {e}"
+            return
+        told(self, intent, result)
+
+
+class Zombie(PlainWriter):
+    """One that sleeps for days before it creates a version."""
+
+    sleeps = True
+
+
+class Producer(Actor):
+    """Appends under sequence numbers, and again until it is told that it happened."""
+
+    def __init__(self, world, name: str, clock) -> None:
+        super().__init__(world, name, clock)
+        self.writer_id = name.partition("/")[0]
+        self.shares = "/" in name
+        sequences = (n for n in count() if not self.oracle.intent(f"{self.writer_id} {n}").commits)
+        self.sequence = next(sequences)
+
+    def act(self) -> None:
+        intent = self.oracle.intent(f"{self.writer_id} {self.sequence}")
+        happened = len(intent.commits)
+        try:
+            result = self.send(intent)
+        except InvalidInputError:
+            self.sequence += 1
+            ahead = self.oracle.intent(f"{self.writer_id} {self.sequence}")
+            assert self.shares, f"{intent.name} is refused"
+            assert ahead.commits, f"{intent.name} is refused, and nobody is ahead"
+            return
+        except (CommitConflictError, StoreUnavailableError) as e:
+            now = len(intent.commits)
+            assert self.shares or now == happened, f"{intent.name} happened, and was told {e}"
+            return
+        assert result.duplicate or not happened, f"{intent.name} happened again"
+        told(self, intent, result)
+        self.sequence += 1
+
+    def send(self, intent):
+        """Tries once."""
+        (batch, *_) = self.world.batches_of(self.writer_id, self.sequence)
+        log, self.putting = self.log, (intent, batch.rows)
+        producer = self.writer_id, self.sequence
+        return log.append(batch.table, batch.partition, producer=producer)
+
+
+class ZombieProducer(Producer):
+    """One that sleeps for days before it creates a version."""
+
+    sleeps = True
+
+
+class Sink(Producer):
+    """A stream's driver and its tasks: objects of several tasks, one commit for each batch."""
+
+    def send(self, intent):
+        log, objects = self.log, []
+        stamp = log.handle.recent().version
+        writer = Writer(self.writer_id, "stream", self.sequence, "query", str(self.sequence))
+        try:
+            for batch in self.world.batches_of(self.writer_id, self.sequence):
+                self.putting = intent, batch.rows
+                objects.append(batch.put(self.store, stamp=stamp, new_id=log.handle.ids.new_id))
+            return log.append_objects(objects, writer)
+        except (CommitStateUnknownError, CommitConflictError, StoreUnavailableError):
+            self.abort(objects)
+            raise
+
+    def abort(self, objects) -> None:
+        """Nothing, as the connector: what failed may have happened."""
+
+
+def told(actor: Actor, intent, result) -> None:
+    """An append was acknowledged: it is where the answer says."""
+    assert intent.commits, f"{intent.name} is acknowledged, and not in the log"
+    ((version, offsets),) = intent.commits
+    assert result.version == version, f"{intent.name} is version {version}, told {result}"
+    forgotten = result.duplicate and not result.offsets and actor.oracle.is_closed(version)
+    assert forgotten or dict(result.offsets) == offsets, f"{intent.name} is at {offsets}"

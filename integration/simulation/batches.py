@@ -1,0 +1,115 @@
+"""Many seeds: run, counted, and remembered between sittings."""
+
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from planted import planted
+from world import World, world_of
+
+_FAILURES_MAX = 100
+
+
+@dataclass
+class Tally:
+    """What seeds have shown.
+
+    Attributes:
+        next: the first seed that was not run.
+        lengths: how many runs had so many calls.
+        failures: (seed, what was broken).
+    """
+
+    next: int = 0
+    seeds: int = 0
+    cpu_s: float = 0.0
+    marks: Counter = field(default_factory=Counter)
+    lengths: Counter = field(default_factory=Counter)
+    failures: list[tuple[int, str]] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, path: Path | None, *, first: int) -> "Tally":
+        """What the file remembers; where there is none, nothing."""
+        if path is None or not path.exists():
+            return cls(next=first)
+        known = json.loads(path.read_text())
+        lengths = {int(length): times for length, times in known.pop("lengths").items()}
+        marks, failures = Counter(known.pop("marks")), [tuple(f) for f in known.pop("failures")]
+        return cls(**known, marks=marks, lengths=Counter(lengths), failures=failures)
+
+    def save(self, path: Path) -> None:
+        """Whole or not at all."""
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(self.__dict__))
+        fresh.replace(path)
+
+    def add(self, other: "Tally") -> None:
+        """What the seeds after these have shown, too."""
+        self.next = other.next
+        self.seeds += other.seeds
+        self.cpu_s += other.cpu_s
+        self.marks.update(other.marks)
+        self.lengths.update(other.lengths)
+        self.failures = (self.failures + other.failures)[:_FAILURES_MAX]
+
+    def report(self) -> str:
+        """One line."""
+        lengths = sorted(self.lengths.elements())
+        median = lengths[len(lengths) // 2] if lengths else 0
+        rate = self.seeds / self.cpu_s if self.cpu_s else 0.0
+        return (
+            f"{self.seeds} seeds, {len(self.failures)} failed; median {median} store calls;"
+            f" {self.cpu_s / 3600:.2f} CPU-hours, {rate:.1f} seeds a CPU-second"
+        )
+
+
+def run_one(seed: int) -> tuple[World, str | None]:
+    """The world after its run, and what was broken."""
+    world = world_of(seed)
+    try:
+        world.run()
+    except Exception as e:
+        return world, f"{type(e).__name__}: {e}"
+    return world, None
+
+
+def run_chunk(seeds: tuple[int, int]) -> Tally:
+    """Runs seeds from one to before the other."""
+    tally = Tally(next=seeds[1])
+    started_s = time.process_time()
+    for seed in range(*seeds):
+        world, failure = run_one(seed)
+        tally.seeds += 1
+        tally.marks.update(world.marks)
+        tally.lengths[len(world.trace)] += 1
+        if failure is not None:
+            tally.failures.append((seed, failure))
+    tally.cpu_s = time.process_time() - started_s
+    return tally
+
+
+def find(task: tuple[str, int, int]) -> tuple[str, list[int], int, str]:
+    """Plants a bug, and runs up to so many seeds, until enough of them find it.
+
+    Returns its name, the seeds that found it, how many ran, and what the first says.
+    """
+    name, seeds, enough = task
+    found: list[int] = []
+    first = ""
+    ran = 0
+    with planted(name):
+        for ran in range(1, seeds + 1):
+            _, failure = run_one(ran - 1)
+            if failure is not None:
+                found.append(ran - 1)
+                first = first or failure
+            if len(found) == enough:
+                break
+    return name, found, ran, first
+
+
+def command(seed: int) -> str:
+    """How to see a seed again."""
+    return f"seed {seed}: python integration/simulation/run.py --seed {seed} --trace"

@@ -1,0 +1,102 @@
+"""The disk of a simulated world, and what each process has: a way to it, and a clock."""
+
+import builtins
+import errno
+from collections.abc import Iterator, Mapping, Sequence
+
+from clog.storage.store import failures
+from clog.storage.store.base import ObjectExistsError, StoredObject
+from clog.storage.testing.faults import FaultyStore
+
+
+class Disk:
+    """A store that keeps the axioms to the letter.
+
+    Attributes:
+        observer: hears of every change, at once.
+        failed: called with what the observer raised; raises what nobody catches.
+    """
+
+    url = "simulated://log"
+    create_is_proven = True
+
+    def __init__(self, clock, objects: Mapping[str, tuple[bytes, int]]) -> None:
+        self._clock = clock
+        self._objects = dict(objects)
+        self.observer = None
+        self.failed = None
+
+    @property
+    def objects(self) -> Mapping[str, tuple[bytes, int]]:
+        """Bytes and time of writing in ms, by path."""
+        return self._objects
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._objects
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        try:
+            data = self._objects[path][0]
+        except KeyError:
+            raise failures.not_found(path, self.url) from None
+        return data[start:end]
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        return [self.get(path, start, end) for start, end in ranges]
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        before = self._objects.get(path)
+        self._objects[path] = (bytes(data), self._clock.now_ms())
+        if before is None or before[0] != data:
+            self._tell("written", path, is_new=before is None)
+
+    def create(self, path: str, data: bytes) -> None:
+        if path in self._objects:
+            raise ObjectExistsError(errno.EEXIST, f"exists in {self.url}", path)
+        self.put(path, data)
+
+    def delete(self, path: str) -> None:
+        if self._objects.pop(path, None) is not None:
+            self._tell("deleted", path)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        for path, (data, modified_ms) in sorted(self._objects.items()):
+            if path.startswith(prefix):
+                yield StoredObject(path, len(data), modified_ms)
+
+    def list_temporary(self) -> Iterator[StoredObject]:
+        return iter(())
+
+    def _tell(self, what: str, path: str, **more) -> None:
+        if self.observer is not None:
+            try:
+                getattr(self.observer, what)(path, **more)
+            except Exception as e:
+                self.failed(e)
+
+
+class Clock:
+    """An actor's clock: the world's, and a little off. Sleeping lets the world's go on."""
+
+    def __init__(self, world_clock, off_ms: int) -> None:
+        self._clock, self._off_ms = world_clock, off_ms
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self._off_ms
+
+    def now_us(self) -> int:
+        return self.now_ms() * 1000
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def sleep_ms(self, ms: int) -> None:
+        self._clock.advance(ms)
+
+
+class ActorStore(FaultyStore):
+    """A process's way to the disk: before each call its plan lets others come first."""
+
+    def create(self, path: str, data: bytes) -> None:
+        self.plan.data = data
+        super().create(path, data)

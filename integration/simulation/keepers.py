@@ -1,0 +1,85 @@
+"""Maintenance in a simulated world: cleaners, coalescer, sweeper, and an operator."""
+
+from actors import Actor
+from records import PARTITIONS
+
+from clog.cleaner import Cleaner
+from clog.cleaner.blocks import close_blocks
+from clog.cleaner.coalescing import coalesce
+from clog.cleaner.sweep import sweep_orphans, sweep_released
+from clog.cleaner.trimming import trim
+
+HOUR_MS = 3_600_000
+_MAPS_BYTES = (4 * 24, 1 << 12)
+"""A map of three keys, fewer than a partition has, and one for all."""
+
+
+class CleanerActor(Actor):
+    """Rounds of a cleaner: sealing, retention, trimming, passes, coalescing, deletion."""
+
+    may_be_late = True
+
+    def start_process(self) -> None:
+        super().start_process()
+        self._cleaner = None
+
+    def act(self) -> None:
+        if self._cleaner is None:
+            map_bytes = _MAPS_BYTES[self.world.roll(2)]
+            self._cleaner = Cleaner(self.log, dedupe_buffer_bytes=map_bytes)
+        try:
+            self._cleaner.run_once(force=self.world.roll(4) > 0)
+        except FileNotFoundError:
+            pass  # Others were faster, by hours.
+
+
+class Coalescer(Actor):
+    """Merges small objects, trims what lies below the log start."""
+
+    def act(self) -> None:
+        handle = self.log.handle
+        handle.refresh()
+        now_ms = self.clock.now_ms()
+        try:
+            coalesce(handle, handle.store, now_ms=now_ms, force=self.world.roll(2) == 0)
+            trim(handle, handle.store)
+        except FileNotFoundError:
+            pass  # Others were faster, by hours.
+
+
+class Sweeper(Actor):
+    """All that deletes."""
+
+    may_be_late = True
+
+    def act(self) -> None:
+        sweep(self.log.handle)
+
+
+def sweep(handle) -> None:
+    """Deletes what is due, of every kind."""
+    handle.refresh()
+    now_ms = handle.clock.now_ms()
+    sweep_released(handle, now_ms=now_ms)
+    sweep_orphans(handle, now_ms=now_ms)
+    close_blocks(handle, now_ms=now_ms)
+
+
+class Operator(Actor):
+    """Deletes records, seals segments, changes configs."""
+
+    def act(self) -> None:
+        log, p = self.log, self.world.roll(PARTITIONS)
+        choice = self.world.roll(6)
+        if self.world.is_fleeting and choice < 2:
+            log.delete_records(dict.fromkeys(range(PARTITIONS), -1))
+        elif choice < 2:
+            end = log.end_offsets()[p]
+            asked = -1 if self.world.roll(4) == 0 else self.world.roll(end + 1)
+            start = log.delete_records({p: asked})[p]
+            now = self.oracle.manifest.head.partitions.start[p]
+            assert max(asked, 0) <= start <= now, f"start {start} is told, it is {now}"
+        elif choice < 5:
+            log.roll()
+        else:
+            log.alter({"delete.retention.ms": HOUR_MS // 2 * (1 + self.world.roll(3))})

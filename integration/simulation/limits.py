@@ -1,0 +1,97 @@
+"""Small limits, so that a few dozen versions meet what takes clog thousands; and plain objects.
+
+The rules are those of large blocks, pages and runs. Objects are Arrow streams instead of Parquet:
+what is simulated are calls of the store and their order, and a stream costs a tenth.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+import pyarrow as pa
+
+import clog.cleaner.coalescing
+import clog.cleaner.passes
+import clog.storage.commit
+import clog.storage.commits
+import clog.storage.object_reader
+import clog.storage.object_writer
+import clog.storage.paths
+import clog.storage.reader
+import clog.storage.snapshots
+import clog.storage.table
+import clog.storage.writers
+from clog.storage.data_object import REWRITTEN_SCHEMA
+from clog.storage.object_reader import BATCH_ROWS
+
+BLOCK_VERSIONS = 4
+
+Patch = Callable[[object, str, object], None]
+
+
+@contextmanager
+def patching() -> Iterator[Patch]:
+    """Yields a function that sets an attribute until the end of the block."""
+    undo = []
+
+    def patch(owner: object, name: str, value: object) -> None:
+        undo.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    try:
+        yield patch
+    finally:
+        for owner, name, value in reversed(undo):
+            setattr(owner, name, value)
+
+
+@contextmanager
+def small_limits(*, parquet: bool = False) -> Iterator[None]:
+    """Sets them; with ``parquet`` objects stay what they are."""
+    storage, cleaner = clog.storage, clog.cleaner
+    with patching() as patch:
+        patch(storage.paths, "BLOCK_VERSIONS", BLOCK_VERSIONS)
+        patch(storage.commit, "SNAPSHOT_EDIT_BYTES_MIN", 10)
+        patch(storage.commits, "INLINE_EDIT_BYTES_MAX", 1500)
+        patch(storage.snapshots, "PAGE_CHUNKS_MIN", 3)
+        patch(storage.writers, "WRITERS_MAX", 3)
+        patch(storage.table, "MAP_BYTES", 1 << 12)
+        patch(cleaner.passes, "MAPS_MAX", 2)
+        patch(cleaner.coalescing, "RUN_CHUNKS_MIN", 3)
+        patch(cleaner.coalescing, "LOOSE_OBJECTS_MIN", 6)
+        if not parquet:
+            patch(storage.object_writer, "encoded", _encoded)
+            patch(storage.reader, "read_ranges", _read_ranges)
+        yield
+
+
+def _encoded(rows, _compression, _key_seed):
+    records = rows.records if rows.order is None else rows.records.take(pa.array(rows.order))
+    (batch,) = records.combine_chunks().to_batches()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes(), 0, 0
+
+
+def _read_ranges(store, obj, ranges, *, columns, batch_rows=BATCH_ROWS):
+    data = store.get(obj.path, 0, obj.size_bytes)
+    assert len(data) == obj.size_bytes, obj.path
+    batch = _decoded(data, tuple(columns))
+    for i, (first, rows) in enumerate(ranges):
+        if rows:
+            yield i, batch.slice(first, rows)
+
+
+@lru_cache(maxsize=4096)
+def _decoded(data, columns):
+    with pa.ipc.open_stream(data) as reader:
+        batch = reader.read_next_batch()
+    fields = [REWRITTEN_SCHEMA.field(name) for name in columns]
+    arrays = [
+        batch.column(field.name)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in fields
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

@@ -1,0 +1,88 @@
+"""Which numbered points of the protocol were hit, and how: coverage that the run must reach.
+
+A call of the store is named by what it is to the protocol: the crash points C1 to C7 of COMMIT.md
+§3, B1 and B2 of §4, W1 to W6 of §5; commits besides by their operation. It is hit in one of three
+ways: the process dies before it, dies after it, or its reply is lost. C5 and C6 are one call, the
+create of a commit: before is C5, after it, and with the reply lost, is C6.
+"""
+
+from collections import Counter
+
+from clog.storage import documents, paths
+from clog.storage.testing.faults import FaultKind
+
+MODES = {
+    FaultKind.CRASH_BEFORE: "before",
+    FaultKind.CRASH_AFTER: "after",
+    FaultKind.FAIL_AFTER: "lost reply",
+}
+POINTS = (
+    *("C1", "C2", "C3", "C4", "C5/C6", "C7", "B1", "B2", "W1", "W2", "W3", "W4", "W5", "W6"),
+    *("commit of clean", "commit of coalesce", "commit of trim", "commit of retention"),
+    *("commit of seal", "commit of roll", "commit of delete-records", "commit of alter"),
+)
+HITS_MIN = 100
+GHOSTS_MIN = 1000
+
+GHOST = "zombie past a closed block"
+
+
+def points_of(call, actor, oracle) -> list[str]:
+    """The points that a call is at; ``actor`` says what it did since its last commit."""
+    operation, path = call.operation, call.path
+    if path.startswith(paths.DATA):
+        if operation == "put":
+            return ["C1"]
+        if operation == "delete":
+            released = {r.path for r in oracle.manifest.released}
+            return ["W5" if path in released else "W3"]
+        if operation == "list":
+            return ["W2"]
+    if path.startswith((paths.PAGES, paths.EDITS)) and operation == "put":
+        return ["C3"]
+    if path.startswith(paths.SNAPSHOTS) and operation == "create":
+        return ["C4"]
+    if path.startswith(paths.BLOCKS) and operation == "create":
+        return ["B1"]
+    if path.startswith(paths.COMMITS):
+        if operation == "create":
+            return ["C5/C6", *_of_commit(actor.plan.data)]
+        if operation == "delete":
+            return ["B2"]
+    if actor.since == "objects":
+        return ["C2"]
+    return ["C7"] if actor.since == "commit" else []
+
+
+def _of_commit(data: bytes) -> list[str]:
+    body = documents.decode("commit", data, where="a commit")
+    operation = body["operation"]
+    if operation == "floor":
+        return ["W1"]
+    if operation == "sweep":
+        return ["W4" if "oldest_readable" in body["edit"] else "W6"]
+    return [f"commit of {operation}"]
+
+
+def missing(marks: Counter) -> list[str]:
+    """What was hit too seldom."""
+    short = [
+        f"{point}, {mode}: {marks[f'{point}, {mode}']} of {HITS_MIN}"
+        for point in POINTS
+        for mode in MODES.values()
+        if marks[f"{point}, {mode}"] < HITS_MIN
+    ]
+    if marks[GHOST] < GHOSTS_MIN:
+        short.append(f"{GHOST}: {marks[GHOST]} of {GHOSTS_MIN}")
+    return short
+
+
+def table(marks: Counter) -> str:
+    """The marks, a line for each point."""
+    lines = [f"{'point':28}" + "".join(f"{mode:>12}" for mode in MODES.values())]
+    lines += [
+        f"{point:28}" + "".join(f"{marks[f'{point}, {mode}']:>12}" for mode in MODES.values())
+        for point in POINTS
+    ]
+    lines.append(f"{GHOST:28}{marks[GHOST]:>12}")
+    return "\n".join(lines)

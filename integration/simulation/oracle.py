@@ -1,0 +1,328 @@
+"""What must be true of a simulated log after each change of the disk.
+
+The oracle sees every write and deletion when it happens, and knows from the actors what they meant
+to append. Its model of a log is a list of records for each partition, whose index is the offset,
+and nothing is ever taken from it. The state of the log is the edits of the commits in order; from
+it the oracle keeps, for each version, which offsets a reader sees.
+
+After each commit:
+
+- it is the version after the newest, its head is what its edit makes of the one before, and all
+  that it refers to is on the disk (A1, C1-C7);
+- what it appends was meant to be appended, once, at dense offsets (S1);
+- every row is the record of its offset (S1, S26); a row is gone only below the log start, after a
+  later record of its key that is sealed, or as a tombstone whose horizon has come (S10, S21, S23),
+  which the manifest tells readers (S41);
+- a tombstone is gone only with all older values of its key, and below the first dirty offset each
+  key stands once (S12, `table`);
+- a horizon stays what it was, and is not too early (S23).
+
+At each deletion: no readable version needs it, its delay or age is over, the floor is committed
+(S27, W1-W6, B1, B2).
+"""
+
+from dataclasses import dataclass, field, replace
+
+from clog.storage import paths
+from clog.storage.chunks import NONE
+from clog.storage.commits import edit_of, read_commit
+from clog.storage.config import LogConfig
+from clog.storage.head import Head
+from clog.storage.manifest import Manifest, apply, first_manifest
+from clog.storage.reader import piece_of, read_pieces
+from clog.storage.snapshots import read_snapshot
+
+SKEW_MS = 5 * 60_000
+"""Twice as much lies between the clocks of two actors at most."""
+AGE_MS = 24 * 3_600_000
+_HARMLESS = ("FileNotFoundError", "VersionExpiredError", "CommitStateUnknownError")
+"""Why a pass may fail: others were faster, by hours; nobody knows whether it is done."""
+_COLUMNS = ("offset", "key", "value", "delete_horizon")
+_HEAD = [name for name in Head.__dataclass_fields__ if name != "snapshot"]
+
+
+@dataclass(eq=False)
+class Intent:
+    """What an actor means to append once, however often it tries.
+
+    Attributes:
+        objects: the rows of each object that it put, by path and partition.
+        commits: (version, offsets by partition) of each time that it happened.
+    """
+
+    name: str
+    objects: dict[str, dict[int, list[tuple]]] = field(default_factory=dict)
+    commits: list[tuple[int, dict[int, tuple[int, int]]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What readers see at one version: by partition (offset, delete horizon), and bounds."""
+
+    rows: tuple[tuple[tuple[int, int], ...], ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    removed: tuple[tuple[int, int, int], ...]
+
+
+class Oracle:
+    """Watches one log.
+
+    Attributes:
+        records: by partition (key, value), in the order of offsets.
+        seen: by version.
+        manifest: the newest.
+        ghosts: commits made in closed blocks, by who slept.
+        retention_ms_min: the least ``delete.retention.ms`` that anybody sets.
+    """
+
+    def __init__(self, disk, clock, partitions: int) -> None:
+        self.disk, self.clock = disk, clock
+        self.records: list[list[tuple]] = [[] for _ in range(partitions)]
+        self.appended_ms: list[list[int]] = [[] for _ in range(partitions)]
+        self.seen: dict[int, Seen] = {}
+        self.manifest: Manifest | None = None
+        self.ghosts = 0
+        self.retention_ms_min = 0
+        self._intents: dict[str, Intent] = {}
+        self._intent_of: dict[str, Intent] = {}
+        self._time_ms: dict[int, int] = {}
+        self._heads: dict[int, Head] = {}
+        self._edits: dict[int, str] = {}
+        self._released: dict[str, tuple[int, int]] = {}
+        self._chunk_rows: dict[tuple, tuple] = {}
+
+    def copy(self, disk, clock) -> "Oracle":
+        """One that knows as much, of a copy of the disk."""
+        other = Oracle(disk, clock, len(self.records))
+        other.records = [list(rows) for rows in self.records]
+        other.appended_ms = [list(times) for times in self.appended_ms]
+        other.manifest, other.retention_ms_min = self.manifest, self.retention_ms_min
+        other._intents = {
+            name: Intent(name, dict(i.objects), list(i.commits))
+            for name, i in self._intents.items()
+        }
+        other._intent_of = {path: other._intents[i.name] for path, i in self._intent_of.items()}
+        for name in ("seen", "_time_ms", "_heads", "_edits", "_released", "_chunk_rows"):
+            setattr(other, name, dict(getattr(self, name)))
+        return other
+
+    @property
+    def newest(self) -> int:
+        return -1 if self.manifest is None else self.manifest.version
+
+    def intent(self, name: str) -> Intent:
+        """The intent of this name."""
+        return self._intents.setdefault(name, Intent(name))
+
+    def puts(self, intent: Intent, path: str, rows: dict[int, list[tuple]]) -> None:
+        """Hears that an object with these rows is about to be put."""
+        self._intent_of[path] = intent
+        intent.objects[path] = rows
+
+    def written(self, path: str, *, is_new: bool) -> None:
+        """Hears of an object that was put or created."""
+        if path == paths.LATEST:
+            return
+        assert is_new, f"{path} was overwritten"
+        if path.startswith(paths.COMMITS):
+            self._committed(paths.version_of(path))
+
+    def is_closed(self, version: int) -> bool:
+        """Whether the version's block is closed."""
+        return paths.block_path(version) in self.disk
+
+    def deleted(self, path: str) -> None:
+        """Hears of an object that is gone."""
+        kind = path[: path.rindex("/") + 1]
+        if kind == paths.DATA:
+            self._data_deleted(path)
+        elif kind == paths.COMMITS:
+            assert self.is_closed(paths.version_of(path)), f"{path} deleted, its block is open"
+        elif kind == paths.SNAPSHOTS:
+            assert paths.version_of(path) not in self._snapshots(), f"{path} is needed"
+        elif kind == paths.PAGES:
+            needed = {page.path for v in self._snapshots() for page in self._pages(v)}
+            floor = self.manifest.head.orphan_floor  # Nobody works from a head before it.
+            writers = [self._heads[v].older_writers for v in range(floor, self.newest + 1)]
+            assert path not in needed | {w.path for w in writers if w}, f"{path} is needed"
+        elif kind == paths.EDITS:
+            needed = {e for v, e in self._edits.items() if not self.is_closed(v)}
+            assert path not in needed, f"{path} is needed"
+        else:
+            assert path.startswith("_clog/clock-"), f"{path} deleted"
+
+    def keys_at(self, version: int, p: int) -> dict[bytes, int]:
+        """The last offset of each key of a partition at a version, tombstones too."""
+        seen = self.seen[version]
+        numbered = enumerate(self.records[p][: seen.ends[p]])
+        return {row[0]: o for o, row in numbered if o >= seen.starts[p] and row[0] is not None}
+
+    def _snapshots(self) -> set[int]:
+        return {h.snapshot.version for h in self._readable_heads() if h.snapshot is not None}
+
+    def _readable_heads(self) -> list[Head]:
+        oldest = self.manifest.head.oldest_readable
+        return [self._heads[v] for v in range(oldest, self.newest + 1)]
+
+    def _pages(self, version: int):
+        return read_snapshot(self.disk, version).pages
+
+    def _data_deleted(self, path: str) -> None:
+        head, now_ms = self.manifest.head, self.clock.now_ms()
+        alive = {c.object.path for _, c in self.manifest.chunks()}
+        assert path not in alive, f"{path} deleted, the newest version needs it"
+        if path in self._released:
+            version, time_ms = self._released[path]
+            assert head.oldest_readable >= version, (
+                f"{path} deleted, version {version - 1} needs it, readable from"
+                f" {head.oldest_readable}"
+            )
+            delay_ms = LogConfig.from_overrides(head.config).file_delete_delay_ms
+            assert now_ms - time_ms >= delay_ms - 2 * SKEW_MS, f"{path} deleted before its delay"
+        else:
+            stamp = paths.stamp_of(path)
+            assert stamp < head.orphan_floor, f"{path} deleted above floor {head.orphan_floor}"
+
+    def _committed(self, version: int) -> None:
+        if self.is_closed(version):
+            self.ghosts += 1  # Somebody slept, and will learn that it did not happen.
+            return
+        assert version == self.newest + 1, f"version {version} created after {self.newest}"
+        commit = read_commit(self.disk, version)
+        edit, before = edit_of(self.disk, commit.record), self.manifest
+        record = commit.record
+        made = {"commit_id": record.commit_id, "time_ms": record.time_ms}
+        after = first_manifest(edit, **made) if before is None else apply(before, edit, **made)
+        for name in _HEAD:
+            assert getattr(after.head, name) == getattr(commit.head, name), name
+        self.manifest = replace(after, head=commit.head)
+        self._time_ms[version], self._heads[version] = record.time_ms, commit.head
+        if "edit_at" in record.stored:
+            self._edits[version] = record.stored["edit_at"]["path"]
+        self._check_times(edit)
+        if before is not None:
+            self._append(version, edit)
+            self._note_released(before, after)
+        self._see(version, before, edit)
+
+    def _check_times(self, edit) -> None:
+        now_ms = self.clock.now_ms()
+        if edit.orphan_floor:
+            age_ms = now_ms - self._time_ms[edit.orphan_floor]
+            assert age_ms >= AGE_MS - 2 * SKEW_MS, f"floor {edit.orphan_floor} is {age_ms} ms old"
+        for p, mark in edit.uncleanable.items():
+            harmless = mark is None or mark.reason.startswith(_HARMLESS)
+            assert harmless, f"partition {p} is uncleanable: {mark.reason}"
+
+    def _append(self, version: int, edit) -> None:
+        if edit.add is None:
+            return
+        offsets: dict[int, tuple[int, int]] = {}
+        paths_added = [c.object.path for _, c in edit.add.chunks]
+        intent = self._intent_of[paths_added[0]]
+        left: dict[int, list[tuple]] = {}
+        for path in dict.fromkeys(paths_added):
+            for p, rows in intent.objects[path].items():
+                left.setdefault(p, []).extend(rows)
+        for p, chunk in edit.add.chunks:
+            assert chunk.object.path in self.disk, f"{chunk.object.path} is committed and gone"
+            assert chunk.base == len(self.records[p]), f"offset {chunk.base} given out of turn"
+            rows, left[p] = left[p][: chunk.rows], left[p][chunk.rows :]
+            assert len(rows) == chunk.rows, f"{intent.name}: rows of {chunk.object.path}"
+            self.records[p].extend(rows)
+            self.appended_ms[p].extend([self.clock.now_ms()] * len(rows))
+            offsets[p] = (offsets.get(p, (chunk.base, 0))[0], chunk.next)
+        assert not any(left.values()), f"{intent.name} lost records: {left}"
+        intent.commits.append((version, offsets))
+        assert len(intent.commits) == 1, f"{intent.name} happened twice: {intent.commits}"
+
+    def _note_released(self, before: Manifest, after: Manifest) -> None:
+        gone = {c.object.path for _, c in before.chunks()}
+        gone -= {c.object.path for _, c in after.chunks()}
+        released = {r.path for r in after.released}
+        assert gone <= released, f"{gone - released} is not released"
+        for path in gone:
+            # By the commit's time: who sleeps before the create lets objects go that look older.
+            self._released[path] = (after.version, after.time_ms)
+
+    def _see(self, version: int, before: Manifest | None, edit) -> None:
+        columns, after = self.manifest.head.partitions, self.manifest
+        old = self.seen.get(version - 1)
+        touched = edit.partitions()
+        rows = tuple(
+            self._rows(p) if old is None or p in touched else old.rows[p]
+            for p in range(after.head.log.partitions)
+        )
+        self.seen[version] = Seen(rows, columns.start, columns.end, after.tombstones_removed)
+        for p in sorted(touched) if before is not None else ():
+            self._check_partition(p, old.rows[p], rows[p])
+
+    def _rows(self, p: int) -> tuple[tuple[int, int], ...]:
+        start = self.manifest.head.partitions.start[p]
+        found: list[tuple[int, int]] = []
+        for segment in self.manifest.segments[p]:
+            for chunk in segment.chunks:
+                found.extend(self._rows_of(p, chunk))
+        return tuple(row for row in found if row[0] >= start)
+
+    def _rows_of(self, p: int, chunk) -> tuple[tuple[int, int], ...]:
+        """(offset, horizon) of the chunk's rows, which are compared with the records."""
+        key = (p, chunk.identity, chunk.rows, chunk.base, chunk.horizon, chunk.up_to, chunk.dead)
+        if key not in self._chunk_rows:
+            assert chunk.object.path in self.disk, f"{chunk.object.path} is committed and gone"
+            rows = []
+            piece = piece_of(p, chunk, chunk.base, chunk.next)
+            for batch in read_pieces(self.disk, [piece], columns=_COLUMNS):
+                columns = (column.to_pylist() for column in batch.columns)
+                for offset, name, value, horizon in zip(*columns, strict=True):
+                    assert self.records[p][offset] == (name, value), f"offset {offset} of {p}"
+                    rows.append((offset, NONE if horizon is None else horizon))
+            self._chunk_rows[key] = tuple(rows)
+        return self._chunk_rows[key]
+
+    def _check_partition(self, p: int, old, new) -> None:
+        offsets = [offset for offset, _ in new]
+        assert offsets == sorted(set(offsets)), f"partition {p} has {offsets}"
+        was, now = dict(old), dict(new)
+        records, columns = self.records[p], self.manifest.head.partitions
+        start = columns.start[p]
+        sealed = {}  # the last sealed record of each key
+        for o in range(start, self.manifest.segments[p][-1].base):
+            sealed[records[o][0]] = o
+        for o in was.keys() - now.keys():
+            if o >= start and sealed.get(records[o][0], -1) <= o and records[o][0] is not None:
+                self._check_expired(p, o, was[o])
+        for o, horizon in was.items():
+            kept = now.get(o, horizon)
+            if horizon == NONE != kept:
+                least_ms = self.appended_ms[p][o] + self.retention_ms_min - SKEW_MS
+                assert kept >= least_ms, f"horizon {kept} of {o} is too early"
+            else:
+                assert kept == horizon, f"horizon of {o} of {p} was {horizon}, is {kept}"
+        self._check_keys(p, now)
+
+    def _check_expired(self, p: int, o: int, horizon: int) -> None:
+        key, value = self.records[p][o]
+        where = f"offset {o} of partition {p}"
+        assert value is None, f"{where}, the last value of {key}, is gone"
+        assert horizon != NONE, f"{where}, a tombstone, is gone without a horizon"
+        assert self.clock.now_ms() >= horizon - SKEW_MS, f"{where}: its horizon is to come"
+        later = self.keys_at(self.newest, p).get(key, o) > o
+        told = max((last for q, _, last in self.manifest.tombstones_removed if q == p), default=-1)
+        assert later or told >= o, f"{where}: readers are not told that it is gone"
+
+    def _check_keys(self, p: int, now: dict[int, int]) -> None:
+        records = self.records[p]
+        clean_end = self.manifest.first_dirty[p]
+        clean: dict[bytes, int] = {}
+        last: dict[bytes, int] = {}
+        for o in sorted(now):
+            key = records[o][0]
+            if o < clean_end and key is not None:
+                assert key not in clean, f"{key} is at {clean[key]} and {o} below {clean_end}"
+                clean[key] = o
+            last[key] = o
+        for key, o in self.keys_at(self.newest, p).items():
+            if o not in now:  # Only a tombstone goes (`_check_expired`), and with it all before.
+                assert key not in last, f"{key} of partition {p} came back to life at {last[key]}"

@@ -1,0 +1,140 @@
+"""Readers of a simulated world: each sees exactly what the oracle says of its version.
+
+A version that a reader finds is not older than the newest when it began to look (A3). An error is
+right only where the oracle knows why: the version expired, the log start moved.
+"""
+
+from actors import Actor
+from records import PARTITIONS
+
+from clog.storage.errors import OffsetOutOfRangeError, VersionExpiredError
+from clog.storage.tombstone_loss import missed_tombstones
+
+
+class Reader(Actor):
+    """Reads all, or the table of some version, now and then in a new process.
+
+    Where days go by it sleeps, until what comes after the version that it knows is long gone.
+    """
+
+    def act(self) -> None:
+        if self.world.is_fleeting and self._log is not None and self.world.roll(3) == 0:
+            version = self._log.handle.tip.version + 1
+            self.world.scheduler.sleep(lambda: self.world.is_long_gone(version))
+        if self.world.roll(8) == 0:
+            self._log = None
+        newest, log = self.oracle.newest, self.log
+        if self.world.roll(2):
+            batches, version = log.read(), log.handle.tip.version
+            assert version >= newest, f"{version} is read when {newest} is there"
+            found, expected = self._rows(batches, version), expected_rows(self.oracle, version)
+        else:
+            oldest = self.oracle.manifest.head.oldest_readable
+            version = oldest + self.world.roll(newest + 1 - oldest)
+            found, tip = self._table(version), log.handle.tip.version
+            expected = expected_table(self.oracle, version, tip)
+        assert found in (None, expected), f"version {version} reads {found}, it is {expected}"
+
+    def _table(self, version: int):
+        try:
+            batches = self.log.table(at=version).to_batches()
+        except VersionExpiredError:
+            self._check_expired(version)
+            return None
+        found = self._rows(batches, version)
+        return None if found is None else sorted(found)
+
+    def _rows(self, batches, version: int):
+        """The rows; None where the version expired while it was read."""
+        try:
+            return rows_of(batches)
+        except VersionExpiredError:
+            self._check_expired(version)
+            return None
+
+    def _check_expired(self, version: int) -> None:
+        oldest = self.oracle.manifest.head.oldest_readable
+        assert version < oldest, f"version {version} expired, readable from {oldest}"
+
+
+class Follower(Actor):
+    """Reads on from where it was, and keeps the latest value of each key: a stream (S2, S41)."""
+
+    def __init__(self, world, name: str, clock) -> None:
+        super().__init__(world, name, clock)
+        self._version: int | None = None
+        self._positions: dict[int, int] = {}
+        self._values: dict[tuple[int, bytes], bytes | None] = {}
+
+    def act(self) -> None:
+        newest, log = self.oracle.newest, self.log
+        try:
+            batches = log.read(start=self._positions if self._version is not None else None)
+        except OffsetOutOfRangeError as e:
+            start = self.oracle.seen[log.handle.tip.version].starts[e.partition]
+            assert self._positions[e.partition] < start, f"{e}, the log starts at {start}"
+            self._version = None  # It starts afresh.
+            return
+        manifest = log.handle.manifest()
+        version, seen = manifest.version, self.oracle.seen[manifest.version]
+        assert version >= newest, f"{version} is read when {newest} is there"
+        if self._version is None:
+            self._positions, self._values = dict(enumerate(seen.starts)), {}
+        else:
+            removed = manifest.tombstones_removed
+            if missed_tombstones(removed, self._positions, self._version):
+                self._version = None
+                return
+        try:
+            found = rows_of(batches)
+        except VersionExpiredError:
+            oldest = self.oracle.manifest.head.oldest_readable
+            assert version < oldest, f"version {version} expired, readable from {oldest}"
+            return
+        expected = expected_rows(self.oracle, version, self._positions)
+        assert found == expected, f"from {self._positions} of {version}: {found}, not {expected}"
+        for p, _, key, value in found:
+            self._values[p, key] = value
+        self._version, self._positions = version, dict(enumerate(seen.ends))
+        self._check_values(version)
+
+    def _check_values(self, version: int) -> None:
+        for p in range(PARTITIONS):
+            for key, offset in self.oracle.keys_at(version, p).items():
+                value = self.oracle.records[p][offset][1]
+                known = self._values.get((p, key))
+                assert known == value, f"{key} of {p} at {version} is {value}, known as {known}"
+
+
+def rows_of(batches) -> list[tuple]:
+    """(partition, offset, key, value) of each row."""
+    return [
+        row
+        for batch in batches
+        for row in zip(
+            *(batch.column(name).to_pylist() for name in ("partition", "offset", "key", "value")),
+            strict=True,
+        )
+    ]
+
+
+def expected_rows(oracle, version: int, positions=None) -> list[tuple]:
+    """What a reader sees at a version, from these offsets on."""
+    return [
+        (p, offset, *oracle.records[p][offset])
+        for p, rows in enumerate(oracle.seen[version].rows)
+        for offset, _ in rows
+        if positions is None or offset >= positions[p]
+    ]
+
+
+def expected_table(oracle, version: int, tip: int) -> list[tuple]:
+    """The last record of each key at a version, where it is no tombstone, and not below the log
+    start of the newest version that the reader knows (S36).
+    """
+    return sorted(
+        (p, offset, *oracle.records[p][offset])
+        for p, start in enumerate(oracle.seen[tip].starts)
+        for offset in oracle.keys_at(version, p).values()
+        if offset >= start and oracle.records[p][offset][1] is not None
+    )

@@ -1,0 +1,77 @@
+"""What is appended: a few batches of records, made once, of few keys, so that they meet."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+
+from clog.storage import paths
+from clog.storage.data_object import DataObject
+from clog.storage.ids import SeededIds
+from clog.storage.object_writer import ObjectWriter
+from clog.storage.records import to_records
+
+PARTITIONS = 2
+BATCHES = 48
+TIME_MS = 1_000_000_000_000
+"""The timestamp of every record."""
+_KEYS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Records to append.
+
+    Attributes:
+        table, partition: as `Log.append` takes them.
+        rows: (key, value) by partition.
+        object, data: the data object that a task makes of them.
+    """
+
+    table: pa.Table
+    partition: np.ndarray
+    rows: dict[int, list[tuple]]
+    object: DataObject
+    data: bytes
+
+    def put(self, store, *, stamp: int, new_id) -> DataObject:
+        """Puts the object under a name of its own, as a task does."""
+        path = paths.data_path(stamp, new_id())
+        store.put(path, self.data)
+        return replace(self.object, path=path, stamp=stamp)
+
+
+class _Kept:
+    """The one object that was put."""
+
+    url = "kept://"
+
+    def put(self, _path, data):
+        self.data = bytes(data)
+
+
+@cache
+def batches(*, parquet: bool) -> list[Batch]:
+    """The batches; made anew for each way to write objects (`limits`)."""
+    del parquet
+    dice = SeededIds(1)
+    return [_batch(dice, i) for i in range(BATCHES)]
+
+
+def _batch(dice: SeededIds, number: int) -> Batch:
+    count = 1 + int(dice.uniform() * 4)
+    partition = np.array([int(dice.uniform() * PARTITIONS) for _ in range(count)], np.int32)
+    rows: dict[int, list[tuple]] = {}
+    given = []
+    for i, p in enumerate(partition.tolist()):
+        key = f"k{int(dice.uniform() * _KEYS)}".encode()
+        value = None if dice.uniform() < 0.3 else f"{number}:{i}".encode()
+        rows.setdefault(p, []).append((key, value))
+        given.append({"key": key, "value": value, "timestamp": TIME_MS})
+    table, _ = to_records(given, now_us=0)
+    kept = _Kept()
+    writer = ObjectWriter(kept, stamp=0, new_id=dice.new_id, partitions=PARTITIONS)
+    writer.add(table, partition)
+    (obj,) = writer.finish()
+    return Batch(table, partition, dict(sorted(rows.items())), obj, kept.data)

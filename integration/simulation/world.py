@@ -1,0 +1,301 @@
+"""A simulated world: processes on one log, a disk, clocks that differ, and dice that decide all.
+
+1. `World.run` makes a log and actors (`actors`), and lets them act one call of the store at a time
+   (`scheduler`), in the order that the dice say.
+2. At a call the process may die, the call may fail or lose its reply, be done twice or be refused
+   without reason; time may pass, a moment or days; the zombie may fall asleep, and wakes when the
+   version that it was about to create is long closed.
+3. The oracle (`oracle`) checks each change of the disk when it happens, and what actors are told.
+4. After so many calls all die but those who sleep, who wake and end what they do. Then the log is
+   opened anew, and read at its versions.
+
+The same seed makes the same calls: `World.digest` is the hash of all.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection
+from functools import cache
+
+from actors import PlainWriter, Producer, Sink, Zombie, ZombieProducer
+from disk import Clock, Disk
+from keepers import CleanerActor, Coalescer, Operator, Sweeper, sweep
+from limits import small_limits
+from marks import GHOST, MODES, points_of
+from oracle import Oracle
+from readers import Follower, Reader, expected_rows, expected_table, rows_of
+from records import PARTITIONS, TIME_MS, batches
+from scheduler import Scheduler
+
+from clog.cleaner import Cleaner
+from clog.storage import Log, ManualClock, paths
+from clog.storage.ids import SeededIds
+from clog.storage.testing.faults import Fault, FaultKind
+from clog.storage.verify import verify_log
+
+CALLS = 240
+"""Store calls of a run."""
+SPECIAL_EVERY = 8
+"""One of so many seeds is made for zombies, one for rivals."""
+ZOMBIE_CALLS = 400
+PARQUET_EVERY = 64
+"""One of so many seeds has real Parquet, and is verified as an operator would."""
+BEGINNINGS = 8
+"""How many older worlds there are to go on from."""
+BEGINNING_CALLS = 600
+HOUR_MS = 3_600_000
+_JUMPS_MS = (60_000, 15 * 60_000, 2 * HOUR_MS, 2 * HOUR_MS, 26 * HOUR_MS, 30 * HOUR_MS)
+_WRITE_FAULTS = (
+    *(FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.FAIL_AFTER, FaultKind.FAIL_AFTER),
+    *(FaultKind.FAIL_BEFORE, FaultKind.REPEAT),
+)
+_READ_FAULTS = (
+    *(FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.FAIL_AFTER, FaultKind.FAIL_BEFORE),
+)
+_POLICIES = ("compact", "compact", "compact", "compact,delete")
+
+ROLES = (
+    ("plain", PlainWriter, 40),
+    ("producer", Producer, 40),
+    ("twin/1", Producer, 40),
+    ("twin/2", Producer, 40),
+    ("sink", Sink, 50),
+    ("zombie", Zombie, 30),
+    ("zombie-producer", ZombieProducer, 30),
+    ("reader", Reader, 40),
+    ("follower", Follower, 50),
+    ("cleaner-1", CleanerActor, 80),
+    ("cleaner-2", CleanerActor, 50),
+    ("coalescer", Coalescer, 50),
+    ("sweeper-1", Sweeper, 80),
+    ("sweeper-2", Sweeper, 30),
+    ("operator", Operator, 50),
+)
+"""Names, what they are, and in how many of 100 worlds they act."""
+_FOUNDERS = ("plain", "producer", "sink", "cleaner-1", "sweeper-1", "operator", "coalescer")
+_LITTERERS = ("plain", "producer", "sink", "sweeper-1", "operator")
+_AROUND_ZOMBIES = ("plain", "cleaner-1", "sweeper-1", "operator", "reader")
+_RIVALS = ("sink", "follower", "cleaner-1", "cleaner-2", "coalescer")
+
+
+class World:
+    """One run.
+
+    Attributes:
+        trace: a line for each call that an actor made.
+        marks: what was hit (`marks`).
+        is_fleeting: records are soon deleted, and readers sleep.
+    """
+
+    def __init__(self, seed: int, *, parquet: bool = False, begin: "World | None" = None) -> None:
+        self.seed = seed
+        self.parquet = parquet
+        self.trace: list[str] = []
+        self.marks: Counter[str] = Counter()
+        self.calls_left = CALLS
+        self.dice = SeededIds(seed)
+        self.clock = ManualClock(TIME_MS)
+        self.disk = Disk(self.clock, {})
+        self.oracle = Oracle(self.disk, self.clock, PARTITIONS)
+        self.sequences: dict[str, list] = {}
+        self._begun = begin is not None
+        if begin is not None:
+            self.clock = ManualClock(begin.clock.now_ms())
+            self.disk = Disk(self.clock, begin.disk.objects)
+            self.oracle = begin.oracle.copy(self.disk, self.clock)
+            self.sequences = {name: list(sent) for name, sent in begin.sequences.items()}
+        self.scheduler = Scheduler(self.roll, stay=(60, 85, 95)[self.roll(3)])
+        self.fault_rate = (0, 1, 2, 5)[self.roll(4)]
+        self.cast = [given for given in ROLES if self.roll(100) < given[2]] or [ROLES[0]]
+        self.is_fleeting, self._jump, self._rest = False, 60, 8
+
+    @property
+    def draining(self) -> bool:
+        """Whether the end is near."""
+        return self.calls_left <= 0
+
+    def let_act(self, names: Collection[str]) -> None:
+        """These act, and no others."""
+        self.cast = [given for given in ROLES if given[0] in names]
+
+    def hurry(self) -> None:
+        """Days go by, and who acts ends what it does, mostly."""
+        self._jump, self._rest, self.scheduler.stay = 300, 3, 98
+
+    def roll(self, sides: int) -> int:
+        """A number below ``sides``."""
+        return int(self.dice.uniform() * sides)
+
+    def batch(self):
+        """Any batch."""
+        return self.batches[self.roll(len(self.batches))]
+
+    def batches_of(self, writer_id: str, sequence: int) -> list:
+        """What a writer sends under a sequence number, whoever of its processes does."""
+        sent = self.sequences.setdefault(writer_id, [])
+        while len(sent) <= sequence:
+            sent.append([self.batch() for _ in range(1 + self.roll(3))])
+        return sent[sequence]
+
+    def run(self) -> None:
+        """The whole run.
+
+        Raises:
+            AssertionError: a promise was broken.
+        """
+        with small_limits(parquet=self.parquet):
+            self.batches = batches(parquet=self.parquet)
+            self.disk.observer, self.disk.failed = self.oracle, self.scheduler.fail
+            if not self._begun:
+                ids, clock = SeededIds(self.seed), Clock(self.clock, 0)
+                Log.create(self.disk, PARTITIONS, self._config(), clock=clock, ids=ids)
+            ghosts = self.oracle.ghosts
+            for name, role, _ in self.cast:
+                off_ms = self.roll(240_000) - 120_000
+                if role.may_be_late and self._begun and self.roll(20) == 0:
+                    off_ms = HOUR_MS  # Such a clock is refused; nothing may come of it.
+                actor = role(self, name, Clock(self.clock, off_ms))
+                self.scheduler.add(name, actor.run)
+            self.scheduler.run()
+            self.marks[GHOST] += self.oracle.ghosts - ghosts
+            self._check_end()
+
+    def keep_house(self) -> None:
+        """Everything that is due is done, and what is then, and in days."""
+        with small_limits(parquet=self.parquet):
+            log = Log.open(self.disk, clock=Clock(self.clock, 0), ids=SeededIds(self.seed))
+            for hours in (2, 26, 2):
+                Cleaner(log).run_once(force=True)
+                self.clock.advance(hours * HOUR_MS)
+                sweep(log.handle)
+
+    @property
+    def digest(self) -> str:
+        """The hash of the trace."""
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
+
+    def fault(self, actor, call) -> Fault | None:
+        """What happens to a call of an actor, before it is made."""
+        path = call.path
+        if self.draining:
+            self.trace.append(f"{actor.name} {call.operation} {path}")
+            return None if actor.sleeps else Fault(FaultKind.CRASH_BEFORE)
+        self.calls_left -= 1
+        self.scheduler.wake()
+        creates = call.operation == "create" and path.startswith(paths.COMMITS)
+        if creates and actor.sleeps and self.roll(3) < 2:
+            self.trace.append(f"{actor.name} sleeps")
+            version = paths.version_of(path)
+            self.scheduler.sleep(lambda: self.is_long_gone(version))
+        else:
+            self.scheduler.turn()
+        self.clock.advance(self.roll(40))
+        if self.roll(self._jump) == 0:
+            self._jump_ahead()
+        kind = self._kind(actor, call)
+        self.trace.append(f"{actor.name} {call.operation} {path} {kind or ''}")
+        if kind is None:
+            return None
+        if mode := MODES.get(kind):
+            self.marks.update(f"{point}, {mode}" for point in points_of(call, actor, self.oracle))
+        return Fault(kind)
+
+    def rest(self) -> None:
+        """Between two pieces of work of an actor: time goes on, others come first."""
+        if self.roll(self._rest) == 0:
+            self._jump_ahead()
+        self.scheduler.give_way()
+
+    def is_long_gone(self, version: int) -> bool:
+        """Whether the version's block was closed and its commit deleted."""
+        return self.oracle.is_closed(version) and paths.commit_path(version) not in self.disk
+
+    def _kind(self, actor, call) -> FaultKind | None:
+        writes = call.operation in ("put", "create", "delete")
+        if self.roll(100) >= self.fault_rate * self._weight(actor, call):
+            return None
+        if call.operation == "create" and self.roll(8) == 0:
+            return FaultKind.CONFLICT
+        kinds = _WRITE_FAULTS if writes else _READ_FAULTS
+        return kinds[self.roll(len(kinds))]
+
+    def _weight(self, actor, call) -> int:
+        """How much likelier than a read a call is to go wrong: rare ones more."""
+        if call.operation == "list":
+            return 4
+        if call.operation not in ("put", "create", "delete"):
+            return 1
+        if call.path.startswith(paths.COMMITS) and call.operation == "create":
+            return 3 if b'"operation":"append"' in actor.plan.data else 8
+        if call.path.startswith(paths.BLOCKS):
+            return 20
+        return 2 if call.path.startswith((paths.DATA, "_clog/clock-")) else 6
+
+    def _jump_ahead(self) -> None:
+        self.clock.advance(_JUMPS_MS[self.roll(len(_JUMPS_MS))])
+
+    def _config(self) -> dict[str, str]:
+        policy = _POLICIES[self.roll(len(_POLICIES))]
+        self.oracle.retention_ms_min = HOUR_MS // 2
+        config = {
+            "segment.bytes": str((100, 150, 250)[self.roll(3)]),
+            "min.cleanable.dirty.ratio": "0",
+            "file.delete.delay.ms": str(HOUR_MS),
+            "delete.retention.ms": str(HOUR_MS),
+            "cleanup.policy": policy,
+            "segment.ms": str((7 * 24, 3)[self.roll(2)] * HOUR_MS),
+        }
+        if "delete" in policy:
+            config |= {"message.timestamp.type": "LogAppendTime", "retention.ms": str(20 * HOUR_MS)}
+        return config
+
+    def _check_end(self) -> None:
+        oracle = self.oracle
+        newest = oracle.newest
+        log = Log.open(self.disk, clock=Clock(self.clock, 0), ids=SeededIds(1))
+        assert log.version == newest, f"opened at {log.version}, the newest is {newest}"
+        assert rows_of(log.read()) == expected_rows(oracle, newest)
+        oldest = oracle.manifest.head.oldest_readable
+        for version in sorted({oldest, (oldest + newest) // 2, newest}):
+            table = rows_of(log.table(at=version).to_batches())
+            expected = expected_table(oracle, version, newest)
+            assert table == expected, f"the table at {version} is {table}, not {expected}"
+        if self.parquet:
+            assert verify_log(self.disk).findings == ()
+
+
+@cache
+def beginning(number: int) -> World:
+    """A log that has lived a while, undisturbed: kept clean, or never cleaned at all."""
+    world = World(-number)
+    kept = number <= BEGINNINGS // 2
+    world.calls_left, world.fault_rate = BEGINNING_CALLS if kept else BEGINNING_CALLS // 3, 0
+    world.let_act(_FOUNDERS if kept else _LITTERERS)
+    world.hurry()
+    world.run()
+    if kept:
+        world.keep_house()
+    return world
+
+
+def world_of(seed: int) -> World:
+    """The world of a seed: a new log, or what is left of an older world.
+
+    Some are made for zombies, who sleep while days go by; some for rivals, who clean the same
+    segments at once.
+    """
+    parquet = seed % PARQUET_EVERY == PARQUET_EVERY - 1
+    kind, number = seed % SPECIAL_EVERY, 0 if parquet else seed % (BEGINNINGS + 1)
+    half = BEGINNINGS // 2
+    if kind == 0:
+        number = 1 + seed // SPECIAL_EVERY % half
+    elif kind == 1:
+        number = 1 + half + seed // SPECIAL_EVERY % half
+    world = World(seed, parquet=parquet, begin=beginning(number) if number else None)
+    if kind == 0:
+        world.let_act((*_AROUND_ZOMBIES, ("zombie", "zombie-producer")[world.roll(2)]))
+        world.hurry()
+        world.is_fleeting, world.calls_left = True, ZOMBIE_CALLS
+    elif kind == 1:
+        world.let_act(_RIVALS)
+    return world

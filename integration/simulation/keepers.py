@@ -8,13 +8,28 @@ from clog.cleaner.blocks import close_blocks
 from clog.cleaner.coalescing import coalesce
 from clog.cleaner.sweep import sweep_orphans, sweep_released
 from clog.cleaner.trimming import trim
+from clog.storage.errors import VersionExpiredError
 
 HOUR_MS = 3_600_000
 _MAPS_BYTES = (4 * 24, 1 << 12)
 """A map of three keys, fewer than a partition has, and one for all."""
 
 
-class CleanerActor(Actor):
+class Keeper(Actor):
+    """Works from a version that may be gone before it is done: others were faster, by hours."""
+
+    def act(self) -> None:
+        try:
+            self.work()
+        except (FileNotFoundError, VersionExpiredError):
+            pass
+
+    def work(self) -> None:
+        """One round."""
+        raise NotImplementedError
+
+
+class CleanerActor(Keeper):
     """Rounds of a cleaner: sealing, retention, trimming, passes, coalescing, deletion."""
 
     may_be_late = True
@@ -23,36 +38,30 @@ class CleanerActor(Actor):
         super().start_process()
         self._cleaner = None
 
-    def act(self) -> None:
+    def work(self) -> None:
         if self._cleaner is None:
             map_bytes = _MAPS_BYTES[self.world.roll(2)]
             self._cleaner = Cleaner(self.log, dedupe_buffer_bytes=map_bytes)
-        try:
-            self._cleaner.run_once(force=self.world.roll(4) > 0)
-        except FileNotFoundError:
-            pass  # Others were faster, by hours.
+        self._cleaner.run_once(force=self.world.roll(4) > 0)
 
 
-class Coalescer(Actor):
+class Coalescer(Keeper):
     """Merges small objects, trims what lies below the log start."""
 
-    def act(self) -> None:
+    def work(self) -> None:
         handle = self.log.handle
         handle.refresh()
         now_ms = self.clock.now_ms()
-        try:
-            coalesce(handle, handle.store, now_ms=now_ms, force=self.world.roll(2) == 0)
-            trim(handle, handle.store)
-        except FileNotFoundError:
-            pass  # Others were faster, by hours.
+        coalesce(handle, handle.store, now_ms=now_ms, force=self.world.roll(2) == 0)
+        trim(handle, handle.store)
 
 
-class Sweeper(Actor):
+class Sweeper(Keeper):
     """All that deletes."""
 
     may_be_late = True
 
-    def act(self) -> None:
+    def work(self) -> None:
         sweep(self.log.handle)
 
 

@@ -20,7 +20,7 @@ from clog.storage import key_index
 from clog.storage.key_hash import hash_keys
 from clog.storage.offset_map import OffsetMap
 
-BLOCK = key_index.BLOCK_ROWS
+BLOCK = 1 << 17
 SALT = np.array(
     [
         0x47B6137B,
@@ -84,7 +84,7 @@ class Quotient:
         return len(self.data)
 
     def ask(self, hashes):
-        return self.index.blocks[0].may_hold(hashes)
+        return np.concatenate(list(self.index.asked(hashes)))[:, 0]
 
 
 class Truncated(Quotient):
@@ -93,7 +93,7 @@ class Truncated(Quotient):
     def __init__(self, hashes, kept_bits):
         super().__init__(hashes)
         self.kept = kept_bits
-        self.shift = np.uint64(64 - self.index.blocks[0].bits - kept_bits)
+        self.shift = self.index.shifts[0] + np.uint64(24 - kept_bits)
         self.values = np.unique(hashes >> self.shift)
 
     def nbytes(self):

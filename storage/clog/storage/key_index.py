@@ -14,9 +14,9 @@ Not here: where it lies in its object (`object_encoding`), who keeps it (`key_lo
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from clog.storage.key_hash import hash_keys
 
-BLOCK_ROWS = 1 << 17
+BLOCK_ROWS = 1 << 15
 """Rows of a block where nothing else bounds it."""
 
 SUM_BYTES: Final = 16
@@ -33,6 +33,7 @@ VERSION: Final = 1
 
 _KEPT_BITS: Final = 24
 _BITS_MAX: Final = 32
+_ASKED_MAX: Final = 1 << 18
 _HEADER: Final = struct.Struct("<IIB")
 """Rows of the block, hashes in it, bits of the bucket's number."""
 
@@ -50,64 +51,74 @@ def index_hashes(keys: pa.Array, *, seed: int) -> Hashes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Block:
-    """Rows ``[start, end)``. Bucket *b* has the hashes ``[first[b], first[b + 1])``."""
+class KeyIndex:
+    """The index of one object, the hashes of all its blocks behind one another.
 
-    start: int
-    end: int
-    bits: int
+    ``edges`` are the first rows of the blocks, and all rows; ``shifts`` what takes a hash to its
+    bucket and kept bits; ``buckets`` where the block's buckets begin in ``first``, and ``first``
+    where a bucket's hashes begin in ``high`` and ``low``.
+    """
+
+    edges: NDArray[np.int64]
+    shifts: NDArray[np.uint64]
+    buckets: NDArray[np.int64]
     first: NDArray[np.uint32]
     high: NDArray[np.uint16]
     low: NDArray[np.uint8]
 
-    def may_hold(self, hashes: Hashes) -> Mask:
-        """Compares each hash with all of its bucket, all of them together."""
-        values = _truncated(hashes, self.bits)
-        bucket = (values >> np.uint64(_KEPT_BITS)).astype(np.intp)
-        wanted = values.astype(np.uint32) & np.uint32((1 << _KEPT_BITS) - 1)
-        begin = self.first[bucket].astype(np.intp)
-        counts = self.first[bucket + 1].astype(np.intp) - begin
-        of = np.repeat(np.arange(len(hashes)), counts)
-        at = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts - begin, counts)
-        kept = self.high[at].astype(np.uint32) << np.uint32(8) | self.low[at]
-        found = np.zeros(len(hashes), np.bool_)
-        found[of[kept == wanted[of]]] = True
-        return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyIndex:
-    """The index of one object."""
-
-    blocks: tuple[_Block, ...]
-
     @property
     def rows(self) -> int:
         """Rows of the object."""
-        return self.blocks[-1].end if self.blocks else 0
+        return int(self.edges[-1])
 
     @property
     def nbytes(self) -> int:
         """Memory that it takes."""
-        return sum(b.first.nbytes + b.high.nbytes + b.low.nbytes for b in self.blocks)
+        return self.first.nbytes + self.high.nbytes + self.low.nbytes
 
     def rows_of(self, hashes: Hashes) -> list[tuple[int, int]]:
         """Half-open ranges of rows, ascending and apart, outside of which no key has one of the
         hashes.
         """
+        hit = np.zeros(len(self.shifts), np.bool_)
+        for mask in self.asked(hashes):
+            hit |= mask.any(axis=0)
         found: list[tuple[int, int]] = []
-        for block in self.blocks:
-            if not block.may_hold(hashes).any():
-                continue
-            if found and found[-1][1] == block.start:
-                found[-1] = (found[-1][0], block.end)
-            else:
-                found.append((block.start, block.end))
+        for block in np.flatnonzero(hit):
+            start, end = self.edges[block : block + 2].tolist()
+            if found and found[-1][1] == start:
+                start = found.pop()[0]
+            found.append((start, end))
         return found
 
     def may_hold_any(self, hashes: Hashes) -> bool:
         """Whether a key of the object may have one of the hashes."""
-        return any(block.may_hold(hashes).any() for block in self.blocks)
+        return any(mask.any() for mask in self.asked(hashes))
+
+    def missing(self, block: int, hashes: Hashes) -> int:
+        """How many of the hashes are not in the block."""
+        return sum(int(np.count_nonzero(~mask[:, block])) for mask in self.asked(hashes))
+
+    def asked(self, hashes: Hashes) -> Iterator[Mask]:
+        """Which of some hashes each block may hold, shape (hashes, blocks), part by part."""
+        at_once = max(1, _ASKED_MAX // max(1, len(self.shifts)))
+        for start in range(0, len(hashes), at_once):
+            yield self._ask(hashes[start : start + at_once])
+
+    def _ask(self, hashes: Hashes) -> Mask:
+        """Compares each hash with all of its bucket in each block, all of them together."""
+        values = (hashes[:, None] >> self.shifts).ravel()
+        bucket = (values >> np.uint64(_KEPT_BITS)).astype(np.int64)
+        bucket += np.tile(self.buckets, len(hashes))
+        wanted = values.astype(np.uint32) & np.uint32((1 << _KEPT_BITS) - 1)
+        begin = self.first[bucket].astype(np.int64)
+        counts = self.first[bucket + 1].astype(np.int64) - begin
+        of = np.repeat(np.arange(len(values)), counts)
+        at = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts - begin, counts)
+        kept = self.high[at].astype(np.uint32) << np.uint32(8) | self.low[at]
+        found = np.zeros(len(values), np.bool_)
+        found[of[kept == wanted[of]]] = True
+        return found.reshape(len(hashes), len(self.shifts))
 
 
 def encode(blocks: Sequence[tuple[int, Hashes]]) -> bytes:
@@ -141,13 +152,17 @@ def decode(data: bytes | memoryview) -> KeyIndex | None:
     if view[SUM_BYTES] != VERSION:
         return None
     try:
-        return KeyIndex(tuple(_blocks(view)))
+        return _joined(list(_blocks(view)))
     except (struct.error, ValueError) as e:
         raise DamagedIndexError(f"its key index contradicts the format: {e}") from e
 
 
-def _blocks(view: memoryview) -> Any:
-    at, row = SUM_BYTES + 1, 0
+_Block = tuple[int, int, NDArray[np.uint8], NDArray[np.uint16], NDArray[np.uint8]]
+"""Rows, bits of a bucket's number, hashes in each bucket, and the two parts of what is kept."""
+
+
+def _blocks(view: memoryview) -> Iterator[_Block]:
+    at = SUM_BYTES + 1
     while at < len(view):
         rows, hashes, bits = _HEADER.unpack_from(view, at)
         if bits > _BITS_MAX:
@@ -159,12 +174,21 @@ def _blocks(view: memoryview) -> Any:
         at += high.nbytes
         low = np.frombuffer(view, np.uint8, hashes, at)
         at += hashes
-        first = np.zeros(len(counts) + 1, np.uint32)
-        np.cumsum(counts, out=first[1:])
-        if first[-1] != hashes:
-            raise ValueError(f"{first[-1]} hashes are counted, {hashes} stored")
-        yield _Block(row, row + rows, bits, first, high, low)
-        row += rows
+        if (counted := int(counts.sum())) != hashes:
+            raise ValueError(f"{counted} hashes are counted, {hashes} stored")
+        yield rows, bits, counts, high, low
+
+
+def _joined(blocks: Sequence[_Block]) -> KeyIndex:
+    counts = np.concatenate([np.zeros(1, np.uint8), *(b[2] for b in blocks)])
+    return KeyIndex(
+        edges=np.cumsum([0, *(b[0] for b in blocks)]),
+        shifts=np.array([64 - b[1] - _KEPT_BITS for b in blocks], np.uint64),
+        buckets=np.cumsum([0, *(len(b[2]) for b in blocks)])[:-1],
+        first=np.cumsum(counts, dtype=np.uint32),
+        high=np.concatenate([np.zeros(0, np.uint16), *(b[3] for b in blocks)]),
+        low=np.concatenate([np.zeros(0, np.uint8), *(b[4] for b in blocks)]),
+    )
 
 
 def _truncated(hashes: Hashes, bits: int) -> Hashes:

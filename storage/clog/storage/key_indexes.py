@@ -28,7 +28,7 @@ from clog.storage.store.base import Store
 from clog.storage.store.wrapping import WrappingStore
 
 CACHE_BYTES = 128 << 20
-"""Memory for indexes: those of about 15 million keys."""
+"""Memory for indexes: those of about 25 million keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,7 @@ class KeyIndexes(WrappingStore):
         if tail is None:
             tail = _Tail() if obj.size_bytes <= WHOLE_BYTES else self._fetched(obj)
             index = self._stored(obj, tail)
+            tail = _Tail(tail.start + obj.index_bytes, tail.data[obj.index_bytes :])
             self._keep(obj.path, index, tail)
         if index is None:
             index = self._made(obj, cuts)

@@ -1,8 +1,10 @@
 """The bytes of a data object: records in the order of partitions, their row groups, the key index,
 and what a commit needs to know of them (FORMAT.md §5).
 
-1. Row groups end after 16 MiB or 131072 rows, or, to let a partition be read alone, where a
-   partition ends, once they hold 4 MiB: tiny partitions share one, a large one shares none.
+1. Row groups end after 4 MiB or 32768 rows, or, to let a partition be read alone, where a
+   partition ends, once they hold 1 MiB: tiny partitions share one, a large one shares none. A row
+   group is also what one key that is looked up costs. Four times as large they make an object
+   smaller by 0.3 %, and it is neither written nor read faster.
 2. Between the last page and the footer, where Parquet readers do not look: the key index, whose
    blocks are the row groups, and the footer's checksum. An object that is fetched whole in any case
    (`WHOLE_BYTES`) gets no index.
@@ -27,8 +29,8 @@ from clog.storage.data_object import DELETE_HORIZON, OFFSET, ChunkStats, ObjectF
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.object_reader import WHOLE_BYTES
 
-_GROUP_BYTES = 16 << 20
-_GROUP_BYTES_MIN = 4 << 20
+_GROUP_BYTES = 4 << 20
+_GROUP_BYTES_MIN = 1 << 20
 _GROUP_ROWS = key_index.BLOCK_ROWS
 
 _Ints = np.ndarray[Any, Any]

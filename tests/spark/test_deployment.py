@@ -135,6 +135,12 @@ def test_the_examples_for_users_of_delta_run(spark, tmp_path):
     run_block(once, spark, tmp_path, "once")
 
 
+def test_the_example_of_tables_runs(spark, tmp_path):
+    """Likewise."""
+    (code,) = spark_blocks("docs/state-tables.md")
+    run_block(code, spark, tmp_path, "accounts")
+
+
 @pytest.mark.parametrize("path", ["docs/coming-from-kafka.md", "docs/coming-from-delta.md"])
 def test_options_in_the_tables_exist(path):
     """What takes the place of a source's option, or is "the same", is an option of clog."""

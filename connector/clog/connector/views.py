@@ -34,7 +34,10 @@ SLICES_OF_DIRTY = 4
 
 def view_partitions(handle: "Handle", options: ReadOptions) -> list[TablePartition]:
     """The plan of a view, as tasks; raises as `view_plans`."""
-    plans = view_plans(handle, options)
+    plans = [plan for plan in view_plans(handle, options) if plan.clean or plan.dirty]
+    if options.keys is not None and options.min_partitions is None:
+        # A slice would look for the keys in all that follows it, too.
+        return [TablePartition(options.location, plan, options.keys) for plan in plans]
     rows = sum(_own_rows(plan) for plan in plans)
     return [
         TablePartition(options.location, part, options.keys)

@@ -1,0 +1,37 @@
+"""The examples of tables do what their README says, those without Spark; the others are tested in
+`tests/spark`."""
+
+import importlib.util
+from pathlib import Path
+
+TABLES = Path(__file__).parents[2] / "examples" / "tables"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", TABLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_addresses_and_balances(tmp_path):
+    """The last address counts; money is moved once, of two accounts or of none."""
+    now, balances, duplicate = example("addresses_and_balances").main(tmp_path)
+    assert now == {b"alice": b"9 Quai Perrache, Lyon"}
+    assert balances == {"bank": -100, "alice": 70, "bob": 30}
+    assert duplicate
+
+
+def test_event_sourcing(tmp_path):
+    """The state that was projected batch by batch is that of one replay."""
+    batches, state, replayed = example("event_sourcing").main(tmp_path)
+    assert batches == [2, 2, 2]
+    assert state == replayed == {b"ann": {"cake": 2}}
+
+
+def test_change_data_capture(tmp_path):
+    """Both consumers have what the shop has, deletes included, also the one that came late."""
+    original, copied, teas, kept = example("cdc").main(tmp_path)
+    assert original == copied == [(1, "green tea", 105), (4, "cup", 402), (5, "white tea", 700)]
+    assert teas == ["green tea", "white tea"]
+    assert kept < 9, "the history was cleaned when the index came"

@@ -12,11 +12,10 @@ of wall clock and of CPU seconds: other processes disturb the second less.
 - `map`: step 1 of the pass. Its limit: the key column of the dirty half, read and hashed.
 - `pass`: all of it. Its limit: everything read, filtered by a mask that is there already, written.
 
-Peak memory is that of the process, beside the same before the pass.
+Its memory: `cleaning_memory.py`.
 """
 
 import argparse
-import resource
 import shutil
 import statistics
 import tempfile
@@ -111,10 +110,6 @@ def survivors_of(url: Path, folder: Path) -> np.ndarray:
     return np.concatenate(offsets)
 
 
-def peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def one_round(folder: Path, args: argparse.Namespace) -> dict[str, float]:
     url = folder / "log"
     log = fill(url, args)
@@ -124,7 +119,6 @@ def one_round(folder: Path, args: argparse.Namespace) -> dict[str, float]:
     records = sum(s.rows for s in manifest.segments[0])
     left = survivors_of(url, folder)
     copy_limit(log, left[: len(left) // 100])  # warm caches for whoever comes first
-    before_mb = peak_mb()
 
     memory_bytes = map_bytes_for(manifest, 0, (dirty, end), 128 << 20)
     map_limit_s = timed(lambda: map_limit(log, dirty, end))
@@ -160,8 +154,6 @@ def one_round(folder: Path, args: argparse.Namespace) -> dict[str, float]:
         "pass / limit, CPU": copy_s[1] / pass_s[1],
         "MB read": stats.bytes_read / MB,
         "MB written": stats.bytes_written / MB,
-        "peak MB before": before_mb,
-        "peak MB": peak_mb(),
     }
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from clog.cleaner.grouping import Group, needs_own_horizon
 from clog.cleaner.judging import JudgedChunk
 from clog.cleaner.layout import is_loose, is_shared
+from clog.cleaner.memory import EVERY_BYTES, give_back
 from clog.cleaner.stats import PassStats
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.config import LogConfig
@@ -111,9 +112,14 @@ class Rewriter:
         return [rewritten_chunk(obj, version=version) for obj in objects]
 
     def _survivors(self, run: Sequence[JudgedChunk]) -> Iterator[pa.RecordBatch]:
+        read_bytes = 0
         for c in run:
             if c.rows_left == 0:
                 continue
+            read_bytes += c.chunk.size_bytes
+            if read_bytes >= EVERY_BYTES:
+                give_back()
+                read_bytes = 0
             at = 0
             piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next)
             for batch in read_pieces(self.store, [piece], columns=_READ):

@@ -170,8 +170,10 @@ def _daemon(
     tell: "Callable[[Log, PassResult], None]",
 ) -> "Cleaner":
     from clog.cleaner import Cleaner
+    from clog.cleaner.memory import use_system_pool
     from clog.cleaner.upkeep import UpkeepSettings
 
+    use_system_pool()
     return Cleaner(
         logs,
         threads=settings.threads,

@@ -57,7 +57,9 @@ def clean(
     clog clean ./orders --force --json
     """
     from clog.cleaner import Cleaner
+    from clog.cleaner.memory import use_system_pool
 
+    use_system_pool()
     log = open_log(url, options, single_writer=single_writer)
     cleaner = Cleaner(
         log,

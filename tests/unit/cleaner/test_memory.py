@@ -1,0 +1,49 @@
+"""Giving memory back; how much a pass takes is measured by ``benchmarks/cleaning_memory.py``."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="reads /proc, and only glibc gives its heap back"
+)
+
+PROGRAM = """
+from pathlib import Path
+import numpy as np
+import pyarrow as pa
+from clog.cleaner import memory
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+if {system}:
+    memory.use_system_pool()
+    assert pa.default_memory_pool().backend_name == "system"
+# Many arrays that the C library serves from its heap, and one that stays behind them.
+held = [np.ones(8 << 10, np.int64) for _ in range(2000)]
+kept = np.ones(8 << 10, np.int64)
+full = resident()
+held.clear()
+memory.give_back()
+assert full - resident() > 100 << 20, (full, resident())
+"""
+
+
+def run(*, system):
+    """In a process of its own, as memory is that of the process."""
+    made = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(system=system)], capture_output=True, check=False
+    )
+    assert made.returncode == 0, made.stderr.decode()
+
+
+def test_freed_memory_is_given_back():
+    """S18: what was freed counts as the process's own until it is given back."""
+    run(system=False)
+
+
+def test_a_process_that_only_cleans_takes_the_system_s_allocator():
+    """S18: Arrow's own keeps up to 200 MiB of what was freed."""
+    run(system=True)

@@ -56,10 +56,11 @@ def _run(
         "appended in s": round(time.monotonic() - began, 1),
     }
     console.print(facts)
-    starts, spark = log.end_offsets(), session()
+    spark = session()
     cleaner = CleanerProcess(url, work)
     try:
-        keep_up, from_start = KeepUp(), FromStart(np.full(args.keys, -1, np.int64))
+        keep_up = KeepUp(log.end_offsets())
+        from_start = FromStart(np.full(args.keys, -1, np.int64))
         keep_up.start(spark, url, work)
         from_start.start(spark, url, work, batch=args.batch)
         writer = write(spark, url, work, first=args.records, keys=args.keys, rate=args.rate)
@@ -76,7 +77,7 @@ def _run(
         cleaner.kill()
         spark.stop()
     facts["micro-batches of the writer"] = batches
-    more, wrong = _compared(log, starts, keep_up, from_start, args)
+    more, wrong = _compared(log, keep_up, from_start, args)
     return facts | more, wrong + [f"the cleaner said: {text}" for text in troubles]
 
 
@@ -117,7 +118,6 @@ def _of_the_cleaner(cleaner: CleanerProcess) -> dict[str, object]:
 
 def _compared(
     log: Log,
-    starts: dict[int, int],
     keep_up: KeepUp,
     from_start: FromStart,
     args: argparse.Namespace,
@@ -125,7 +125,7 @@ def _compared(
     """What the readers saw, and what is there, against what must be."""
     ends = log.end_offsets()
     count = sum(ends.values())
-    read, missing, twice = keep_up.problems(starts, ends)
+    read, missing, twice = keep_up.problems(ends)
     expected = expected_table(count, args.keys)
     table = np.full(args.keys, -1, np.int64)
     alive = fold(table, log.table().to_batches())

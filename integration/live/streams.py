@@ -1,8 +1,8 @@
 """The Spark side: a stream that writes, one that keeps up with it, one that begins at the start."""
 
+import json
 import os
 import sys
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,16 +51,18 @@ def write(spark: SparkSession, url: str, work: Path, *, first: int, keys: int, r
 
 @dataclass
 class KeepUp:
-    """Reads from where the log ended when it began, and notes every offset."""
+    """Reads from ``starts`` on, and notes every offset."""
 
+    starts: dict[int, int]
     offsets: dict[int, list[np.ndarray]] = field(default_factory=dict)
     query: StreamingQuery | None = None
 
     def start(self, spark: SparkSession, url: str, work: Path) -> None:
-        frame = spark.readStream.format("clog").option("startingOffsets", "latest").load(url)
+        at = json.dumps(self.starts)
+        frame = spark.readStream.format("clog").option("startingOffsets", at).load(url)
         self.query = _each(frame.select("partition", "offset"), work / "keep-up", self._note)
 
-    def problems(self, starts: dict[int, int], ends: dict[int, int]) -> tuple[int, int, int]:
+    def problems(self, ends: dict[int, int]) -> tuple[int, int, int]:
         """(records read, missing, read more than once)."""
         read = missing = twice = 0
         for p, end in ends.items():
@@ -68,7 +70,8 @@ class KeepUp:
             unique = np.unique(seen)
             read += len(seen)
             twice += len(seen) - len(unique)
-            missing += (end - starts[p]) - np.count_nonzero((starts[p] <= unique) & (unique < end))
+            start = self.starts[p]
+            missing += end - start - np.count_nonzero((start <= unique) & (unique < end))
         return read, missing, twice
 
     def _note(self, rows: pa.Table) -> None:
@@ -85,7 +88,6 @@ class FromStart:
     table: np.ndarray
     records: int = 0
     query: StreamingQuery | None = None
-    caught_up: threading.Event = field(default_factory=threading.Event)
 
     def start(self, spark: SparkSession, url: str, work: Path, *, batch: int) -> None:
         frame = (

@@ -15,12 +15,15 @@ from sequence import DIGITS, FACTOR, PADDING, TOMBSTONE_EVERY, fold
 
 def session() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # A machine that is busy with all this may take longer than 15 s to answer on a socket.
+    os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = "120"
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("clog live")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "2g")
+        .config("spark.python.authenticate.socketTimeout", "120s")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -22,12 +22,14 @@ from harness.machine import machine, versions  # noqa: E402
 from harness.measure import Result  # noqa: E402
 
 
-class StoppedError(Exception):
+class Stop:
     """Somebody wants this to end; what was found is kept."""
 
+    asked = False
 
-def stop(number: int, frame: object) -> None:  # noqa: ARG001
-    raise StoppedError
+    def __call__(self, number: int, frame: object) -> None:  # noqa: ARG002
+        self.asked = True
+        raise SystemExit("stopped")
 
 
 def main() -> int:
@@ -44,6 +46,7 @@ def main() -> int:
         name, _, value = setting.partition("=")
         if name in size:
             size[name] = int(value)
+    stop = Stop()
     signal.signal(signal.SIGTERM, stop)
     result, start = Result(), time.monotonic()
     about = {"scenario": args.name, "title": scenario.TITLE, "machine": machine()}
@@ -53,7 +56,9 @@ def main() -> int:
         except UnavailableError as e:
             print(f"unavailable: {e}")
             return 3
-        except StoppedError:
+        except BaseException:  # Spark wraps it, and what it meets while it is stopped, too
+            if not stop.asked:
+                raise
             result.notes.append("Stopped before its end: some comparisons are missing.")
     result.versions = {**versions(BENCHMARKS.parent), **result.versions}
     took = round(time.monotonic() - start)

@@ -36,7 +36,7 @@ CLEAN_AT_ONCE = {
     "log.cleaner.backoff.ms": 200,
     "log.cleaner.min.compaction.lag.ms": 0,
 }
-WAIT_S = 240
+WAIT_S = 900
 
 
 def run(size: dict[str, int], folder: Path, result: Result) -> None:

@@ -119,7 +119,8 @@ def _table(result: dict[str, Any]) -> str:
     lines = ["| what | who | median | lowest to highest | clog is so many times as good |"]
     lines.append("|---|---|--:|--:|--:|")
     before = None
-    for row in result["rows"]:
+    whats = list(dict.fromkeys(row["what"] for row in result["rows"]))
+    for row in sorted(result["rows"], key=lambda row: whats.index(row["what"])):
         what = "" if row["what"] == before else f"{row['what']}, {row['unit']}"
         before = row["what"]
         values = row["values"]

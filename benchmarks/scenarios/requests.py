@@ -93,7 +93,8 @@ def measure(
     name = f"requests, {act}"
     result.add(name, who, "a time", requests / times, lower=True, note=kinds)
     sent, received = found.get("sent", 0), found.get("received", 0)
-    result.add(f"sent, {act}", who, "KB a time", sent / times / 1e3, lower=True)
+    if act != "table read":
+        result.add(f"sent, {act}", who, "KB a time", sent / times / 1e3, lower=True)
     result.add(f"received, {act}", who, "KB a time", received / times / 1e3, lower=True)
 
 

@@ -2,8 +2,9 @@
 after.
 
 Each scenario is run once to count its calls, then again for each call with the process killed
-before it, killed after it, or with the call's reply lost. Whatever is left is reopened, checked as
-a whole, and must be the old state or the new one, nothing else; then the work is done again.
+before it, killed after it, or with the call's reply lost, or a create refused. Whatever is left is
+reopened, checked as a whole, and must be the old state or the new one, nothing else; then the work
+is done again.
 """
 
 from collections import Counter

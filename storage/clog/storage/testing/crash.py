@@ -2,7 +2,8 @@
 
 1. Run the scenario once, counting its calls.
 2. For each call, on a fresh copy of the same beginning: run it again, with the process killed
-   before the call, killed after it, or with the call's reply lost.
+   before the call, killed after it, or with the call's reply lost; a create also refused, as if
+   another one were under way that never ends.
 3. What the dead process left is handed to the test, which reopens it.
 
 Complete, not random: there is no crash point between two calls, as only calls leave anything.
@@ -21,7 +22,7 @@ from clog.storage.store import open_store
 from clog.storage.store.base import Store
 from clog.storage.testing.faults import Call, CrashAt, CrashedError, FaultyStore
 
-When = Literal["before", "after", "lost_reply"]
+When = Literal["before", "after", "lost_reply", "refused"]
 _NUMBERS = count()
 
 
@@ -65,6 +66,8 @@ def crash_runs(
     act(first)
     for call in first.calls:
         for when in get_args(When):
+            if when == "refused" and call.operation != "create":
+                continue
             inner = copy_of(template)
             hit = FaultyStore(inner, CrashAt(call.index, when))
             result, error, killed = None, None, False
@@ -74,7 +77,7 @@ def crash_runs(
                 killed = True
             except ClogError as e:
                 error = e
-            point = crash_point(first.calls, call.index, done=when != "before")
+            point = crash_point(first.calls, call.index, done=when in ("after", "lost_reply"))
             yield CrashRun(call, when, point, inner, result, error, killed)
 
 

@@ -138,17 +138,23 @@ class Faults:
 class CrashAt:
     """The process goes before or after call ``index``.
 
-    ``lost_reply``: it stays, the call is done, and the reply is an error.
+    ``lost_reply``: it stays, the call is done, and the reply is an error. ``refused``: it stays, a
+    create is refused though nothing is there.
     """
 
     index: int
-    when: Literal["before", "after", "lost_reply"]
+    when: Literal["before", "after", "lost_reply", "refused"]
 
     def fault(self, call: Call) -> Fault | None:
         if call.index != self.index:
             return None
-        kinds = {"before": FaultKind.CRASH_BEFORE, "after": FaultKind.CRASH_AFTER}
-        return Fault(kinds.get(self.when, FaultKind.FAIL_AFTER))
+        kinds = {
+            "before": FaultKind.CRASH_BEFORE,
+            "after": FaultKind.CRASH_AFTER,
+            "lost_reply": FaultKind.FAIL_AFTER,
+            "refused": FaultKind.CONFLICT,
+        }
+        return Fault(kinds[self.when])
 
 
 @dataclass(slots=True)

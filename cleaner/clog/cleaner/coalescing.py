@@ -3,8 +3,9 @@ policy (design: many small chunks).
 
 A fresh object holds rows of all partitions: it lives as long as any of them needs it, and a reader
 of one partition opens the object of every micro-batch. So runs of neighbouring *loose* chunks
-(`layout.is_loose`) of a segment are rewritten together. A run without a shared chunk has to be
-`RUN_CHUNKS_MIN` long, so a record is rewritten O(log) times.
+(`layout.is_loose`) of a segment are rewritten together: those that share their object, with the
+small ones before them that are not larger than all after them; a run without a shared chunk when it
+is `RUN_CHUNKS_MIN` long. So a record is rewritten O(log) times, and few small chunks are left.
 
 It is due when `LOOSE_OBJECTS_MIN` objects are loose, or one that is shared has waited `WAIT_MS_MAX`
 since its commit. A round takes the oldest objects, up to `ROUND_BYTES_MAX` of records, which bounds
@@ -58,11 +59,11 @@ def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Ru
     newest = manifest.version if through is None else through
     config = LogConfig.from_overrides(manifest.head.config)
     return [
-        Run(p, run, 0)
+        Run(p, part, 0)
         for p, segments in enumerate(manifest.segments)
         for segment in segments
         for run in _loose_runs(segment.chunks, config, newest)
-        if len(run) >= RUN_CHUNKS_MIN or any(map(is_shared, run))
+        if (part := _worthwhile(run))
     ]
 
 
@@ -108,6 +109,18 @@ def _loose_runs(
     chunks: Sequence[Chunk], config: LogConfig, newest: int
 ) -> Iterator[tuple[Chunk, ...]]:
     return _runs(chunks, [is_loose(c, config) and c.version <= newest for c in chunks])
+
+
+def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
+    """The end of a run of loose chunks that is rewritten; nothing when that is not worth it."""
+    first = next((i for i, c in enumerate(run) if is_shared(c)), len(run))
+    if first >= RUN_CHUNKS_MIN:
+        return tuple(run)
+    size_bytes = sum(c.size_bytes for c in run[first:])
+    while first and run[first - 1].size_bytes <= size_bytes:
+        first -= 1
+        size_bytes += run[first].size_bytes
+    return tuple(run[first:])
 
 
 def _parts(chunks: Sequence[Chunk], taken: set[str]) -> Iterator[tuple[Chunk, ...]]:

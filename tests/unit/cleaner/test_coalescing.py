@@ -106,6 +106,20 @@ def test_appends_meanwhile_neither_wait_nor_are_lost(store, clock):
     assert sum(map(len, after.values())) == 43 * 6
 
 
+def test_a_record_is_rewritten_a_logarithmic_number_of_times(store, clock):
+    """Chunks grow as a binary counter does: 32 rounds rewrite each record 6 times at most, not 32
+    times, and leave at most 6 chunks in each partition."""
+    log = make(store, clock)
+    rewritten = 0
+    for i in range(32):
+        fill(log, clock, LOOSE_OBJECTS_MIN, start=i * LOOSE_OBJECTS_MIN)
+        done = coalesce(log.handle, store, now_ms=clock.now_ms())
+        rewritten += sum(c.rows for run in done for c in run.chunks)
+    total = sum(log.end_offsets().values())
+    assert 2 * total < rewritten <= 6 * total
+    assert all(len(s.chunks) <= 6 for (s,) in log.handle.manifest().segments)
+
+
 def test_a_fast_writer_neither_starves_it_nor_keeps_it(store, clock):
     """S30: three races are lost to as many new objects each; it ends all the same, and the next
     call takes those."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from cleaning import fill
 
 from clog.cleaner import Cleaner
-from clog.cleaner.memory import use_system_pool
+from clog.cleaner.memory import save_memory
 from clog.storage import Log, paths
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
@@ -54,7 +54,7 @@ class InFlight(WrappingStore):
 
 def clean(url: str) -> dict[str, float]:
     """The pass, and what it took; for a process of its own."""
-    use_system_pool()  # As the command line does.
+    save_memory()  # As the command line does.
     store = InFlight(open_store(url))
     log = Log.open(store)
     log.handle.manifest()

@@ -170,10 +170,10 @@ def _daemon(
     tell: "Callable[[Log, PassResult], None]",
 ) -> "Cleaner":
     from clog.cleaner import Cleaner
-    from clog.cleaner.memory import use_system_pool
+    from clog.cleaner.memory import save_memory
     from clog.cleaner.upkeep import UpkeepSettings
 
-    use_system_pool()
+    save_memory()
     return Cleaner(
         logs,
         threads=settings.threads,

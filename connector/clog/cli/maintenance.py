@@ -57,9 +57,9 @@ def clean(
     clog clean ./orders --force --json
     """
     from clog.cleaner import Cleaner
-    from clog.cleaner.memory import use_system_pool
+    from clog.cleaner.memory import save_memory
 
-    use_system_pool()
+    save_memory()
     log = open_log(url, options, single_writer=single_writer)
     cleaner = Cleaner(
         log,

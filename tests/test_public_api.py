@@ -84,6 +84,7 @@ def test_fields_of_results():
         "active",
         "clean",
         "delete_horizon_ms",
+        "dead_rows",
     ]
     for name in ("to_arrow", "to_pandas", "to_polars", "to_duckdb", "to_batches"):
         assert positional(getattr(Table, name)) == "self"

@@ -148,8 +148,8 @@ def segments_of(value: dict, objects: dict[str, dict]) -> list[tuple[int, dict]]
     chunks = rows_of(value["chunks"], ("object", *CHUNK))
     for chunk in chunks:
         chunk["object"] = refs[chunk["object"]]["path"]
-    for i, path, size, rows in value["dead"]:
-        chunks[i]["dead"] = [path, size, rows]
+    for i, dead in value["dead"]:
+        chunks[i]["dead"] = dead
     found = []
     for row in rows_of(value["segments"], ("p", "base", "next", "created_ms", "chunks")):
         mine, chunks = chunks[: row["chunks"]], chunks[row["chunks"] :]
@@ -202,20 +202,38 @@ def change_segments(state: State, edit: dict) -> None:
         check(base <= state["start"][p], "drop beyond start")
         gone = [s for s in segments[p][:-1] if s["next"] <= base]
         segments[p] = segments[p][len(gone) :]
-        release(state, [c for s in gone for c in s["chunks"]])
+        release(state, {f: n for s in gone for c in s["chunks"] for f, n in files_of(c).items()})
     for r in edit.get("replace", ()):
         substitute(state, r)
     for p, path, row, horizon, up_to in edit.get("horizons", ()):
         chunk = chunk_at(state, p, path, row)
         check(chunk["horizon"] == -1, "a second horizon")
         chunk.update(horizon=horizon, up_to=up_to)
-    for p, path, row, bitmap, size, rows in edit.get("dead", ()):
-        chunk_at(state, p, path, row)["dead"] = [bitmap, size, rows]
+    for p, path, row, dead in edit.get("dead", ()):
+        mark(state, p, chunk_at(state, p, path, row), dead)
     changed = {p for name in ("start", "drop", "first_dirty") for p, _ in ints(edit, name)}
     changed |= {r["p"] for r in edit.get("replace", ())}
     changed |= {mark[0] for name in ("horizons", "dead") for mark in edit.get(name, ())}
     for p in changed:
         state["changed"][p] = state["version"]
+
+
+def mark(state: State, p: int, chunk: dict, dead: dict) -> None:
+    """§5.4: dead rows in place of those that the chunk had."""
+    check("dead-rows" in state["log"]["features"]["read"], "dead rows were not announced")
+    check(chunk not in state["segments"][p][-1]["chunks"], "dead rows in the active segment")
+    check(1 <= dead["rows"] <= chunk["rows"], "dead rows")
+    before = chunk.get("dead", dead)
+    check(before["rows"] <= dead["rows"] and before["since_ms"] == dead["since_ms"], "dead rows")
+    again = files_of({**chunk, "dead": dead})
+    chunk["dead"] = dead
+    release(state, {f: n for f, n in files_of({**chunk, "dead": before}).items() if f not in again})
+
+
+def files_of(chunk: dict) -> dict[str, int | None]:
+    """Paths of the files that live while the chunk does; the size of its object is elsewhere."""
+    dead = chunk.get("dead", {})
+    return {chunk["object"]: None, **({dead["path"]: dead["bytes"]} if "path" in dead else {})}
 
 
 def ints(edit: dict, name: str) -> list[tuple[int, int]]:
@@ -245,11 +263,11 @@ def roll(state: State, p: int, jitter_ms: int) -> None:
     state["jitter_ms"][p] = jitter_ms
 
 
-def release(state: State, chunks: list[dict]) -> None:
-    """§6: one entry for each object, the newest."""
-    for path in dict.fromkeys(chunk["object"] for chunk in chunks):
+def release(state: State, files: dict[str, int | None]) -> None:
+    """§6: one entry for each object or bitmap, the newest."""
+    for path, bitmap_bytes in files.items():
         state["released"] = [r for r in state["released"] if r[0] != path]
-        size = state["objects"][path]["bytes"]
+        size = state["objects"][path]["bytes"] if bitmap_bytes is None else bitmap_bytes
         state["released"].append((path, size, state["version"], state["time_ms"]))
 
 
@@ -305,6 +323,10 @@ def substitute(state: State, r: dict) -> None:
         state["objects"][ref["path"]] = object_of(ref)
         new += [{"object": ref["path"], **c} for c in rows_of(ref["chunks"], CHUNK)]
     check(all(r["base"] <= c["base"] and c["next"] <= r["next"] for c in new), "outside the range")
+    for old_chunk in [c for c in gone if "dead" in c]:
+        for c in [c for c in new if c["object"] == old_chunk["object"]]:
+            check(all(c[k] == old_chunk[k] for k in ("row", "rows")), "a part of a marked chunk")
+            c["dead"] = old_chunk["dead"]
     for name in ("rows", "bytes") if active else ():
         check(sum(c[name] for c in gone) == sum(c[name] for c in new), f"active {name}")
     tiles = r.get("segments") or [[s["base"], s["next"], s["created_ms"]] for s in touched]
@@ -319,8 +341,8 @@ def substitute(state: State, r: dict) -> None:
         home["chunks"].append(chunk)
     at = segments.index(touched[0])
     segments[at : at + len(touched)] = made
-    again = {c["object"] for c in new}
-    release(state, [c for c in gone if c["object"] not in again])
+    again = {f for c in new for f in files_of(c)}
+    release(state, {f: n for c in gone for f, n in files_of(c).items() if f not in again})
 
 
 def check_head(root: Path, state: State, head: dict) -> None:
@@ -454,6 +476,15 @@ def bits(root: Path, chunk: dict) -> int:
     """§5.4: the chunk's dead rows, as a number whose bit i stands for row i."""
     if "dead" not in chunk:
         return 0
-    data = inside(root, chunk["dead"][0]).read_bytes()
-    check(len(data) == chunk["dead"][1], "bitmap")
-    return int.from_bytes(zlib.decompress(data), "little")
+    dead = chunk["dead"]
+    if "bits" in dead:
+        data = bytes.fromhex(dead["bits"])
+    else:
+        data = inside(root, dead["path"]).read_bytes()
+        check(len(data) == dead["bytes"], "bitmap")
+        check(xxhash.xxh3_128_hexdigest(data) == dead["xxh3_128"], "bitmap's sum")
+    packed = zlib.decompress(data)
+    found = int.from_bytes(packed, "little")
+    check(len(packed) == (chunk["rows"] + 7) // 8 and not found >> chunk["rows"], "bitmap's length")
+    check(found.bit_count() == dead["rows"], "bitmap's rows")
+    return found

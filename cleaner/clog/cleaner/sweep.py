@@ -81,7 +81,7 @@ def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[R
     A dead object never comes back to life: a replacement may only refer to chunks that are there.
     One that lost its chunks bit by bit is dead since it lost the last (FORMAT.md §6).
     """
-    alive = {c.object.path for _, c in manifest.chunks()}
+    alive = {path for _, c in manifest.chunks() for path in c.files}
     last = {r.path: r for r in manifest.released}  # in the order of their versions
     return [
         r
@@ -124,7 +124,7 @@ def sweep_orphans(
 def _orphans(handle: Handle, floor: int, old_ms: int) -> list[StoredObject]:
     """Objects stamped below the floor, and documents written before ``old_ms``."""
     manifest = handle.manifest()
-    needed = {c.object.path for _, c in manifest.chunks()}
+    needed = {path for _, c in manifest.chunks() for path in c.files}
     needed.update(r.path for r in manifest.released)
     objects = [
         found

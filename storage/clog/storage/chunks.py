@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clog.storage.dead_rows import BitmapFile, DeadRows
 from clog.storage.errors import CorruptionError
 from clog.storage.object_ref import ObjectRef
 from clog.storage.paths import check_inside
@@ -19,22 +20,13 @@ NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class DeadRows:
-    """A dead-row bitmap (FORMAT.md §5.4): ``rows`` of the chunk's rows are dead."""
-
-    path: str
-    size_bytes: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class Chunk:
     """Rows ``[first_row, first_row + rows)`` of ``object``, covering offsets ``[base, next)``.
 
     ``size_bytes`` is the sum of record sizes; ``version`` the newest commit the rows came in by;
     ``append_time_ms`` their timestamp under LogAppendTime. ``horizon_min``/``horizon_max`` bound
     the delete horizons of tombstones in it; ``horizon`` is the one of tombstones below ``up_to``
-    that carry none of their own (S23).
+    that carry none of their own (S23). All of these are of all its rows, the dead ones, too.
     """
 
     object: ObjectRef
@@ -57,6 +49,25 @@ class Chunk:
     @property
     def identity(self) -> tuple[str, int]:
         return (self.object.path, self.first_row)
+
+    @property
+    def live_rows(self) -> int:
+        return self.rows if self.dead is None else self.rows - self.dead.rows
+
+    @property
+    def live_bytes(self) -> int:
+        """Record bytes of the rows that are not dead, by their share of the rows: what a dead one
+        weighs is not known, only its key was read when it was marked.
+        """
+        return self.size_bytes * self.live_rows // self.rows
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Path -> bytes of the files that live while this chunk does: its object, its bitmap."""
+        files = {self.object.path: self.object.size_bytes}
+        if self.dead is not None and isinstance(self.dead.bitmap, BitmapFile):
+            files[self.dead.bitmap.path] = self.dead.bitmap.size_bytes
+        return files
 
 
 def object_json(ref: ObjectRef) -> dict[str, Any]:

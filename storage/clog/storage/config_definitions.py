@@ -169,6 +169,13 @@ _ALL = (
         {"log.segment.delete.delay.ms": 1},
     ),
     Definition(
+        "dead.rows.delay.ms",
+        Integer(0),
+        7 * _DAY_MS,  # segment.ms': a log written evenly has new segments to rewrite by then
+        "ms for which few dead rows of a chunk may wait, unseen, for the rewrite that removes"
+        " their bytes; 0 = rewritten at once",
+    ),
+    Definition(
         "max.message.bytes",
         Integer(0, INT_MAX),
         1_048_588,

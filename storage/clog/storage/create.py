@@ -6,6 +6,7 @@ from clog.storage.clock import Clock
 from clog.storage.commit import create_commit
 from clog.storage.commits import Commit, EditRecord
 from clog.storage.config import LogConfig, parse_overrides
+from clog.storage.dead_rows import DEAD_ROWS
 from clog.storage.edit_json import edit_to_json
 from clog.storage.edits import Edit, LogInfo
 from clog.storage.errors import AlreadyExistsError, NotFoundError
@@ -41,6 +42,7 @@ def create_log(
         partitions=partitions,
         partitioner=settings.partitioner,
         seed=f"{ids.seed():016x}",
+        read_features=(DEAD_ROWS,),
     )
     edit = Edit(create=info, config=overrides)
     record = EditRecord(0, ids.new_id(), now_ms, "create", {"edit": edit_to_json(edit)})

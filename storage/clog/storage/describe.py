@@ -12,7 +12,8 @@ from clog.storage.manifest import Manifest, Segment
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
     """One segment, for people. ``next_offset`` is one past the last offset it covers;
-    ``delete_horizon_ms`` the earliest in it, None without.
+    ``delete_horizon_ms`` the earliest in it, None without. ``dead_rows`` are not among the
+    ``records``, nor in ``size_bytes``: nobody sees them, but their bytes are there until a rewrite.
     """
 
     base_offset: int
@@ -23,6 +24,7 @@ class SegmentInfo:
     active: bool
     clean: bool
     delete_horizon_ms: int | None
+    dead_rows: int
 
 
 def segment_infos(manifest: Manifest, partition: int) -> list[SegmentInfo]:
@@ -39,6 +41,7 @@ def segment_infos(manifest: Manifest, partition: int) -> list[SegmentInfo]:
             active=i == len(segments) - 1,
             clean=i < len(segments) - 1 and s.next <= dirty,
             delete_horizon_ms=earliest_horizon_ms(s),
+            dead_rows=s.dead_rows,
         )
         for i, s in enumerate(segments)
     ]
@@ -95,8 +98,9 @@ def _partition(manifest: Manifest, b: PartitionBounds) -> dict[str, Any]:
         "active_base_offset": segments[-1].base,
         "segments": len(segments),
         "records": sum(s.rows for s in segments),
+        "dead_rows": sum(s.dead_rows for s in segments),
         "tombstones": sum(c.tombstones for c in chunks),
-        "size_bytes": sum(c.size_bytes for c in chunks),
+        "size_bytes": sum(s.size_bytes for s in segments),
         "clean_bytes": b.clean_bytes,
         "cleanable_bytes": b.cleanable_bytes,
         "active_bytes": segments[-1].size_bytes,

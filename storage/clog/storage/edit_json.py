@@ -17,9 +17,11 @@ from clog.storage.chunks import (
     rows_of,
     whole,
 )
+from clog.storage.dead_rows import dead_rows_from_json, dead_rows_to_json
 from clog.storage.edits import (
     Append,
     ChunkHorizon,
+    DeadMark,
     Edit,
     LogInfo,
     PageRef,
@@ -51,6 +53,7 @@ def edit_to_json(edit: Edit) -> dict[str, Any]:
         "drop": _by_partition(edit.drop),
         "replace": [_replacement_to_json(r) for r in edit.replace] or None,
         "horizons": [_horizon_to_json(h) for h in edit.horizons] or None,
+        "dead": [_mark_to_json(mark) for mark in edit.dead] or None,
         "first_dirty": _by_partition(edit.first_dirty),
         "tombstones_removed": _by_partition(edit.tombstones_removed),
         "uncleanable": {str(p): uncleanable_json(u) for p, u in edit.uncleanable.items()} or None,
@@ -72,8 +75,6 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
     """
     where = f"the edit of version {version}"
     try:
-        if "dead" in value:
-            raise CorruptionError(f"{where} holds dead rows, which no feature has announced")
         return Edit(
             create=info_from_json(value["create"]) if "create" in value else None,
             config=_texts(value["config"]) if "config" in value else None,
@@ -82,6 +83,7 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
             seal=tuple((whole(p), whole(jitter)) for p, jitter in value.get("seal", ())),
             replace=tuple(_replacement_from_json(r, where) for r in value.get("replace", ())),
             horizons=tuple(_horizon_from_json(h, where) for h in value.get("horizons", ())),
+            dead=tuple(_mark_from_json(mark, where) for mark in value.get("dead", ())),
             first_dirty=_offsets(value, "first_dirty"),
             tombstones_removed=_offsets(value, "tombstones_removed"),
             uncleanable={
@@ -288,6 +290,16 @@ def _horizon_from_json(value: list[Any], where: str) -> ChunkHorizon:
     p, path, row, horizon_ms, up_to = value
     path = check_inside(path, where=where)
     return ChunkHorizon(whole(p), path, whole(row), whole(horizon_ms), whole(up_to))
+
+
+def _mark_to_json(mark: DeadMark) -> list[Any]:
+    return [mark.partition, mark.object_path, mark.first_row, dead_rows_to_json(mark.dead)]
+
+
+def _mark_from_json(value: list[Any], where: str) -> DeadMark:
+    p, path, row, dead = value
+    path = check_inside(path, where=where)
+    return DeadMark(whole(p), path, whole(row), dead_rows_from_json(dead, where=where))
 
 
 def _offsets(value: dict[str, Any], name: str) -> dict[int, int]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clog.storage.chunks import NONE, Chunk
+from clog.storage.dead_rows import DeadRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,16 @@ class ChunkHorizon:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadMark:
+    """The dead rows of a chunk, in place of those it had before, which are among them."""
+
+    partition: int
+    object_path: str
+    first_row: int
+    dead: DeadRows
+
+
+@dataclass(frozen=True, slots=True)
 class Uncleanable:
     """Why a partition is not cleaned for now (S28)."""
 
@@ -112,6 +123,7 @@ class Edit:
     drop: Mapping[int, int] = field(default_factory=dict)
     replace: tuple[Replacement, ...] = ()
     horizons: tuple[ChunkHorizon, ...] = ()
+    dead: tuple[DeadMark, ...] = ()
     first_dirty: Mapping[int, int] = field(default_factory=dict)
     tombstones_removed: Mapping[int, int] = field(default_factory=dict)
     uncleanable: Mapping[int, Uncleanable | None] = field(default_factory=dict)
@@ -140,4 +152,5 @@ class Edit:
         rewritten = {*self.drop}
         rewritten.update(r.partition for r in self.replace)
         rewritten.update(h.partition for h in self.horizons)
+        rewritten.update(mark.partition for mark in self.dead)
         return rewritten

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clog.storage.chunks import NONE, whole
+from clog.storage.dead_rows import DEAD_ROWS
 from clog.storage.edit_json import (
     info_from_json,
     info_to_json,
@@ -20,7 +21,7 @@ from clog.storage.edit_json import (
 from clog.storage.edits import Append, Edit, LogInfo, PageRef, WriterEntry
 from clog.storage.errors import CorruptionError, UnsupportedFormatError
 
-READ_FEATURES: frozenset[str] = frozenset()
+READ_FEATURES = frozenset({DEAD_ROWS})
 """Reader features this clog knows (FORMAT.md §4)."""
 WRITE_FEATURES: frozenset[str] = frozenset()
 
@@ -107,6 +108,8 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
                 f"partition {p}: segments below {base} are dropped, its log start offset is"
                 f" {columns['start'][p]}"
             )
+    if edit.dead and DEAD_ROWS not in head.log.read_features:
+        raise CorruptionError(f"an edit marks dead rows; no feature {DEAD_ROWS!r} was announced")
     for r in edit.replace:
         active = columns["base"][r.partition]
         if r.next > active and (r.base < active or r.segments is not None):

@@ -9,11 +9,12 @@ from (`timeline`, `snapshots`).
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clog.storage.chunks import NONE, Chunk
-from clog.storage.edits import Append, ChunkHorizon, Edit, Replacement, Uncleanable
+from clog.storage.dead_rows import DeadRows
+from clog.storage.edits import Append, ChunkHorizon, DeadMark, Edit, Replacement, Uncleanable
 from clog.storage.errors import CorruptionError
 from clog.storage.head import Head, advance, first_head
 
@@ -32,11 +33,18 @@ class Segment:
 
     @property
     def rows(self) -> int:
-        return sum(c.rows - (c.dead.rows if c.dead else 0) for c in self.chunks)
+        """Records that a reader sees, below the log start or not."""
+        return sum(c.live_rows for c in self.chunks)
+
+    @property
+    def dead_rows(self) -> int:
+        """Rows marked dead whose bytes are still there."""
+        return sum(c.rows - c.live_rows for c in self.chunks)
 
     @property
     def size_bytes(self) -> int:
-        return sum(c.size_bytes for c in self.chunks)
+        """Record bytes of the rows that are not dead (decision 0005)."""
+        return sum(c.live_bytes for c in self.chunks)
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -123,6 +131,7 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
     for r in edit.replace:
         work.replace(r)
     work.horizons(edit.horizons)
+    work.dead(edit.dead)
     for p, offset in edit.first_dirty.items():
         work.first_dirty[p] = offset
     if edit.add is not None:
@@ -167,7 +176,7 @@ class _Work:
     def drop(self, p: int, base: int) -> None:
         self._need_unpaged(p, 0)
         gone = [s for s in self.segments[p][:-1] if s.next <= base]
-        self._release([c for s in gone for c in s.chunks])
+        self._release([c.files for s in gone for c in s.chunks])
         self.segments[p] = self.segments[p][len(gone) :]
 
     def roll(self, p: int, base: int) -> None:
@@ -212,34 +221,71 @@ class _Work:
         tiles = r.segments or tuple((s.base, s.next, s.created_ms) for s in touched)
         before = [c for c in old if c.next <= r.base]
         after = [c for c in old if c.base >= r.next]
-        made = _cut([*before, *r.chunks, *after], tiles, r.partition)
+        new = _with_dead(r, inside)
+        made = _cut([*before, *new, *after], tiles, r.partition)
         self.segments[r.partition] = (*segments[:first], *made, *segments[last + 1 :])
-        kept = {c.object.path for c in r.chunks}
-        self._release([c for c in inside if c.object.path not in kept])
+        kept = {path for c in new for path in c.files}
+        files = [{path: n for path, n in c.files.items() if path not in kept} for c in inside]
+        self._release(files)
 
     def horizons(self, given: Sequence[ChunkHorizon]) -> None:
+        """Chunks get their horizons; none may have one."""
         wanted = {(h.partition, (h.object_path, h.first_row)): h for h in given}
-        left = len(given)
-        for p in {h.partition for h in given}:
-            segments = list(self.segments[p])
-            for i, segment in enumerate(segments):
-                chunks = list(segment.chunks)
-                for j, c in enumerate(chunks):
-                    h = wanted.get((p, c.identity))
-                    if h is not None and c.horizon == NONE:
-                        chunks[j] = replace(c, horizon=h.horizon_ms, up_to=h.up_to)
-                        left -= 1
-                if chunks != list(segment.chunks):
-                    segments[i] = replace(segment, chunks=tuple(chunks))
-            self.segments[p] = tuple(segments)
-        if left:
+
+        def stamped(p: int, c: Chunk) -> Chunk | None:
+            h = wanted.get((p, c.identity))
+            if h is None or c.horizon != NONE:
+                return None
+            return replace(c, horizon=h.horizon_ms, up_to=h.up_to)
+
+        changed = self._change({h.partition for h in given}, stamped)
+        if changed != len(given):
             raise CorruptionError(
-                f"{left} of {len(given)} horizons are for a chunk that is not there, or has one"
-                " already"
+                f"{len(given) - changed} of {len(given)} horizons are for a chunk that is not"
+                " there, or has one already"
             )
 
-    def _release(self, chunks: list[Chunk]) -> None:
-        objects = {c.object.path: c.object.size_bytes for c in chunks}
+    def dead(self, given: Sequence[DeadMark]) -> None:
+        """Sealed chunks get their dead rows; the file of an older bitmap is released."""
+        wanted = {(mark.partition, (mark.object_path, mark.first_row)): mark.dead for mark in given}
+        partitions = {mark.partition for mark in given}
+        active = {p: self.segments[p][-1].chunks for p in partitions}
+        files: list[dict[str, int]] = []
+
+        def marked(p: int, c: Chunk) -> Chunk | None:
+            dead = wanted.get((p, c.identity))
+            if dead is None or c in active[p] or not _may_follow(dead, c):
+                return None
+            new = replace(c, dead=dead)
+            files.append({path: n for path, n in c.files.items() if path not in new.files})
+            return new
+
+        changed = self._change(partitions, marked)
+        if changed != len(given):
+            raise CorruptionError(
+                f"{len(given) - changed} of {len(given)} bitmaps of dead rows are for a chunk that"
+                " is not there or not sealed, or do not fit the one it has"
+            )
+        self._release(files)
+
+    def _change(self, partitions: set[int], change: Callable[[int, Chunk], Chunk | None]) -> int:
+        """Puts what ``change`` makes of a chunk in its place, where it makes anything; returns
+        how often.
+        """
+        count = 0
+        for p in partitions:
+            segments = list(self.segments[p])
+            for i, segment in enumerate(segments):
+                made = [change(p, c) for c in segment.chunks]
+                if changes := sum(c is not None for c in made):
+                    chunks = tuple(new or c for new, c in zip(made, segment.chunks, strict=True))
+                    segments[i] = replace(segment, chunks=chunks)
+                    count += changes
+            self.segments[p] = tuple(segments)
+        return count
+
+    def _release(self, files: list[dict[str, int]]) -> None:
+        objects = {path: size for some in files for path, size in some.items()}
         # An object counts from the newest commit that took a chunk of it (FORMAT.md §6).
         self.released = [r for r in self.released if r.path not in objects]
         self.released.extend(
@@ -272,6 +318,29 @@ def _check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
         raise CorruptionError(
             f"partition {r.partition}: segments {r.segments} do not tile [{r.base}, {r.next})"
         )
+
+
+def _with_dead(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
+    """The new chunks; those that were there before keep their dead rows."""
+    marked = {c.identity: c for c in inside if c.dead is not None}
+    objects = {c.object.path for c in marked.values()}
+    made = []
+    for c in r.chunks:
+        old = marked.get(c.identity)
+        if (old is None and c.object.path in objects) or (old is not None and old.rows != c.rows):
+            raise CorruptionError(
+                f"partition {r.partition}: a replacement refers to a part of {c.object.path},"
+                " which has dead rows"
+            )
+        made.append(replace(c, dead=old.dead if old is not None else None))
+    return made
+
+
+def _may_follow(dead: DeadRows, c: Chunk) -> bool:
+    """Whether these dead rows may take the place of those that the chunk has."""
+    if c.dead is None:
+        return dead.rows <= c.rows
+    return c.dead.rows <= dead.rows <= c.rows and c.dead.since_ms == dead.since_ms
 
 
 def _check_kept(r: Replacement, inside: list[Chunk]) -> None:

@@ -56,6 +56,11 @@ def data_path(stamp: int, object_id: str) -> str:
     return f"{DATA}{stamp:020d}-{object_id}.parquet"
 
 
+def dead_path(stamp: int, file_id: str) -> str:
+    """A bitmap of dead rows, stamped as a data object is."""
+    return f"{DATA}{stamp:020d}-{file_id}.dead"
+
+
 def version_of(path: str) -> int | None:
     """The version in the name of a commit or snapshot; None for any other name."""
     name = path.rpartition("/")[2]
@@ -64,7 +69,7 @@ def version_of(path: str) -> int | None:
 
 
 def stamp_of(path: str) -> int | None:
-    """The stamp in a data object's name; None for any other name."""
+    """The stamp in the name of a data object or bitmap; None for any other name."""
     match = _DATA_OBJECT.fullmatch(path)
     return int(match[1]) if match else None
 

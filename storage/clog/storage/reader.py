@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.storage.chunks import NONE, Chunk, DeadRows
+from clog.storage.chunks import NONE, Chunk
 from clog.storage.data_object import RECORD_SCHEMA
+from clog.storage.dead_rows import DeadRows, Rows, read_dead_rows
 from clog.storage.errors import CorruptionError
 from clog.storage.manifest import Manifest
 from clog.storage.numpy_arrays import scalar, to_arrow, to_numpy
@@ -49,7 +50,8 @@ class ReadPiece:
     """Rows of one object that hold records of one partition; only offsets in ``[start, end)`` are
     delivered.
 
-    ``base`` is the offset of ``first_row`` where the object is dense.
+    ``base`` is the offset of ``first_row`` where the object is dense. A piece with ``dead`` rows
+    has all rows of its chunk, which the bitmap counts.
     """
 
     partition: int
@@ -127,7 +129,8 @@ def read_pieces(
     """Records of the pieces, in their order, as batches of `READ_SCHEMA` (or of these columns of
     it, and `DELETE_HORIZON`).
 
-    Neighbouring pieces of one object are read together, with at most 2 requests.
+    Neighbouring pieces of one object are read together, with at most 2 requests, and one for each
+    bitmap of dead rows that is not inline.
 
     Raises:
         FileNotFoundError: an object is gone; what was yielded so far is right.
@@ -140,8 +143,9 @@ def read_pieces(
         wanted = stored if ref.dense else [*stored, "offset"]
         ranges = [(piece.first_row, piece.rows) for piece in run]
         at = [0] * len(run)
+        dead = [read_dead_rows(store, p.dead, p.rows) if p.dead else None for p in run]
         for i, batch in read_ranges(store, ref, ranges, columns=wanted):
-            made = _records(run[i], batch, at[i], schema)
+            made = _records(run[i], batch, at[i], schema, dead[i])
             at[i] += batch.num_rows
             if made.num_rows:
                 yield made
@@ -177,7 +181,9 @@ def _runs(pieces: Sequence[ReadPiece]) -> Iterator[list[ReadPiece]]:
         yield run
 
 
-def _records(piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema) -> pa.RecordBatch:
+def _records(
+    piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema, dead: Rows | None
+) -> pa.RecordBatch:
     rows = batch.num_rows
     if piece.object.dense:
         offsets = np.arange(piece.base + at, piece.base + at + rows, dtype=np.int64)
@@ -196,6 +202,9 @@ def _records(piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema
     }
     arrays = [made[name]() if name in made else batch.column(name) for name in schema.names]
     out = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if dead is not None:
+        live = ~dead[at : at + rows] & (offsets >= piece.start) & (offsets < piece.end)
+        return out.filter(pa.array(live))
     if piece.object.dense or rows == 0:
         return out  # The piece is cut to its rows already.
     low, high = np.searchsorted(offsets, [piece.start, piece.end])

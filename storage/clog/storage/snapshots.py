@@ -11,12 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from clog.storage import documents
-from clog.storage.chunks import (
-    DeadRows,
-    columns_of,
-    rows_of,
-    whole,
-)
+from clog.storage.chunks import columns_of, rows_of, whole
+from clog.storage.dead_rows import dead_rows_from_json, dead_rows_to_json
 from clog.storage.edit_json import (
     CHUNK_COLUMNS,
     chunk_of,
@@ -145,7 +141,7 @@ def _segments_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
     for _, segment in pairs:
         for chunk in segment.chunks:
             if chunk.dead is not None:
-                dead.append([len(rows), chunk.dead.path, chunk.dead.size_bytes, chunk.dead.rows])
+                dead.append([len(rows), dead_rows_to_json(chunk.dead)])
             rows.append((index.setdefault(chunk.object, len(index)), *chunk_row(chunk)))
     objects = [
         (o.path, o.size_bytes, o.footer_bytes, o.checksum, o.rows, o.stamp, o.dense) for o in index
@@ -177,10 +173,7 @@ def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Seg
             columns, (*_OBJECT_COLUMNS, _INDEX)
         )
     ]
-    dead = {
-        whole(i): DeadRows(check_inside(path, where=where), whole(size), whole(rows))
-        for i, path, size, rows in value["dead"]
-    }
+    dead = {_index(i): dead_rows_from_json(marked, where=where) for i, marked in value["dead"]}
     chunks = [
         replace(chunk_of(objects[_index(row[0])], row[1:]), dead=dead.get(i))
         for i, row in enumerate(rows_of(value["chunks"], _CHUNK_COLUMNS))

@@ -8,7 +8,7 @@
    order, apart.
 3. *Objects*: each that a chunk refers to is there, with its size; unless the check is ``quick``,
    its checksum, its key index, its rows, and for each chunk its sizes, timestamps, tombstones,
-   horizons and offsets as the rows have them (`verify_rows`).
+   horizons and offsets as the rows have them (`verify_rows`). Bitmaps of dead rows.
 
 What is wrong is told as values, `Finding`, and the checks go on: they shall show the extent.
 Nothing is changed.
@@ -24,6 +24,7 @@ from itertools import pairwise
 from clog.storage import paths
 from clog.storage.chunks import Chunk
 from clog.storage.commits import Commit, EditRecord, read_commit
+from clog.storage.dead_rows import read_dead_rows
 from clog.storage.errors import CorruptionError
 from clog.storage.manifest import Manifest, Segment
 from clog.storage.object_ref import ObjectRef
@@ -43,6 +44,7 @@ class Check(StrEnum):
     SEGMENTS = "segments"
     OBJECT_MISSING = "object-missing"
     OBJECT = "object"
+    DEAD_ROWS = "dead-rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def verify_log(
 ) -> VerifyReport:
     """Verifies the newest version.
 
-    Costs a LIST of the commits and one of the data, a GET for each commit and for each object;
+    Costs a LIST of the commits and one of the data, a GET for each commit and for each object (and
+    for each bitmap file);
     ``quick``: the two LISTs and an opening.
 
     Raises:
@@ -109,6 +112,8 @@ def verify_log(
         chunks.setdefault(chunk.object, []).append((p, chunk))
     key_seed = manifest.head.log.key_seed
     findings += _object_findings(store, chunks, key_seed, quick=quick, on_progress=on_progress)
+    if not quick:
+        findings += _dead_row_findings(store, manifest)
     return VerifyReport(
         url=store.url,
         version=manifest.version,
@@ -118,6 +123,16 @@ def verify_log(
         records=sum(s.rows for segments in manifest.segments for s in segments),
         findings=tuple(findings),
     )
+
+
+def _dead_row_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
+    for p, chunk in manifest.chunks():
+        if chunk.dead is not None:
+            try:
+                read_dead_rows(store, chunk.dead, chunk.rows)
+            except (CorruptionError, FileNotFoundError) as e:
+                where = f"the dead rows of [{chunk.base}, {chunk.next}) of partition {p}"
+                yield Finding(Check.DEAD_ROWS, chunk.object.path, f"{where} cannot be read: {e}")
 
 
 def segment_findings(manifest: Manifest) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ DEFAULTS = {
     "compression.type": "zstd",
     "delete.retention.ms": "86400000",
     "file.delete.delay.ms": "86400000",
+    "dead.rows.delay.ms": "604800000",
     "max.compaction.lag.ms": str(LONG_MAX),
     "max.message.bytes": "1048588",
     "message.timestamp.after.max.ms": "3600000",
@@ -36,6 +37,7 @@ DEFAULTS = {
 LOWEST = {
     "delete.retention.ms": 0,
     "file.delete.delay.ms": 0,
+    "dead.rows.delay.ms": 0,
     "max.compaction.lag.ms": 1,
     "max.message.bytes": 0,
     "message.timestamp.after.max.ms": 0,

@@ -148,12 +148,6 @@ def test_a_chunk_that_reaches_beyond_its_object_is_corruption():
         edit_from_json(value, version=9)
 
 
-def test_dead_rows_need_their_feature():
-    """FORMAT.md §5.4: a reader that would deliver dead rows refuses instead."""
-    with pytest.raises(CorruptionError, match="dead rows"):
-        edit_from_json({"dead": []}, version=1)
-
-
 _JSON = st.recursive(
     st.none() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from clog.storage import snapshots
-from clog.storage.chunks import DeadRows
+from clog.storage.dead_rows import BitmapFile, DeadRows
 from clog.storage.documents import decode, encode
 from clog.storage.edits import Edit
 from clog.storage.errors import CorruptionError, StoreUnavailableError
@@ -27,6 +27,7 @@ from clog.storage.testing.histories import (
 )
 
 _names = SeededIds(99)
+DEAD = {"rows": 1, "since_ms": 0, "path": "data/x.dead", "bytes": 1, "xxh3_128": "ab"}
 
 
 def new_store():
@@ -86,12 +87,12 @@ def test_dead_rows_come_back(store):
     """FORMAT.md §5.4: beside the chunk they belong to, also in a page."""
     manifest = grown(fresh_manifest(), 3)
     segment = manifest.segments[1][1]
-    dead = DeadRows("data/x.dead", 9, 1)
+    dead = DeadRows(1, 5, BitmapFile("data/x.dead", 9, "ab"))
     marked = replace(segment, chunks=(replace(segment.chunks[0], dead=dead),))
     segments = (manifest.segments[0], (manifest.segments[1][0], marked, manifest.segments[1][2]))
     manifest = replace(manifest, segments=segments)
     assert saved(store, manifest) == manifest
-    assert marked.rows == 1
+    assert (marked.rows, marked.dead_rows) == (1, 1)
 
 
 def test_a_snapshot_that_is_there_stays(store):
@@ -252,7 +253,11 @@ def _damaged(store, manifest, change):
         lambda b: b["manifest"]["pages"].append({"path": "/x", "bytes": 1, "ranges": {}}),
         lambda b: b["manifest"]["pages"].append({"path": "x", "bytes": 1, "ranges": {"a": [0, 1]}}),
         lambda b: b["manifest"]["released"]["path"].append("x"),
-        lambda b: b["manifest"]["dead"].append([0, "../x", 1, 1]),
+        lambda b: b["manifest"]["dead"].append([0, {**DEAD, "path": "../x"}]),
+        lambda b: b["manifest"]["dead"].append([0, {**DEAD, "rows": 0}]),
+        lambda b: b["manifest"]["dead"].append([0, {**DEAD, "bytes": "1"}]),
+        lambda b: b["manifest"]["dead"].append([0, {**DEAD, "bits": "1"}]),
+        lambda b: b["manifest"]["dead"].append([-1, DEAD]),
         lambda b: b["manifest"]["dead"].append([0, "x"]),
         lambda b: b["manifest"].pop("uncleanable"),
         lambda b: b.pop("head"),

@@ -10,10 +10,12 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from clog.storage.chunks import NONE, Chunk
+from clog.storage.dead_rows import DEAD_ROWS, BitmapFile, DeadRows
 from clog.storage.edit_json import chunk_of
 from clog.storage.edits import (
     Append,
     ChunkHorizon,
+    DeadMark,
     Edit,
     LogInfo,
     PageRef,
@@ -24,7 +26,7 @@ from clog.storage.edits import (
 from clog.storage.ids import SeededIds
 from clog.storage.manifest import Manifest, Segment, apply, first_manifest
 from clog.storage.object_ref import ObjectRef
-from clog.storage.paths import data_path
+from clog.storage.paths import data_path, dead_path
 
 RECORD_BYTES = 20
 _IDS = st.integers(0, 2**128 - 1).map(lambda n: f"{n:032x}")
@@ -35,7 +37,8 @@ _OFFSETS = st.dictionaries(_PARTITIONS, _NUMBERS, max_size=3)
 
 def log_info(partitions: int = 2) -> LogInfo:
     """What version 0 says of a log."""
-    return LogInfo("1" * 32, 1_000, partitions, "murmur2", "0123456789abcdef")
+    seed = "0123456789abcdef"
+    return LogInfo("1" * 32, 1_000, partitions, "murmur2", seed, read_features=(DEAD_ROWS,))
 
 
 def fresh_manifest(partitions: int = 2) -> Manifest:
@@ -122,7 +125,8 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
     sealed, active = manifest.segments[p][:-1], manifest.segments[p][-1]
     object_id = SeededIds(manifest.version * 64 + p).new_id()
     kinds = ["append", "append", "append", "config", "start", "writer", "mark"]
-    kinds += ["clean", "horizon"] * bool(sealed) + ["seal", "coalesce"] * bool(active.chunks)
+    kinds += ["clean", "horizon", "dead"] * bool(sealed)
+    kinds += ["seal", "coalesce"] * bool(active.chunks)
     kind = draw(st.sampled_from(kinds))
     match kind:
         case "config":
@@ -138,9 +142,12 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
             return coalesce_edit(manifest, p, object_id) or Edit()
         case "horizon":
             free = [c for s in sealed for c in s.chunks if c.horizon == NONE]
-            chosen = draw(st.lists(st.sampled_from(free), max_size=2, unique=True)) if free else ()
+            chosen = draw(_some(free))
             marks = (ChunkHorizon(p, c.object.path, c.first_row, 9_000, c.next) for c in chosen)
             return Edit(horizons=tuple(marks), orphan_floor=manifest.version)
+        case "dead":
+            chosen = draw(_some([c for s in sealed for c in s.chunks if c.live_rows]))
+            return Edit(dead=tuple(draw(_more_dead(p, c)) for c in chosen))
         case "mark":
             mark = draw(st.sampled_from([None, Uncleanable("too wide", 7, 2)]))
             return Edit(uncleanable={p: mark}, oldest_readable=manifest.version)
@@ -155,6 +162,23 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
             )
             entry = WriterEntry(f"w{p}", "producer", None, manifest.version, "ab")
             return replace(edit, writer=entry) if kind == "writer" else edit
+
+
+def _some(chunks: list[Chunk]) -> st.SearchStrategy[list[Chunk]]:
+    return st.lists(st.sampled_from(chunks), max_size=2, unique=True) if chunks else st.just([])
+
+
+@st.composite
+def _more_dead(draw: st.DrawFn, p: int, c: Chunk) -> DeadMark:
+    rows = draw(st.integers(c.dead.rows if c.dead else 1, c.rows))
+    since_ms = c.dead.since_ms if c.dead else draw(_NUMBERS)
+    bitmap = draw(_bitmaps())
+    return DeadMark(p, *c.identity, DeadRows(rows, since_ms, bitmap))
+
+
+def _bitmaps() -> st.SearchStrategy[bytes | BitmapFile]:
+    files = st.builds(BitmapFile, _IDS.map(lambda i: dead_path(3, i)), _NUMBERS, _IDS)
+    return st.binary(max_size=8) | files
 
 
 def _below(manifest: Manifest) -> st.SearchStrategy[int]:
@@ -221,6 +245,14 @@ def any_edits() -> st.SearchStrategy[Edit]:
         replace=st.lists(_replacements(), max_size=2).map(tuple),
         horizons=st.lists(
             st.builds(ChunkHorizon, _PARTITIONS, paths, _NUMBERS, _NUMBERS, _NUMBERS), max_size=2
+        ).map(tuple),
+        dead=st.lists(
+            st.builds(
+                DeadMark,
+                *(_PARTITIONS, paths, _NUMBERS),
+                st.builds(DeadRows, st.integers(1, 2**40), _NUMBERS, _bitmaps()),
+            ),
+            max_size=2,
         ).map(tuple),
         first_dirty=_OFFSETS,
         tombstones_removed=_OFFSETS,

@@ -22,7 +22,7 @@ from clog.cleaner.trimming import trim
 from clog.storage import Log, ManualClock
 from clog.storage.ids import SeededIds
 from clog.storage.records import to_records
-from clog.storage.testing.crash import contents, copy_of, crash_runs, discard
+from clog.storage.testing.crash import contents, copy_of, crash_runs, discard, memory_store
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.model import rows_in
 
@@ -87,6 +87,19 @@ def below_the_start(store):
     open_at(store, BEGIN_MS, seed=4).delete_records({0: 4, 1: 1})
 
 
+def marked(store):
+    """A chunk with a dead row, one more that is to die, in a bitmap file each."""
+    given = CONFIG | {"segment.bytes": 2000, "object.bytes": 800}
+    log = Log.create(store, 2, given, clock=ManualClock(BEGIN_MS), ids=SeededIds(1))
+    put(log, " ".join(f"{key}=1" for key in "abcdefghijklmnopqrstuvwx"))
+    log.roll()
+    put(log, "a=2")
+    log.roll()
+    clean(log)
+    put(log, "b=2 y")
+    log.roll()
+
+
 def clean(log):
     Cleaner(log, dedupe_buffer_bytes=1 << 12).run_once(force=True)
 
@@ -126,6 +139,8 @@ SCENARIOS = {
     "clean, map of 8 keys": (dirty, clean_with_a_small_map, BEGIN_MS),
     "clean, tombstones go": (stamped, clean, BEGIN_MS + 1000),
     "clean, all maintenance": (unneeded, clean, BEGIN_MS + LATER_MS),
+    "clean, few rows are dead": (marked, clean, BEGIN_MS + 1),
+    "clean, dead rows have waited": (marked, clean, BEGIN_MS + 8 * 24 * HOUR_MS),
     "seal": (dirty, seal, BEGIN_MS + 8 * 24 * HOUR_MS),
     "retention": (expired, retain, BEGIN_MS + 2 * HOUR_MS),
     "trim": (below_the_start, trim_it, BEGIN_MS),
@@ -171,6 +186,12 @@ def small_maps(monkeypatch):
     monkeypatch.setattr(
         table, "table_batches", lambda *a, f=table.table_batches: f(*a, map_bytes=1 << 12)
     )
+
+
+@pytest.fixture(autouse=True)
+def bitmap_files(monkeypatch):
+    """However short a bitmap is."""
+    monkeypatch.setattr("clog.storage.dead_rows.INLINE_BYTES_MAX", 0)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
@@ -220,8 +241,26 @@ def check(run, before, expected, act, now_ms):
     log.handle.clock.advance(LATER_MS)
     sweep_released(log.handle, now_ms=log.handle.clock.now_ms())
     sweep_orphans(log.handle, now_ms=log.handle.clock.now_ms())
-    needed = {c.object.path for _, c in check_log(run.store, every_version=False).chunks()}
+    chunks = check_log(run.store, every_version=False).chunks()
+    needed = {path for _, c in chunks for path in c.files}
     assert {found.path for found in run.store.list("data/")} == needed, run
+
+
+def test_the_scenarios_of_dead_rows_have_some():
+    """Else they would enumerate nothing of the kind: a bitmap takes another's place, or goes."""
+    for now_ms, left in ((BEGIN_MS + 1, [2]), (BEGIN_MS + 8 * 24 * HOUR_MS, [])):
+        store = memory_store()
+        marked(store)
+        assert dead_rows_in(store) == [1]
+        clean(open_at(store, now_ms))
+        assert dead_rows_in(store) == left
+        assert len([f for f in store.list("data/") if f.path.endswith(".dead")]) == 1 + len(left)
+        discard(store)
+
+
+def dead_rows_in(store):
+    chunks = check_log(store, every_version=False).chunks()
+    return [c.dead.rows for _, c in chunks if c.dead is not None]
 
 
 def test_the_crash_points_of_the_sweep_are_hit():

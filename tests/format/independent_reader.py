@@ -222,7 +222,7 @@ def mark(state: State, p: int, chunk: dict, dead: dict) -> None:
     """§5.4: dead rows in place of those that the chunk had."""
     check("dead-rows" in state["log"]["features"]["read"], "dead rows were not announced")
     check(chunk not in state["segments"][p][-1]["chunks"], "dead rows in the active segment")
-    check(1 <= dead["rows"] <= chunk["rows"], "dead rows")
+    check(1 <= dead["rows"] < chunk["rows"], "dead rows")
     before = chunk.get("dead", dead)
     check(before["rows"] <= dead["rows"] and before["since_ms"] == dead["since_ms"], "dead rows")
     again = files_of({**chunk, "dead": dead})

@@ -17,6 +17,7 @@ import independent_reader as ir
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock, commits, object_encoding, snapshots
 from clog.storage import commit as committing
+from clog.storage import dead_rows as storage_dead_rows
 from clog.storage.ids import SeededIds
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -112,12 +113,34 @@ def indexed(root: Path) -> None:
         Cleaner(log, clock=log.handle.clock).run_once(force=True)
 
 
+def dead_rows(root: Path) -> None:
+    """Bitmaps inline and in files, one that took the place of another, one whose chunk is gone."""
+    names = {"delete_retention_ms": "1000", "min_cleanable_dirty_ratio": "0"}
+    log = create(root, partitions=1, object_bytes="1200", segment_bytes="4000", **names)
+    cleaner = Cleaner(log, clock=log.handle.clock)
+    log.append([{"key": f"k{i:02}", "value": f"{i}" * 8} for i in range(99)])
+    log.roll()
+    for keys, limit in (
+        ((3, 4), 1024),
+        ((50, 5), 0),
+        ((51,), 0),
+        (range(60, 90), 0),
+        ((95,), 1024),
+    ):
+        log.handle.clock.advance(10)
+        log.append([{"key": f"k{i:02}", "value": "new" if i % 2 else None} for i in keys])
+        log.roll()
+        with patch.object(storage_dead_rows, "INLINE_BYTES_MAX", limit):
+            cleaner.run_once(force=True)
+
+
 CASES: dict[str, Case] = {
     "plain": plain,
     "append-time": append_time,
     "paged": paged,
     "cleaned": cleaned,
     "indexed": indexed,
+    "dead-rows": dead_rows,
 }
 
 

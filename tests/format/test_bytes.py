@@ -11,8 +11,8 @@ from clog.storage.store import open_store
 from clog.storage.testing.histories import append_edit, applied, fresh_manifest
 
 COMMIT = (
-    '{"clog":"commit","format":1,"bytes":1065,'
-    '"xxh3_128":"ce369f2defc1dd887570b23e971be931","encoding":"json"}\n{"version":1,'
+    '{"clog":"commit","format":1,"bytes":1076,'
+    '"xxh3_128":"b03241ca1de91fbe96f326ed1d6ce59f","encoding":"json"}\n{"version":1,'
     '"id":"b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1","time_ms":1001,"operation":"append","edit":{'
     '"add":{"objects":[{'
     '"path":"data/00000000000000000000-4c1f4c1f4c1f4c1f4c1f4c1f4c1f4c1f.parquet",'
@@ -30,8 +30,8 @@ COMMIT = (
 )
 
 SNAPSHOT = (
-    '{"clog":"snapshot","format":1,"bytes":1357,'
-    '"xxh3_128":"50d14feb36e514af82ff9e02aea8c5ee","encoding":"json"}\n{"version":1,'
+    '{"clog":"snapshot","format":1,"bytes":1368,'
+    '"xxh3_128":"af9a8486b59c5457472201ae8c2de0e0","encoding":"json"}\n{"version":1,'
     '"id":"00000000000000000000000000000001","time_ms":1001,"head":{"log":{'
     '"log_id":"11111111111111111111111111111111","created_ms":1000,"partitions":2,'
     '"partitioner":"murmur2","seed":"0123456789abcdef","features":{"read":["dead-rows"],"write":[]},'

@@ -16,6 +16,7 @@ from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock, commit, commits, snapshots
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.data_object import REWRITTEN_SCHEMA
+from clog.storage.dead_rows import dead_rows_to_json
 from clog.storage.edits import ChunkHorizon, Edit, Replacement
 from clog.storage.ids import SeededIds
 from clog.storage.object_writer import write_rewritten
@@ -63,7 +64,10 @@ def agree(root, log):
 
 
 def chunks_of(segment):
-    rows = [(chunk["object"], *(chunk[name] for name in ir.CHUNK)) for chunk in segment["chunks"]]
+    rows = [
+        (chunk["object"], *(chunk[name] for name in ir.CHUNK), chunk.get("dead"))
+        for chunk in segment["chunks"]
+    ]
     return segment["base"], segment["next"], segment["created_ms"], rows
 
 
@@ -72,6 +76,7 @@ def as_row(c: Chunk):
         *(c.object.path, c.first_row, c.rows, c.base, c.next, c.size_bytes),
         *(c.first_timestamp_ms, c.max_timestamp_ms, c.tombstones, c.version, c.append_time_ms),
         *(c.horizon_min, c.horizon_max, c.horizon, c.up_to),
+        None if c.dead is None else dead_rows_to_json(c.dead),
     )
 
 

@@ -6,8 +6,8 @@ A *round* over all its logs, in this order:
 2. Retention and the start offset rule (S31-S35); trimming below the low watermark (S37).
 3. Passes over the eligible partitions of all logs, most urgent first, each once (`selection`,
    `passes`), by ``threads`` at a time.
-4. Delete objects whose delay is over (S27); coalesce what the passes left fresh, under every
-   policy.
+4. Delete objects whose delay is over (S27); rewrite what has held dead rows for long (S46);
+   coalesce what the passes left fresh, under every policy.
 5. Once a day delete what was never committed (`sweep`) and blocks of old commits (`blocks`).
 
 What a log has of that is in `upkeep`. A pass that fails leaves the log as it was; its partition is

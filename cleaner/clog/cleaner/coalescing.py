@@ -108,7 +108,7 @@ def _committed_ms(handle: Handle, version: int) -> int:
 def _loose_runs(
     chunks: Sequence[Chunk], config: LogConfig, newest: int
 ) -> Iterator[tuple[Chunk, ...]]:
-    return _runs(chunks, [is_loose(c, config) and c.version <= newest for c in chunks])
+    return runs_of(chunks, [is_loose(c, config) and c.version <= newest for c in chunks])
 
 
 def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
@@ -124,10 +124,11 @@ def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
 
 
 def _parts(chunks: Sequence[Chunk], taken: set[str]) -> Iterator[tuple[Chunk, ...]]:
-    return _runs(chunks, [c.object.path in taken for c in chunks])
+    return runs_of(chunks, [c.object.path in taken for c in chunks])
 
 
-def _runs(chunks: Sequence[Chunk], wanted: Sequence[bool]) -> Iterator[tuple[Chunk, ...]]:
+def runs_of(chunks: Sequence[Chunk], wanted: Sequence[bool]) -> Iterator[tuple[Chunk, ...]]:
+    """Runs of neighbours that are wanted. Pure."""
     run: list[Chunk] = []
     for chunk, is_wanted in zip(chunks, wanted, strict=True):
         if is_wanted:

@@ -9,10 +9,10 @@ objects it wrote. Else it stops, and nothing is lost: the next pass plans anew.
 from dataclasses import replace
 
 from clog.storage.bounds import bounds
-from clog.storage.chunks import NONE
+from clog.storage.chunks import NONE, Chunk
 from clog.storage.commits import Commit
 from clog.storage.config import LogConfig
-from clog.storage.edits import ChunkHorizon, Edit, Replacement
+from clog.storage.edits import ChunkHorizon, DeadMark, Edit, Replacement
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest, apply
 
@@ -33,12 +33,13 @@ def commit_planned(
     """
 
     def prepare(tip: Commit, time_ms: int) -> Edit:
-        if edit.replace and objects_may_be_gone(planned, tip):
+        if (edit.replace or edit.dead) and objects_may_be_gone(planned, tip):
             raise SourcesChangedError
         now = handle.manifest()
         if tip.head.partitions.changed[partition] > planned.version and not (
             all(_is_as_planned(r, planned, now) for r in edit.replace)
             and all(_is_unstamped(h, now) for h in edit.horizons)
+            and all(_is_marked_as_planned(mark, planned, now) for mark in edit.dead)
         ):
             raise SourcesChangedError
         return tried(replace(edit, first_dirty=_not_back(edit, now)), now, time_ms=time_ms)
@@ -88,6 +89,17 @@ def _is_as_planned(r: Replacement, planned: Manifest, now: Manifest) -> bool:
 
 
 def _is_unstamped(h: ChunkHorizon, now: Manifest) -> bool:
-    identity = (h.object_path, h.first_row)
-    chunks = (c for s in now.segments[h.partition] for c in s.chunks)
-    return any(c.identity == identity and c.horizon == NONE for c in chunks)
+    c = _chunk_at(now, h)
+    return c is not None and c.horizon == NONE
+
+
+def _is_marked_as_planned(mark: DeadMark, planned: Manifest, now: Manifest) -> bool:
+    """Whether the chunk is there, with the dead rows that it had when it was judged."""
+    before, after = _chunk_at(planned, mark), _chunk_at(now, mark)
+    return before is not None and after is not None and before.dead == after.dead
+
+
+def _chunk_at(manifest: Manifest, at: ChunkHorizon | DeadMark) -> Chunk | None:
+    identity = (at.object_path, at.first_row)
+    chunks = (c for s in manifest.segments[at.partition] for c in s.chunks)
+    return next((c for c in chunks if c.identity == identity), None)

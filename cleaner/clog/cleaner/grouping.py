@@ -7,8 +7,7 @@ Sizes are those after cleaning, so that two half-empty segments merge in the pas
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from clog.cleaner.judging import JudgedChunk, JudgedSegment
-from clog.storage.chunks import NONE
+from clog.cleaner.judging import Fate, JudgedChunk, JudgedSegment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,19 +30,8 @@ class Group:
 
     @property
     def needs_work(self) -> bool:
-        """Something died, it merges, or a tombstone's horizon finds no place beside the one that
-        its chunk has.
-        """
-        return len(self.segments) > 1 or any(
-            c.removed.total or needs_own_horizon(c) for c in self.chunks
-        )
-
-
-def needs_own_horizon(c: JudgedChunk) -> bool:
-    """Whether a horizon must go into the rows: the chunk's one place is taken by an earlier pass,
-    whose horizon stays (S23).
-    """
-    return c.stamps and c.chunk.horizon != NONE
+        """It merges, or a chunk of it is to be rewritten."""
+        return len(self.segments) > 1 or any(c.fate is Fate.REWRITTEN for c in self.chunks)
 
 
 def grouped(

@@ -9,6 +9,7 @@ offsets (`superseded`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 import pyarrow as pa
@@ -43,22 +44,31 @@ class Removed:
         return self.superseded + self.expired + self.without_key + self.trimmed
 
 
+class Fate(StrEnum):
+    """What becomes of a chunk."""
+
+    STAYS = "stays"
+    MARKED = "marked"
+    REWRITTEN = "rewritten"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedChunk:
-    """A chunk and what becomes of its rows.
+    """A chunk and what becomes of its rows, those that were dead before left out.
 
     ``keep`` is None when all rows stay or none does; ``stamp`` marks the tombstones that get their
-    horizon by this pass, None when there are none.
+    horizon by this pass, None when there are none. ``fate`` is decided by `fates`.
     """
 
     chunk: Chunk
     removed: Removed = field(default_factory=Removed)
     keep: Mask | None = None
     stamp: Mask | None = None
+    fate: Fate = Fate.STAYS
 
     @property
     def rows_left(self) -> int:
-        return self.chunk.rows - self.removed.total
+        return self.chunk.live_rows - self.removed.total
 
     @property
     def size_bytes_left(self) -> int:
@@ -164,7 +174,7 @@ class Judge:
 
     def _judge_chunk(self, store: Store, partition: int, chunk: Chunk) -> JudgedChunk:
         if chunk.next <= self.log_start:
-            return JudgedChunk(chunk, Removed(trimmed=chunk.rows))
+            return JudgedChunk(chunk, Removed(trimmed=chunk.live_rows))
         tombstones_count = self._tombstones_count(chunk)
         if chunk.base >= self.log_start and not (
             self._reaches(chunk)
@@ -187,7 +197,7 @@ class Judge:
             keeps.append(keep)
             stamps.append(stamp)
         keep, stamp = np.concatenate(keeps), np.concatenate(stamps)
-        is_mixed = 0 < removed.total < chunk.rows
+        is_mixed = 0 < removed.total < chunk.live_rows
         return JudgedChunk(
             chunk, removed, keep if is_mixed else None, stamp if stamp.any() else None
         )
@@ -218,7 +228,7 @@ class Judge:
         *,
         tombstones_count: bool,
     ) -> Iterator[tuple[Mask, Mask]]:
-        """(keep, stamp) of all rows of the chunk, in order; counts into ``removed``."""
+        """(keep, stamp) of all live rows of the chunk, in order; counts into ``removed``."""
         known = self.mapped.superseded(chunk) if self.mapped.decides(chunk) else None
         before = self.found.of(chunk)
         values = ("value", DELETE_HORIZON) if tombstones_count else ()
@@ -244,8 +254,8 @@ class Judge:
                 removed.last_expired = batch.column("offset")[below + int(expired[-1])].as_py()
             gone = np.zeros(below, np.bool_)
             yield np.concatenate((gone, verdict.keep)), np.concatenate((gone, verdict.stamp))
-        if rows != chunk.rows:
+        if rows != chunk.live_rows:
             raise CorruptionError(
                 f"{chunk.object.path} has {rows} records at [{chunk.base}, {chunk.next}) of"
-                f" partition {partition}, the manifest says {chunk.rows}; nothing was changed"
+                f" partition {partition}, the manifest says {chunk.live_rows}; nothing was changed"
             )

@@ -9,11 +9,12 @@ Vocabulary: *clean* ``[log start, first dirty)``, *dirty* ``[first dirty, first 
    crash loses the notes, the next pass starts from the same offset: so their number is bounded.
 2. `judging`: what is dead in each sealed segment that begins in the covered range, from the keys
    alone (S21, S23).
-3. `grouping`: neighbours that fit one segment together (S25). A segment in which nothing died and
-   that merges with none is left alone.
-4. `rewriting`: the survivors of a group, written as one segment (S26).
-5. `committing` of the group: the new segment for its sources, if these are still exactly those
-   judged. Crash before: orphans. After: progress.
+3. `fates`: chunks in which little died are to be marked, those in which more did, rewritten.
+   `grouping`: neighbours that fit one segment together (S25).
+4. `rewriting`: the survivors of a group, written as one segment (S26). A group of one segment of
+   which nothing is to be rewritten is left alone. `marking`: bitmaps of dead rows.
+5. `committing` of the group: the new segment for its sources, bitmaps for its chunks, if these
+   are still exactly those judged. Crash before: orphans. After: progress.
 6. With the last group: the first dirty offset, and the horizons of tombstones in chunks left alone.
 
 Steps 2 to 5 go on group by group, so that memory and the extra space in the store are about one
@@ -32,9 +33,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from clog.cleaner.committing import SourcesChangedError, commit_planned
+from clog.cleaner.fates import FateRules
 from clog.cleaner.grouping import Group, grouped
 from clog.cleaner.judging import Judge
 from clog.cleaner.mapping import KeyHasher, build_map, map_bytes_for
+from clog.cleaner.marking import Marker
 from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
 from clog.cleaner.pass_progress import PassProgress
 from clog.cleaner.rewriting import Rewriter, last_expired, stamped_in
@@ -45,6 +48,7 @@ from clog.cleaner.untouched import Untouched
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.clock import Clock
 from clog.storage.config import LogConfig
+from clog.storage.dead_rows import DEAD_ROWS
 from clog.storage.edits import ChunkHorizon, Edit
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest, Segment
@@ -53,6 +57,8 @@ from clog.storage.store.base import Store
 
 MAPS_MAX = 8
 """Maps that feed one rewrite."""
+MARKS_MAX = 64
+"""So many bitmaps are committed together, where no rewritten group takes them along."""
 
 Publish = Callable[[Edit, PassStats], None]
 """Takes an edit that is ready to be committed, and the counts of its records."""
@@ -143,7 +149,8 @@ def execute_pass(
     # A segment that reaches beyond is one whose rest may not be cleaned yet (S11).
     sealed = _sealed_below(manifest, p, covered, next_max=dirty[1])
     progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
-    judged = (judge.judge_segment(metered, p, s) for s in sealed)
+    rules = FateRules(config, DEAD_ROWS in manifest.head.log.read_features, plan.now_ms)
+    judged = (rules.decided(judge.judge_segment(metered, p, s)) for s in sealed)
     groups = grouped(progress.counted(judged), segment_bytes=config.segment_bytes, covered=covered)
     rewriter = Rewriter(
         store=metered,
@@ -155,7 +162,9 @@ def execute_pass(
         up_to=covered,
         new_id=tools.new_id,
     )
-    complete = _Pass(plan, rewriter, publish, tools.throttle.stopping).clean(groups, covered)
+    marker = Marker(metered, p, manifest.version, plan.now_ms, tools.new_id)
+    stopping = tools.throttle.stopping
+    complete = _Pass(plan, rewriter, marker, publish, stopping).clean(groups, covered)
     stats.chunks_untouched = judge.untouched.count
     stats.segments_before = len(sealed)
     stats.size_bytes_before = sum(s.size_bytes for s in sealed)
@@ -237,6 +246,7 @@ class _Pass:
 
     plan: PassPlan
     rewriter: Rewriter
+    marker: Marker
     publish: Publish
     stopping: Callable[[], bool]
 
@@ -250,14 +260,17 @@ class _Pass:
             for group in groups:
                 if self.stopping():
                     raise StoppedError
-                if group.needs_work:
+                if group.needs_work or len(waiting.dead) >= MARKS_MAX:
                     self._publish(waiting, counts)  # step 5
                     waiting, counts = Edit(), PassStats()
-                    waiting, counts = self._rewritten(group)  # step 4
+                if group.needs_work:
+                    waiting = self._rewritten(group, counts)  # step 4
                 else:
                     marked = [c for c in group.chunks if c.stamps]
                     horizons.extend(self._horizon(c.chunk, covered) for c in marked)
                     stamped += sum(map(stamped_in, marked))
+                dead = self.marker.mark(group, counts)  # step 4
+                waiting = replace(waiting, dead=(*waiting.dead, *dead))
             counts.tombstones_stamped += stamped
             moves = {p: covered} if covered != self.plan.manifest.first_dirty[p] else {}
             last = replace(waiting, first_dirty=moves, horizons=tuple(horizons))
@@ -276,13 +289,12 @@ class _Pass:
             pass
         return False
 
-    def _rewritten(self, group: Group) -> tuple[Edit, PassStats]:
-        p, expired, counts = self.rewriter.partition, last_expired(group), PassStats()
-        edit = Edit(
+    def _rewritten(self, group: Group, counts: PassStats) -> Edit:
+        p, expired = self.rewriter.partition, last_expired(group)
+        return Edit(
             replace=(self.rewriter.rewrite(group, counts),),
             tombstones_removed={p: expired} if expired != NONE else {},
         )
-        return edit, counts
 
     def _horizon(self, chunk: Chunk, covered: int) -> ChunkHorizon:
         place = (self.rewriter.partition, chunk.object.path, chunk.first_row)

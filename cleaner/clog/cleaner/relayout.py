@@ -1,8 +1,10 @@
-"""Rewriting runs of chunks without judging them: what coalescing and trimming have in common.
+"""Rewriting runs of chunks without judging them: what coalescing, trimming and
+materialising have in common.
 
 1. Read the objects of all runs, each once for all its partitions, in the order of their rows.
 2. Write the rows of each run as objects of its partition alone: offsets, timestamps (those of
-   LogAppendTime become real) and delete horizons as they are; rows below ``low`` are left out.
+   LogAppendTime become real) and delete horizons as they are; dead rows, and those below ``low``,
+   are left out.
 3. One commit replaces all runs whose chunks are still exactly those planned. A run that somebody
    else changed meanwhile is left out; its new objects are orphans. Appends never conflict: they add
    behind, and a replacement inside the active segment names its chunks.
@@ -124,18 +126,19 @@ def _write(
 
 
 def _rows_above(run: Run) -> tuple[int, int]:
-    """Bounds of the number of rows at or above ``low``; only a chunk with gaps that ``low`` cuts
-    leaves a choice.
+    """Bounds of the number of live rows at or above ``low``; only a chunk with gaps or dead rows
+    that ``low`` cuts leaves a choice.
     """
     least = most = 0
     for c in run.chunks:
         if c.base >= run.low:
-            least, most = least + c.rows, most + c.rows
-        elif c.object.dense:
+            least, most = least + c.live_rows, most + c.live_rows
+            continue
+        above = max(0, c.next - run.low)
+        if c.object.dense:
             above = max(0, c.base + c.rows - run.low)
-            least, most = least + above, most + above
-        else:
-            most += max(0, min(c.rows, c.next - run.low))
+            least += max(0, above - (c.rows - c.live_rows))
+        most += min(c.live_rows, above)
     return least, most
 
 

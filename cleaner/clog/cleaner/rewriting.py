@@ -1,6 +1,6 @@
 """Step 4 of a pass: one group becomes one segment (S25, S26).
 
-Chunks in which nothing died stay as they are and are referred to again, if they are large and
+Chunks that are not to be rewritten (`fates`) are referred to again, if they are large and
 alone in their object; runs of the others are written anew: survivors only, with their offsets,
 timestamps and headers, in order, and the horizons of their tombstones in a column.
 
@@ -15,8 +15,8 @@ from itertools import groupby, pairwise
 import numpy as np
 import pyarrow as pa
 
-from clog.cleaner.grouping import Group, needs_own_horizon
-from clog.cleaner.judging import JudgedChunk
+from clog.cleaner.grouping import Group
+from clog.cleaner.judging import Fate, JudgedChunk
 from clog.cleaner.layout import is_loose, is_shared
 from clog.cleaner.memory import EVERY_BYTES, give_back
 from clog.cleaner.stats import PassStats
@@ -98,7 +98,7 @@ class Rewriter:
             compression=self.config.compression_type,
             object_bytes=object_bytes,
         )
-        before = sum(c.chunk.rows for c in run)
+        before = sum(c.chunk.live_rows for c in run)
         removed = sum(c.removed.total for c in run)
         written = sum(obj.rows for obj in objects)
         if before - removed != written:
@@ -136,7 +136,7 @@ class Rewriter:
 
 def _count(c: JudgedChunk, stats: PassStats) -> None:
     """Counts the records of a chunk that is replaced."""
-    stats.records_read += c.chunk.rows
+    stats.records_read += c.chunk.live_rows
     stats.records_written += c.rows_left
     stats.records_trimmed += c.removed.trimmed
     stats.records_superseded += c.removed.superseded
@@ -156,7 +156,7 @@ def last_expired(group: Group) -> int:
 
 def _fates(group: Group, config: LogConfig) -> list[tuple[bool, JudgedChunk]]:
     """Which chunks are written anew. A lone small one between others that stay is not worth it."""
-    must = [bool(c.removed.total) or needs_own_horizon(c) for c in group.chunks]
+    must = [c.fate is Fate.REWRITTEN for c in group.chunks]
     shared = [is_shared(c.chunk) for c in group.chunks]
     would = [m or is_loose(c.chunk, config) for m, c in zip(must, group.chunks, strict=True)]
     fates = []

@@ -4,7 +4,8 @@
 is not the last one of its key, and the map knows all last offsets. So fresh chunks, which are the
 dirty part as a rule, are judged without being read: the keys were hashed once, for the map.
 
-*Found dead*: what several maps of one pass found, a bit for each row of the chunks that have any.
+*Found dead*: what several maps of one pass found, a bit for each live row of the chunks that have
+any.
 It is kept until the pass rewrites, once for all of its maps (S20).
 """
 
@@ -81,4 +82,4 @@ class FoundDead:
         bits = self._bits.get(chunk.identity)
         if bits is None:
             return None
-        return np.unpackbits(bits, count=chunk.rows).view(np.bool_)
+        return np.unpackbits(bits, count=chunk.live_rows).view(np.bool_)

@@ -17,6 +17,7 @@ from clog.cleaner.clock_skew import check_clock, is_comparable
 from clog.cleaner.coalescing import coalesce
 from clog.cleaner.maintenance import apply_retention, seal_idle
 from clog.cleaner.mapping import KeyHasher
+from clog.cleaner.materialising import materialise
 from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
 from clog.cleaner.pass_progress import PassProgress
 from clog.cleaner.passes import PassPlan, PassTools, run_pass
@@ -187,9 +188,12 @@ class Upkeep:
         mark(self._handle, plan.partition, None, now_ms=plan.now_ms)
 
     def tidy(self) -> None:
-        """Deletes what is dead (S27), coalesces, and once a day looks for what never lived."""
+        """Deletes what is dead (S27), rewrites what has held dead rows for long (S46), coalesces;
+        once a day looks for what never lived.
+        """
         handle, now_ms = self._handle, self.clock.now_ms()
         sweep_released(handle, now_ms=now_ms, defaults=self._settings.defaults)
+        materialise(handle, self._store(), now_ms=now_ms, defaults=self._settings.defaults)
         coalesce(handle, self._store(), now_ms=now_ms)
         if now_ms - self._orphans_swept_ms >= ORPHANS_MS:
             sweep_orphans(handle, now_ms=now_ms)

@@ -71,7 +71,9 @@ def cost(
     price = PRICES[prices]
     manifest = log.handle.manifest()
     released = sum(r.size_bytes for r in manifest.released)
-    kept = released + sum(o.size_bytes for o in {c.object for _, c in manifest.chunks()})
+    kept = released + sum(
+        {path: n for _, c in manifest.chunks() for path, n in c.files.items()}.values()
+    )
     if json:
         print_json(
             {

@@ -144,6 +144,7 @@ def _totals(log: Mapping[str, Any], now_ms: int) -> Table:
     rows = {
         "records": count(sum(d["records"] for d in details)),
         "of these tombstones": count(sum(d["tombstones"] for d in details)),
+        "dead, not yet rewritten": count(sum(d["dead_rows"] for d in details)),
         "segments": count(sum(d["segments"] for d in details)),
         "record bytes": size(sum(d["size_bytes"] for d in details)),
         "objects": f"{count(log['objects'])}, {size(log['object_bytes'])} stored",

@@ -157,9 +157,11 @@ def _object_rows(store: "Store", manifest: "Manifest") -> Iterator[dict[str, Any
     for p, chunk in manifest.chunks():
         ref = chunk.object
         row = live.setdefault(ref.path, asdict(ref) | {"live_rows": 0, "partitions": []})
-        row["live_rows"] += chunk.rows
+        row["live_rows"] += chunk.live_rows
         if p not in row["partitions"]:
             row["partitions"].append(p)
+        for path, size_bytes in chunk.files.items():
+            live.setdefault(path, {"path": path, "size_bytes": size_bytes})  # its bitmap
     replaced = {r.path for r in manifest.released}
     stored = {found.path: found.size_bytes for found in store.list(paths.DATA)}
     for path in sorted({*live, *stored}):

@@ -133,6 +133,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
         "base": row["base_offset"],
         "next": row["next_offset"],
         "records": row["records"],
+        "dead": row["dead_rows"],
         "size": size(row["size_bytes"]),
         "largest timestamp": "" if largest is None else moment(largest),
         "state": state,

@@ -95,15 +95,16 @@ def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
     pieces, searched = _pieces(handle, options)
     prints = list(footprints(store, pieces, columns=columns))
     chunks = [chunk for _, chunk in manifest.chunks()]
-    every = {chunk.object.path: chunk.object.size_bytes for chunk in chunks}
+    objects = {chunk.object.path for chunk in chunks}
+    stored = {path: size for chunk in chunks for path, size in chunk.files.items()}
     return Explanation(
         store.url,
         manifest.version,
         Share(len({piece.partition for piece in pieces}), len(manifest.segments)),
         _segments(manifest, pieces),
-        Share(len({p.path for p in prints}), len(every)),
+        Share(len({p.path for p in prints}), len(objects)),
         Share(sum(p.row_groups for p in prints), _row_groups_total(prints)),
-        Share(sum(p.fetched_bytes for p in prints) + searched, sum(every.values())),
+        Share(sum(p.fetched_bytes for p in prints) + searched, sum(stored.values())),
     )
 
 

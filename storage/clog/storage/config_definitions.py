@@ -171,7 +171,7 @@ _ALL = (
     Definition(
         "dead.rows.delay.ms",
         Integer(0),
-        7 * _DAY_MS,  # segment.ms': a log written evenly has new segments to rewrite by then
+        7 * _DAY_MS,  # as segment.ms; a part of the bound on erasure (S46)
         "ms for which few dead rows of a chunk may wait, unseen, for the rewrite that removes"
         " their bytes; 0 = rewritten at once",
     ),

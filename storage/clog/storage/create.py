@@ -15,6 +15,9 @@ from clog.storage.ids import Ids
 from clog.storage.store.base import Store
 from clog.storage.timeline import find_newest
 
+NEW_LOG_FEATURES = (DEAD_ROWS,)
+"""What a new log demands of its readers, from the start: it cannot be demanded later."""
+
 
 def create_log(
     store: Store, *, partitions: int, config: Mapping[str, object], clock: Clock, ids: Ids
@@ -42,7 +45,7 @@ def create_log(
         partitions=partitions,
         partitioner=settings.partitioner,
         seed=f"{ids.seed():016x}",
-        read_features=(DEAD_ROWS,),
+        read_features=NEW_LOG_FEATURES,
     )
     edit = Edit(create=info, config=overrides)
     record = EditRecord(0, ids.new_id(), now_ms, "create", {"edit": edit_to_json(edit)})

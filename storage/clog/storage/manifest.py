@@ -43,7 +43,7 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """Record bytes of the rows that are not dead (decision 0005)."""
+        """Record bytes of the rows that are not dead (decision 0006)."""
         return sum(c.live_bytes for c in self.chunks)
 
     @property
@@ -338,9 +338,8 @@ def _with_dead(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
 
 def _may_follow(dead: DeadRows, c: Chunk) -> bool:
     """Whether these dead rows may take the place of those that the chunk has."""
-    if c.dead is None:
-        return dead.rows <= c.rows
-    return c.dead.rows <= dead.rows <= c.rows and c.dead.since_ms == dead.since_ms
+    before = c.dead or dead
+    return before.rows <= dead.rows < c.rows and before.since_ms == dead.since_ms
 
 
 def _check_kept(r: Replacement, inside: list[Chunk]) -> None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.data_object import RECORD_SCHEMA
-from clog.storage.dead_rows import DeadRows, Rows, read_dead_rows
+from clog.storage.dead_rows import BitmapFile, DeadRows, Rows, read_dead_rows
 from clog.storage.errors import CorruptionError
 from clog.storage.manifest import Manifest
 from clog.storage.numpy_arrays import scalar, to_arrow, to_numpy
@@ -160,7 +160,10 @@ def footprints(
         ref = run[0].object
         ranges = [(piece.first_row, piece.rows) for piece in run]
         wanted = stored if ref.dense else [*stored, "offset"]
-        yield footprint(store, ref, ranges, columns=wanted)
+        found = footprint(store, ref, ranges, columns=wanted)
+        files = [p.dead.bitmap for p in run if p.dead and isinstance(p.dead.bitmap, BitmapFile)]
+        bitmap_bytes = sum(file.size_bytes for file in files)
+        yield replace(found, fetched_bytes=found.fetched_bytes + bitmap_bytes)
 
 
 def _stored_columns(columns: Sequence[str]) -> list[str]:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from clog.cleaner.grouping import grouped, needs_own_horizon
-from clog.cleaner.judging import JudgedChunk, JudgedSegment, Removed
+from clog.cleaner.fates import needs_own_horizon
+from clog.cleaner.grouping import grouped
+from clog.cleaner.judging import Fate, JudgedChunk, JudgedSegment, Removed
 from clog.storage.chunks import Chunk
 from clog.storage.manifest import Segment
 from clog.storage.testing.histories import object_of
@@ -15,8 +16,10 @@ def segment(base, rows, dead=0, size_bytes=100):
     """A judged segment of one chunk."""
     place = (0, rows, base, base + rows, size_bytes)
     chunk = Chunk(object_of(rows, f"{base:032x}"), *place, 0, 0, 0, 1)
+    fate = Fate.REWRITTEN if dead else Fate.STAYS
     return JudgedSegment(
-        Segment(base, base + rows, 0, (chunk,)), (JudgedChunk(chunk, Removed(superseded=dead)),)
+        Segment(base, base + rows, 0, (chunk,)),
+        (JudgedChunk(chunk, Removed(superseded=dead), fate=fate),),
     )
 
 
@@ -51,7 +54,7 @@ def test_a_segment_beyond_the_map_is_alone():
 
 
 def test_what_needs_work():
-    """S25: a lone segment in which nothing died is left alone."""
+    """S25: a lone segment of which nothing is to be rewritten is left alone."""
     groups = grouped([segment(0, 10), segment(10, 10, 1)], segment_bytes=100, covered=100)
     assert [g.needs_work for g in groups] == [False, True]
     (merged,) = grouped([segment(0, 5), segment(5, 5)], segment_bytes=200, covered=100)

@@ -29,6 +29,7 @@ def detail(**changes):
         "active_base_offset": 90,
         "segments": 4,
         "records": 100,
+        "dead_rows": 0,
         "tombstones": 3,
         "size_bytes": 100,
         "clean_bytes": 40,

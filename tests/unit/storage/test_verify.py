@@ -2,17 +2,19 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
 
 from clog.cleaner import Cleaner
-from clog.storage import NotFoundError, UnsupportedFormatError, object_encoding
+from clog.storage import NotFoundError, UnsupportedFormatError, dead_rows, object_encoding
 from clog.storage import commit as commit_module
 from clog.storage.chunks import NONE
 from clog.storage.commits import encode_commit, read_commit
 from clog.storage.documents import decode, encode
+from clog.storage.edits import DeadMark, Edit
 from clog.storage.ids import SeededIds
 from clog.storage.paths import SNAPSHOTS, commit_path, snapshot_path
 from clog.storage.snapshots import read_snapshot, write_snapshot
@@ -41,6 +43,23 @@ def path_of(log, number=0):
     """An object of the log: the first one appended, the second …"""
     paths = dict.fromkeys(c.object.path for _, c in log.handle.manifest().chunks())
     return sorted(paths)[number]
+
+
+def test_dead_rows_that_cannot_be_read(log, store, monkeypatch):
+    """FORMAT.md §5.4: who cannot tell which rows are dead may show none of them."""
+    monkeypatch.setattr(dead_rows, "INLINE_BYTES_MAX", 0)
+    log.roll()
+    chunk = next(c for _, c in log.handle.manifest().chunks() if c.rows == 3)
+    given = {"since_ms": 0, "stamp": 0, "new_id": SeededIds(9).new_id}
+    dead = dead_rows.write_dead_rows(store, np.array([True, False, True]), **given)
+    mark = DeadMark(0, *chunk.identity, dead)
+    log.handle.commit(lambda *_: Edit(dead=(mark,)), operation="clean")
+    assert verify_log(store).findings == ()
+    store.put(dead.bitmap.path, b"x" * dead.bitmap.size_bytes)
+    assert checks(verify_log(store)) == [Check.DEAD_ROWS]
+    store.delete(dead.bitmap.path)
+    assert checks(verify_log(store)) == [Check.DEAD_ROWS]
+    assert verify_log(store, quick=True).findings == ()
 
 
 def test_a_sound_log_has_no_findings(log, store):

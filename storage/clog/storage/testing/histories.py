@@ -146,7 +146,7 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
             marks = (ChunkHorizon(p, c.object.path, c.first_row, 9_000, c.next) for c in chosen)
             return Edit(horizons=tuple(marks), orphan_floor=manifest.version)
         case "dead":
-            chosen = draw(_some([c for s in sealed for c in s.chunks if c.live_rows]))
+            chosen = draw(_some([c for s in sealed for c in s.chunks if c.rows > 1]))
             return Edit(dead=tuple(draw(_more_dead(p, c)) for c in chosen))
         case "mark":
             mark = draw(st.sampled_from([None, Uncleanable("too wide", 7, 2)]))
@@ -170,7 +170,7 @@ def _some(chunks: list[Chunk]) -> st.SearchStrategy[list[Chunk]]:
 
 @st.composite
 def _more_dead(draw: st.DrawFn, p: int, c: Chunk) -> DeadMark:
-    rows = draw(st.integers(c.dead.rows if c.dead else 1, c.rows))
+    rows = draw(st.integers(c.dead.rows if c.dead else 1, c.rows - 1))
     since_ms = c.dead.since_ms if c.dead else draw(_NUMBERS)
     bitmap = draw(_bitmaps())
     return DeadMark(p, *c.identity, DeadRows(rows, since_ms, bitmap))

@@ -1,0 +1,88 @@
+"""Step 3 of a pass, first half: whether a chunk stays, is marked or is rewritten. Pure.
+
+A chunk in which little died stays, and gets a *bitmap* of its dead rows: they are invisible with
+the commit, their bytes go when the chunk is rewritten (storage/decisions/0006). Rewritten is
+
+- a chunk in which more died than 1 of `REWRITE_FACTOR` + 1 of its rows, older dead rows counted;
+- one that shares its object or is small: rewriting it is cheap, and due for the layout's sake;
+- one with rows below the log start: they are trimmed;
+- one whose tombstones have all had their time: their count and horizons in the manifest are those
+  of all rows, dead or not, and would call for a pass for tombstones again and again (S16);
+- one whose bitmap has waited ``dead.rows.delay.ms`` (`materialising`);
+- one in which a tombstone's horizon finds no place beside the one that its chunk has (S23).
+"""
+
+from dataclasses import dataclass, replace
+
+from clog.cleaner.judging import Fate, JudgedChunk, JudgedSegment
+from clog.cleaner.layout import is_loose
+from clog.cleaner.selection import latest_horizon_ms
+from clog.storage.chunks import NONE, Chunk
+from clog.storage.config import LogConfig
+
+REWRITE_FACTOR = 10
+"""Rewriting is worth it up to so many rows written for one that goes. Fewer dead rows wait until
+more come, at most ``dead.rows.delay.ms``: so what is written in the long run is at most so many
+times what died, or the whole once in the delay.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FateRules:
+    """What decides beside the chunk.
+
+    Args:
+        config: what holds for the log.
+        may_mark: whether the log announced dead rows (FORMAT.md §5.4).
+        now_ms: the pass's start.
+    """
+
+    config: LogConfig
+    may_mark: bool
+    now_ms: int
+
+    def decided(self, segment: JudgedSegment) -> JudgedSegment:
+        """The segment with the fates of its chunks."""
+        chunks = tuple(replace(c, fate=self.fate(c)) for c in segment.chunks)
+        return replace(segment, chunks=chunks)
+
+    def fate(self, c: JudgedChunk) -> Fate:
+        """What becomes of a chunk by itself; its neighbours may have it rewritten (`rewriting`)."""
+        if needs_own_horizon(c) or self._misleads(c):
+            return Fate.REWRITTEN
+        if not c.removed.total:
+            return Fate.STAYS
+        return Fate.MARKED if self._is_little(c) else Fate.REWRITTEN
+
+    def _is_little(self, c: JudgedChunk) -> bool:
+        delay_ms = self.config.dead_rows_delay_ms
+        dead = c.chunk.rows - c.rows_left
+        return (
+            self.may_mark
+            and delay_ms > 0
+            and not c.removed.trimmed
+            and not c.removed.expired
+            and not is_loose(c.chunk, self.config)
+            and c.rows_left > REWRITE_FACTOR * dead
+            and not is_due(c.chunk, self.config, now_ms=self.now_ms)
+        )
+
+    def _misleads(self, c: JudgedChunk) -> bool:
+        """Whether its statistics call for a tombstone pass though its dead rows may be all that
+        they count.
+        """
+        if not c.chunk.tombstones or not (c.chunk.dead or c.removed.total):
+            return False
+        return NONE < latest_horizon_ms(c.chunk) <= self.now_ms
+
+
+def is_due(chunk: Chunk, config: LogConfig, *, now_ms: int) -> bool:
+    """Whether the chunk's dead rows have waited long enough for their bytes to go."""
+    return chunk.dead is not None and now_ms - chunk.dead.since_ms >= config.dead_rows_delay_ms
+
+
+def needs_own_horizon(c: JudgedChunk) -> bool:
+    """Whether a horizon must go into the rows: the chunk's one place is taken by an earlier pass,
+    whose horizon stays (S23).
+    """
+    return c.stamps and c.chunk.horizon != NONE

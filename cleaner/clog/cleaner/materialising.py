@@ -1,0 +1,47 @@
+"""Materialising: chunks whose dead rows have waited ``dead.rows.delay.ms`` are rewritten without
+them, so that their bytes go in bounded time (S46).
+
+Under every policy: a log that was compacted once may hold bitmaps. Most chunks never come here: a
+pass rewrites them when enough of their rows are dead, coalescing and trimming when they touch them.
+"""
+
+from collections.abc import Mapping
+
+from clog.cleaner.coalescing import oldest, runs_of
+from clog.cleaner.fates import is_due
+from clog.cleaner.relayout import Run, relayout
+from clog.storage.config import NO_DEFAULTS, LogConfig, with_defaults
+from clog.storage.handle import Handle
+from clog.storage.manifest import Manifest
+from clog.storage.store.base import Store
+
+
+def materialise(
+    handle: Handle, store: Store, *, now_ms: int, defaults: Mapping[str, str] = NO_DEFAULTS
+) -> list[Run]:
+    """Rewrites what is due, a bounded number of bytes with each commit; returns the runs that were
+    replaced. No request where nothing is due. ``defaults`` are the process's (S45).
+    """
+    done: list[Run] = []
+    while True:
+        manifest = handle.manifest()
+        config = with_defaults(manifest.head.config, defaults)
+        runs = oldest(due_runs(manifest, config, now_ms=now_ms))
+        if not runs:
+            return done
+        replaced = relayout(handle, store, manifest, runs, operation="clean")
+        done.extend(replaced)
+        if len(replaced) < len(runs):
+            return done  # Somebody else works on the same chunks; the next round sees what is left.
+
+
+def due_runs(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Run]:
+    """Runs of neighbouring chunks whose dead rows are due. Pure."""
+    return [
+        Run(p, run, 0)
+        for p, segments in enumerate(manifest.segments)
+        for segment in segments
+        for run in runs_of(
+            segment.chunks, [is_due(c, config, now_ms=now_ms) for c in segment.chunks]
+        )
+    ]

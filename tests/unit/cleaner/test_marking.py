@@ -1,0 +1,255 @@
+"""Few dead rows of a big chunk: a bitmap instead of a rewrite, and the rewrite in bounded time."""
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.storage import dead_rows
+from clog.storage.ids import SeededIds
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog.storage.testing.invariants import check_log
+
+DAY_MS = 86_400_000
+SEVEN = 7 * DAY_MS
+THIRTY = " ".join(f"k{i:02}=1" for i in range(30))
+
+
+@pytest.fixture
+def big(make_log, clean):
+    """A clean log with one chunk of the keys k00 to k29 that is not small for its config."""
+
+    def make(text=THIRTY, **config):
+        log = make_log(object_bytes="800", segment_bytes="10000", **config)
+        words = [word.partition("=") for word in text.split()]
+        log.append([{"key": k, "value": v if eq else None} for k, eq, v in words], partition=0)
+        log.roll()
+        clean(log)
+        return log
+
+    return make
+
+
+@pytest.fixture
+def update(put, clean):
+    """Appends in a segment of its own, and cleans."""
+
+    def update(log, text):
+        put(log, text)
+        log.roll()
+        return clean(log)
+
+    return update
+
+
+def chunks(log):
+    return [c for s in log.handle.manifest().segments[0][:-1] for c in s.chunks]
+
+
+def dead(log):
+    return [c.dead and c.dead.rows for c in chunks(log)]
+
+
+def test_a_few_dead_rows_are_marked(big, update, there, store):
+    """S21: invisible at once, though no object was written: work in proportion to what died."""
+    log = big()
+    before = chunks(log)[0].object
+    result = update(log, "k07=2")
+    assert dead(log) == [1, None]
+    assert chunks(log)[0].object == before
+    assert "k07=1" not in there(log)
+    assert there(log).endswith("29:k29=1 30:k07=2")
+    assert (result.stats.records_marked, result.stats.records_written) == (1, 0)
+    assert result.stats.bytes_written == 0
+    assert log.table().to_arrow().num_rows == 30
+
+
+def test_bitmaps_add_up(big, update, there, clock):
+    """A later one has the rows of the one before, and their time: the deadline never moves."""
+    log = big()
+    update(log, "k07=2")
+    since_ms = chunks(log)[0].dead.since_ms
+    clock.advance(DAY_MS)
+    update(log, "k03=2")
+    assert dead(log)[0] == 2
+    assert chunks(log)[0].dead.since_ms == since_ms
+    assert "k03=1" not in there(log)
+    assert "k07=1" not in there(log)
+
+
+def test_enough_dead_rows_are_rewritten(big, update):
+    """Those of before count: 27 rows written for the third that died is less than ten for one."""
+    log = big()
+    update(log, "k01=2")
+    update(log, "k02=2")
+    result = update(log, "k03=2")
+    assert dead(log) == [None] * len(dead(log))
+    assert result.stats.records_superseded == 1
+    assert sum(c.rows for c in chunks(log)) == 30
+
+
+@pytest.mark.parametrize("config", [{"dead_rows_delay_ms": "0"}, {"object_bytes": "99999"}])
+def test_what_is_never_marked(make_log, put, clean, config):
+    """Where no delay is allowed, and small chunks: their rewrite is cheap."""
+    log = make_log(**{"object_bytes": "800", "segment_bytes": "10000", **config})
+    log.append([{"key": f"k{i:02}", "value": "1"} for i in range(30)], partition=0)
+    log.roll()
+    put(log, "k07=2")
+    log.roll()
+    clean(log)
+    assert not any(dead(log))
+    assert sum(c.rows for c in chunks(log)) == 30
+
+
+def test_a_chunk_that_shares_its_object_is_rewritten(make_log, put, clean):
+    """Design: a bitmap would keep the object alive for the other partition's sake."""
+    log = make_log(partitions=2, object_bytes="800", segment_bytes="10000")
+    rows = [{"key": f"k{i:02}", "value": "1"} for i in range(60)]
+    log.append(rows, partition=[0] * 30 + [1] * 30)
+    log.roll()
+    put(log, "k07=2")
+    log.roll()
+    clean(log)
+    assert not any(dead(log))
+
+
+def test_the_bytes_go_in_time(big, update, clock, store):
+    """S46: by themselves, in the round in which dead.rows.delay.ms is over, under any policy."""
+    log = big(compression_type="none", file_delete_delay_ms="1000")
+    update(log, "k07=2")
+    log.alter({"cleanup.policy": "delete", "retention.ms": "-1"})
+    clock.advance(SEVEN - 1)
+    Cleaner(log).run_once()
+    assert dead(log) == [1, None]
+    clock.advance(1)
+    Cleaner(log).run_once()
+    assert not any(dead(log))
+    assert [c.rows for c in chunks(log)] == [29, 1]
+    clock.advance(2000)
+    Cleaner(log).run_once()
+    check_log(store, every_version=False)
+
+
+def test_a_shorter_delay_holds_at_once(big, update, clock):
+    """S42: the config of now decides, also for what was marked before."""
+    log = big()
+    update(log, "k07=2")
+    log.alter({"dead.rows.delay.ms": "1000"})
+    clock.advance(1000)
+    Cleaner(log).run_once()
+    assert not any(dead(log))
+
+
+def test_a_bitmap_goes_with_its_chunk(big, update, clock, store, monkeypatch):
+    """FORMAT.md §6: its file is released with the chunk, or when another takes its place, and
+    deleted when file.delete.delay.ms is over (peer bugs: dead bitmaps that stay for ever).
+    """
+    monkeypatch.setattr(dead_rows, "INLINE_BYTES_MAX", 0)
+    log = big(file_delete_delay_ms="1000")
+    files = lambda: {f.path for f in store.list("data/") if f.path.endswith(".dead")}  # noqa: E731
+    update(log, "k07=2")
+    (first,) = files()
+    update(log, "k03=2")
+    assert len(files()) == 2
+    older = log.handle.manifest().released[-1]
+    assert older.path == first
+    clock.advance(1001)
+    Cleaner(log).run_once()
+    assert first not in files()
+    assert len(files()) == 1
+    update(log, "k01=2")
+    clock.advance(1001)
+    Cleaner(log).run_once()
+    assert files() == set()
+
+
+def test_the_start_in_a_marked_chunk(big, update, there, clean):
+    """S37: trimming leaves the dead rows out, too."""
+    log = big()
+    update(log, "k07=2 k20=2")
+    log.delete_records({0: 5})
+    clean(log)
+    assert not any(dead(log))
+    assert sum(c.rows for c in chunks(log)) == 30 - 5
+    assert "k07=1" not in there(log)
+
+
+def test_tombstones_take_two_passes(big, update, there, clock):
+    """S23: one is stamped where its chunk is marked, stays, and goes by a later pass; a chunk
+    whose tombstones have had their time is rewritten, so that no pass is called for in vain (S16).
+    """
+    log = big(delete_retention_ms="1000")
+    result = update(log, "k07")
+    assert result.stats.tombstones_stamped == 1
+    assert dead(log) == [1, None]
+    assert there(log).endswith("30:k07")
+    clock.advance(1000)
+    result = update(log, "other=1")
+    assert "k07" not in there(log)
+    assert result.stats.tombstones_expired == 1
+    clock.advance(2 * DAY_MS)
+    assert Cleaner(log).run_once() == []
+
+
+def test_a_superseded_tombstone_calls_for_no_pass(big, update, clock):
+    """S16: the statistics of a marked chunk count it; the pass that looks rewrites the chunk."""
+    words = [f"k{i:02}=1" for i in range(29)]
+    log = big(" ".join([*words, "gone"]), delete_retention_ms="1000")
+    update(log, "gone=1")
+    assert dead(log)[0] == 1
+    clock.advance(3 * DAY_MS)
+    assert len(Cleaner(log).run_once()) == 1
+    assert Cleaner(log).run_once() == []
+    assert not any(dead(log))
+
+
+def test_a_merged_segment_keeps_its_bitmaps(big, update, put, clean, there):
+    """S25: chunks are referred to again with the rows that are dead in them."""
+    log = big()
+    update(log, "k07=2")
+    log.alter({"segment.bytes": "430"})
+    put(log, "x=1")
+    log.roll()
+    before = there(log)
+    log.alter({"segment.bytes": "10000"})
+    clean(log)
+    assert [s.base_offset for s in log.segments(0)] == [0, 32]
+    assert dead(log)[0] == 1
+    assert there(log) == before
+
+
+def test_a_pass_stops_where_a_chunk_was_marked_meanwhile(big, put, open_log, store, there):
+    """COMMIT.md §2: the bitmap of another pass is not overwritten by one that knows less."""
+    log = big()
+    put(log, "k07=2")
+    log.roll()
+
+    def other():
+        log = open_log()
+        put(log, "k03=2")
+        log.roll()
+        Cleaner(log).run_once(force=True)
+
+    fault = Fault(FaultKind.MEANWHILE, "create", "*commits*", 1, run=other)
+    (result,) = Cleaner(open_log(FaultyStore(store, Faults(fault)))).run_once(force=True)
+    assert result.next_dirty_offset == result.first_dirty_offset
+    log.handle.refresh()
+    check_log(store, every_version=False)
+    assert dead(log)[0] == 2
+    assert "k03=1" not in there(log)
+    assert "k07=1" not in there(log)
+
+
+def test_a_log_without_the_feature_is_rewritten(store, clock, put, clean, monkeypatch):
+    """FORMAT.md §4: who made it may not know bitmaps."""
+    from clog.storage import Log, create
+
+    with monkeypatch.context() as patch:
+        patch.setattr(create, "NEW_LOG_FEATURES", ())
+        log = Log.create(store, 1, {"object.bytes": "800"}, clock=clock, ids=SeededIds(1))
+    log.append([{"key": f"k{i:02}", "value": "1"} for i in range(30)], partition=0)
+    log.roll()
+    clean(log)
+    put(log, "k07=2")
+    log.roll()
+    clean(log)
+    assert not any(dead(log))
+    assert sum(c.rows for c in chunks(log)) == 30

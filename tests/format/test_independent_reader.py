@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
-from clog.storage import Log, ManualClock, commit, commits, snapshots
+from clog.storage import Log, ManualClock, commit, commits, dead_rows, snapshots
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.data_object import REWRITTEN_SCHEMA
 from clog.storage.dead_rows import dead_rows_to_json
@@ -224,6 +224,29 @@ def test_cleaning_under_pages(root, monkeypatch):
     for n in range(12):
         reopened.append(rows(*"abcd", key=f"{n}-"))
     agree(root, reopened)
+
+
+def test_dead_rows(root, monkeypatch):
+    """FORMAT.md §5.4: inline, in files, in pages, kept by merges, one in place of another."""
+    monkeypatch.setattr(commit, "SNAPSHOT_EDIT_BYTES_MIN", 900)
+    monkeypatch.setattr(snapshots, "PAGE_CHUNKS_MIN", 4)
+    log = create(root, partitions=1, object_bytes="1000", segment_bytes="3000")
+    cleaner = Cleaner(log)
+    log.append([{"key": f"k{i:03}", "value": "x" * (i % 9)} for i in range(200)])
+    log.roll()
+    kinds = set()
+    for n in range(10):
+        monkeypatch.setattr(dead_rows, "INLINE_BYTES_MAX", 1024 * (n % 2))
+        log.append([{"key": f"k{i:03}", "value": f"{n}"} for i in (n, 60 + n * 7)])
+        log.roll()
+        log.append([{"key": "other", "value": None if n % 3 else "x"}])
+        cleaner.run_once(force=True)
+        state = agree(root, log)
+        chunks = [c for s in state["segments"][0] for c in s["chunks"]]
+        kinds |= {name for c in chunks for name in c.get("dead", ())}
+    assert {"bits", "path"} <= kinds
+    assert len({row[2] for row in ir.records(root, state, 0)}) == 201
+    assert any(r[0].endswith(".dead") for r in state["released"])
 
 
 def test_an_edit_in_a_document_of_its_own(root, monkeypatch):

@@ -90,7 +90,7 @@ def _runs(
 
 
 def _is_divisible(piece: "ReadPiece", *, by_row: bool) -> bool:
-    return (by_row or piece.object.dense) and piece.dead is None
+    return by_row or piece.object.dense
 
 
 def _cut(piece: "ReadPiece", rows: int) -> tuple["ReadPiece", "ReadPiece"]:

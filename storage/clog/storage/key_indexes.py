@@ -174,9 +174,6 @@ def _parts(piece: ReadPiece, ranges: Sequence[tuple[int, int]]) -> Iterator[Read
         first, last = max(low, piece.first_row), min(high, end)
         if first >= last:
             continue
-        if piece.dead is not None:
-            yield piece  # Its bitmap counts from the first row.
-            return
         if not piece.object.dense:
             yield replace(piece, first_row=first, rows=last - first)
             continue

@@ -46,12 +46,21 @@ _FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Marked:
+    """The dead rows of the chunk that is rows ``[first_row, first_row + rows)`` of its object."""
+
+    dead: DeadRows
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadPiece:
     """Rows of one object that hold records of one partition; only offsets in ``[start, end)`` are
     delivered.
 
-    ``base`` is the offset of ``first_row`` where the object is dense. A piece with ``dead`` rows
-    has all rows of its chunk, which the bitmap counts.
+    ``base`` is the offset of ``first_row`` where the object is dense; ``marked`` the dead rows of
+    the chunk it is a part of.
     """
 
     partition: int
@@ -64,7 +73,7 @@ class ReadPiece:
     append_time_ms: int = NONE
     horizon: int = NONE
     up_to: int = NONE
-    dead: DeadRows | None = None
+    marked: Marked | None = None
 
 
 def plan_range(manifest: Manifest, partition: int, start: int, end: int) -> list[ReadPiece]:
@@ -84,8 +93,8 @@ def plan_range(manifest: Manifest, partition: int, start: int, end: int) -> list
 
 def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
     """The part of a chunk that holds ``[start, end)``."""
-    first_row, rows, base = chunk.first_row, chunk.rows, chunk.base
-    if chunk.object.dense and chunk.dead is None:
+    first_row, rows, base, dead = chunk.first_row, chunk.rows, chunk.base, chunk.dead
+    if chunk.object.dense:
         skip = max(0, start - base)
         rows = max(0, min(rows, end - base) - skip)
         first_row, base = first_row + skip, base + skip
@@ -100,7 +109,7 @@ def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
         append_time_ms=chunk.append_time_ms,
         horizon=chunk.horizon,
         up_to=chunk.up_to,
-        dead=chunk.dead,
+        marked=None if dead is None else Marked(dead, chunk.first_row, chunk.rows),
     )
 
 
@@ -111,7 +120,7 @@ def pieces_from(pieces: Sequence[ReadPiece], offset: int) -> list[ReadPiece]:
 
 def cut(piece: ReadPiece, start: int, end: int) -> ReadPiece:
     """The part of a piece that delivers ``[start, end)``, which lies in its range."""
-    if not piece.object.dense or piece.dead is not None:
+    if not piece.object.dense:
         return replace(piece, start=start, end=end)
     return replace(
         piece,
@@ -143,7 +152,7 @@ def read_pieces(
         wanted = stored if ref.dense else [*stored, "offset"]
         ranges = [(piece.first_row, piece.rows) for piece in run]
         at = [0] * len(run)
-        dead = [read_dead_rows(store, p.dead, p.rows) if p.dead else None for p in run]
+        dead = _dead_rows(store, run)
         for i, batch in read_ranges(store, ref, ranges, columns=wanted):
             made = _records(run[i], batch, at[i], schema, dead[i])
             at[i] += batch.num_rows
@@ -161,9 +170,18 @@ def footprints(
         ranges = [(piece.first_row, piece.rows) for piece in run]
         wanted = stored if ref.dense else [*stored, "offset"]
         found = footprint(store, ref, ranges, columns=wanted)
-        files = [p.dead.bitmap for p in run if p.dead and isinstance(p.dead.bitmap, BitmapFile)]
-        bitmap_bytes = sum(file.size_bytes for file in files)
+        bitmaps = {p.marked.dead.bitmap for p in run if p.marked}
+        bitmap_bytes = sum(b.size_bytes for b in bitmaps if isinstance(b, BitmapFile))
         yield replace(found, fetched_bytes=found.fetched_bytes + bitmap_bytes)
+
+
+def _dead_rows(store: Store, run: Sequence[ReadPiece]) -> list[Rows | None]:
+    """Which rows of each piece are dead; parts of one chunk share its bitmap."""
+    masks = {m: read_dead_rows(store, m.dead, m.rows) for m in {p.marked for p in run} if m}
+    return [
+        masks[p.marked][p.first_row - p.marked.first_row :][: p.rows] if p.marked else None
+        for p in run
+    ]
 
 
 def _stored_columns(columns: Sequence[str]) -> list[str]:
@@ -206,9 +224,9 @@ def _records(
     arrays = [made[name]() if name in made else batch.column(name) for name in schema.names]
     out = pa.RecordBatch.from_arrays(arrays, schema=schema)
     if dead is not None:
-        live = ~dead[at : at + rows] & (offsets >= piece.start) & (offsets < piece.end)
-        return out.filter(pa.array(live))
-    if piece.object.dense or rows == 0:
+        live = ~dead[at : at + rows]
+        out, offsets = out.filter(pa.array(live)), offsets[live]
+    if piece.object.dense or out.num_rows == 0:
         return out  # The piece is cut to its rows already.
     low, high = np.searchsorted(offsets, [piece.start, piece.end])
     return out.slice(int(low), int(high - low))

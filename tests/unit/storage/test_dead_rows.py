@@ -23,6 +23,7 @@ from clog.storage.errors import CorruptionError
 from clog.storage.ids import SeededIds
 from clog.storage.manifest import apply
 from clog.storage.paths import stamp_of
+from clog.storage.reader import cut, plan_range, read_pieces
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import discard, memory_store
 
@@ -125,6 +126,22 @@ def test_nobody_reads_dead_rows(marked):
     keys = {row["key"].decode() for row in marked.table().to_arrow().to_pylist()}
     assert keys == {f"k{o}" for o in LIVE}
     assert marked.offsets_for_times(18)[0] == 19
+
+
+def test_a_part_of_a_marked_chunk_is_read(marked):
+    """Its bitmap counts from the chunk's first row: any cut delivers what the whole would, and a
+    chunk's bitmap is fetched once for all its parts.
+    """
+    manifest = marked.handle.manifest()
+    whole = plan_range(manifest, 0, 0, 40)
+    assert offsets(read_pieces(marked.handle.store, whole)) == LIVE
+    for start, end in ((3, 21), (21, 22), (5, 40)):
+        pieces = plan_range(manifest, 0, start, end)
+        assert sum(piece.rows for piece in pieces) == end - start
+        expected = [o for o in LIVE if start <= o < end]
+        assert offsets(read_pieces(marked.handle.store, pieces)) == expected
+    parts = [cut(whole[0], 4, 9), cut(whole[0], 12, 18)]
+    assert offsets(read_pieces(marked.handle.store, parts)) == [4, 5, 7, 8, 13, 14, 16, 17]
 
 
 def test_sizes_are_those_of_what_lives(marked):

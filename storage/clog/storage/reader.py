@@ -225,7 +225,7 @@ def _records(
     out = pa.RecordBatch.from_arrays(arrays, schema=schema)
     if dead is not None:
         live = ~dead[at : at + rows]
-        out, offsets = out.filter(pa.array(live)), offsets[live]
+        out, offsets = out.filter(to_arrow(live)), offsets[live]
     if piece.object.dense or out.num_rows == 0:
         return out  # The piece is cut to its rows already.
     low, high = np.searchsorted(offsets, [piece.start, piece.end])

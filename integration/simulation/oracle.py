@@ -170,7 +170,7 @@ class Oracle:
 
     def _data_deleted(self, path: str) -> None:
         head, now_ms = self.manifest.head, self.clock.now_ms()
-        alive = {c.object.path for _, c in self.manifest.chunks()}
+        alive = _paths(self.manifest)
         assert path not in alive, f"{path} deleted, the newest version needs it"
         if path in self._released:
             version, time_ms = self._released[path]
@@ -238,8 +238,7 @@ class Oracle:
         assert len(intent.commits) == 1, f"{intent.name} happened twice: {intent.commits}"
 
     def _note_released(self, before: Manifest, after: Manifest) -> None:
-        gone = {c.object.path for _, c in before.chunks()}
-        gone -= {c.object.path for _, c in after.chunks()}
+        gone = _paths(before) - _paths(after)
         released = {r.path for r in after.released}
         assert gone <= released, f"{gone - released} is not released"
         for path in gone:
@@ -326,3 +325,9 @@ class Oracle:
         for key, o in self.keys_at(self.newest, p).items():
             if o not in now:  # Only a tombstone goes (`_check_expired`), and with it all before.
                 assert key not in last, f"{key} of partition {p} came back to life at {last[key]}"
+
+
+def _paths(manifest: Manifest) -> set[str]:
+    """The objects that a version needs, and its bitmaps of dead rows."""
+    chunks = [c for _, c in manifest.chunks()]
+    return {c.object.path for c in chunks} | {c.dead.path for c in chunks if c.dead is not None}

@@ -149,7 +149,6 @@ class World:
             if not self._begun:
                 ids, clock = SeededIds(self.seed), Clock(self.clock, 0)
                 Log.create(self.disk, PARTITIONS, self._config(), clock=clock, ids=ids)
-            ghosts = self.oracle.ghosts
             for name, role, _ in self.cast:
                 off_ms = self.roll(240_000) - 120_000
                 if role.may_be_late and self._begun and self.roll(20) == 0:
@@ -157,7 +156,7 @@ class World:
                 actor = role(self, name, Clock(self.clock, off_ms))
                 self.scheduler.add(name, actor.run)
             self.scheduler.run()
-            self.marks[GHOST] += self.oracle.ghosts - ghosts
+            self.marks[GHOST] += self.oracle.ghosts
             self._check_end()
 
     def keep_house(self) -> None:

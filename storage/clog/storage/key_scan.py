@@ -11,6 +11,7 @@ large one without, keys are read first, and the rest only where a wanted key is.
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -57,16 +58,23 @@ def latest_of_keys(
         FileNotFoundError: an object is gone.
     """
     left = pa.array(set(keys), pa.binary())
-    for part in reversed(list(indexes.parts(pieces, left))):
-        batches = [of_keys(batch, left) for batch in read_pieces(indexes, [part])]
+    for piece in reversed(pieces):
+        parts = list(indexes.parts([piece], left))
+        batches = [of_keys(batch, left) for batch in read_pieces(indexes, parts)]
         found = pa.Table.from_batches(batches, READ_SCHEMA).combine_chunks()
         if found.num_rows:
-            last = found.group_by("key").aggregate([("offset", "max")]).column("offset_max")
-            found = found.filter(pc.is_in(found.column("offset"), value_set=last))
+            found = found.take(_last_of_each(found.column("key").chunk(0)))
             yield from found.to_batches()
             left = left.filter(pc.invert(pc.is_in(left, value_set=found.column("key"))))
         if not len(left):
             return
+
+
+def _last_of_each(keys: pa.Array) -> pa.Array:
+    """The row in which each of the keys comes last."""
+    codes = np.flip(keys.dictionary_encode().indices.to_numpy())
+    _, from_the_end = np.unique(codes, return_index=True)
+    return pa.array(np.sort(len(codes) - 1 - from_the_end))
 
 
 def is_searched(piece: ReadPiece) -> bool:

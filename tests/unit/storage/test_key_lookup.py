@@ -198,3 +198,14 @@ def test_changes_as_a_table(make_log, counting):
     assert changes.get(key(2)) is None
     assert changes.of_keys([key(2)]).column("value").to_pylist() == [None]
     assert log.changes(changes.offsets).to_arrow().num_rows == 0
+
+
+def test_many_keys_of_one_object_are_read_together(make_log, counting, large):
+    """One request for each object that holds any, not one a key."""
+    log = history(make_log, counting)
+    table = log.table()
+    table.get("nobody")
+    objects = {c.object.path for _, c in log.handle.manifest().chunks()}
+    with counting.count() as held:
+        assert len(table.get_many([key(i) for i in range(0, KEYS, 7)])) > 80
+    assert held.total() <= 2 * len(objects)  # an object holds a chunk of each partition

@@ -46,7 +46,8 @@ def put(log, keys, random):
 def fill(url, shape, count):
     """A clean log, each object of which was rewritten: every batch holds its first key twice."""
     random = np.random.default_rng(1)
-    config = {"min.cleanable.dirty.ratio": 0, "segment.bytes": 32 << 20, "object.bytes": 32 << 20}
+    sizes = {"segment.bytes": 32 << 20, "object.bytes": 32 << 20}
+    config = {"min.cleanable.dirty.ratio": 0, "dead.rows.delay.ms": 0, **sizes}
     log = Log.create(url, partitions=1, config=config)
     for start in range(0, count, BATCH):
         keys = keys_of(shape, start, min(start + BATCH, count))

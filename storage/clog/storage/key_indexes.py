@@ -23,6 +23,7 @@ from clog.storage.errors import CorruptionError
 from clog.storage.key_index import BLOCK_ROWS, DamagedIndexError, KeyIndex, index_hashes
 from clog.storage.object_reader import WHOLE_BYTES, read_rows
 from clog.storage.object_ref import ObjectRef
+from clog.storage.paths import DEAD_SUFFIX
 from clog.storage.reader import ReadPiece, cut
 from clog.storage.store.base import Store
 from clog.storage.store.wrapping import WrappingStore
@@ -42,7 +43,8 @@ class _Tail:
 class KeyIndexes(WrappingStore):
     """The key indexes of a log's objects, those used least recently dropped beyond ``cache_bytes``.
 
-    It is the store itself, but answers from memory for the ends of objects. Threads may share it.
+    It is the store itself, but answers from memory for the ends of objects, and for bitmaps of dead
+    rows. Threads may share it.
 
     Attributes:
         cached_bytes: memory taken.
@@ -58,6 +60,9 @@ class KeyIndexes(WrappingStore):
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         _, tail = self._known.get(path, (None, _Tail()))
+        if path.endswith(DEAD_SUFFIX) and not tail.data:
+            tail = _Tail(0, self.inner.get(path))
+            self._keep(path, None, tail)
         if tail.data and start is not None and end is not None and start >= tail.start:
             return tail.data[start - tail.start : end - tail.start]
         return self.inner.get(path, start, end)

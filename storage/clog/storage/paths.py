@@ -14,6 +14,7 @@ PAGES = "_clog/pages/"
 EDITS = "_clog/edits/"
 BLOCKS = "_clog/gc/"
 DATA = "data/"
+DEAD_SUFFIX = ".dead"
 
 BLOCK_VERSIONS = 1024
 """Commits are deleted by blocks of so many versions. Part of the format (FORMAT.md §7)."""
@@ -58,7 +59,7 @@ def data_path(stamp: int, object_id: str) -> str:
 
 def dead_path(stamp: int, file_id: str) -> str:
     """A bitmap of dead rows, stamped as a data object is."""
-    return f"{DATA}{stamp:020d}-{file_id}.dead"
+    return f"{DATA}{stamp:020d}-{file_id}{DEAD_SUFFIX}"
 
 
 def version_of(path: str) -> int | None:

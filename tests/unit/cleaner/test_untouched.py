@@ -32,7 +32,8 @@ def put(log, numbers, text):
 
 def clean_part(make_log, open_log, store):
     """A log of `BLOCKS` clean objects of neighbouring keys, on a store that counts."""
-    log = make_log(segment_bytes=14_000, object_bytes=14_000, min_cleanable_dirty_ratio=0)
+    sizes = {"segment_bytes": 14_000, "object_bytes": 14_000}
+    log = make_log(**sizes, min_cleanable_dirty_ratio=0, dead_rows_delay_ms=0)
     for block in range(BLOCKS):
         first = block * KEYS  # Twice, so that each object is rewritten, and gets an index.
         put(log, [first, *range(first, first + KEYS)], "v" * 20)

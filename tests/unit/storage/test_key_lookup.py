@@ -3,7 +3,7 @@
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.storage import CorruptionError, VersionExpiredError, key_indexes, key_scan
+from clog.storage import CorruptionError, VersionExpiredError, dead_rows, key_indexes, key_scan
 from clog.storage import object_encoding as encoding
 from clog.storage import object_reader as reader
 from clog.storage.key_indexes import KeyIndexes
@@ -209,3 +209,25 @@ def test_many_keys_of_one_object_are_read_together(make_log, counting, large):
     with counting.count() as held:
         assert len(table.get_many([key(i) for i in range(0, KEYS, 7)])) > 80
     assert held.total() <= 2 * len(objects)  # an object holds a chunk of each partition
+
+
+def test_dead_rows_cost_no_more_when_warm(make_log, counting, large, monkeypatch):
+    """A bitmap's file is kept in memory as an index is; a dead row is not found."""
+    monkeypatch.setattr(dead_rows, "INLINE_BYTES_MAX", 0)
+    log = make_log(config={"object.bytes": "20000"}, on=counting)
+    log.append([{"key": key(i), "value": "old"} for i in (0, *range(KEYS))])
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    put(log, range(150, 160), b"new")
+    put(log, range(155, 160), None)
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    marked = [c for _, c in log.handle.manifest().chunks() if c.dead is not None]
+    assert marked
+    everything = {row["key"]: row["value"] for row in log.table().to_arrow().to_pylist()}
+    table = log.table()
+    assert table.get_many([key(i) for i in range(KEYS)]) == everything
+    for i in (100, 152, 400):
+        with counting.count() as held:
+            assert table.get(key(i)) == everything[key(i)]
+        assert held.total() == 1

@@ -61,9 +61,13 @@ class KeepUp:
     query: StreamingQuery | None = None
 
     def start(self, spark: SparkSession, url: str, work: Path) -> None:
-        at = json.dumps(self.starts)
-        frame = spark.readStream.format("clog").option("startingOffsets", at).load(url)
-        self.query = _each(frame.select("partition", "offset"), work / "keep-up", self._note)
+        frame = (
+            spark.readStream.format("clog")
+            .option("startingOffsets", json.dumps(self.starts))
+            .option("columns", "partition,offset")
+            .load(url)
+        )
+        self.query = _each(frame, work / "keep-up", self._note)
 
     def problems(self, ends: dict[int, int]) -> tuple[int, int, int]:
         """(records read, missing, read more than once)."""
@@ -97,6 +101,7 @@ class FromStart:
             spark.readStream.format("clog")
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", batch)
+            .option("columns", "partition,offset,key,value")
             .load(url)
             .selectExpr("partition", "offset", "key", f"substring(value, 1, {DIGITS}) as value")
         )

@@ -103,7 +103,7 @@ def cleaner(
     settings = _settings(config, threads)
     _log_to_stderr(log_format)
     finder = _finder(urls, discover, options, single_writer=single_writer)
-    logs = finder.first()
+    logs = finder.first(patient=not (once or dry_run))
     if dry_run:
         _plan(logs, settings, json=json)
         return

@@ -58,14 +58,16 @@ class Finder:
         """The logs that are new; what fails is told and tried again."""
         return self._opened(told=(ClogError, OSError))
 
-    def first(self) -> list[Log]:
-        """The same, but a log that is not there, or an option that is wrong, is an error.
+    def first(self, *, patient: bool) -> list[Log]:
+        """The same, but a log that is not there, or an option that is wrong, is an error; so is a
+        store that is away, unless ``patient``.
 
         Raises:
             NotFoundError: no log at a URL that was given.
             InvalidInputError: a URL or an option that is wrong.
+            StoreUnavailableError: the filesystem failed.
         """
-        return self._opened(told=(StoreUnavailableError,))
+        return self._opened(told=(StoreUnavailableError,) if patient else ())
 
     def _opened(self, told: tuple[type[Exception], ...]) -> list[Log]:
         for prefix, rest in self._prefixes.items():

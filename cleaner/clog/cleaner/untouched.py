@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.chunks import Chunk
-from clog.storage.key_index import Hashes, index_hashes
+from clog.storage.key_index import Hashes, distinct, index_hashes
 from clog.storage.key_indexes import stored_index
 from clog.storage.store.base import Store
 
@@ -72,5 +72,5 @@ class Untouched:
 
     def _merge(self) -> None:
         assert self._noted is not None, "fresh keys are merged before they are too many"
-        merged = np.unique(np.concatenate((self._noted, *self._fresh)))
+        merged = distinct(np.concatenate((self._noted, *self._fresh)))
         self._noted, self._fresh = (merged if len(merged) <= KEYS_MAX else None), []

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LATER = {"S22", "S24", "S46"}
+LATER = {"S22", "S24"}
 """They are about transactions."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -22,5 +22,5 @@ def test_every_rule_is_named_by_a_test():
         if isinstance(node, FUNCTIONS) and node.name.startswith("test_")
         for rule in re.findall(r"\bS\d+\b", ast.get_docstring(node) or "")
     }
-    assert rules - named <= LATER
+    assert rules - named == LATER
     assert named <= rules

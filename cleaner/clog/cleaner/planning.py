@@ -3,13 +3,14 @@ of the clocks.
 
 Maintenance is said exactly: each step is applied to the manifest in memory, and the next one looks
 at what it made. Passes are said as they are planned: which range is mapped, which segments are
-looked at. What dies in them is known only when their keys are read, and so is what is coalesced
-and released after them; these are said as of before the passes.
+looked at. What dies in them is known only when their keys are read, and so is what is coalesced,
+freed of dead rows and released after them; these are said as of before the passes.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from clog.cleaner import materialising
 from clog.cleaner.coalescing import candidate_runs, is_due
 from clog.cleaner.maintenance import due_cuts, edit_of, idle_partitions
 from clog.cleaner.relayout import Run
@@ -63,12 +64,15 @@ class PlannedPass:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """All of a round. ``deleted`` are paths of objects."""
+    """All of a round. ``materialised`` is rewritten without its dead rows (S46); ``deleted`` are
+    paths of objects.
+    """
 
     sealed: Sequence[int]
     cuts: Sequence[PlannedCut]
     trims: Sequence[PlannedRewrite]
     passes: Sequence[PlannedPass]
+    materialised: Sequence[PlannedRewrite]
     coalesced: Sequence[PlannedRewrite]
     deleted: Sequence[str]
     deleted_bytes: int
@@ -94,12 +98,14 @@ def plan_round(
         manifest = _after(manifest, edit_of(cuts, jitter_ms=lambda: 0), now_ms)
     eligible = candidates(manifest, config, now_ms=now_ms, force=force)
     runs = candidate_runs(manifest)
+    dead = materialising.due_runs(manifest, config, now_ms=now_ms)
     deleted = due_objects(manifest, config, now_ms=now_ms)
     return PlannedRound(
         sealed=sealed,
         cuts=planned_cuts,
         trims=[_rewrite(run) for run in due_runs(manifest)],
         passes=[_pass(manifest, c) for c in eligible],
+        materialised=[_rewrite(run) for run in dead],
         coalesced=[_rewrite(r) for r in runs] if is_due(handle, runs, now_ms=now_ms) else [],
         deleted=[r.path for r in deleted],
         deleted_bytes=sum(r.size_bytes for r in deleted),

@@ -28,10 +28,13 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
         f" rewrite at most {size(p.size_bytes)}"
         for p in planned.passes
     ]
-    if planned.coalesced:
-        chunks = sum(r.chunks for r in planned.coalesced)
-        size_bytes = sum(r.size_bytes for r in planned.coalesced)
-        lines.append(f"coalesce {counted(chunks, 'small chunk')}, {size(size_bytes)}")
+    for rewrites, what in (
+        (planned.materialised, "rewrite {} whose dead rows have waited long enough, {}"),
+        (planned.coalesced, "coalesce {}, {}"),
+    ):
+        if rewrites:
+            chunks = counted(sum(r.chunks for r in rewrites), "chunk")
+            lines.append(what.format(chunks, size(sum(r.size_bytes for r in rewrites))))
     if planned.deleted:
         lines.append(
             f"delete {counted(len(planned.deleted), 'replaced object')},"

@@ -3,6 +3,7 @@
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.planning import plan_round
 from clog.storage import dead_rows
 from clog.storage.ids import SeededIds
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -119,7 +120,10 @@ def test_the_bytes_go_in_time(big, update, clock, store):
     clock.advance(SEVEN - 1)
     Cleaner(log).run_once()
     assert dead(log) == [1, None]
+    assert plan_round(log.handle, now_ms=clock.now_ms()).materialised == []
     clock.advance(1)
+    (planned,) = plan_round(log.handle, now_ms=clock.now_ms()).materialised
+    assert (planned.chunks, planned.records) == (1, 30)
     Cleaner(log).run_once()
     assert not any(dead(log))
     assert [c.rows for c in chunks(log)] == [29, 1]

@@ -44,7 +44,7 @@ class Requirements:
 
 
 ENVIRONMENTS = {
-    "spark": Requirements((f"pyspark=={VERSIONS['spark']}",), "cli,s3"),
+    "spark": Requirements(("pyspark==4.2.*",), "cli,s3"),
     "tables": Requirements(
         (
             *("deltalake>=1.6", "pyiceberg[pyarrow,sql-sqlite]>=0.11"),

@@ -83,9 +83,12 @@ def plan_round(
     *,
     now_ms: int,
     force: bool = False,
+    compaction: bool = True,
     defaults: Mapping[str, str] = NO_DEFAULTS,
 ) -> PlannedRound:
-    """The next round, from the newest version; costs the requests of opening it."""
+    """The next round, from the newest version; costs the requests of opening it. ``compaction`` and
+    ``defaults`` are the process's (S45).
+    """
     handle.refresh()
     manifest = handle.manifest()
     config = with_defaults(manifest.head.config, defaults)
@@ -104,7 +107,7 @@ def plan_round(
         sealed=sealed,
         cuts=planned_cuts,
         trims=[_rewrite(run) for run in due_runs(manifest)],
-        passes=[_pass(manifest, c) for c in eligible],
+        passes=[_pass(manifest, c) for c in eligible if compaction or force],
         materialised=[_rewrite(run) for run in dead],
         coalesced=[_rewrite(r) for r in runs] if is_due(handle, runs, now_ms=now_ms) else [],
         deleted=[r.path for r in deleted],

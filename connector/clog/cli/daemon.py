@@ -232,7 +232,12 @@ def _plan(logs: "Iterable[Log]", settings: "BrokerConfig", *, json: bool) -> Non
     found: list[dict[str, Any]] = []
     for log in logs:
         now_ms = log.handle.clock.now_ms()
-        planned = plan_round(log.handle, now_ms=now_ms, defaults=settings.defaults)
+        planned = plan_round(
+            log.handle,
+            now_ms=now_ms,
+            compaction=settings.compaction,
+            defaults=settings.defaults,
+        )
         if json:
             found.append({"url": log.url} | asdict(planned))
             continue

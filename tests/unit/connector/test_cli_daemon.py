@@ -130,6 +130,8 @@ def test_a_dry_run_in_words(cli, url, log):
     assert said[0] == f"{log.url}:"
     assert said[1].startswith("  clean partition 0 (dirty, dirty ratio 1.00): map 8 records in")
     assert log.version == version
+    off = ("--config", "log.cleaner.enable=false")
+    assert "nothing is due" in cli("cleaner", url, "--dry-run", *off).stdout
     Cleaner(log).run_once()
     assert "nothing is due" in cli("cleaner", url, "--dry-run").stdout
 

@@ -79,7 +79,7 @@ def main():
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     pids = Path(folder, "pids")
-    pids.write_text(f"{spark.sparkContext._gateway.proc.pid} {os.getpid()}")
+    pids.write_text(f"{os.getpid()} {spark.sparkContext._gateway.proc.pid}")
     sinks = {
         "meet": lambda: meeting_sink(Path(folder), "first", "second"),
         "die": lambda: dying_sink(Path(folder)),

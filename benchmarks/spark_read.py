@@ -10,15 +10,31 @@ batches: what Spark's API itself leaves over.
 """
 
 import argparse
+import os
+import statistics
+import sys
 import tempfile
-from functools import partial
+import time
 
 import numpy as np
 import pyarrow as pa
-from spark_local import in_turn, print_rates, records, session
 
+VALUE_WORDS, WORD_BYTES = 4, 21
 BATCH_ROWS = 16_384
 STORED = ("key", "value", "timestamp")
+
+
+def records(rows):
+    """Records of about 100 bytes that compress by about 2.5."""
+    random = np.random.default_rng(1)
+    letters = random.integers(97, 123, (5000, WORD_BYTES), dtype=np.uint8)
+    values = letters[random.integers(0, 5000, (rows, VALUE_WORDS))].reshape(rows, -1)
+    keys = np.char.add("key-", np.char.zfill(random.integers(0, 10**9, rows).astype("U"), 12))
+    offsets = np.arange(rows + 1, dtype=np.int32) * values.shape[1]
+    value = pa.Array.from_buffers(
+        pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(values.tobytes())]
+    )
+    return pa.table({"key": pa.array(keys).cast(pa.binary()), "value": value})
 
 
 def make(folder, rows):
@@ -63,8 +79,20 @@ def ready_made(rows):
     return Source
 
 
-def read(frame):
-    frame().write.format("noop").mode("overwrite").save()
+def session():
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.sql.parquet.compression.codec", "zstd").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def seconds(frame):
+    start = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - start
 
 
 def main():
@@ -89,10 +117,19 @@ def main():
             "parquet, all": lambda: spark.read.parquet(f"{folder}/all"),
             "clog, all": lambda: spark.read.format("clog").load(url),
         }
-        candidates = {name: partial(read, frame) for name, frame in frames.items()}
-        rounds = in_turn(candidates, args.repeat)
+        for frame in frames.values():
+            seconds(frame())  # Warm: classes, workers, page cache.
+        rounds = [{n: seconds(f()) for n, f in frames.items()} for _ in range(args.repeat)]
         spark.stop()
-    print_rates(rounds, args.rows, lambda name: f"parquet, {name.partition(', ')[2]}")
+    for name in frames:
+        rates = sorted(args.rows / r[name] / 1e6 for r in rounds)
+        base = f"parquet, {name.partition(', ')[2]}"
+        ratios = sorted(r[base] / r[name] for r in rounds)
+        print(
+            f"{name:16} {statistics.median(rates):6.2f} M rows/s"
+            f" ({rates[0]:.2f} to {rates[-1]:.2f}),"
+            f" {statistics.median(ratios):.2f} of parquet ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,12 @@ class Reader(Actor):
             self._log = None
         newest, log = self.oracle.newest, self.log
         if self.world.roll(2):
-            batches, version = log.read(), log.handle.tip.version
+            try:
+                batches = log.read()
+            except VersionExpiredError:
+                self._check_expired(log.handle.tip.version)
+                return
+            version = log.handle.tip.version
             assert version >= newest, f"{version} is read when {newest} is there"
             found, expected = self._rows(batches, version), expected_rows(self.oracle, version)
         else:
@@ -74,6 +79,10 @@ class Follower(Actor):
             start = self.oracle.seen[log.handle.tip.version].starts[e.partition]
             assert self._positions[e.partition] < start, f"{e}, the log starts at {start}"
             self._version = None  # It starts afresh.
+            return
+        except VersionExpiredError:
+            expired, oldest = log.handle.tip.version, self.oracle.manifest.head.oldest_readable
+            assert expired < oldest, f"version {expired} expired, readable from {oldest}"
             return
         manifest = log.handle.manifest()
         version, seen = manifest.version, self.oracle.seen[manifest.version]

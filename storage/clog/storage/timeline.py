@@ -155,13 +155,20 @@ def manifest_at(store: Store, version: int, tip: Commit) -> Manifest:
 
 @contextmanager
 def expiring(store: Store, version: int) -> Iterator[None]:
-    """Documents of a version that are gone, since it expired while they were read.
+    """Documents of a version that are gone, since it expired while they were read; or do not fit,
+    since a committer that slept left a file in its closed block (COMMIT.md §4).
 
     Raises:
-        VersionExpiredError: instead of FileNotFoundError.
+        VersionExpiredError: instead of FileNotFoundError, and of CorruptionError in a closed block.
     """
     try:
         yield
+    except CorruptionError as e:
+        if is_closed(store, version) is None:
+            raise
+        raise VersionExpiredError(
+            f"version {version} of {store.url} expired, its block is closed; load() again"
+        ) from e
     except FileNotFoundError as e:
         raise VersionExpiredError(
             f"version {version} of {store.url} expired: {e.filename or e} is gone; load() again"

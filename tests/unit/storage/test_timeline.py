@@ -281,6 +281,20 @@ def test_a_version_that_expires_while_it_is_read(store):
         manifest_at(store, 12, tip)
 
 
+def test_a_file_of_a_sleeper_is_not_read_as_a_version(store, short_blocks):
+    """COMMIT.md §4: it stands where a commit of an expired version was; what is damaged in an open
+    block is damaged.
+    """
+    write(store, 20)
+    tip, data = read_commit(store, 15), store.get(paths.commit_path(12))
+    store.put(paths.commit_path(12), data[:-1])
+    with pytest.raises(CorruptionError):
+        manifest_at(store, 15, tip)
+    close(store, 8, keep=range(8, 16))
+    with pytest.raises(VersionExpiredError, match=r"version 15 of .* its block is closed"):
+        manifest_at(store, 15, tip)
+
+
 def test_pages_are_read_where_an_edit_needs_them(store, monkeypatch):
     """An append leaves them; a clean of an old segment brings its partition in."""
     monkeypatch.setattr("clog.storage.snapshots.PAGE_CHUNKS_MIN", 1)

@@ -63,7 +63,10 @@ def main():
     counts = {name: frame().count() for name, frame in frames.items()}
     print(f"{counts}; tasks: {frames['view']().rdd.getNumPartitions()}")
     assert counts["view"] == counts["grouped"]
-    rounds = [{n: seconds(f()) for n, f in frames.items()} for _ in range(given.repeat)]
+    rounds = []
+    for _ in range(given.repeat):
+        rounds.append({name: seconds(frame()) for name, frame in frames.items()})
+        print({name: round(s, 2) for name, s in rounds[-1].items()}, flush=True)
     spark.stop()
     for name in frames:
         times = sorted(r[name] for r in rounds)

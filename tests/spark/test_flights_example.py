@@ -18,13 +18,13 @@ def demo(work, *arguments):
     command = [sys.executable, str(RUN), "--work", str(work), "--until", "2013-03-08", *arguments]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "COLUMNS": "160"}
     done = subprocess.run(
-        command, capture_output=True, text=True, env=env, timeout=280, check=False
+        command, capture_output=True, text=True, env=env, timeout=580, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_demo_ends_with_equal_tables_and_a_second_run_prints_the_same(tmp_path):
     """The table of the log equals the independent one; nothing is appended twice."""
     first = demo(tmp_path)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from clog.cleaner.mapping import KeyHasher
 from clog.cleaner.superseded import FoundDead, MappedRange
 from clog.cleaner.untouched import Untouched
+from clog.cleaner.witness import Witness
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.errors import CorruptionError
 from clog.storage.manifest import Segment
@@ -25,6 +26,10 @@ from clog.storage.offset_map import OffsetMap
 from clog.storage.reader import DELETE_HORIZON, piece_of, read_pieces
 from clog.storage.store.base import Store
 from clog.storage.survivors import Mask, Verdict, survivors
+
+_FEW = 8
+"""Where less than one row of so many goes the chunk may only be marked, and is not read again: the
+witness asks those rows here."""
 
 
 @dataclass(slots=True)
@@ -102,6 +107,7 @@ class Judge:
         mapped: the range that it covers.
         found: what the maps before it found, in ranges before its own.
         hasher: makes the hashes of all.
+        witness: hears which rows stay.
         log_start: below it all is dead (S37).
         first_dirty: below it every tombstone has its horizon: a pass stamps what it covers, and
             ``first_dirty`` is where the last complete one ended.
@@ -113,6 +119,7 @@ class Judge:
     mapped: MappedRange
     found: FoundDead
     hasher: KeyHasher
+    witness: Witness
     log_start: int
     first_dirty: int
     now_ms: int
@@ -187,6 +194,7 @@ class Judge:
         if self.mapped.decides(chunk) and not tombstones_count:
             dead = self.mapped.superseded(chunk)
             removed = Removed(superseded=int(np.count_nonzero(dead)))
+            self.witness.saw_latest(chunk.rows - removed.total)
             return JudgedChunk(chunk, removed, ~dead if 0 < removed.total < chunk.rows else None)
         removed = Removed()
         keeps: list[Mask] = []
@@ -246,6 +254,12 @@ class Judge:
                 superseded = superseded | before[here]
             below = int(np.searchsorted(batch.column("offset").to_numpy(), self.log_start))
             verdict = self.judge(batch.slice(below), superseded[below:], key_valid[below:])
+            gone = ~verdict.keep
+            if known is None and np.count_nonzero(gone) * _FEW < len(gone):
+                earlier = None if before is None else before[here][below:][gone]
+                self.witness.ask(partition, batch.slice(below).filter(pa.array(gone)), earlier)
+            latest = key_valid[below:] & (verdict.keep | verdict.expired)
+            self.witness.saw(batch.column("offset").to_numpy()[below:], latest)
             removed.trimmed += below
             removed.superseded += verdict.superseded
             removed.without_key += verdict.invalid

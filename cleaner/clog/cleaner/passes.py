@@ -29,13 +29,13 @@ was committed is right by itself.
 Not here: which partition (`selection`), what happens to the replaced objects (`sweep`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from clog.cleaner.committing import SourcesChangedError, commit_planned
 from clog.cleaner.fates import FateRules
 from clog.cleaner.grouping import Group, grouped
-from clog.cleaner.judging import Judge
+from clog.cleaner.judging import Judge, JudgedSegment
 from clog.cleaner.mapping import KeyHasher, build_map, map_bytes_for
 from clog.cleaner.marking import Marker
 from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
@@ -45,6 +45,7 @@ from clog.cleaner.selection import Candidate
 from clog.cleaner.stats import PassResult, PassStats
 from clog.cleaner.superseded import FOUND_BYTES_MAX, FoundDead
 from clog.cleaner.untouched import Untouched
+from clog.cleaner.witness import Witness
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.clock import Clock
 from clog.storage.config import LogConfig
@@ -151,7 +152,10 @@ def execute_pass(
     progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
     rules = FateRules(config, DEAD_ROWS in manifest.head.log.read_features, plan.now_ms)
     judged = (rules.decided(judge.judge_segment(metered, p, s)) for s in sealed)
-    groups = grouped(progress.counted(judged), segment_bytes=config.segment_bytes, covered=covered)
+    whole = not sealed or sealed[-1].next >= covered
+    witnessed = _witnessed(judged, judge.witness, p) if whole else judged
+    counted = progress.counted(witnessed)
+    groups = grouped(counted, segment_bytes=config.segment_bytes, covered=covered)
     rewriter = Rewriter(
         store=metered,
         partition=p,
@@ -160,6 +164,8 @@ def execute_pass(
         key_seed=manifest.head.log.key_seed,
         horizon_ms=plan.now_ms + config.delete_retention_ms,
         up_to=covered,
+        witness=judge.witness,
+        found=judge.found,
         new_id=tools.new_id,
     )
     marker = Marker(metered, p, manifest.version, plan.now_ms, tools.new_id)
@@ -194,8 +200,10 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
         )
         used = offset_map.entries * SLOT_BYTES / tools.map_bytes
         stats.map_utilization = max(stats.map_utilization, used)
+        hasher, now_ms = tools.hasher, plan.now_ms
+        witness = Witness(offset_map, mapped, hasher, log_start=log_start, now_ms=now_ms)
         judge = Judge(
-            *(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms),
+            *(offset_map, mapped, found, hasher, witness, log_start, first, now_ms),
             untouched=untouched,
         )
         if mapped.end == end or stats.maps == MAPS_MAX or found.size_bytes > FOUND_BYTES_MAX:
@@ -205,6 +213,14 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
         at = mapped.end
         offset_map.clear()
         untouched.begin()
+
+
+def _witnessed(
+    judged: Iterable[JudgedSegment], witness: Witness, partition: int
+) -> Iterator[JudgedSegment]:
+    """The segments; after the last one the range of the map must add up."""
+    yield from judged
+    witness.check_range(partition)
 
 
 def commit_pass(

@@ -5,7 +5,8 @@ alone in their object; runs of the others are written anew: survivors only, with
 timestamps and headers, in order, and the horizons of their tombstones in a column.
 
 *Conservation.* Each run is counted three times: what the manifest says is there, what was judged
-to go, what was written. Where the sums differ nothing is committed (`CorruptionError`).
+to go, what was written; and each row that goes is asked why (`witness`). Where the sums differ, or
+a row has no answer, nothing is committed (`CorruptionError`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,8 @@ from clog.cleaner.judging import Fate, JudgedChunk
 from clog.cleaner.layout import is_loose, is_shared
 from clog.cleaner.memory import EVERY_BYTES, give_back
 from clog.cleaner.stats import PassStats
+from clog.cleaner.superseded import FoundDead
+from clog.cleaner.witness import Witness
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.config import LogConfig
 from clog.storage.data_object import rewritten_chunk
@@ -31,6 +34,7 @@ from clog.storage.store.base import Store
 from clog.storage.survivors import Mask
 
 _READ = (*(name for name in COLUMNS if name != "partition"), DELETE_HORIZON)
+_ASKED = ("offset", "key", "value", DELETE_HORIZON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Rewriter:
         key_seed: the log's own, for key indexes (S19).
         horizon_ms: what the pass stamps: its start + ``delete.retention.ms``.
         up_to: one past the last offset that the map covers: how far a chunk's horizon reaches.
+        witness: asks the rows that go.
+        found: what maps before the last one found dead.
     """
 
     store: Store
@@ -51,6 +57,8 @@ class Rewriter:
     key_seed: int
     horizon_ms: int
     up_to: int
+    witness: Witness
+    found: FoundDead
     new_id: Callable[[], str]
 
     def rewrite(self, group: Group, stats: PassStats) -> Replacement:
@@ -115,23 +123,43 @@ class Rewriter:
         read_bytes = 0
         for c in run:
             if c.rows_left == 0:
+                self._ask_all(c)
                 continue
             read_bytes += c.chunk.size_bytes
             if read_bytes >= EVERY_BYTES:
                 give_back()
                 read_bytes = 0
-            at = 0
-            piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next)
-            for batch in read_pieces(self.store, [piece], columns=_READ):
-                here = slice(at, at + batch.num_rows)
-                at += batch.num_rows
+            for batch, here in self._batches(c, _READ):
                 left = batch
                 if c.stamp is not None and c.stamp[here].any():
                     left = _stamped(batch, c.stamp[here], self.horizon_ms)
                 if c.keep is not None and not c.keep[here].all():
-                    left = left.filter(pa.array(c.keep[here]))
+                    keep = c.keep[here]
+                    self._ask(c.chunk, batch.select(_ASKED), ~keep, here)
+                    left = left.filter(pa.array(keep))
                 if left.num_rows:
                     yield left
+
+    def _ask_all(self, c: JudgedChunk) -> None:
+        """Asks a chunk of which nothing is left; one below the log start need not be read."""
+        if c.removed.trimmed < c.removed.total:
+            for batch, here in self._batches(c, _ASKED if c.removed.expired else _ASKED[:2]):
+                self._ask(c.chunk, batch, np.ones(batch.num_rows, np.bool_), here)
+
+    def _ask(self, chunk: Chunk, batch: pa.RecordBatch, gone: Mask, here: slice) -> None:
+        found = self.found.of(chunk)
+        found = None if found is None else found[here][gone]
+        self.witness.ask(self.partition, batch.filter(pa.array(gone)), found)
+
+    def _batches(
+        self, c: JudgedChunk, columns: Sequence[str]
+    ) -> Iterator[tuple[pa.RecordBatch, slice]]:
+        """The live rows of a chunk, and where they stand among them."""
+        at = 0
+        piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next)
+        for batch in read_pieces(self.store, [piece], columns=columns):
+            yield batch, slice(at, at + batch.num_rows)
+            at += batch.num_rows
 
 
 def _count(c: JudgedChunk, stats: PassStats) -> None:

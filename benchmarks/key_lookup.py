@@ -25,6 +25,7 @@ from clog.storage.store import open_store
 from clog.storage.testing.counting import CountingStore
 
 BATCH = 200_000
+KEYS_MAX = untouched.KEYS_MAX
 
 
 def keys_of(shape, start, end):
@@ -85,7 +86,7 @@ def look_up(url, shape, count):
 
 
 def clean(url, shape, count):
-    for name, keys_max in (("with indexes", untouched.KEYS_MAX), ("without", -1)):
+    for name, keys_max in (("with indexes", KEYS_MAX), ("without", -1)):
         copy = f"{url}-copy"
         shutil.copytree(url, copy)
         untouched.KEYS_MAX = keys_max

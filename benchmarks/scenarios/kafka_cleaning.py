@@ -115,6 +115,9 @@ class _Kafka:
         with Broker(self.folder, idle) as broker:
             for topic in TOPICS:
                 produce(broker.address, topic, tables)
+        sealed = len(list((self.folder / "data" / f"{TOPICS[0]}-0").glob("*.log"))) - 1
+        if not sealed:
+            raise ValueError("all records are in the active segment; lower segment_bytes")
 
     def cleaned(self) -> dict[str, float]:
         shutil.rmtree(self._copy, ignore_errors=True)

@@ -28,8 +28,9 @@ class Stop:
     asked = False
 
     def __call__(self, number: int, frame: object) -> None:  # noqa: ARG002
-        self.asked = True
-        raise SystemExit("stopped")
+        if not self.asked:
+            self.asked = True
+            raise SystemExit("stopped")
 
 
 def main() -> int:

@@ -146,6 +146,26 @@ def test_errors_of_users_are_readable(spark, queries, url):
     assert "value has type int" in refusal(lambda: wrong.save(url))
 
 
+def test_secrets_stay_in_the_options(queries, url, tmp_path):
+    """They are in no plan, no progress, no error, and in no file of a log or a checkpoint."""
+    secret = {"storage.secret": "hunter2"}
+    queries.save(queries.frame(("a", "1")), url, **secret)
+    frame = queries.read(url, **secret)
+    told = [frame._jdf.queryExecution().toString()]
+    query = queries.copy(
+        url, tmp_path / "copy", tmp_path / "checkpoint",
+        sink=secret, startingOffsets="earliest", **secret,
+    )  # fmt: skip
+    query.awaitTermination()
+    told += [str(query.recentProgress)]
+    told += [refusal(lambda: queries.read(tmp_path / "none", **secret).collect())]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    told += [path.read_bytes().decode("latin-1") for path in files]
+    assert queries.values(tmp_path / "copy") == ["1"]
+    assert len(files) > 10
+    assert not [text for text in told if "hunter2" in text]
+
+
 def test_rows_without_key_append_nothing(queries, url):
     """The whole write is refused at its commit (S5)."""
     df = queries.frame(("a", "1"), (None, "2"), partitions=2)

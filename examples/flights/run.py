@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,6 +32,8 @@ from clog.cleaner import Cleaner
 from clog.storage import AlreadyExistsError, Log
 
 PARTITIONS = 4
+STARTS_MAX = 5
+TOO_SLOW = "Python worker failed to connect back"
 CONFIG = {
     # A micro-batch brings about 200 KB a partition, so a segment holds a handful of them.
     "segment.bytes": "1048576",
@@ -161,8 +163,10 @@ def _stream(
 ) -> None:
     """Runs both queries until all flights are in and counted."""
     checkpoints = work / "checkpoints"
-    writer = job.write_flights(spark, str(work / "legs"), url, str(checkpoints / "flights"), {})
-    follower = job.follow(spark, url, str(checkpoints / "live"))
+    writer = _running(
+        lambda: job.write_flights(spark, str(work / "legs"), url, str(checkpoints / "flights"), {})
+    )
+    follower = _running(lambda: job.follow(spark, url, str(checkpoints / "live")))
     columns = (
         TextColumn("{task.description:<23}"),
         BarColumn(bar_width=16),
@@ -194,6 +198,21 @@ def _stream(
         for row in rows:
             progress.update(row, completed=counts.legs)
     follower.stop()
+
+
+def _running(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """The query, once its source is there. Spark gives Python ten seconds to start; a busy machine
+    may need longer, so a query that died of that is started again."""
+    for left in reversed(range(STARTS_MAX)):
+        query = start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.2)
+        failure = query.exception()
+        if failure is not None and (left == 0 or TOO_SLOW not in str(failure)):
+            raise failure
+        if failure is None:
+            break
+    return query
 
 
 def _live(spark: SparkSession) -> dict[str, int]:

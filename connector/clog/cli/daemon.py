@@ -95,7 +95,7 @@ def cleaner(
 
     \b
     clog cleaner ./orders
-    clog cleaner --discover s3://bucket/logs --threads 4 --listen 9404 --log-format json
+    clog cleaner --discover s3://bucket/logs --threads 4 --listen 9404
     clog cleaner ./orders --dry-run
     """
     if not (urls or discover):

@@ -142,7 +142,7 @@ DEFINITIONS = (
         "read",
         "all",
         'JSON list of strings: reads only records with these keys, `["order-1", "order-2"]`; of'
-        " large objects only the keys are read first",
+        " large objects the key index says which rows, or only the keys are read first",
     ),
     Definition("keysBase64", "read", "all", "likewise for binary keys, each in Base64"),
     Definition(

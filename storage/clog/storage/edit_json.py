@@ -4,6 +4,7 @@ What is read is checked as far as the edit alone tells: types, columns of one le
 the root, rows inside their objects. Whether it fits the log is for `head` and `manifest`.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
@@ -120,10 +121,16 @@ def info_from_json(value: dict[str, Any]) -> LogInfo:
         created_ms=whole(value["created_ms"]),
         partitions=whole(value["partitions"]),
         partitioner=str(value["partitioner"]),
-        seed=str(value["seed"]),
+        seed=_seed(value["seed"]),
         read_features=tuple(str(f) for f in value["features"]["read"]),
         write_features=tuple(str(f) for f in value["features"]["write"]),
     )
+
+
+def _seed(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{16}", value):
+        raise ValueError(f"a seed that is not 16 hex digits: {value!r}")
+    return value
 
 
 def writer_to_json(entry: WriterEntry) -> list[Any]:

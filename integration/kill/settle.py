@@ -43,7 +43,7 @@ def _sweep(log: Log) -> int:
 
 
 def _unneeded(log: Log) -> list[str]:
-    needed = {chunk.object.path for _, chunk in log.handle.manifest().chunks()}
+    needed = {path for _, chunk in log.handle.manifest().chunks() for path in chunk.files}
     store = log.handle.store
     found = [o.path for o in store.list(paths.DATA) if o.path not in needed]
     return found + [o.path for o in store.list_temporary()]

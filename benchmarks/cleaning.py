@@ -91,9 +91,7 @@ def copy_limit(log: Log, survivors: np.ndarray) -> int:
         for batch in read_pieces(store, pieces, columns=_READ):
             yield batch.filter(pa.array(keep[batch.column("offset").to_numpy()]))
 
-    objects = write_rewritten(
-        store, kept(), partition=0, stamp=0, new_id=log.handle.ids.new_id, compression="zstd"
-    )
+    objects = write_rewritten(store, kept(), partition=0, stamp=0, new_id=log.handle.ids.new_id)
     for obj in objects:
         store.delete(obj.path)
     return sum(obj.rows for obj in objects)

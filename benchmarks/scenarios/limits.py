@@ -19,6 +19,7 @@ from harness.measure import Result, rate
 
 from clog.cleaner import Cleaner
 from clog.storage import Log
+from clog.storage.compression import ZSTD_LEVEL
 from clog.storage.key_hash import hash_keys
 
 TITLE = "Beside what the machine allows"
@@ -29,6 +30,7 @@ SIZES = {
     "full": {"rows": 2_000_000, "rows_1k": 400_000, "rounds": 5},
 }
 CONFIG = {"min.cleanable.dirty.ratio": 0, "compression.type": "zstd"}
+_LIKE_CLOG = {"compression": "zstd", "compression_level": ZSTD_LEVEL, "use_dictionary": False}
 STORED = ("key", "value", "timestamp", "offset")
 
 
@@ -125,11 +127,11 @@ class _Case:
         place.mkdir()
         for number, table in enumerate(self.stamped):
             path = place / f"{number}.parquet"
-            pq.write_table(table, path, compression="zstd", use_dictionary=False)
+            pq.write_table(table, path, **_LIKE_CLOG)
             _sync(path)
 
     def compress(self) -> None:
-        codec = pa.Codec("zstd", compression_level=1)
+        codec = pa.Codec("zstd", compression_level=ZSTD_LEVEL)
         for table in self.tables:
             for column in table.columns:
                 for chunk in column.chunks:
@@ -158,7 +160,7 @@ class _Case:
         left = table.take(pa.array(np.sort(rows.to_numpy())))
         if write:
             path = self.folder / "left.parquet"
-            pq.write_table(left, path, compression="zstd", use_dictionary=False)
+            pq.write_table(left, path, **_LIKE_CLOG)
             _sync(path)
 
     def clean(self) -> float:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.storage import object_encoding, object_reader
+from clog.storage.compression import ZSTD, Compression
 from clog.storage.data_object import RECORD_SCHEMA, REWRITTEN_SCHEMA
 from clog.storage.ids import SeededIds
 from clog.storage.object_reader import read_ranges
@@ -92,7 +93,7 @@ def appends(draw):
 
 
 @settings(deadline=None)
-@given(appends(), st.integers(1, 400), st.sampled_from(["zstd", "none"]))
+@given(appends(), st.integers(1, 400), st.sampled_from([ZSTD, Compression("none")]))
 def test_records_come_back(calls, object_bytes, compression):
     """Every partition has its records in the order of add; chunks and facts count them right."""
     store = new_store()

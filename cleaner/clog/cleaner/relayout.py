@@ -120,7 +120,7 @@ def _write(
         stamp=manifest.version,
         key_seed=manifest.head.log.key_seed,
         new_id=handle.ids.new_id,
-        compression=config.compression_type,
+        compression=config.compression,
         object_bytes=config.object_bytes,
     )
 

@@ -103,7 +103,7 @@ class Rewriter:
             stamp=self.stamp,
             key_seed=self.key_seed,
             new_id=self.new_id,
-            compression=self.config.compression_type,
+            compression=self.config.compression,
             object_bytes=object_bytes,
         )
         before = sum(c.chunk.live_rows for c in run)

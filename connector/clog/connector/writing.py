@@ -23,6 +23,7 @@ from clog.connector.location import Location
 from clog.connector.opened_logs import opened_or_created
 from clog.connector.options import WriteOptions
 from clog.connector.schema import check_write_schema
+from clog.storage.compression import Compression
 from clog.storage.errors import InvalidInputError, OptionError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class WritePlan:
     stamp: int
     partitions: int
     partitioner: str
-    compression: str
+    compression: Compression
     object_bytes: int
 
 
@@ -114,7 +115,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         stamp=tip.version,
         partitions=info.partitions,
         partitioner=info.partitioner,
-        compression=config.compression_type,
+        compression=config.compression,
         object_bytes=config.object_bytes,
     )
 

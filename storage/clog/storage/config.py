@@ -16,6 +16,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from clog.storage.compression import Compression
 from clog.storage.config_definitions import (
     BROKER_NAMES,
     DEFINITIONS,
@@ -75,6 +76,7 @@ class LogConfig:
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
     compression_type: str
+    compression_zstd_level: int
     object_bytes: int
     partitioner: str
 
@@ -101,6 +103,12 @@ class LogConfig:
     def log_append_time(self) -> bool:
         """Whether a record's timestamp is the time of its commit (S9)."""
         return self.message_timestamp_type == "LogAppendTime"
+
+    @property
+    def compression(self) -> Compression:
+        """How new data objects are compressed."""
+        is_zstd = self.compression_type == "zstd"
+        return Compression(self.compression_type, self.compression_zstd_level if is_zstd else None)
 
     @property
     def effective_segment_ms(self) -> int:

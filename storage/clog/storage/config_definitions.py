@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from clog.storage.compression import ZSTD_LEVEL
+
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
 _HOUR_MS = 3_600_000
@@ -208,6 +210,12 @@ _ALL = (
         Choice(("zstd", "lz4", "snappy", "none")),
         "zstd",  # Kafka's is producer: there is none here
         "codec of new data objects",
+    ),
+    Definition(
+        "compression.zstd.level",
+        Integer(1, 22),
+        ZSTD_LEVEL,  # Kafka's is 3
+        "level of compression.type zstd: a higher one takes longer and leaves fewer bytes",
     ),
     Definition(
         "object.bytes",

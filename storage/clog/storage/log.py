@@ -193,7 +193,7 @@ class Log:
             stamp=tip.version if stamp is None else stamp,
             new_id=self._handle.ids.new_id,
             partitions=self.partitions,
-            compression=config.compression_type,
+            compression=config.compression,
             object_bytes=config.object_bytes,
         )
 

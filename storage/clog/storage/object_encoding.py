@@ -25,6 +25,7 @@ import xxhash
 
 from clog.storage import key_index
 from clog.storage.chunks import NONE
+from clog.storage.compression import Compression
 from clog.storage.data_object import DELETE_HORIZON, OFFSET, ChunkStats, ObjectFacts
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.object_reader import WHOLE_BYTES
@@ -122,7 +123,7 @@ class Rows:
         return made
 
 
-def encoded(rows: Rows, compression: str, key_seed: int | None) -> tuple[bytes, int, int]:
+def encoded(rows: Rows, compression: Compression, key_seed: int | None) -> tuple[bytes, int, int]:
     """The object's bytes; those of the footer and of the key index among them. Takes the records
     out of ``rows``.
 
@@ -161,7 +162,7 @@ def _order(partition: _Ints) -> _Ints | None:
 
 
 def _parquet(
-    rows: Rows, compression: str, key_seed: int | None
+    rows: Rows, compression: Compression, key_seed: int | None
 ) -> tuple[pa.Buffer, list[tuple[int, key_index.Hashes]]]:
     """The records as a Parquet file; for each row group its rows and the hashes of its keys, unless
     the seed is None.
@@ -174,7 +175,8 @@ def _parquet(
     with pq.ParquetWriter(
         sink,
         schema,
-        compression=compression,
+        compression=compression.codec,
+        compression_level=compression.level,
         use_dictionary=False,
         column_encoding={
             name: "DELTA_BINARY_PACKED"

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from clog.storage.compression import ZSTD, Compression
 from clog.storage.data_object import (
     DELETE_HORIZON,
     RECORD_SCHEMA,
@@ -51,7 +52,7 @@ class ObjectWriter:
         stamp: a version of the log that was read before (FORMAT.md §6).
         new_id: draws a name that nobody has drawn.
         partitions: how many the log has.
-        compression: ``zstd``, ``snappy``, ``lz4`` or ``none``.
+        compression: of the object's pages.
         object_bytes: record bytes of an object, at most 1 GiB; a larger record is alone in its own.
         rewritten: records have their offsets (`REWRITTEN_SCHEMA`, whose ``delete_horizon`` may be
             missing), in rising order in each partition.
@@ -65,7 +66,7 @@ class ObjectWriter:
         stamp: int,
         new_id: Callable[[], str],
         partitions: int,
-        compression: str = "zstd",
+        compression: Compression = ZSTD,
         object_bytes: int = OBJECT_BYTES,
         rewritten: bool = False,
         key_seed: int | None = None,
@@ -169,7 +170,7 @@ def write_rewritten(
     stamp: int,
     new_id: Callable[[], str],
     key_seed: int | None = None,
-    compression: str = "zstd",
+    compression: Compression = ZSTD,
     object_bytes: int = OBJECT_BYTES,
 ) -> list[DataObject]:
     """Writes records of one partition that have their offsets, in rising order.

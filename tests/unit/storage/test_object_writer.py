@@ -9,6 +9,7 @@ import pytest
 import xxhash
 
 from clog.storage import object_encoding
+from clog.storage.compression import Compression
 from clog.storage.data_object import RECORD_SCHEMA, REWRITTEN_SCHEMA, ChunkStats, ObjectFacts
 from clog.storage.errors import InvalidInputError
 from clog.storage.ids import SeededIds
@@ -235,14 +236,25 @@ def test_partitions_may_be_any_integers(store, dtype):
     assert stored(store, obj).column("key").to_pylist() == [b"c", b"b", b"a", b"d"]
 
 
-@pytest.mark.parametrize("compression", ["zstd", "none", "snappy", "lz4"])
-def test_compressions(store, compression):
+@pytest.mark.parametrize("codec", ["zstd", "none", "snappy", "lz4"])
+def test_compressions(store, codec):
     """All values of ``compression.type``."""
-    (obj,) = write(store, (records([b"k"] * 50), [0] * 50), compression=compression)
+    (obj,) = write(store, (records([b"k"] * 50), [0] * 50), compression=Compression(codec))
     column = parquet(store, obj).metadata.row_group(0).column(0)
-    name = {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
+    name = {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
     assert column.compression == name
     assert stored(store, obj).column("key").to_pylist() == [b"k"] * 50
+
+
+def test_a_higher_level_of_zstd_leaves_fewer_bytes(store):
+    """``compression.zstd.level`` reaches the encoder."""
+    keys = [b"order-%d of customer-%d" % (i * 7919 % 5000, i % 97) for i in range(5000)]
+    made = [
+        write(store, (records(keys), [0] * len(keys)), compression=Compression("zstd", level))
+        for level in (1, 19)
+    ]
+    (fast,), (small,) = made
+    assert small.size_bytes < fast.size_bytes
 
 
 def test_tiny_partitions_share_a_row_group(store):

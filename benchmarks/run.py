@@ -19,7 +19,7 @@ BENCHMARKS = Path(__file__).parent
 SCENARIOS = (
     *("limits", "spark_streams", "spark_latency", "spark_tables", "kafka_cleaning"),
     *("table_libraries", "pypaimon_table", "paimon_table", "requests", "write_amplification"),
-    *("growth", "programs"),
+    *("growth", "spark_growth", "programs"),
 )
 UNAVAILABLE = 3
 

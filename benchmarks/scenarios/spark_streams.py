@@ -2,9 +2,11 @@
 
 Sink: a stream over Parquet files, all in one micro-batch, into each store. Source: a stream over
 what was written, into nothing. Records a second of the batches' own time, without the query's
-start. All compress with zstd; clog alone syncs its files before it commits. Kafka's producer has
-its `batch.size` and `linger.ms` raised above the defaults; the broker runs beside Spark's two
-threads, on the same cores.
+start. Full table: what an application reads that starts with nothing, the newest record of each key
+from the log's beginning; Kafka's records are grouped by key in Spark, as its users do. All compress
+with zstd; clog alone syncs its files before it commits. Kafka's producer has its `batch.size` and
+`linger.ms` raised above the defaults; the broker runs beside Spark's two threads, on the same
+cores.
 """
 
 import shutil
@@ -12,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import data
-from harness.measure import Result
-from harness.spark import DELTA_CONFIG, batch_seconds, session
+from harness.measure import Result, rate
+from harness.spark import DELTA_CONFIG, batch_seconds, drain, session
 from peers.environments import VERSIONS
 from peers.kafka import Broker
 
@@ -42,6 +44,7 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
             stores = _Stores(spark, place, broker.address, f"records-{record_bytes}")
             _sinks(stores, result, rows, record_bytes, size["rounds"])
             _sources(stores, result, rows, record_bytes, size["rounds"])
+            _full_tables(stores, result, rows, record_bytes, size["rounds"])
             shutil.rmtree(place)
 
 
@@ -134,5 +137,31 @@ def _sources(stores: _Stores, result: Result, rows: int, record_bytes: int, roun
             "Apache Kafka, all columns": kafka,
             "Delta Lake": delta,
         },
+        rounds=rounds,
+    )
+
+
+def _full_tables(
+    stores: _Stores, result: Result, rows: int, record_bytes: int, rounds: int
+) -> None:
+    """Each key is there once, so both end with as many rows as there are records."""
+    from pyspark.sql.functions import expr
+
+    reader = stores.spark.read
+    topic = f"{stores.name}-{stores.round}"
+
+    def clog() -> None:
+        options = {"view": "table", "columns": "key,value"}
+        drain(reader.format("clog").options(**options).load(stores.place("clog")))
+
+    def kafka() -> None:
+        options = {"kafka.bootstrap.servers": stores.address, "subscribe": topic}
+        records = reader.format("kafka").options(**options).load()
+        drain(records.groupBy("key").agg(expr("max_by(value, struct(partition, offset))")))
+
+    result.compare(
+        f"full table, {record_bytes} B",
+        "thousand records/s",
+        {"clog": rate(rows / 1e3, clog), "Apache Kafka": rate(rows / 1e3, kafka)},
         rounds=rounds,
     )

@@ -9,7 +9,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("storage", "cleaner", "connector")
 MODULES = sorted(p for f in FOLDERS for p in (ROOT / f).rglob("*.py"))
-PROGRAMS = [p for f in ("tests", "benchmarks", "examples") for p in (ROOT / f).rglob("*.py")]
+PROGRAMS = [
+    path
+    for folder in ("tests", "benchmarks", "examples")
+    for path in (ROOT / folder).rglob("*.py")
+    if ".environments" not in path.parts  # of the benchmarks' peers
+]
 TEXTS = sorted(
     p
     for pattern in ("*.md", "*.toml", "*.sh", "test", "demo", ".ci/*")

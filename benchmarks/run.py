@@ -69,10 +69,12 @@ def main() -> int:
         failed |= reason is not None and reason.startswith("failed")
         if reason is not None:
             print(f"{name}: {reason}")
-    from harness.report import report, write_docs
+    from harness.readme import write_table
+    from harness.report import load, report, write_docs
 
     if args.out == BENCHMARKS / "results":
         write_docs(args.out, BENCHMARKS.parent / "docs")
+        write_table(BENCHMARKS.parent / "README.md", load(args.out))
     else:
         print(report(args.out))
     return failed

@@ -94,3 +94,13 @@ def test_pictures_are_the_same_for_the_same_results(harness, tmp_path):
     draw({"spark_streams": found}, tmp_path / "b")
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_the_readme_has_the_table_of_the_results(harness):
+    """Nobody edits a figure by hand, or forgets to bring it up to date."""
+    from harness.readme import BEGIN, END, table
+    from harness.report import load
+
+    shown = (BENCHMARKS.parent / "README.md").read_text().partition(BEGIN)[2].partition(END)[0]
+    assert shown.strip() == table(load(BENCHMARKS / "results"))
+    assert shown.count("\n") > 10

@@ -124,9 +124,9 @@ def _table(result: dict[str, Any]) -> str:
         what = "" if row["what"] == before else f"{row['what']}, {row['unit']}"
         before = row["what"]
         values = row["values"]
-        spread = "" if len(values) == 1 else f"{_short(min(values))} to {_short(max(values))}"
+        spread = "" if len(values) == 1 else f"{short(min(values))} to {short(max(values))}"
         who = f"{row['who']} ({row['note']})" if row["note"] else row["who"]
-        cells = (what, who, _short(statistics.median(values)), spread, _ratio(result, row))
+        cells = (what, who, short(statistics.median(values)), spread, _ratio(result, row))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -147,13 +147,14 @@ def _lines(result: dict[str, Any]) -> str:
     out = ["| what | who | at the beginning | at the end |", "|---|---|--:|--:|"]
     for line in result["lines"]:
         (x0, y0), (x1, y1) = line["points"][0], line["points"][-1]
-        first = f"{_short(y0)} at {x0:,.0f}"
-        last = f"{_short(y1)} at {x1:,.0f} {line['x']}"
+        first = f"{short(y0)} at {x0:,.0f}"
+        last = f"{short(y1)} at {x1:,.0f} {line['x']}"
         out.append(f"| {line['what']}, {line['unit']} | {line['who']} | {first} | {last} |")
     return "\n".join(out)
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """Three digits, more where they are before the point."""
     if value == 0 or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"

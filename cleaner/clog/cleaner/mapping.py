@@ -2,8 +2,9 @@
 S20).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,9 +13,14 @@ from clog.cleaner.superseded import MappedRange
 from clog.cleaner.untouched import Untouched
 from clog.storage.key_hash import hash_keys
 from clog.storage.manifest import Manifest
-from clog.storage.offset_map import SLOT_BYTES, Hashes, OffsetMap
+from clog.storage.offset_map import SLOT_BYTES, Hashes, OffsetMap, Offsets
 from clog.storage.reader import plan_range, read_pieces
 from clog.storage.store.base import Store
+
+PUT_ROWS = 1 << 18
+"""About so many rows are put into the map together; 24 bytes each wait for it. What a call costs
+beside its rows is small then (`offset_map`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,8 @@ def build_map(
     not fit. Only keys are read, and noted for ``untouched``.
     """
     start, end = dirty
-    covered = end
+    waiting = _Waiting(offset_map)
+    stopped: int | None = None
     keyless: tuple[int, int] | None = None
     pieces = plan_range(manifest, partition, start, end)
     for batch in read_pieces(store, pieces, columns=("offset", "key")):
@@ -74,13 +81,41 @@ def build_map(
             keys, offsets = keys.filter(valid), offsets.filter(valid)
         if untouched is not None:
             untouched.note(keys)
-        taken = offset_map.put(hasher(keys), offsets.to_numpy())
-        if taken < len(offsets):
-            covered = offsets[taken].as_py()
+        stopped = waiting.add(hasher(keys), offsets.to_numpy())
+        if stopped is not None:
             break
+    else:
+        stopped = waiting.put()
+    covered = end if stopped is None else stopped
     # Gaps and records without a key at the end are covered too, else a pass over nothing else
     # would never end (KAFKA-8764).
     offset_map.advance(covered - 1)
     stats.maps += 1
     stats.map_entries += offset_map.entries
     return MappedRange(offset_map, start, covered, keyless)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Rows on their way into a map, so many that a put is worth it."""
+
+    offset_map: OffsetMap
+    hashes: list[Hashes] = field(default_factory=list)
+    offsets: list[Offsets] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, hashes: Hashes, offsets: Offsets) -> int | None:
+        """Adds rows; the offset of the first one that did not fit, None where all did so far."""
+        self.hashes.append(hashes)
+        self.offsets.append(offsets)
+        self.rows += len(offsets)
+        return self.put() if self.rows >= PUT_ROWS else None
+
+    def put(self) -> int | None:
+        """Puts what waits; returns as `add` does."""
+        if not self.rows:
+            return None
+        hashes, offsets = np.concatenate(self.hashes), np.concatenate(self.offsets)
+        self.hashes, self.offsets, self.rows = [], [], 0
+        taken = self.offset_map.put(hashes, offsets)
+        return int(offsets[taken]) if taken < len(offsets) else None

@@ -145,7 +145,7 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
         head=head,
         segments=tuple(work.segments),
         first_dirty=tuple(work.first_dirty),
-        released=tuple(r for r in work.released if r.path not in edit.forget),
+        released=_with_released(manifest.released, work.released, edit.forget),
         tombstones_removed=_with_steps(manifest, edit, version),
         uncleanable={p: mark for p, mark in uncleanable.items() if mark is not None},
     )
@@ -162,6 +162,20 @@ def _with_steps(manifest: Manifest, edit: Edit, version: int) -> tuple[tuple[int
     return (*kept, *((p, version, offset) for p, offset in sorted(highest.items())))
 
 
+def _with_released(
+    before: tuple[Released, ...], fresh: Mapping[str, Released], forget: tuple[str, ...]
+) -> tuple[Released, ...]:
+    """All that is released; an object counts from the newest commit that took a chunk of it
+    (FORMAT.md §6). The list may be long: it is gone through once an edit.
+    """
+    forgotten = set(forget)
+    gone = forgotten.union(fresh)
+    if not gone:
+        return before
+    left = [r for r in before if r.path not in gone]
+    return (*left, *(r for r in fresh.values() if r.path not in forgotten))
+
+
 class _Work:
     """The manifest while an edit is applied."""
 
@@ -171,7 +185,7 @@ class _Work:
         self.time_ms = time_ms
         self.segments = list(manifest.segments)
         self.first_dirty = list(manifest.first_dirty)
-        self.released = list(manifest.released)
+        self.released: dict[str, Released] = {}
 
     def drop(self, p: int, base: int) -> None:
         self._need_unpaged(p, 0)
@@ -286,11 +300,9 @@ class _Work:
 
     def _release(self, files: list[dict[str, int]]) -> None:
         objects = {path: size for some in files for path, size in some.items()}
-        # An object counts from the newest commit that took a chunk of it (FORMAT.md §6).
-        self.released = [r for r in self.released if r.path not in objects]
-        self.released.extend(
-            Released(path, size, self.version, self.time_ms) for path, size in objects.items()
-        )
+        for path, size in objects.items():
+            self.released.pop(path, None)
+            self.released[path] = Released(path, size, self.version, self.time_ms)
 
     def _need_unpaged(self, p: int, base: int) -> None:
         if base < self.manifest.paged_below(p):

@@ -21,6 +21,11 @@ all rows of a chunk together:
    with its offset. Those that lost look again, at a slot that holds another hash now. Step 3
    repeats until nobody is left; slots only ever change to a larger hash, so it ends.
 
+A put takes the steps twice. First slice by slice, at the home slots alone: most rows go no further,
+and the slots of a slice stay in the cache from first look to last word. Then for what is left of
+many slices, since a walk costs calls of NumPy for each probe, shared by all. What is left comes in
+the order of offsets, and a slot keeps the larger: later rows of its key may have got there first.
+
 All rows of one key make the same walk, hence stand at the same slot: no key enters twice.
 
 The home comes from the upper half of ``high ^ low``, the step from the lower half. A caller that
@@ -28,14 +33,12 @@ maps only some hashes (the table view, by ranges) selects on one of the two word
 still spreads the rest over all slots. Steps have no factor in common with the number of slots, so
 each walk visits every slot.
 
-Why this and not another way: million rows per second of CPU time, one thread on a shared 2-core
-EPYC, median of 5 interleaved runs (spread about 20 %); "full" is 0.9 of all slots, "absent" asks
-for keys that are not there::
+Why this and not another way: million rows per second of CPU time, one thread, median of 5
+interleaved runs, without slices; "full" is 0.9 of all slots, "absent" asks for other keys::
 
                                    4 M rows, 1 M keys      the same, map full
                                     put   get  absent       put   get  absent
     ordered double hashing         12.8  18.7    29.5       7.7  10.8    13.7
-    the same, one array per word   11.4  16.5    29.2       8.0  12.1    15.0
     double hashing, not ordered    12.8  19.0    19.3      11.0  14.6     3.9
     linear probing, not ordered    13.4  20.9    22.0       3.0   8.0     1.5
     one sorted run (two runs)       4.2   2.3     3.1      no load factor; 0.9 for 5 M keys
@@ -43,9 +46,8 @@ for keys that are not there::
 Order costs a third of put in a full map and makes the slowest operation three times as fast.
 Linear probing needs up to hundreds of probes where slots cluster, and each is a round of NumPy
 calls. A sorted run moves the whole map for each chunk, gets slower with its size and needs room
-for a second one. Whether the words of a slot lie side by side hardly matters; they do because one
-array is simpler. ``benchmarks/offset_map.py`` measures the first line beside what the machine
-allows.
+for a second one. An array for each word is as fast. Slices spare a third of put: 95 instead of 150
+ns a row, 4 M rows over 2 M keys. ``benchmarks/offset_map.py`` measures all that today's does.
 
 Not here: hashing, reading keys, deciding what stays (``survivors``).
 """
@@ -65,13 +67,21 @@ Mask = npt.NDArray[np.bool_]
 _Words = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.int64]
 """Where slots begin in the table: slot number times ``_SLOT_WORDS``."""
+_Entries = tuple[_Words, _Words, Offsets]
+"""High words, low words, and offsets + 1."""
 
 SLOT_BYTES: Final = 24
 _SLOT_WORDS: Final = 3
 
-# Bounds the scratch memory. Larger chunks fall out of the cache; smaller ones pay more for calls
-# than for rows, above all for the last rows of long walks.
+# Bounds the scratch memory of a search; smaller chunks pay more for calls than for rows.
 _CHUNK_ROWS: Final = 1 << 17
+
+# Of so many rows the home slots stay in the cache from the first look to the last word stored.
+_SLICE_ROWS: Final = 1 << 14
+
+# So many rows that found no place at home go on together: one long walk instead of many. Bounds
+# the scratch memory of a put.
+_LEFT_ROWS: Final = 1 << 16
 
 # About so many steps to choose from: enough that two keys with the same home rarely share their
 # walk, few enough to stay in the cache.
@@ -165,11 +175,11 @@ class OffsetMap:
         assert hashes.shape == (len(offsets), 2), "one hash of two words for each offset"
         taken = 0
         while taken < len(offsets):
-            end = taken + _CHUNK_ROWS
-            rows = self._put_chunk(hashes[taken:end], offsets[taken:end])
-            if rows == 0:
+            end = taken + self._fitting(hashes[taken:])
+            if end == taken:
                 break
-            taken += rows
+            self._put(hashes[taken:end], offsets[taken:end])
+            taken = end
         return taken
 
     def advance(self, offset: int) -> None:
@@ -231,30 +241,53 @@ class OffsetMap:
         """One past the last offset of the key; 0 in an empty slot."""
         return self._table[2:].view(np.int64)
 
-    def _put_chunk(self, hashes: Hashes, offsets: Offsets) -> int:
-        """Takes at least one row, unless the first one does not fit."""
+    def _fitting(self, hashes: Hashes) -> int:
+        """How many of the next rows fit for sure; 0 only when the first one does not."""
+        room = self._capacity - self._entries
+        if room >= min(len(hashes), _CHUNK_ROWS):
+            return min(len(hashes), room)
+        hashes = hashes[:_CHUNK_ROWS]
+        _, known = self._locate(*_halves(hashes))
+        new = np.flatnonzero(~known)
+        # Some of these may share a key and leave room for more: the next call sees.
+        return len(hashes) if len(new) <= room else int(new[room])
+
+    def _put(self, hashes: Hashes, offsets: Offsets) -> None:
+        """Takes all rows; there is room for them."""
         assert offsets[0] > self._latest_offset, "offsets increase from call to call"
         assert bool(np.all(offsets[1:] > offsets[:-1])), "offsets increase within a call"
-        high, low = _halves(hashes)
-        following = offsets + 1
-        places, same = self._locate(high, low)
-        # A hash of zeros is the same as an empty slot, except for the offset.
-        same &= self._following.take(places) != 0
-        new = np.flatnonzero(~same)
-        room = self._capacity - self._entries
-        rows = len(offsets)
-        if len(new) > room:
-            # So many rows with new keys fit for sure. Some may share a key and leave room for
-            # more: the next call sees.
-            rows = int(new[room])
-            new = new[:room]
-        if rows == 0:
-            return 0
-        known = np.flatnonzero(same[:rows])
+        left: list[_Entries] = []
+        for start in range(0, len(offsets), _SLICE_ROWS):
+            end = start + _SLICE_ROWS
+            left.extend(self._put_at_home(*_halves(hashes[start:end]), offsets[start:end] + 1))
+            if end >= len(offsets) or sum(len(rows) for _, _, rows in left) >= _LEFT_ROWS:
+                self._put_anywhere(*map(np.concatenate, zip(*left, strict=True)))
+                left.clear()
+        self._latest_offset = int(offsets[-1])
+
+    def _put_at_home(self, high: _Words, low: _Words, following: Offsets) -> list[_Entries]:
+        """Steps 1 to 3 for a slice of rows, at their home slots alone; returns what is left over:
+        rows and evicted entries.
+        """
+        places = self._homes_of(high, low)
+        larger, same = self._compare(places, high, low)
+        known = np.flatnonzero(same)
         self._following[places.take(known)] = following.take(known)
+        new, walking = np.flatnonzero(~(larger | same)), np.flatnonzero(larger)
+        entries = high.take(new), low.take(new), following.take(new)
+        lost, evicted = self._claim(places.take(new), *entries)
+        walking = np.concatenate((walking, new[lost]))
+        return [(high.take(walking), low.take(walking), following.take(walking)), evicted]
+
+    def _put_anywhere(self, high: _Words, low: _Words, following: Offsets) -> None:
+        """Steps 1 to 3 for entries in any order, of which the map may have later ones."""
+        order = np.argsort(following)
+        high, low, following = high.take(order), low.take(order), following.take(order)
+        places, same = self._locate(high, low)
+        known, new = np.flatnonzero(same), np.flatnonzero(~same)
+        at = places.take(known)
+        self._following[at] = np.maximum(self._following.take(at), following.take(known))
         self._enter(high.take(new), low.take(new), following.take(new), places.take(new))
-        self._latest_offset = int(offsets[rows - 1])
-        return rows
 
     def _enter(self, high: _Words, low: _Words, following: Offsets, places: _Places) -> None:
         """Enters rows with new keys, each of which stands where its search ended (step 3).
@@ -283,14 +316,15 @@ class OffsetMap:
 
     def _claim(
         self, places: _Places, high: _Words, low: _Words, following: Offsets
-    ) -> tuple[Mask, tuple[_Words, _Words, Offsets]]:
+    ) -> tuple[npt.NDArray[np.intp], _Entries]:
         """Gives each place to one of the rows that stand there.
 
         Returns which rows lost to another key, and the entries that were evicted.
         """
         before = self._following.take(places)
         self._following[places] = following
-        won = np.flatnonzero(self._following.take(places) == following)
+        is_mine = self._following.take(places) == following
+        won, others = np.flatnonzero(is_mine), np.flatnonzero(~is_mine)
         taken, before = places.take(won), before.take(won)
         occupied = np.flatnonzero(before)
         left = taken.take(occupied)
@@ -298,15 +332,13 @@ class OffsetMap:
         self._high[taken] = high.take(won)
         self._low[taken] = low.take(won)
         self._entries += len(won) - len(occupied)
-        lost = self._high.take(places) != high
-        lost |= self._low.take(places) != low
-        return lost, evicted
+        there = places.take(others)
+        lost = self._high.take(there) != high.take(others)
+        lost |= self._low.take(there) != low.take(others)
+        return others[lost], evicted
 
     def _locate(self, high: _Words, low: _Words) -> tuple[_Places, Mask]:
-        """Where the search for each hash ends, and whether the same hash is there (step 1).
-
-        An empty slot counts as the same as the hash of zeros.
-        """
+        """Where the search for each hash ends, and whether the same hash is there (step 1)."""
         places = self._homes_of(high, low)
         larger, same = self._compare(places, high, low)
         rows = np.flatnonzero(larger)
@@ -332,8 +364,11 @@ class OffsetMap:
         same: Mask = there == low
         tied = np.flatnonzero(same)
         there, here = self._high.take(places.take(tied)), high.take(tied)
-        larger[tied] = there > here
-        same[tied] = there == here
+        if (there != here).any():
+            larger[tied] = there > here
+            same[tied] = there == here
+        if not low.all():  # A hash of zeros looks like an empty slot, except for the offset.
+            same &= self._following.take(places) != 0
         return larger, same
 
     def _homes_of(self, high: _Words, low: _Words) -> _Places:

@@ -175,9 +175,11 @@ def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Seg
     ]
     dead = {_index(i): dead_rows_from_json(marked, where=where) for i, marked in value["dead"]}
     chunks = [
-        replace(chunk_of(objects[_index(row[0])], row[1:]), dead=dead.get(i))
-        for i, row in enumerate(rows_of(value["chunks"], _CHUNK_COLUMNS))
+        chunk_of(objects[_index(row[0])], row[1:])
+        for row in rows_of(value["chunks"], _CHUNK_COLUMNS)
     ]
+    for i, marked in dead.items():
+        chunks[i] = replace(chunks[i], dead=marked)
     out: dict[int, list[Segment]] = {}
     at = 0
     for row in rows_of(value["segments"], _SEGMENT_COLUMNS):

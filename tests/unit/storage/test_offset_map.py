@@ -38,6 +38,12 @@ def put_by_row(model, capacity, keys, offsets):
     return len(keys)
 
 
+def rows_at_once(count):
+    """Chunks of so many rows; slices and what is left over of each a little different."""
+    sizes = {"_CHUNK_ROWS": count, "_SLICE_ROWS": count // 2 + 1, "_LEFT_ROWS": count}
+    return patch.multiple(offset_map, **sizes)
+
+
 def probes_of(searched, keys):
     """Number of slots that a `get` looks at."""
     seen = []
@@ -64,7 +70,7 @@ def test_any_split_into_calls_gives_what_row_by_row_gives(keys, gaps, cuts, slot
     offsets = np.cumsum(gaps[: len(keys)], dtype=np.int64)
     model = {}
     mapped = OffsetMap(memory_bytes=slots * 24)
-    with patch.object(offset_map, "_CHUNK_ROWS", chunk_rows):
+    with rows_at_once(chunk_rows):
         for start, end in pairwise(sorted({0, *cuts, len(keys)})):
             batch, at = keys[start:end], offsets[start:end]
             expected = put_by_row(model, mapped.capacity, batch, at)
@@ -88,7 +94,7 @@ def test_the_rest_goes_into_the_next_map(keys, slots, chunk_rows):
     offsets = np.arange(len(keys), dtype=np.int64)
     reused = OffsetMap(memory_bytes=slots * 24)
     done = 0
-    with patch.object(offset_map, "_CHUNK_ROWS", chunk_rows):
+    with rows_at_once(chunk_rows):
         while done < len(keys):
             reused.clear()
             taken = reused.put(words(keys[done:]), offsets[done:])

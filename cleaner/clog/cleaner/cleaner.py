@@ -10,17 +10,21 @@ A *round* over all its logs, in this order:
    coalesce what the passes left fresh, under every policy.
 5. Once a day delete what was never committed (`sweep`) and blocks of old commits (`blocks`).
 
-What a log has of that is in `upkeep`. A pass that fails leaves the log as it was; its partition is
+With several threads a log's round begins when its last one ended, whatever other logs are at. What
+a log has of all that is in `upkeep`. A pass that fails leaves the log as it was; its partition is
 marked uncleanable with the reason and retried with back-off, the others go on (S28). A log whose
 round fails, or whose store does, waits alone.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 
-from clog.cleaner.metered_store import StoppedError, Throttle, nap
+from clog.cleaner.metered_store import NAP_MS, StoppedError, Throttle, nap
 from clog.cleaner.monitor import Monitor
 from clog.cleaner.selection import Candidate
 from clog.cleaner.stats import PassResult
@@ -33,7 +37,35 @@ from clog.storage.offset_map import OffsetMap
 
 logger = logging.getLogger(__name__)
 
-_Work = tuple[Upkeep, Candidate]
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What changed about the logs that a cleaner looks after: new ones, and URLs of those that were
+    deleted.
+    """
+
+    logs: Sequence[Log] = ()
+    gone: Collection[str] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Round:
+    """The round of one log under way; ``is_well``: what came before its passes did not fail."""
+
+    upkeep: Upkeep
+    is_well: bool = True
+    passes_left: int = 0
+    failure: Exception | None = None
+    results: list[tuple[Candidate, PassResult]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A pass of a round."""
+
+    round: _Round
+    candidate: Candidate
+    force: bool
 
 
 class Cleaner:
@@ -51,8 +83,8 @@ class Cleaner:
         backoff_ms: sleep of `run` when there was nothing to clean.
         settings: what holds for all logs.
         on_pass: called after each pass, from the thread that did it.
-        find: called by `run` before each round; the logs that it returns are cleaned from then on,
-            too. With it there may be none at first.
+        find: called by `run` before each round: what logs there are beside those given. With it
+            there may be none at first.
 
     Attributes:
         backoff_ms: as given.
@@ -74,7 +106,7 @@ class Cleaner:
         backoff_ms: int = BACKOFF_MS,
         settings: UpkeepSettings | None = None,
         on_pass: Callable[[Log, PassResult], None] | None = None,
-        find: Callable[[], Iterable[Log]] | None = None,
+        find: Callable[[], Found] | None = None,
     ) -> None:
         if type(threads) is not int or threads < 1:
             raise InvalidInputError(f"threads={threads!r} is out of range; allowed: 1 or more")
@@ -98,6 +130,9 @@ class Cleaner:
         self._on_pass = on_pass
         self._find = find
         self._upkeep: list[Upkeep] = []
+        self._open: dict[Upkeep, _Round] = {}
+        self._waiting: list[_Work] = []
+        self._running: dict[Future[None], _Round] = {}
         self.monitor = Monitor(self._clock)
         for log in given:
             self._add(log)
@@ -121,105 +156,154 @@ class Cleaner:
             StoreUnavailableError: the file system failed, or the clocks differ too much; what was
                 done until then is done, and so are the other logs.
         """
-        results, failures = self._round(self._upkeep, force=force)
-        if failures:
-            raise next(iter(failures.values()))
-        return results
+        with self._workers() as pool:
+            for upkeep in self._upkeep:
+                self._begin(upkeep, force=force)
+            self._work(pool)
+        ended = self._end()
+        for mine in ended:
+            if mine.failure is not None:
+                raise mine.failure
+        done = [pair for mine in ended for pair in mine.results]
+        done.sort(key=lambda pair: pair[0].urgency)
+        return [result for _, result in done]
 
     def run(self) -> None:
         """Rounds until `stop` is called; sleeps where there was nothing to clean. Survives logs and
-        stores that fail.
+        stores that fail. With several threads no log waits for the passes of another: its next
+        round begins while they go on.
         """
-        while not self._stopping.is_set():
-            for log in self._find() if self._find else ():
-                self._add(log)
-            now_ms = self._clock.monotonic_ms()
-            awake = [u for u in self._upkeep if u.rest.until_ms <= now_ms]
-            results, failures = self._round(awake, force=False)
-            for upkeep in awake:
-                failure = failures.get(upkeep)
-                if failure is None:
-                    upkeep.rest.succeeded()
-                else:
-                    upkeep.failed()
-                    logger.error(
-                        "a round over %s failed; it is repeated",
-                        upkeep.log.url,
-                        exc_info=failure,
-                    )
-            if not any(result.complete for result in results):
-                nap(self._clock, self.backoff_ms, self._stopping.is_set)
+        with self._workers() as pool:
+            while not self._stopping.is_set():
+                self._look_around()
+                now_ms = self._clock.monotonic_ms()
+                for upkeep in self._upkeep:
+                    if upkeep.rest.until_ms <= now_ms and upkeep not in self._open:
+                        self._begin(upkeep, force=False)
+                self._work(pool, patience_ms=self.backoff_ms)
+                ended = self._end()
+                for mine in ended:
+                    self._rest(mine)
+                moved = any(result.complete for mine in ended for _, result in mine.results)
+                if not (moved or self._open):
+                    nap(self._clock, self.backoff_ms, self._stopping.is_set)
 
     def stop(self) -> None:
         """Makes `run` return before the next request to the store; safe from a signal handler."""
         self._stopping.set()
 
+    def _look_around(self) -> None:
+        """Takes logs that were found, drops those that are gone."""
+        found = self._find() if self._find else Found()
+        self._upkeep = [u for u in self._upkeep if u.log.url not in found.gone]
+        for url in found.gone:
+            self.monitor.forget(url)
+        for log in found.logs:
+            self._add(log)
+
+    def _rest(self, mine: "_Round") -> None:
+        """A log whose round failed rests before the next one."""
+        if mine.failure is None:
+            mine.upkeep.rest.succeeded()
+            return
+        mine.upkeep.failed()
+        url = mine.upkeep.log.url
+        logger.error("a round over %s failed; it is repeated", url, exc_info=mine.failure)
+
     def _add(self, log: Log) -> None:
         clock = self._given_clock or log.handle.clock
         self._upkeep.append(Upkeep(log, clock, self._throttle, self._settings))
 
-    def _round(
-        self, logs: Sequence[Upkeep], *, force: bool
-    ) -> tuple[list[PassResult], dict[Upkeep, Exception]]:
-        """What each pass did, and which logs failed, with their first error."""
-        failures: dict[Upkeep, Exception] = {}
-        results: list[PassResult] = []
+    def _begin(self, upkeep: Upkeep, *, force: bool) -> None:
+        """Steps 1 and 2 of a log's round; its passes wait for `_work`."""
+        mine = _Round(upkeep)
 
-        def attempt(step: Callable[[Upkeep], None], upkeep: Upkeep) -> None:
-            try:
-                if not self._stopping.is_set():
-                    step(upkeep)
-            except StoppedError:
-                pass
-            except Exception as e:  # noqa: BLE001 - whatever it is, the others go on (S28)
-                failures.setdefault(upkeep, e)
-
-        def maintain(upkeep: Upkeep) -> None:
+        def maintain() -> None:
             upkeep.maintain()
             self._watch(upkeep)
-            eligible.extend((upkeep, c) for c in upkeep.candidates(force=force))
+            chosen = upkeep.candidates(force=force)
+            self._waiting.extend(_Work(mine, candidate, force) for candidate in chosen)
+            mine.passes_left = len(chosen)
 
-        def clean(work: _Work) -> None:
-            upkeep, chosen = work
-            attempt(lambda _: results.extend(self._pass(upkeep, chosen, force=force)), upkeep)
+        self._open[upkeep] = mine
+        mine.is_well = self._attempt(mine, maintain)
+        self._waiting.sort(key=lambda work: work.candidate.urgency)
 
-        def tidy(upkeep: Upkeep) -> None:
-            upkeep.tidy()
-            self._watch(upkeep)
+    def _work(self, pool: Executor | None, *, patience_ms: int | None = None) -> None:
+        """Step 3: the passes that wait, most urgent first, by ``threads`` at a time. Returns when
+        all are done, or ``patience_ms`` after one ended the last time.
+        """
+        if pool is None:
+            while self._waiting:
+                work = self._waiting.pop(0)
+                self._clean(work)
+                work.round.passes_left -= 1
+            return
+        while self._waiting or self._running:
+            while self._waiting and len(self._running) < self._threads:
+                work = self._waiting.pop(0)
+                self._running[pool.submit(self._clean, work)] = work.round
+            done, _ = wait(self._running, NAP_MS / 1000, FIRST_COMPLETED)
+            for future in done:
+                self._running.pop(future).passes_left -= 1
+                future.result()
+            if patience_ms is not None and not done:
+                patience_ms -= NAP_MS
+                if patience_ms <= 0:
+                    return
 
-        eligible: list[_Work] = []
-        self.monitor.in_round()
-        for upkeep in logs:
-            attempt(maintain, upkeep)
-        well = [upkeep for upkeep in logs if upkeep not in failures]
-        eligible.sort(key=lambda work: work[1].urgency)
-        self._each(clean, eligible)
-        for upkeep in well:
-            attempt(tidy, upkeep)  # Whatever failed, what is dead may go.
-        for upkeep in logs:
-            self.monitor.round_ended(upkeep.log.url, failures.get(upkeep))
-        return results, failures
+    def _end(self) -> list["_Round"]:
+        """Steps 4 and 5 of the logs whose passes are done: their rounds, which end by that."""
+        ended = [mine for mine in self._open.values() if not mine.passes_left]
+        for mine in ended:
+            if mine.is_well:
+                self._attempt(mine, partial(self._tidy, mine.upkeep))
+            self.monitor.round_ended(mine.upkeep.log.url, mine.failure)
+            del self._open[mine.upkeep]
+        return ended
 
-    def _each(self, step: Callable[[_Work], None], works: Sequence[_Work]) -> None:
-        """By ``threads`` at a time; without another thread where one is enough."""
-        if self._threads == 1 or len(works) < 2:
-            for work in works:
-                step(work)
+    def _attempt(self, mine: "_Round", step: Callable[[], None]) -> bool:
+        """Does a step of a log's round; False where it failed: whatever it is, the others go on
+        (S28).
+        """
+        try:
+            if not self._stopping.is_set():
+                step()
+        except StoppedError:
+            pass
+        except Exception as e:  # noqa: BLE001 - see above
+            mine.failure = mine.failure or e
+            return False
+        return True
+
+    def _clean(self, work: "_Work") -> None:
+        self._attempt(work.round, partial(self._pass, work))
+
+    def _tidy(self, upkeep: Upkeep) -> None:
+        self.monitor.tidied(upkeep.log.url, upkeep.tidy())
+        self._watch(upkeep)
+
+    @contextmanager
+    def _workers(self) -> Iterator[Executor | None]:
+        """What passes are done by; None: the caller's own thread, where one is enough."""
+        if self._threads == 1:
+            yield None
         else:
             with ThreadPoolExecutor(self._threads) as pool:
-                list(pool.map(step, works))
+                yield pool
 
-    def _pass(self, upkeep: Upkeep, chosen: Candidate, *, force: bool) -> list[PassResult]:
-        """One pass; its result, if it has one."""
+    def _pass(self, work: "_Work") -> None:
+        """One pass; its result, if it has one, goes to the round."""
+        upkeep, chosen = work.round.upkeep, work.candidate
         url = upkeep.log.url
         with self.monitor.watched(url, chosen) as progress:
-            result = upkeep.clean(chosen.partition, self._map_bytes, progress, force=force)
+            result = upkeep.clean(chosen.partition, self._map_bytes, progress, force=work.force)
         if result is None:
-            return []
+            return
         self.monitor.passed(url, result)
         if self._on_pass is not None:
             self._on_pass(upkeep.log, result)
-        return [result]
+        work.round.results.append((chosen, result))
 
     def _watch(self, upkeep: Upkeep) -> None:
         manifest = upkeep.log.handle.manifest()

@@ -54,17 +54,21 @@ class FateRules:
             return Fate.STAYS
         return Fate.MARKED if self._is_little(c) else Fate.REWRITTEN
 
-    def _is_little(self, c: JudgedChunk) -> bool:
-        delay_ms = self.config.dead_rows_delay_ms
-        dead = c.chunk.rows - c.rows_left
+    def may_mark_in(self, chunk: Chunk) -> bool:
+        """Whether a few dead rows of the chunk may be marked."""
         return (
             self.may_mark
-            and delay_ms > 0
+            and self.config.dead_rows_delay_ms > 0
+            and not is_loose(chunk, self.config)
+            and not is_due(chunk, self.config, now_ms=self.now_ms)
+        )
+
+    def _is_little(self, c: JudgedChunk) -> bool:
+        return (
+            self.may_mark_in(c.chunk)
             and not c.removed.trimmed
             and not c.removed.expired
-            and not is_loose(c.chunk, self.config)
-            and c.rows_left > REWRITE_FACTOR * dead
-            and not is_due(c.chunk, self.config, now_ms=self.now_ms)
+            and c.rows_left > REWRITE_FACTOR * (c.chunk.rows - c.rows_left)
         )
 
     def _misleads(self, c: JudgedChunk) -> bool:

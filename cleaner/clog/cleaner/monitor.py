@@ -114,6 +114,17 @@ class Monitor:
             with self._lock:
                 self._activities = [a for a in self._activities if a is not activity]
 
+    def forget(self, url: str) -> None:
+        """Notes that a log is gone."""
+        with self._lock:
+            self._logs.pop(url, None)
+
+    def tidied(self, url: str, counts: Counter[str]) -> None:
+        """Notes what was rewritten outside of passes."""
+        with self._lock:
+            before = self._logs.get(url, LogState())
+            self._logs[url] = replace(before, totals=before.totals + counts)
+
     def passed(self, url: str, result: PassResult) -> None:
         """Notes a pass that ended."""
         more = Counter({k: v for k, v in asdict(result.stats).items() if isinstance(v, int)})

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 from clog.cleaner import materialising
 from clog.cleaner.coalescing import candidate_runs, is_due
+from clog.cleaner.fates import FateRules
 from clog.cleaner.maintenance import due_cuts, edit_of, idle_partitions
 from clog.cleaner.relayout import Run
 from clog.cleaner.selection import Candidate, candidates
 from clog.cleaner.sweep import due_objects
 from clog.cleaner.trimming import due_runs
 from clog.storage.config import NO_DEFAULTS, with_defaults
+from clog.storage.dead_rows import DEAD_ROWS
 from clog.storage.edits import Edit
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest, apply
@@ -48,7 +50,9 @@ class PlannedRewrite:
 @dataclass(frozen=True, slots=True)
 class PlannedPass:
     """A pass: it maps the keys of ``map_records``, and looks at the keys of ``segments`` of so many
-    records and bytes; at most that much is written again.
+    records and bytes; at most that much is written again. ``records_marked`` of these segments are
+    dead already. Of chunks of ``markable_records`` the pass only marks what dies, where it is
+    little: the others it rewrites.
     """
 
     partition: int
@@ -60,6 +64,8 @@ class PlannedPass:
     segments: int
     records: int
     size_bytes: int
+    records_marked: int
+    markable_records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ def plan_round(
     if cuts:
         manifest = _after(manifest, edit_of(cuts, jitter_ms=lambda: 0), now_ms)
     eligible = candidates(manifest, config, now_ms=now_ms, force=force)
+    rules = FateRules(config, DEAD_ROWS in manifest.head.log.read_features, now_ms)
     runs = candidate_runs(manifest)
     dead = materialising.due_runs(manifest, config, now_ms=now_ms)
     deleted = due_objects(manifest, config, now_ms=now_ms)
@@ -107,7 +114,7 @@ def plan_round(
         sealed=sealed,
         cuts=planned_cuts,
         trims=[_rewrite(run) for run in due_runs(manifest)],
-        passes=[_pass(manifest, c) for c in eligible if compaction or force],
+        passes=[_pass(manifest, c, rules) for c in eligible if compaction or force],
         materialised=[_rewrite(run) for run in dead],
         coalesced=[_rewrite(r) for r in runs] if is_due(handle, runs, now_ms=now_ms) else [],
         deleted=[r.path for r in deleted],
@@ -135,7 +142,7 @@ def _rewrite(run: Run) -> PlannedRewrite:
     )
 
 
-def _pass(manifest: Manifest, chosen: Candidate) -> PlannedPass:
+def _pass(manifest: Manifest, chosen: Candidate, rules: FateRules) -> PlannedPass:
     b = chosen.bounds
     sealed = [s for s in manifest.segments[b.partition][:-1] if s.next <= b.first_uncleanable]
     return PlannedPass(
@@ -148,4 +155,6 @@ def _pass(manifest: Manifest, chosen: Candidate) -> PlannedPass:
         segments=len(sealed),
         records=sum(s.rows for s in sealed),
         size_bytes=sum(s.size_bytes for s in sealed),
+        records_marked=sum(s.dead_rows for s in sealed),
+        markable_records=sum(c.live_rows for s in sealed for c in s.chunks if rules.may_mark_in(c)),
     )

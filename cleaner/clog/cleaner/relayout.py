@@ -52,6 +52,10 @@ class Run:
     def next(self) -> int:
         return self.chunks[-1].next
 
+    @property
+    def live_rows(self) -> int:
+        return sum(c.live_rows for c in self.chunks)
+
 
 def relayout(
     handle: Handle, store: Store, manifest: Manifest, runs: Sequence[Run], *, operation: str

@@ -9,6 +9,7 @@ waste one group, not one after the other.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -187,18 +188,23 @@ class Upkeep:
             mine.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
         mark(self._handle, plan.partition, None, now_ms=plan.now_ms)
 
-    def tidy(self) -> None:
+    def tidy(self) -> Counter[str]:
         """Deletes what is dead (S27), rewrites what has held dead rows for long (S46), coalesces;
-        once a day looks for what never lived.
+        once a day looks for what never lived. Returns how many records were rewritten, and why.
         """
         handle, now_ms = self._handle, self.clock.now_ms()
         sweep_released(handle, now_ms=now_ms, defaults=self._settings.defaults)
-        materialise(handle, self._store(), now_ms=now_ms, defaults=self._settings.defaults)
-        coalesce(handle, self._store(), now_ms=now_ms)
+        defaults = self._settings.defaults
+        materialised = materialise(handle, self._store(), now_ms=now_ms, defaults=defaults)
+        coalesced = coalesce(handle, self._store(), now_ms=now_ms)
         if now_ms - self._orphans_swept_ms >= ORPHANS_MS:
             sweep_orphans(handle, now_ms=now_ms)
             close_blocks(handle, now_ms=now_ms)
             self._orphans_swept_ms = now_ms
+        return Counter(
+            records_materialised=sum(run.live_rows for run in materialised),
+            records_coalesced=sum(run.live_rows for run in coalesced),
+        )
 
     def config(self, manifest: Manifest) -> LogConfig:
         """What holds for the log: its own configs, then the cleaner's defaults (S42, S45)."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from clog.cli.output import counted, size
 
 if TYPE_CHECKING:
-    from clog.cleaner.planning import PlannedRound
+    from clog.cleaner.planning import PlannedPass, PlannedRound
 
 
 def plan_lines(planned: "PlannedRound") -> list[str]:
@@ -25,7 +25,7 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
         f"clean partition {p.partition} ({p.reason}, dirty ratio {p.dirty_ratio:.2f}): map"
         f" {counted(p.map_records, 'record')} in [{p.first_dirty_offset},"
         f" {p.first_uncleanable_offset}), read the keys of {counted(p.records, 'record')},"
-        f" rewrite at most {size(p.size_bytes)}"
+        f" rewrite at most {size(p.size_bytes)}{_marks(p)}"
         for p in planned.passes
     ]
     for rewrites, what in (
@@ -41,3 +41,13 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
             f" {size(planned.deleted_bytes)}"
         )
     return lines or ["nothing is due"]
+
+
+def _marks(planned: "PlannedPass") -> str:
+    """What of it may be marked, and was."""
+    parts = []
+    if planned.markable_records:
+        parts.append(f"; where little dies in {counted(planned.markable_records, 'record')}, mark")
+    if planned.records_marked:
+        parts.append(f"; {counted(planned.records_marked, 'record')} marked before")
+    return "".join(parts)

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.cleaner import Found
 from clog.cleaner.uncleanable import BACKOFF_MS, RETRY_MS_MAX, is_resting
 from clog.storage import InvalidInputError, Log, StoreUnavailableError
 from clog.storage.ids import SeededIds
@@ -283,3 +284,28 @@ def test_a_round_with_nothing_to_do_commits_nothing(make_log, put, store):
     for _ in range(3):
         Cleaner(log).run_once(force=True)
     assert log.version == version
+
+
+def test_no_log_waits_for_the_pass_of_another(make_log, put, clock):
+    """With two threads the rounds of a log go on while a pass over another one takes its time."""
+    long = make_log(1, min_cleanable_dirty_ratio=0)
+    other = Log.create(memory_store(), 1, clock=clock, ids=SeededIds(5))
+    put(long, "a=1 a=2")
+    long.roll()
+    rounds = threading.Event()
+
+    def on_pass(*_):
+        assert rounds.wait(60)
+        cleaner.stop()
+
+    def look():
+        totals = {url: state.totals["rounds"] for url, state in cleaner.monitor.logs().items()}
+        if totals.get(other.url, 0) >= 2:
+            assert totals[long.url] == 0
+            rounds.set()
+        return Found()
+
+    cleaner = Cleaner([long, other], threads=2, backoff_ms=1, on_pass=on_pass, find=look)
+    cleaner.run()
+    assert cleaner.monitor.logs()[long.url].totals["rounds"] == 1
+    discard(other.handle.store)

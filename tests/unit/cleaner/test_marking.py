@@ -63,6 +63,19 @@ def test_a_few_dead_rows_are_marked(big, update, there, store):
     assert log.table().to_arrow().num_rows == 30
 
 
+def test_marks_are_planned_and_counted(big, put, clock):
+    """A dry run says where what dies may be marked and what is marked; the metrics' sums count."""
+    log = big()
+    cleaner = Cleaner(log)
+    for before in (0, 1):
+        put(log, f"k0{before}=2")
+        log.roll()
+        (planned,) = plan_round(log.handle, now_ms=clock.now_ms(), force=True).passes
+        assert (planned.markable_records, planned.records_marked) == (30 - before, before)
+        cleaner.run_once(force=True)
+    assert cleaner.monitor.logs()[log.url].totals["records_marked"] == 2
+
+
 def test_bitmaps_add_up(big, update, there, clock):
     """A later one has the rows of the one before, and their time: the deadline never moves."""
     log = big()
@@ -124,9 +137,11 @@ def test_the_bytes_go_in_time(big, update, clock, store):
     clock.advance(1)
     (planned,) = plan_round(log.handle, now_ms=clock.now_ms()).materialised
     assert (planned.chunks, planned.records) == (1, 30)
-    Cleaner(log).run_once()
+    cleaner = Cleaner(log)
+    cleaner.run_once()
     assert not any(dead(log))
     assert [c.rows for c in chunks(log)] == [29, 1]
+    assert cleaner.monitor.logs()[log.url].totals["records_materialised"] == 29
     clock.advance(2000)
     Cleaner(log).run_once()
     check_log(store, every_version=False)

@@ -1,18 +1,20 @@
 """Which logs a daemon looks after: those it was given, and those it finds below a prefix.
 
 What cannot be opened now is tried again, later each time (S28): a store that is away when the
-daemon starts does not end it. A log that appears below a prefix is found within `DISCOVER_MS`.
+daemon starts does not end it. A log that appears below a prefix is found within `DISCOVER_MS`, and
+one that was deleted there is dropped as soon; one that was given by its URL never is.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from clog.cleaner.cleaner import Found
 from clog.cleaner.daemon.measured_store import MeasuredStore
 from clog.cleaner.upkeep import Rest
 from clog.storage import Log
 from clog.storage.clock import Clock
-from clog.storage.errors import ClogError, StoreUnavailableError
+from clog.storage.errors import ClogError, NotFoundError, StoreUnavailableError
 from clog.storage.ids import Ids
 from clog.storage.store import open_store
 from clog.storage.store.finding import find_logs
@@ -23,7 +25,7 @@ DISCOVER_MS = 60_000
 
 
 class Finder:
-    """Opens logs; called before each round, it returns those that are new.
+    """Opens logs; called before each round, it returns those that are new, and those that are gone.
 
     Args:
         urls: logs.
@@ -53,10 +55,14 @@ class Finder:
         self._waiting = {url: Rest() for url in urls}
         self._prefixes = {prefix: Rest() for prefix in prefixes}
         self._known: set[str] = set(urls)
+        self._discovered: dict[str, set[str]] = {prefix: set() for prefix in prefixes}
+        self._opened_as: dict[str, str] = {}
+        self._gone: list[str] = []
 
-    def __call__(self) -> list[Log]:
-        """The logs that are new; what fails is told and tried again."""
-        return self._opened(told=(ClogError, OSError))
+    def __call__(self) -> Found:
+        """What changed; what fails is told and tried again."""
+        self._gone = []
+        return Found(self._opened(told=(ClogError, OSError)), self._gone)
 
     def first(self, *, patient: bool) -> list[Log]:
         """The same, but a log that is not there, or an option that is wrong, is an error; so is a
@@ -90,17 +96,36 @@ class Finder:
             logger.warning("%s: %s; it is tried again", type(e).__name__, e)
 
     def _look_below(self, prefix: str) -> None:
-        for url in find_logs(prefix, self._options):
-            if url not in self._known:
-                self._known.add(url)
-                self._waiting[url] = Rest()
+        there, mine = set(find_logs(prefix, self._options)), self._discovered[prefix]
+        for url in sorted(there - self._known):
+            self._known.add(url)
+            self._waiting[url] = Rest()
+            mine.add(url)
+        for url in sorted(mine - there):
+            self._drop_if_gone(url)
+        mine &= self._known
         rest = self._prefixes[prefix]
         rest.succeeded()
         rest.until_ms = self._clock.monotonic_ms() + DISCOVER_MS
+
+    def _drop_if_gone(self, url: str) -> None:
+        """Forgets a log that the listing does not show any more, if there is none at its URL."""
+        opened = self._opened_as.get(url)
+        if opened is not None:
+            try:
+                Log.open(self.stores[opened], clock=self._clock, ids=self._ids)
+                return
+            except NotFoundError:
+                logger.warning("%s was deleted; it is cleaned no more", opened)
+            del self.stores[opened], self._opened_as[url]
+            self._gone.append(opened)
+        self._waiting.pop(url, None)
+        self._known.remove(url)
 
     def _open(self, url: str, logs: list[Log]) -> None:
         store = MeasuredStore(open_store(url, self._options, single_writer=self._single_writer))
         log = Log.open(store, clock=self._clock, ids=self._ids)
         del self._waiting[url]
         self.stores[log.url] = store
+        self._opened_as[url] = log.url
         logs.append(log)

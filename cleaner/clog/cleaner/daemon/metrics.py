@@ -26,6 +26,9 @@ COUNTERS = {
     "records_read": "records of chunks that were replaced",
     "records_written": "of these, records that stayed",
     "records_superseded": "records removed for a later one of their key",
+    "records_marked": "records that passes made invisible, their bytes go later",
+    "records_materialised": "records rewritten so that the bytes of marked ones go",
+    "records_coalesced": "records rewritten from small objects into big ones",
     "tombstones_expired": "tombstones removed after their delete horizon",
     "records_without_key": "invalid records: those without a key, removed",
     "records_trimmed": "records removed below the log start offset",
@@ -34,7 +37,7 @@ COUNTERS = {
     "size_bytes_before": "record bytes of cleaned segments, before",
     "size_bytes_after": "the same after: the difference is the size reduction",
 }
-"""Sums over the passes of a log -> what they count."""
+"""Sums by log -> what they count."""
 _SECONDS = {"index_ms": "seconds to fill maps", "clean_ms": "seconds to clean after that"}
 
 

@@ -1,8 +1,11 @@
 """Which logs a daemon looks after."""
 
+import shutil
+
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.cleaner import Found
 from clog.cleaner.daemon import finder as finder_module
 from clog.cleaner.daemon.finder import DISCOVER_MS, Finder
 from clog.storage import Log, ManualClock, NotFoundError, StoreUnavailableError
@@ -20,11 +23,11 @@ def test_logs_below_a_prefix(tmp_path, finder, clock):
     first = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())
     (tmp_path / "a" / "inner" / "_clog").mkdir(parents=True)
     find = finder(below=[str(tmp_path)])
-    assert [log.url for log in find()] == [first.url]
+    assert [log.url for log in find().logs] == [first.url]
     later = Log.create(str(tmp_path / "b" / "c"), 1, clock=ManualClock())
-    assert find() == []
+    assert find() == Found([], [])
     clock.advance(DISCOVER_MS)
-    assert [log.url for log in find()] == [later.url]
+    assert [log.url for log in find().logs] == [later.url]
     assert set(find.stores) == {first.url, later.url}
 
 
@@ -61,10 +64,10 @@ def test_a_store_that_is_away_at_the_start(tmp_path, finder, clock, monkeypatch)
             finder(url).first(patient=False)
         for _ in range(20):
             clock.advance(5000)
-            assert find() == []
+            assert find() == Found([], [])
     assert len(tries) in (5, 6)
     clock.advance(300_000)
-    assert [log.url for log in find()] == [url]
+    assert [log.url for log in find().logs] == [url]
     with pytest.raises(NotFoundError):
         finder(str(tmp_path / "b")).first(patient=True)
 
@@ -84,3 +87,31 @@ def test_the_cleaner_takes_what_is_found(tmp_path, finder, clock):
     log.roll()
     cleaner.run()
     assert done == [log.url]
+
+
+def test_a_found_log_that_is_deleted(tmp_path, finder, clock, caplog):
+    """It is dropped within a minute, said once; what failed until then is no reason to be ill any
+    more. One that was given stays, and a new log in the place of the first is found."""
+    given, found = (Log.create(str(tmp_path / d), 1, clock=ManualClock()) for d in ("a", "b/c"))
+    find = finder(given.url, below=[str(tmp_path / "b")])
+    changes = []
+
+    def around():
+        changes.append(find())
+        if len(changes) == 1:
+            shutil.rmtree(tmp_path / "a")
+            shutil.rmtree(tmp_path / "b")
+        if len(changes) == 5:
+            cleaner.stop()
+        clock.advance(DISCOVER_MS // 2)
+        return changes[-1]
+
+    cleaner = Cleaner((), clock=clock, find=around, backoff_ms=1)
+    cleaner.run()
+    assert {log.url for log in changes[0].logs} == {given.url, found.url}
+    assert [list(change.gone) for change in changes[1:]] == [[], [found.url], [], []]
+    assert caplog.text.count("was deleted") == 1
+    assert set(cleaner.monitor.logs()) == set(find.stores) == {given.url}
+    again = Log.create(found.url, 1, clock=ManualClock())
+    clock.advance(DISCOVER_MS)
+    assert [log.url for log in find().logs] == [again.url]

@@ -14,6 +14,7 @@ import clog.cleaner.coalescing
 import clog.cleaner.passes
 import clog.storage.commit
 import clog.storage.commits
+import clog.storage.documents
 import clog.storage.object_reader
 import clog.storage.object_writer
 import clog.storage.paths
@@ -56,6 +57,7 @@ def small_limits(*, parquet: bool = False) -> Iterator[None]:
         patch(storage.snapshots, "PAGE_CHUNKS_MIN", 3)
         patch(storage.writers, "WRITERS_MAX", 3)
         patch(storage.table, "MAP_BYTES", 1 << 12)
+        patch(storage.documents, "decode", _decoded_document)
         patch(cleaner.passes, "MAPS_MAX", 2)
         patch(cleaner.coalescing, "RUN_CHUNKS_MIN", 3)
         patch(cleaner.coalescing, "LOOSE_OBJECTS_MIN", 6)
@@ -81,6 +83,20 @@ def _read_ranges(store, obj, ranges, *, columns, batch_rows=BATCH_ROWS):
     for i, (first, rows) in enumerate(ranges):
         if rows:
             yield i, batch.slice(first, rows)
+
+
+_decode = clog.storage.documents.decode
+
+
+@lru_cache(maxsize=4096)
+def _body(kind, data):
+    return _decode(kind, data, where="the simulated log")
+
+
+def _decoded_document(kind, data, *, where):
+    """As `documents.decode`; many read the same bytes, and nobody changes what it returns."""
+    del where
+    return _body(kind, bytes(data))
 
 
 @lru_cache(maxsize=4096)

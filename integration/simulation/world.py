@@ -33,10 +33,10 @@ from clog.storage.ids import SeededIds
 from clog.storage.testing.faults import Fault, FaultKind
 from clog.storage.verify import verify_log
 
-CALLS = 240
-"""Store calls of a run."""
+CALLS = 200
+"""Store calls of a run, at least."""
 SPECIAL_EVERY = 8
-"""One of so many seeds is made for zombies, one for rivals."""
+"""Two of so many seeds are made for zombies, one for rivals."""
 ZOMBIE_CALLS = 400
 PARQUET_EVERY = 64
 """One of so many seeds has real Parquet, and is verified as an operator would."""
@@ -46,12 +46,20 @@ BEGINNING_CALLS = 600
 HOUR_MS = 3_600_000
 _JUMPS_MS = (60_000, 15 * 60_000, 2 * HOUR_MS, 2 * HOUR_MS, 26 * HOUR_MS, 30 * HOUR_MS)
 _WRITE_FAULTS = (
-    *(FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.FAIL_AFTER, FaultKind.FAIL_AFTER),
+    *(FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.FAIL_AFTER) * 2,
     *(FaultKind.FAIL_BEFORE, FaultKind.REPEAT),
 )
 _READ_FAULTS = (
     *(FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.FAIL_AFTER, FaultKind.FAIL_BEFORE),
 )
+_WEIGHTS = (
+    {"C1": 2, "C5/C6": 3, "W5": 4, "B1": 20, "B2": 12, "W1": 20, "W3": 45, "W4": 16, "W6": 30}
+    | {f"commit of {operation}": 12 for operation in ("clean", "coalesce", "trim", "retention")}
+    | {f"commit of {operation}": 15 for operation in ("seal", "roll", "delete-records", "alter")}
+)
+"""How much likelier than a read a call at such a point is to go wrong: rare ones more."""
+_CALM_WEIGHTS = {"B1": 15, "B2": 8}
+"""Where all else goes well, or a block is closed too late for who sleeps."""
 _POLICIES = ("compact", "compact", "compact", "compact,delete")
 
 ROLES = (
@@ -74,7 +82,10 @@ ROLES = (
 """Names, what they are, and in how many of 100 worlds they act."""
 _FOUNDERS = ("plain", "producer", "sink", "cleaner-1", "sweeper-1", "operator", "coalescer")
 _LITTERERS = ("plain", "producer", "sink", "sweeper-1", "operator")
-_AROUND_ZOMBIES = ("plain", "cleaner-1", "sweeper-1", "operator", "reader")
+_AROUND_ZOMBIES = (
+    *("plain", "cleaner-1", "sweeper-1", "operator", "reader"),
+    *("zombie", "zombie-producer"),
+)
 _RIVALS = ("sink", "follower", "cleaner-1", "cleaner-2", "coalescer")
 
 
@@ -85,6 +96,7 @@ class World:
         trace: a line for each call that an actor made.
         marks: what was hit (`marks`).
         is_fleeting: records are soon deleted, and readers sleep.
+        is_calm: only the closing of blocks is disturbed.
     """
 
     def __init__(self, seed: int, *, parquet: bool = False, begin: "World | None" = None) -> None:
@@ -107,7 +119,8 @@ class World:
         self.scheduler = Scheduler(self.roll, stay=(60, 85, 95)[self.roll(3)])
         self.fault_rate = (0, 1, 2, 5)[self.roll(4)]
         self.cast = [given for given in ROLES if self.roll(100) < given[2]] or [ROLES[0]]
-        self.is_fleeting, self._jump, self._rest = False, 60, 8
+        self.is_fleeting = self.is_calm = False
+        self._jump, self._rest = 60, 8
 
     @property
     def draining(self) -> bool:
@@ -191,12 +204,13 @@ class World:
         self.clock.advance(self.roll(40))
         if self.roll(self._jump) == 0:
             self._jump_ahead()
-        kind = self._kind(actor, call)
+        points = points_of(call, actor, self.oracle)
+        kind = self._kind(call, points)
         self.trace.append(f"{actor.name} {call.operation} {path} {kind or ''}")
         if kind is None:
             return None
         if mode := MODES.get(kind):
-            self.marks.update(f"{point}, {mode}" for point in points_of(call, actor, self.oracle))
+            self.marks.update(f"{point}, {mode}" for point in points)
         return Fault(kind)
 
     def rest(self) -> None:
@@ -209,26 +223,17 @@ class World:
         """Whether the version's block was closed and its commit deleted."""
         return self.oracle.is_closed(version) and paths.commit_path(version) not in self.disk
 
-    def _kind(self, actor, call) -> FaultKind | None:
+    def _kind(self, call, points) -> FaultKind | None:
         writes = call.operation in ("put", "create", "delete")
-        if self.roll(100) >= self.fault_rate * self._weight(actor, call):
+        rest = 4 if call.operation == "list" else 6 if writes else 1
+        weights, rest = (_CALM_WEIGHTS, 0) if self.is_calm else (_WEIGHTS, rest)
+        weight = max((weights[point] for point in points if point in weights), default=rest)
+        if self.roll(100) >= self.fault_rate * weight:
             return None
         if call.operation == "create" and self.roll(8) == 0:
             return FaultKind.CONFLICT
         kinds = _WRITE_FAULTS if writes else _READ_FAULTS
         return kinds[self.roll(len(kinds))]
-
-    def _weight(self, actor, call) -> int:
-        """How much likelier than a read a call is to go wrong: rare ones more."""
-        if call.operation == "list":
-            return 4
-        if call.operation not in ("put", "create", "delete"):
-            return 1
-        if call.path.startswith(paths.COMMITS) and call.operation == "create":
-            return 3 if b'"operation":"append"' in actor.plan.data else 8
-        if call.path.startswith(paths.BLOCKS):
-            return 20
-        return 2 if call.path.startswith((paths.DATA, "_clog/clock-")) else 6
 
     def _jump_ahead(self) -> None:
         self.clock.advance(_JUMPS_MS[self.roll(len(_JUMPS_MS))])
@@ -286,14 +291,15 @@ def world_of(seed: int) -> World:
     parquet = seed % PARQUET_EVERY == PARQUET_EVERY - 1
     kind, number = seed % SPECIAL_EVERY, 0 if parquet else seed % (BEGINNINGS + 1)
     half = BEGINNINGS // 2
-    if kind == 0:
+    if kind in (0, 4):
         number = 1 + seed // SPECIAL_EVERY % half
     elif kind == 1:
         number = 1 + half + seed // SPECIAL_EVERY % half
     world = World(seed, parquet=parquet, begin=beginning(number) if number else None)
-    if kind == 0:
-        world.let_act((*_AROUND_ZOMBIES, ("zombie", "zombie-producer")[world.roll(2)]))
+    if kind in (0, 4):
+        world.let_act(_AROUND_ZOMBIES)
         world.hurry()
+        world.fault_rate, world.is_calm = 1, world.roll(4) > 0
         world.is_fleeting, world.calls_left = True, ZOMBIE_CALLS
     elif kind == 1:
         world.let_act(_RIVALS)

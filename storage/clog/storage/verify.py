@@ -8,12 +8,14 @@
    order, apart.
 3. *Objects*: each that a chunk refers to is there, with its size; unless the check is ``quick``,
    its checksum, its key index, its rows, and for each chunk its sizes, timestamps, tombstones,
-   horizons and offsets as the rows have them (`verify_rows`). Bitmaps of dead rows.
+   horizons and offsets as the rows have them (`verify_rows`). Bitmaps of dead rows. Of replaced
+   objects that readers of older versions need the checksum (`verify_older`).
+4. *Keys*: each stands at most once below the first dirty offset (`verify_keys`).
 
 What is wrong is told as values, `Finding`, and the checks go on: they shall show the extent.
 Nothing is changed.
 
-Not here: orphans and replaced objects, which a healthy log has (the sweep's).
+Not here: orphans, which a healthy log has (the sweep's).
 """
 
 from collections.abc import Callable, Iterator
@@ -32,6 +34,8 @@ from clog.storage.snapshots import read_snapshot, unpage
 from clog.storage.store.base import Store
 from clog.storage.timeline import find_newest, first_open_version, manifest_of, replay
 from clog.storage.verify_documents import document_problems
+from clog.storage.verify_keys import repeated_keys
+from clog.storage.verify_older import older_problems
 from clog.storage.verify_rows import object_problems
 
 
@@ -45,6 +49,7 @@ class Check(StrEnum):
     OBJECT_MISSING = "object-missing"
     OBJECT = "object"
     DEAD_ROWS = "dead-rows"
+    KEYS = "keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,8 @@ def verify_log(
     """Verifies the newest version.
 
     Costs a LIST of the commits and one of the data, a GET for each commit and for each object (and
-    for each bitmap file);
-    ``quick``: the two LISTs and an opening.
+    for each bitmap file), replaced ones that are still needed too, and reads the keys of the clean
+    parts once more; ``quick``: a LIST of the data and an opening.
 
     Raises:
         NotFoundError: there is no log.
@@ -114,6 +119,11 @@ def verify_log(
     findings += _object_findings(store, chunks, key_seed, quick=quick, on_progress=on_progress)
     if not quick:
         findings += _dead_row_findings(store, manifest)
+        findings += (
+            Finding(Check.OBJECT, where, message)
+            for where, message in older_problems(store, commits, manifest)
+        )
+        findings += _key_findings(store, manifest)
     return VerifyReport(
         url=store.url,
         version=manifest.version,
@@ -133,6 +143,15 @@ def _dead_row_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
             except (CorruptionError, FileNotFoundError) as e:
                 where = f"the dead rows of [{chunk.base}, {chunk.next}) of partition {p}"
                 yield Finding(Check.DEAD_ROWS, chunk.object.path, f"{where} cannot be read: {e}")
+
+
+def _key_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
+    for p in range(manifest.head.log.partitions):
+        try:
+            for message in repeated_keys(store, manifest, p):
+                yield Finding(Check.KEYS, f"partition {p}", message)
+        except (CorruptionError, FileNotFoundError):
+            continue  # Found among the objects.
 
 
 def segment_findings(manifest: Manifest) -> Iterator[Finding]:

@@ -31,7 +31,8 @@ def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> None:
     """
     behind_ms = handle.tip.record.time_ms - now_ms
     if behind_ms > SKEW_MS_MAX:
-        raise ClockSkewError(_refusal(handle, now_ms, "the newest commit", now_ms + behind_ms))
+        hint = "if this one is right, a writer's was ahead: wait until it has passed"
+        raise ClockSkewError(_refusal(handle, now_ms, "the newest commit", behind_ms, hint))
     if dry_run:
         return
     path = f"_clog/clock-{handle.ids.new_id()}"
@@ -42,12 +43,13 @@ def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> None:
         handle.store.delete(path)
     for modified_ms in stamps:
         if abs(modified_ms - now_ms) > SKEW_MS_MAX:
-            raise ClockSkewError(_refusal(handle, now_ms, "the store", modified_ms))
+            hint = "or the store's, if that one is wrong (compare both with `date -u`)"
+            raise ClockSkewError(_refusal(handle, now_ms, "the store", modified_ms - now_ms, hint))
 
 
-def _refusal(handle: Handle, now_ms: int, other: str, other_ms: int) -> str:
+def _refusal(handle: Handle, now_ms: int, other: str, ahead_ms: int, hint: str) -> str:
     return (
-        f"the clock here says {now_ms} ms, {other} of {handle.store.url} {other_ms}:"
-        f" {abs(other_ms - now_ms)} ms apart, more than {SKEW_MS_MAX};"
-        " set the clock, nothing was changed"
+        f"the clocks differ by {abs(ahead_ms)} ms, more than {SKEW_MS_MAX}: here it is {now_ms} ms,"
+        f" {other} of {handle.store.url} says {now_ms + ahead_ms}; nothing was changed. Set this"
+        f" machine's clock (NTP), {hint}"
     )

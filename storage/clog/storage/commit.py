@@ -97,8 +97,9 @@ class Committer:
             tip = self._follower.tip
             try:
                 commit = self._prepared(prepare, operation)
-            except (InvalidInputError, NotFoundError):
-                # What refused it may have changed: only the newest version may say no.
+            except (InvalidInputError, NotFoundError, CorruptionError, FileNotFoundError):
+                # What refused it may have changed, and the block of an old tip may be closed: only
+                # the newest version may say no.
                 if self._follower.refresh() is tip:
                     raise
                 continue

@@ -14,7 +14,7 @@ from clog.storage.ids import Ids
 from clog.storage.manifest import Manifest
 from clog.storage.snapshots import unpage
 from clog.storage.store.base import Store
-from clog.storage.timeline import expiring, manifest_at, manifest_of, replay
+from clog.storage.timeline import check_open, expiring, manifest_at, manifest_of, replay
 
 
 class Handle:
@@ -69,7 +69,7 @@ class Handle:
             return self._manifest
 
     def manifest_at(self, version: int) -> Manifest:
-        """The manifest at an older version.
+        """The manifest at an older version; one GET more than reading it.
 
         Raises:
             VersionExpiredError: it is not readable any more, or not yet there.
@@ -77,7 +77,9 @@ class Handle:
         with self._lock:
             if version == self.tip.version:
                 return self.manifest()
-            return manifest_at(self.store, version, self.tip)
+            manifest = manifest_at(self.store, version, self.tip)
+            check_open(self.store, version)
+            return manifest
 
     def _manifest_at_tip(self, tip: Commit) -> Manifest:
         known = self._manifest
@@ -86,4 +88,7 @@ class Handle:
                 since = self._follower.recent.after(known.version)
                 if since is not None:
                     return replay(self.store, known, since, tip)
-            return unpage(self.store, manifest_of(self.store, tip, self._follower.read))
+            manifest = unpage(self.store, manifest_of(self.store, tip, self._follower.read))
+            if self._follower.is_stale():
+                check_open(self.store, tip.version)
+            return manifest

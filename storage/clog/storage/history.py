@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from clog.storage.commits import Commit, edit_of, read_commit
 from clog.storage.store.base import Store
+from clog.storage.timeline import first_open_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,10 @@ class CommitInfo:
 
 
 def history(store: Store, tip: Commit, *, start: int = 0) -> Iterator[CommitInfo]:
-    """Commits from ``start`` (or the oldest still there) to the tip, oldest first; one GET each."""
-    for version in range(max(start, 0), tip.version + 1):
+    """Commits from ``start`` (or the first open block) to the tip, oldest first; one GET each, and
+    a few to find the closed blocks.
+    """
+    for version in range(max(start, first_open_version(store)), tip.version + 1):
         try:
             record = read_commit(store, version).record
         except FileNotFoundError:

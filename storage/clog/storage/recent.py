@@ -5,6 +5,7 @@ manifest needs to catch up.
 from clog.storage.commits import Commit, EditRecord, read_commit
 from clog.storage.documents import body_json
 from clog.storage.store.base import Store
+from clog.storage.timeline import check_open
 
 
 class RecentEdits:
@@ -46,13 +47,20 @@ class RecentEdits:
 
     def since(self, store: Store, first: int) -> list[EditRecord]:
         """The edits from version ``first`` to the tip; reads the commits that carry those which are
-        not here.
+        not here, and the file of the oldest one's block.
+
+        Raises:
+            VersionExpiredError: the block was closed meanwhile; what was read is forgotten.
         """
-        while self._records[0].version > first:
+        records, oldest = self._records, None
+        while records[0].version > first:
             # An even version carries the one before it, a multiple of 4 all since the snapshot.
-            commit = read_commit(store, self._records[0].version - 1)
-            self._records = [*commit.earlier, commit.record, *self._records]
-        return [record for record in self._records if record.version >= first]
+            oldest = read_commit(store, records[0].version - 1)
+            records = [*oldest.earlier, oldest.record, *records]
+        if oldest is not None:
+            check_open(store, oldest.version)
+            self._records = records
+        return [record for record in records if record.version >= first]
 
     def weight(self, record: EditRecord) -> int:
         """Bytes of the edit, as JSON or as the document that holds it."""

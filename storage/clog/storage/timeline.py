@@ -163,16 +163,26 @@ def expiring(store: Store, version: int) -> Iterator[None]:
     """
     try:
         yield
-    except CorruptionError as e:
-        if is_closed(store, version) is None:
-            raise
-        raise VersionExpiredError(
-            f"version {version} of {store.url} expired, its block is closed; load() again"
-        ) from e
+    except CorruptionError:
+        check_open(store, version)
+        raise
     except FileNotFoundError as e:
         raise VersionExpiredError(
             f"version {version} of {store.url} expired: {e.filename or e} is gone; load() again"
         ) from e
+
+
+def check_open(store: Store, version: int) -> None:
+    """Whether what was just read of a version is what was committed: once its block is closed, a
+    committer that slept may have left files in it, and they may fit (COMMIT.md §4). One GET.
+
+    Raises:
+        VersionExpiredError: the block is closed.
+    """
+    if is_closed(store, version) is not None:
+        raise VersionExpiredError(
+            f"version {version} of {store.url} expired, its block is closed; load() again"
+        )
 
 
 def _read_hint(store: Store) -> int:

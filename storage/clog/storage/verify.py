@@ -107,10 +107,6 @@ def verify_log(
         return VerifyReport(store.url, None, len(commits), 0, 0, 0, tuple(findings))
     if not quick:
         findings += _history_findings(store, commits, manifest)
-        findings += (
-            Finding(Check.SNAPSHOT, where, message)
-            for where, message in document_problems(store, commits, manifest)
-        )
     findings += segment_findings(manifest)
     chunks: dict[ObjectRef, list[tuple[int, Chunk]]] = {}
     for p, chunk in manifest.chunks():
@@ -119,10 +115,6 @@ def verify_log(
     findings += _object_findings(store, chunks, key_seed, quick=quick, on_progress=on_progress)
     if not quick:
         findings += _dead_row_findings(store, manifest)
-        findings += (
-            Finding(Check.OBJECT, where, message)
-            for where, message in older_problems(store, commits, manifest)
-        )
         findings += _key_findings(store, manifest)
     return VerifyReport(
         url=store.url,
@@ -229,6 +221,10 @@ def _history_findings(
                     f"carries another edit of version {record.version} than was committed",
                 )
     yield from _replay_findings(store, commits, manifest)
+    for where, message in document_problems(store, commits, manifest):
+        yield Finding(Check.SNAPSHOT, where, message)
+    for where, message in older_problems(store, commits, manifest):
+        yield Finding(Check.OBJECT, where, message)
 
 
 def _succession_problem(before: Commit, commit: Commit) -> str | None:

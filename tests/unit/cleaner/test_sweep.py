@@ -231,7 +231,7 @@ def test_a_wrong_clock_changes_nothing(make_log, put, store, clock, by_ms):
     version, before = log.version, data(store)
     wrong = WrongClock(clock, by_ms)
     hit = Log.open(ClockedStore(store, clock), clock=wrong, ids=SeededIds(9))
-    with pytest.raises(ClockSkewError, match="ms apart, more than 300000"):
+    with pytest.raises(ClockSkewError, match=r"differ by \d+ ms, more than 300000: .*NTP"):
         Cleaner(hit).run_once(force=True)
     with pytest.raises(ClockSkewError):
         sweep_orphans(hit.handle, now_ms=wrong.now_ms())

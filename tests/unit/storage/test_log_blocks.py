@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from clog.storage import AlreadyExistsError, Log, ManualClock, NotFoundError, documents, paths
+from clog.storage import (
+    AlreadyExistsError,
+    Log,
+    ManualClock,
+    NotFoundError,
+    VersionExpiredError,
+    documents,
+    paths,
+)
 from clog.storage.commits import read_commit
 from clog.storage.ids import SeededIds
 from clog.storage.records import to_records
@@ -239,3 +247,63 @@ def test_closed_blocks_without_anything_after_them(aged, clock):
     with pytest.raises(NotFoundError):
         Log.open(store, clock=clock)
     discard(store)
+
+
+@pytest.fixture
+def forked(clock):
+    """A store in its 8th version, and one that goes on until its first blocks are deleted and a
+    committer that slept leaves another version 4 there, of two records instead of one.
+    """
+    store = memory_store()
+    log = Log.create(store, partitions=1, clock=clock, ids=SeededIds(1))
+    while log.handle.tip.version < 3:
+        log.append([{"key": "k", "value": "v"}])
+    zombie = Log.open(copy_of(store), clock=clock, ids=SeededIds(2))
+    for sequence in range(4):  # Edits so large that a snapshot is due.
+        log.append([{"key": "k", "value": "v"}], producer=("p" * 1000, sequence))
+    assert log.handle.tip.version == 7
+    early = SwappedStore(copy_of(store))
+    while log.handle.tip.version < NEWEST:
+        log.append([{"key": "k", "value": "v"}])
+    close_block(store, 0)
+    close_block(store, BLOCK)
+    zombie.append([{"key": "zombie", "value": "never committed"}] * 2)
+    path = paths.commit_path(4)
+    store.put(path, zombie.handle.store.get(path))
+    yield early, store
+    for used in (early.inner, store, zombie.handle.store):
+        discard(used)
+
+
+def closing_before_version_4(early, late, clock):
+    """Who is about to read it sleeps until its block is closed and deleted."""
+
+    def sleep():
+        clock.advance(2 * DAY_MS)
+        early.become(copy_of(late))
+
+    return Fault(FaultKind.MEANWHILE, "get", paths.commit_path(4), run=sleep)
+
+
+def test_a_committer_that_needs_edits_of_a_closed_block(forked, clock):
+    """Step 3: for its snapshot it reads the edits since the last one, and sleeps: it finds what
+    another that slept left there. Only the newest version may say that a log is damaged.
+    """
+    early, late = forked
+    log = Log.open(early, clock=clock, ids=SeededIds(77))
+    early.plan = Faults(closing_before_version_4(early, late, clock))
+    assert log.append([{"key": "awake", "value": "1"}]).version == NEWEST + 1
+    assert keys_in(log) == {b"k", b"awake"}
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_reader_of_a_version_whose_block_is_closed_meanwhile(forked, clock, deleted):
+    """COMMIT.md §4: what it reads fits, and was never committed; or it is gone."""
+    early, late = forked
+    if deleted:
+        late.delete(paths.commit_path(4))
+    log = Log.open(early, clock=clock, ids=SeededIds(77))
+    early.plan = Faults(closing_before_version_4(early, late, clock))
+    with pytest.raises(VersionExpiredError):
+        log.table(at=4)
+    assert paths.block_path(0) in {found.path for found in early.inner.list("")}

@@ -1,4 +1,4 @@
-"""The cleaner as an operator runs it, `clog cleaner`, with eyes on its groups.
+"""The cleaner as an operator runs it, `clog cleaner` of both logs, with eyes on its groups.
 
 python cleaner.py WORLD
 """
@@ -13,7 +13,7 @@ import switch
 
 switch.arm()
 
-from world import World  # noqa: E402
+from world import LOGS, World  # noqa: E402
 
 from clog.cleaner import rewriting  # noqa: E402
 
@@ -37,7 +37,8 @@ def main() -> None:
     watch_groups()
     os.environ["CLOG_STORAGE_OPTIONS"] = json.dumps(world.storage_options)
     backoff = ("--config", "log.cleaner.backoff.ms=250")
-    sys.argv[1:] = ["cleaner", world.url_of("table"), "--json", *backoff]
+    urls = [world.url_of(name) for name in LOGS]  # of `history` it only coalesces
+    sys.argv[1:] = ["cleaner", *urls, "--json", *backoff]
     from clog.cli import main as clog
 
     clog()

@@ -16,6 +16,7 @@ from clog.storage.store import Store, open_store
 LOGS = ("history", "table")
 PARTITIONS = 3
 _COMMON = {
+    "file.delete.delay.ms": 1000,
     "segment.bytes": 8192,
     # An append of 60 records writes several objects, so there is something between them.
     "object.bytes": 3000,
@@ -26,7 +27,6 @@ CONFIG = {
         **_COMMON,
         "min.cleanable.dirty.ratio": 0.2,
         "delete.retention.ms": 3000,
-        "file.delete.delay.ms": 1000,
     },
 }
 

@@ -60,7 +60,7 @@ def _of_commit(data: bytes) -> list[str]:
     if operation == "floor":
         return ["W1"]
     if operation == "sweep":
-        return ["W4" if "oldest_readable" in body["edit"] else "W6"]
+        return ["W4" if "oldest_readable" in body.get("edit", ()) else "W6"]  # W6 may be large.
     return [f"commit of {operation}"]
 
 

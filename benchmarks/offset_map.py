@@ -8,6 +8,7 @@ second, as median and range over the rounds. The peers compute the last offset o
 much memory as they like:
 
 - `hash keys`: what a row costs before it reaches the map.
+- `latest_keys`: what the table view does: rows sorted in one piece, 40 bytes each.
 - `argsort + reduceat`: NumPy sorts one word of the hash and takes the maximum of each group.
 - `arrow group_by max`: Arrow's hash aggregation over both words, one thread.
 """
@@ -21,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.key_hash import hash_keys
+from clog.storage.latest_keys import LatestKeys
 from clog.storage.offset_map import SLOT_BYTES, OffsetMap
 
 
@@ -66,6 +68,14 @@ def candidates(rows: int, keys: int, memory_bytes: int) -> dict[str, tuple[int, 
         target.clear()
         target.put(hashes, offsets)
 
+    latest = LatestKeys(rows)
+
+    def put_latest() -> None:
+        latest.clear()
+        latest.put(hashes, offsets)
+        latest.last_offsets()
+
+    put_latest()
     return {
         "put": (rows, lambda: put(usual)),
         "put, map full": (rows, lambda: put(full)),
@@ -73,6 +83,9 @@ def candidates(rows: int, keys: int, memory_bytes: int) -> dict[str, tuple[int, 
         "get, map full": (rows, lambda: full.get(hashes)),
         "get absent": (len(absent), lambda: usual.get(absent)),
         "get absent, map full": (len(absent), lambda: full.get(absent)),
+        "latest_keys put": (rows, put_latest),
+        "latest_keys get": (rows, lambda: latest.get(hashes)),
+        "latest_keys get absent": (len(absent), lambda: latest.get(absent)),
         "hash keys": (len(hashed), lambda: hash_keys(hashed, seed=1)),
         "argsort + reduceat": (rows, lambda: argsort_reduceat(hashes, offsets)),
         "arrow group_by max": (rows, lambda: arrow_group_by(hashes, offsets)),

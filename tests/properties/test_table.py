@@ -11,6 +11,7 @@ from clog.connector.views import slices
 from clog.storage import Log, ManualClock
 from clog.storage.changes import changes_batches
 from clog.storage.ids import SeededIds
+from clog.storage.latest_keys import ROW_BYTES
 from clog.storage.offset_map import SLOT_BYTES
 from clog.storage.state import StateTable
 from clog.storage.table import plan_table, table_batches
@@ -29,7 +30,7 @@ CONFIG = {
 
 
 def slots_for(entries):
-    """The budget of a map that holds so many keys."""
+    """The budget of an offset map that holds so many keys."""
     return (entries * 10 // 9 + 1) * SLOT_BYTES
 
 
@@ -75,7 +76,7 @@ def view(store, manifest, starts, entries, tasks):
         row
         for p, start in starts.items()
         for part in slices(plan_table(manifest, p, start), min_tasks=tasks)
-        for row in rows_in(table_batches(store, part, map_bytes=slots_for(entries)))
+        for row in rows_in(table_batches(store, part, map_bytes=entries * ROW_BYTES))
     ]
     found = {(row[0], row[2].key): row for row in rows}
     assert len(found) == len(rows)
@@ -169,7 +170,7 @@ def test_any_columns(operations, entries, data):
             rows = [
                 row
                 for batch in table_batches(
-                    world.store, plan, columns=columns, map_bytes=slots_for(entries)
+                    world.store, plan, columns=columns, map_bytes=entries * ROW_BYTES
                 )
                 for row in batch.to_pylist()
             ]
@@ -201,7 +202,7 @@ def test_changes_are_the_last_records_since(operations, entries, shares):
             p: world.model.starts[p] + int((world.model.end(p) - world.model.starts[p]) * share)
             for p, share in enumerate(shares)
         }
-        batches = changes_batches(world.store, manifest, starts, map_bytes=slots_for(entries))
+        batches = changes_batches(world.store, manifest, starts, map_bytes=entries * ROW_BYTES)
         rows = rows_in(batches)
         found = {(row[0], row[2].key): row for row in rows}
         assert len(found) == len(rows)

@@ -13,7 +13,6 @@ have 4 to 16 bytes they are hashed together (`short_keys`), else one by one.
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -93,8 +92,8 @@ def _contents(keys: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return stored, ends - first
 
 
-def _objects(keys: pa.Array) -> NDArray[Any]:
-    objects: NDArray[Any] = keys.to_numpy(zero_copy_only=False)
+def _objects(keys: pa.Array) -> list[bytes]:
+    objects: list[bytes] = keys.to_pylist()  # As fast as by NumPy, which would import pandas.
     return objects
 
 

@@ -62,9 +62,9 @@ def _up_to_8(
     seed: int,
 ) -> tuple[Words, Words]:
     seed ^= int.from_bytes((seed & 0xFFFFFFFF).to_bytes(4, "little"), "big") << 32
-    words = _words_anywhere(data, "<u4")
-    keyed = words[starts + lengths - 4].astype(np.uint64) << _HALF
-    keyed |= words[starts]
+    first, last = _both_ends(data, starts, lengths, "<u4")
+    keyed = last.astype(np.uint64) << _HALF
+    keyed |= first
     keyed ^= _word((_SECRET[16] ^ _SECRET[24]) + seed)
     high, low = _product(keyed, (lengths.astype(np.uint64) << np.uint64(2)) + _word(_PRIME64_1))
     high += low << np.uint64(1)
@@ -81,24 +81,39 @@ def _up_to_16(
     lengths: npt.NDArray[np.int64],
     seed: int,
 ) -> tuple[Words, Words]:
-    words = _words_anywhere(data, "<u8")
-    first, last = words[starts], words[starts + lengths - 8]
-    first ^= last
-    first ^= _word((_SECRET[32] ^ _SECRET[40]) - seed)
-    high, low = _product(first, _word(_PRIME64_1))
-    low += (lengths - 1).astype(np.uint64) << np.uint64(54)
-    last ^= _word((_SECRET[48] ^ _SECRET[56]) + seed)
-    high += last + (last & _LOWER) * _word(_PRIME32_2 - 1)
+    first, last = _both_ends(data, starts, lengths, "<u8")
+    keyed = first ^ last
+    keyed ^= _word((_SECRET[32] ^ _SECRET[40]) - seed)
+    high, low = _product(keyed, _word(_PRIME64_1))
+    low += (lengths - 1).view(np.uint64) << np.uint64(54)
+    keyed = last ^ _word((_SECRET[48] ^ _SECRET[56]) + seed)
+    high += keyed
+    keyed &= _LOWER
+    keyed *= _word(_PRIME32_2 - 1)
+    high += keyed
     low ^= high.byteswap()
     mixed, low = _product(low, _word(_PRIME64_2))
-    mixed += high * _word(_PRIME64_2)
+    high *= _word(_PRIME64_2)
+    mixed += high
     return _avalanche(mixed), _avalanche(low)
 
 
-def _words_anywhere(data: npt.NDArray[np.uint8], word: str) -> npt.NDArray[np.unsignedinteger]:
-    """The word that begins at each byte."""
+def _both_ends(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    word: str,
+) -> tuple[npt.NDArray[np.unsignedinteger], npt.NDArray[np.unsignedinteger]]:
+    """The first word and the last one of each key; not to be written to."""
     size = np.dtype(word).itemsize
-    return np.ndarray((max(0, len(data) - size + 1),), word, data, strides=(1,))
+    # The word that begins at each byte.
+    words = np.ndarray((max(0, len(data) - size + 1),), word, data, strides=(1,))
+    begin, end, width = int(starts[0]), int(starts[-1]) + 1, int(lengths[0])
+    if end - begin == width * (len(starts) - 1) + 1 and bool((lengths == width).all()):
+        # One stride for all: they are read where they lie.
+        apart = width - size
+        return words[begin:end:width], words[begin + apart : end + apart : width]
+    return words[starts], words[starts + lengths - size]
 
 
 def _word(number: int) -> np.uint64:
@@ -107,15 +122,17 @@ def _word(number: int) -> np.uint64:
 
 def _product(a: Words, b: Words | np.uint64) -> tuple[Words, Words]:
     """High and low word of the 128-bit products."""
-    a_low, a_high = a & _LOWER, a >> _HALF
+    low, high = a & _LOWER, a >> _HALF
     b_low, b_high = b & _LOWER, b >> _HALF
-    crossed = a_high * b_low
-    high = a_high * b_high
+    crossed = high * b_low
+    high *= b_high
     high += crossed >> _HALF
     crossed &= _LOWER
-    crossed += (a_low * b_low) >> _HALF
-    crossed += a_low * b_high
-    high += crossed >> _HALF
+    crossed += (low * b_low) >> _HALF
+    low *= b_high
+    crossed += low
+    crossed >>= _HALF
+    high += crossed
     return high, a * b
 
 

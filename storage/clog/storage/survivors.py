@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clog.storage.offset_map import Hashes, Offsets
+from clog.storage.offset_map import Offsets
 
 Mask = npt.NDArray[np.bool_]
 
@@ -88,12 +88,3 @@ def survivors(
         superseded=int(np.count_nonzero(superseded)),
         invalid=int(np.count_nonzero(invalid)),
     )
-
-
-def latest_rows(hashes: Hashes, offsets: Offsets) -> npt.NDArray[np.intp]:
-    """Row of the highest offset of each key within one batch, in ascending row order."""
-    order = np.lexsort((offsets, hashes[:, 1], hashes[:, 0]))
-    ordered = hashes[order]
-    last_of_key = np.ones(len(order), dtype=np.bool_)
-    np.any(ordered[1:] != ordered[:-1], axis=1, out=last_of_key[:-1])
-    return np.sort(order[last_of_key])

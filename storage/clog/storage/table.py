@@ -15,12 +15,13 @@ A plan may be *a slice* of a partition's view, for one task of several: a run of
 Where what is to be mapped has more keys than the map's budget, the plan is done *map-full by
 map-full*: exact, in bounded memory, and records are delivered once, in offset order.
 
-1. Map the plan's own records from an offset on, until the map is full.
+1. Map the plan's own records from an offset on, until the map is full (`latest_keys`: of different
+   keys).
 2. Read the keys of all that is dirty after them: the records that it finds are superseded.
 3. Deliver the others, and go on after the last one mapped.
 
-So with R records of its own and room for C keys, the keys of the dirty part are read R/C + 2 times
-at most, and memory is the map's and half of it again.
+So with R records of its own and room for C, the keys of the dirty part are read R/C + 2 times at
+most, and memory is the map's and half of it again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,8 +36,10 @@ from clog.storage.errors import VersionExpiredError
 from clog.storage.key_hash import hash_keys
 from clog.storage.key_indexes import KeyIndexes
 from clog.storage.key_scan import latest_of_keys
+from clog.storage.latest_keys import ROW_BYTES, LatestKeys
 from clog.storage.manifest import Manifest
-from clog.storage.offset_map import SLOT_BYTES, Hashes, OffsetMap, Offsets
+from clog.storage.numpy_arrays import to_arrow, to_numpy
+from clog.storage.offset_map import Hashes, Offsets
 from clog.storage.reader import (
     COLUMNS,
     READ_SCHEMA,
@@ -48,8 +51,7 @@ from clog.storage.reader import (
 from clog.storage.store.base import Store
 
 MAP_BYTES = 128 << 20
-"""Default budget of the map, as `log.cleaner.dedupe.buffer.size`."""
-_MAP_BYTES_MIN = 1 << 16
+"""Default budget of the map, as `log.cleaner.dedupe.buffer.size`: room for 3.3 million rows."""
 _GATHER_ROWS = 1 << 17
 _GATHER_BYTES = 32 << 20
 
@@ -98,11 +100,11 @@ def table_batches(
             ``file.delete.delay.ms``.
     """
     try:
-        offset_map = OffsetMap(memory_bytes=_enough_bytes(plan, map_bytes))
-        if _map(store, (*plan.dirty, *plan.later), offset_map, plan.seed) is None:
-            batches = _of_one_map(store, plan, offset_map, columns)
+        latest = LatestKeys(_room(plan, map_bytes))
+        if _map(store, (*plan.dirty, *plan.later), latest, plan.seed) is None:
+            batches = _of_one_map(store, plan, latest, columns)
         else:
-            batches = _of_many_maps(store, plan, offset_map, columns)
+            batches = _of_many_maps(store, plan, latest, columns)
         for batch in batches:
             if batch.num_rows:
                 yield batch.select(list(columns))
@@ -116,18 +118,18 @@ def _expired(store: Store, version: int, gone: FileNotFoundError) -> VersionExpi
     )
 
 
-def _enough_bytes(plan: TablePlan, map_bytes: int) -> int:
-    """The budget, or less where the dirty part has too few rows to need it."""
+def _room(plan: TablePlan, map_bytes: int) -> int:
+    """Rows for which there is room in the budget, or fewer where the dirty part has fewer."""
     rows = sum(piece.rows for piece in (*plan.dirty, *plan.later))
-    return min(map_bytes, max(_MAP_BYTES_MIN, rows * SLOT_BYTES * 5 // 4))
+    return max(1, min(map_bytes // ROW_BYTES, rows))
 
 
-def _map(store: Store, pieces: Sequence[ReadPiece], offset_map: OffsetMap, seed: int) -> int | None:
+def _map(store: Store, pieces: Sequence[ReadPiece], latest: LatestKeys, seed: int) -> int | None:
     """Maps the keys of the pieces, until the map is full; the first offset that has no room any
     more, None where all have.
     """
     for hashes, offsets in _hashed(store, pieces, seed):
-        taken = offset_map.put(hashes, offsets)
+        taken = latest.put(hashes, offsets)
         if taken < len(offsets):
             return int(offsets[taken])
     return None
@@ -139,7 +141,7 @@ def _hashed(
     """Hashes of the keys there are in the pieces, and their offsets."""
     batches = read_pieces(store, pieces, columns=("offset", "key"))
     for some in _gathered(_present(batch, "key") for batch in batches):
-        offsets = np.concatenate([batch.column("offset").to_numpy() for batch in some])
+        offsets = np.concatenate([to_numpy(batch.column("offset")) for batch in some])
         yield _hashes(some, seed), offsets
 
 
@@ -163,46 +165,46 @@ def _hashes(batches: Sequence[pa.RecordBatch], seed: int) -> Hashes:
 
 
 def _of_one_map(
-    store: Store, plan: TablePlan, offset_map: OffsetMap, columns: Sequence[str]
+    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The records of a plan whose dirty keys are all mapped."""
-    yield from _unknown(store, plan, offset_map, columns)
-    yield from _at(store, plan, plan.dirty, offset_map.last_offsets(), columns)
+    yield from _unknown(store, plan, latest, columns)
+    yield from _at(store, plan, plan.dirty, latest.last_offsets(), columns)
 
 
 def _of_many_maps(
-    store: Store, plan: TablePlan, offset_map: OffsetMap, columns: Sequence[str]
+    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The records of a plan that has too many dirty keys for the map, map-full by map-full."""
     dirty = (*plan.dirty, *plan.later)
     rest = [piece for piece in (*plan.clean, *plan.dirty) if piece.rows]
     while rest:
-        offset_map.clear()
-        full_at = _map(store, rest, offset_map, plan.seed)
-        last = offset_map.last_offsets()
+        latest.clear()
+        full_at = _map(store, rest, latest, plan.seed)
+        last = latest.last_offsets()
         alive = np.ones(len(last), np.bool_)
-        after = pieces_from(dirty, offset_map.latest_offset + 1)
+        after = pieces_from(dirty, latest.latest_offset + 1)
         for hashes, _ in _hashed(store, after, plan.seed):
-            superseded = offset_map.get(hashes)
+            superseded = latest.get(hashes)
             alive[np.searchsorted(last, superseded[superseded >= 0])] = False
         yield from _at(store, plan, rest, last[alive], columns)
         rest = [] if full_at is None else pieces_from(rest, full_at)
 
 
 def _unknown(
-    store: Store, plan: TablePlan, offset_map: OffsetMap, columns: Sequence[str]
+    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Records of the clean part whose key the map does not know (step 2)."""
     needed = [name for name in COLUMNS if name in {*columns, "key", "value"}]
     batches = read_pieces(store, plan.clean, columns=needed)
-    if not offset_map.entries:
+    if not (plan.dirty or plan.later):
         yield from (_present(_present(batch, "key"), "value") for batch in batches)
         return
     for some in _gathered(_present(_present(batch, "key"), "value") for batch in batches):
-        kept = offset_map.get(_hashes(some, plan.seed)) < 0
+        kept = latest.get(_hashes(some, plan.seed)) < 0
         ends = np.cumsum([batch.num_rows for batch in some])
         for batch, mask in zip(some, np.split(kept, ends[:-1]), strict=True):
-            yield batch if mask.all() else batch.filter(pa.array(mask))
+            yield batch if mask.all() else batch.filter(to_arrow(mask))
 
 
 def _at(
@@ -218,10 +220,19 @@ def _at(
     low, high = np.searchsorted(last, ends).T
     read = [piece for piece, some in zip(pieces, low < high, strict=True) if some]
     for batch in read_pieces(store, read, columns=[n for n in COLUMNS if n in wanted]):
-        offsets = batch.column("offset").to_numpy()
+        offsets = to_numpy(batch.column("offset"))
         first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
-        rows = batch.take(pa.array(np.searchsorted(offsets, last[first:end])))
+        rows = _rows_at(batch, offsets, last[first:end])
         yield rows if plan.tombstones else _present(rows, "value")
+
+
+def _rows_at(batch: pa.RecordBatch, offsets: Offsets, wanted: Offsets) -> pa.RecordBatch:
+    """The rows at these offsets, which are there."""
+    if len(wanted) == len(offsets):
+        return batch
+    without_gap = offsets[-1] - offsets[0] + 1 == len(offsets)
+    at = wanted - offsets[0] if without_gap else np.searchsorted(offsets, wanted)
+    return batch.take(to_arrow(at))
 
 
 def _present(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:

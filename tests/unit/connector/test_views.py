@@ -17,7 +17,7 @@ from clog.storage.errors import (
     OptionError,
     VersionExpiredError,
 )
-from clog.storage.offset_map import SLOT_BYTES
+from clog.storage.latest_keys import ROW_BYTES
 from clog.storage.table import plan_table, table_batches
 from clog.storage.testing.model import rows_in
 
@@ -93,7 +93,7 @@ def test_slices_with_a_small_map(history, entries):
     store = history.handle.store
     plan = plan_table(history.handle.manifest(), 0)
     whole = rows_in(table_batches(store, plan))
-    budget = (entries * 10 // 9 + 1) * SLOT_BYTES
+    budget = entries * ROW_BYTES
     parts = slices(plan, min_tasks=4)
     assert len(parts) >= 4
     found = [row for part in parts for row in rows_in(table_batches(store, part, map_bytes=budget))]

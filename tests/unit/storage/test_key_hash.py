@@ -36,6 +36,17 @@ def test_every_short_length(seed):
     random = np.random.default_rng(seed)
     keys = [bytes([b]) * length for length in range(20) for b in (0, 1, 127, 128, 255)]
     keys += [random.bytes(length) for length in range(20) for _ in range(50)]
+    check(keys, seed)
+
+
+@given(st.tuples(st.integers(1, 17), st.integers(1, 17)), st.lists(st.booleans()), SEEDS)
+def test_short_keys_of_one_or_two_lengths(lengths, which, seed):
+    """Those of one length are read at a stride, unless others lie between them."""
+    keys = [bytes(range(i, i + lengths[first])) for i, first in enumerate(which)]
+    check(keys, seed)
+
+
+def check(keys, seed):
     found = as_integers(hash_keys(pa.array(keys, pa.binary()), seed=seed))
     assert found == [xxhash.xxh3_128_intdigest(k, seed) for k in keys]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clog.storage.key_hash import hash_keys
 from clog.storage.offset_map import OffsetMap
-from clog.storage.survivors import latest_rows, survivors
+from clog.storage.survivors import survivors
 
 NOW = 1_000
 
@@ -176,21 +176,3 @@ def test_against_a_loop(rows, mapped_from, mapped_to):
     assert verdict.keep.tolist() == keep
     assert verdict.stamp.tolist() == stamp
     assert counts(verdict) == tuple(reasons)
-
-
-@given(
-    keys=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=30),
-    order=st.randoms(use_true_random=False),
-)
-def test_latest_rows_are_the_highest_offsets(keys, order):
-    """One row a key, the one with its highest offset, for rows in any order."""
-    offsets = list(range(len(keys)))
-    order.shuffle(offsets)
-    highest = {}
-    for row, key in enumerate(keys):
-        if key not in highest or offsets[row] > offsets[highest[key]]:
-            highest[key] = row
-    found = latest_rows(
-        np.array(keys, dtype=np.uint64).reshape(-1, 2), np.array(offsets, dtype=np.int64)
-    )
-    assert found.tolist() == sorted(highest.values())

@@ -10,7 +10,7 @@ from clog.cleaner import Cleaner
 from clog.storage import InvalidInputError, VersionExpiredError
 from clog.storage.as_of import version_at_time
 from clog.storage.edits import Edit
-from clog.storage.offset_map import SLOT_BYTES
+from clog.storage.latest_keys import ROW_BYTES
 from clog.storage.reader import READ_SCHEMA
 from clog.storage.table import plan_table, table_batches
 from clog.storage.testing.counting import CountingStore
@@ -160,7 +160,7 @@ def test_more_dirty_keys_than_the_budget_holds(make_log, store, times):
     """Exact, each key once; for each map-full of records the keys are read once more, and what is
     delivered: each object twice here, where one holds more than a map-full."""
     capacity = 500
-    budget = (capacity * 10 // 9 + 1) * SLOT_BYTES
+    budget = capacity * ROW_BYTES
     log = make_log()
     keys = [f"{i:06}" for i in range(times * capacity)]
     for round_ in range(2):
@@ -196,7 +196,7 @@ def test_a_slice_of_the_view(make_log):
     whole = rows_in(table_batches(log.handle.store, plan))
     assert len(whole) == 20
     for entries in (1, 3, 1000):
-        budget = (entries * 10 // 9 + 1) * SLOT_BYTES
+        budget = entries * ROW_BYTES
         parts = [rows_in(table_batches(log.handle.store, p, map_bytes=budget)) for p in own]
         assert [row for part in parts for row in part] == whole
 

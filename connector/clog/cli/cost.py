@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from clog.cli.arguments import Json, Options, Url, open_log
 from clog.cli.cost_model import Daily, Past, daily
 from clog.cli.output import count, counted, duration, print_json, say, size, stdout
-from clog.cli.prices import PRICES, Prices
+from clog.cli.prices import PRICES, Prices, prices_named
 
 if TYPE_CHECKING:
     from clog.storage.commits import Commit
@@ -23,14 +22,6 @@ _UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
 DAYS_PER_MONTH = 30
 
 
-class PriceList(StrEnum):
-    """Whose prices."""
-
-    AWS = "aws"
-    GCS = "gcs"
-    AZURE = "azure"
-
-
 def _trigger_ms(text: str) -> int:
     match = re.fullmatch(r"(\d+) ?(ms|s|min|h)", text.strip())
     if match is None or int(match[1]) == 0:
@@ -38,12 +29,28 @@ def _trigger_ms(text: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
+def _prices(text: str) -> Prices:
+    try:
+        return prices_named(text)
+    except ValueError as e:
+        raise typer.BadParameter(str(e)) from e
+
+
 Trigger = Annotated[
     int, typer.Option(parser=_trigger_ms, metavar="INTERVAL", help="How often a batch is written.")
 ]
 Readers = Annotated[int, typer.Option(min=0, help="Streams that read all of the log.")]
 Commits = Annotated[int, typer.Option(min=2, help="Look at so many of the newest commits.")]
-PricesOf = Annotated[PriceList, typer.Option("--prices", help="Whose list prices.")]
+PricesOf = Annotated[
+    Prices,
+    typer.Option(
+        "--prices",
+        parser=_prices,
+        metavar="|".join((*PRICES, "FILE")),
+        help="Whose list prices; or your own, a JSON object of name, as_of, put_1000, get_1000,"
+        " list_1000 and gb_month, in dollars.",
+    ),
+]
 
 
 def cost(
@@ -51,7 +58,7 @@ def cost(
     *,
     trigger: Trigger = "10s",  # type: ignore[assignment] # the parser makes it a number
     readers: Readers = 1,
-    prices: PricesOf = PriceList.AWS,
+    prices: PricesOf = "aws",  # type: ignore[assignment] # the parser looks it up
     commits: Commits = 200,
     options: Options = None,
     json: Json = False,
@@ -68,7 +75,6 @@ def cost(
     log = open_log(url, options)
     past = _past(log.handle.store, log.handle.tip, commits)
     lines = daily(past, trigger_ms=trigger, readers=readers)
-    price = PRICES[prices]
     manifest = log.handle.manifest()
     released = sum(r.size_bytes for r in manifest.released)
     kept = released + sum(
@@ -81,13 +87,13 @@ def cost(
                 "trigger_ms": trigger,
                 "readers": readers,
                 "past": asdict(past),
-                "prices": asdict(price),
+                "prices": asdict(prices),
                 "stored_bytes": kept,
-                "daily": [asdict(line) | {"dollars": _dollars(line, price)} for line in lines],
+                "daily": [asdict(line) | {"dollars": _dollars(line, prices)} for line in lines],
             }
         )
         return
-    _print(lines, price, past, kept)
+    _print(lines, prices, past, kept)
 
 
 def _past(store: "Store", tip: "Commit", commits: int) -> Past:
@@ -158,6 +164,7 @@ def _print(lines: Sequence[Daily], price: Prices, past: Past, kept: int) -> None
         f"kept: {size(kept)}, {month:.2f} dollars a month; requests {dollars * DAYS_PER_MONTH:.2f}"
         f" dollars a month at {price.name} list prices of {price.as_of}"
     )
+    say(f"today's, and other regions and tiers: {price.source}; your own: --prices FILE")
     say(
         f"from {counted(past.commits, 'commit')}, {past.appends} of them appends,"
         f" over {duration(past.span_ms)}"

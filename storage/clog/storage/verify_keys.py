@@ -53,8 +53,8 @@ def repeated_keys(store: Store, manifest: Manifest, partition: int) -> Iterator[
     for key, found in offsets.items():
         if len(found) > 1:
             yield (
-                f"{len(suspects)} keys stand more than once below the first dirty offset {end},"
-                f" {key!r} at offsets {', '.join(map(str, found[:3]))}"
+                f"a key stands more than once below the first dirty offset {end}: {key!r} at"
+                f" offsets {', '.join(map(str, found[:3]))}; such keys: {len(suspects)}"
             )
             return
 

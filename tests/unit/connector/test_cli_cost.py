@@ -1,5 +1,7 @@
 """`clog cost`: what a day costs."""
 
+import json
+
 import pytest
 
 from clog.cli.cost_model import Past, daily
@@ -69,6 +71,48 @@ def test_cost_reads_the_history(cli, url):
     text = cli("cost", url).stdout
     assert "data objects of micro-batches" in text
     assert "from 4 commits, 4 of them appends, over 3 s" in text
+
+
+OWN = {"name": "ours", "as_of": "2031-02", "put_1000": 1000, "get_1000": 0.5} | {
+    "list_1000": 0,
+    "gb_month": 0,
+}
+
+
+def test_prices_of_ones_own(cli, url, tmp_path):
+    """Whose prices, of when and where today's stand is said; a contract's come from a file."""
+    Log.create(url)
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps(OWN))
+    told = cli.json("cost", url, "--trigger", "24h", "--readers", "0", "--prices", path)
+    assert told["prices"] == {**OWN, "source": str(path)}
+    by_line = {line["what"]: line["dollars"] for line in told["daily"]}
+    assert by_line["data objects of micro-batches"] == 1.0
+    text = cli("cost", url, "--prices", "azure").stdout
+    assert "list prices of 2025-01" in text
+    assert "azure.microsoft.com/pricing" in text
+    assert "--prices FILE" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ibm", "none of aws, gcs, azure"),
+        ("[1]", "does not hold a JSON object of name"),
+        (json.dumps({**OWN, "put_1000": "1"}), "put_1000='1'"),
+        (json.dumps({**OWN, "gb_month": -1}), "gb_month=-1"),
+        (json.dumps({**OWN, "egress": 1}), "does not hold"),
+    ],
+)
+def test_wrong_prices_are_refused(cli, url, tmp_path, text, said):
+    """With the names that there are, or what is wrong in the file."""
+    Log.create(url)
+    if text != "ibm":
+        path = tmp_path / "prices.json"
+        path.write_text(text)
+        text = str(path)
+    stderr = cli("cost", url, "--prices", text, code=2).stderr
+    assert said in " ".join(stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("trigger", ["", "10", "0s", "ten", "-1s"])

@@ -185,6 +185,27 @@ def test_a_snapshot_that_cannot_be_read_keeps_everything(store):
         assert is_closed(store, 0) is None
 
 
+def test_a_snapshot_that_went_while_the_closer_slept(store):
+    """Only the newest version may say that a log is damaged: the snapshot of an old tip is swept
+    when nobody reads its versions any more.
+    """
+    aged(store)
+    snapshot = Log.open(store).handle.tip.head.snapshot
+    path = paths.snapshot_path(snapshot.version)
+
+    def others_go_on():
+        log = Log.open(store, clock=ManualClock(START_MS))
+        while log.handle.tip.head.snapshot == snapshot:
+            append_to(log, log.version + 1)
+        store.delete(path)
+
+    hit = FaultyStore(store, Faults(Fault(FaultKind.MEANWHILE, "get", path, run=others_go_on)))
+    assert close(hit).objects == ()
+    assert is_closed(store, 0) is None
+    assert close(store).objects
+    assert is_closed(store, 0)
+
+
 BEGINNINGS = {
     "oldest version raised by the sweep": (
         aged,

@@ -7,9 +7,9 @@
 3. Row groups are decoded one after the other: memory holds what was fetched and one row group.
 
 Safety: what the manifest says of an object is trusted, its own bytes are not. The footer's checksum
-is verified before Arrow sees it, since some damaged ones end the process; Parquet verifies the
-checksum of each page. What contradicts the manifest or itself is a `CorruptionError`, and what was
-yielded before that is right.
+is verified before Arrow sees it, since some damaged ones end the process; where the object was not
+fetched whole, Parquet verifies the checksum of each page. What contradicts the manifest or itself
+is a `CorruptionError`, and what was yielded before that is right.
 
 Not here: which rows to read, and their offsets (`reader`).
 """
@@ -154,7 +154,7 @@ class _Source:
             self._file = pq.ParquetFile(
                 handle,
                 metadata=metadata,
-                page_checksum_verification=True,
+                page_checksum_verification=not whole,
                 pre_buffer=False,  # All is in memory; reading ahead would start threads.
             )
         return groups

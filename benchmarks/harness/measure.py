@@ -70,17 +70,23 @@ class Result:
         warm: bool = True,
         notes: Mapping[str, str] | None = None,
     ) -> None:
-        """Runs each candidate once a round; it returns its figure."""
+        """Runs each candidate once a round; it returns its figure. Stopped early, it keeps the
+        rounds that are complete.
+        """
         if warm:
             for candidate in candidates.values():
                 candidate()
         found: dict[str, list[float]] = {who: [] for who in candidates}
-        for _ in range(rounds):
-            for who, candidate in candidates.items():
-                found[who].append(candidate())
-                print(f"  {what}: {who}: {found[who][-1]:,.4g} {unit}", flush=True)
-        for who, values in found.items():
-            self.rows.append(Row(what, who, unit, values, lower, (notes or {}).get(who, "")))
+        try:
+            for _ in range(rounds):
+                for who, candidate in candidates.items():
+                    found[who].append(candidate())
+                    print(f"  {what}: {who}: {found[who][-1]:,.4g} {unit}", flush=True)
+        finally:
+            complete = min(len(values) for values in found.values())
+            for who, values in found.items() if complete else ():
+                note = (notes or {}).get(who, "")
+                self.rows.append(Row(what, who, unit, values[:complete], lower, note))
 
     def add(self, what: str, who: str, unit: str, value: float, **more: object) -> None:
         """A figure that is counted, not timed: it is the same in each round."""

@@ -26,7 +26,7 @@ TASK_BYTES = 64 << 20
 """Stored bytes that are worth a task of their own."""
 TASK_ROWS = 1_000_000
 """Likewise rows: small records compress well and still take their time, but a Python task costs
-Spark as much as some 100,000 of them (``benchmarks/spark_read.py``).
+Spark as much as some 100,000 of them (``benchmarks/scenarios/spark_parquet.py``).
 """
 PARALLEL_ROWS_MIN = 10_000
 """A range of fewer rows for each partition does not gain from running in parallel."""

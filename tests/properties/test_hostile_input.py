@@ -3,6 +3,8 @@
 import json
 import tracemalloc
 import zlib
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import xxhash
@@ -12,10 +14,12 @@ from hypothesis import strategies as st
 from clog.storage import ClogError, CorruptionError, Log, ManualClock, documents, paths
 from clog.storage.commits import edit_of, read_commit
 from clog.storage.ids import SeededIds
+from clog.storage.reader import piece_of, read_pieces
 from clog.storage.snapshots import read_snapshot, unpage
 from clog.storage.testing.crash import copy_of, discard, memory_store
 from clog.storage.testing.model import rows_in
 from clog.storage.verify import verify_log
+from clog.storage.verify_rows import object_problems
 
 SLOW = settings(
     deadline=None,
@@ -167,6 +171,29 @@ def test_a_data_object_of_other_bytes(good, data):
         content[at : at + len(patch)] = patch
         store.put(path, bytes(content[: len(store.get(path))]))
         read_everything(store)
+    finally:
+        discard(store)
+
+
+@given(data=st.data())
+@SLOW
+def test_a_data_object_that_its_manifest_agrees_with(good, data):
+    """Who can write the log can write the checksums, too: then Arrow sees what he wrote."""
+    store = copy_of(good)
+    try:
+        manifest = Log.open(store).handle.manifest()
+        p, chunk = next(iter(manifest.chunks()))
+        content = bytearray(store.get(chunk.object.path))
+        at = data.draw(st.integers(0, len(content) - 1), label="at")
+        patch = data.draw(st.binary(min_size=1, max_size=12), label="patch")
+        content[at : at + len(patch)] = patch
+        found = bytes(content)
+        ref = replace(chunk.object, checksum=xxhash.xxh3_128_hexdigest(found))
+        same = replace(chunk, object=ref)
+        list(object_problems(found, ref, [(p, same)], key_seed=manifest.head.log.key_seed))
+        store.put(ref.path, found)
+        with suppress(ClogError):
+            list(read_pieces(store, [piece_of(p, same, chunk.base, chunk.next)]))
     finally:
         discard(store)
 

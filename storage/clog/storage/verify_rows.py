@@ -31,8 +31,12 @@ def object_problems(
         return
     try:
         table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as e:
+        problem = _schema_problem(table)
+    except (pa.ArrowException, OSError, ValueError) as e:
         yield f"cannot be read as Parquet: {e}"
+        return
+    if problem is not None:
+        yield problem
         return
     if table.num_rows != ref.rows:
         yield f"has {table.num_rows} rows, the manifest says {ref.rows}"
@@ -46,6 +50,21 @@ def object_problems(
         rows = _with_all_columns(table.slice(chunk.first_row, chunk.rows))
         for message in _chunk_problems(rows, chunk):
             yield f"chunk [{chunk.base}, {chunk.next}) of partition {p}: {message}"
+
+
+def _schema_problem(table: pa.Table) -> str | None:
+    """Columns that nobody could read; those of a newer clog do not count."""
+    names = table.schema.names
+    missing = {"key", "value", "timestamp"} - set(names)
+    if missing or len(set(names)) < len(names):
+        return f"its columns are {names}"
+    for field in REWRITTEN_SCHEMA:
+        if field.name in names and (found := table.schema.field(field.name).type) != field.type:
+            return f"its column {field.name} has type {found}, expected {field.type}"
+    for name in ("timestamp", OFFSET):
+        if name in names and table.column(name).null_count:
+            return f"its column {name} has nulls"
+    return None
 
 
 def _index_problems(

@@ -1,23 +1,136 @@
-"""Every Python block of the README runs, in a folder of its own; those of Spark with its tests."""
+"""The documents tell the truth: their Python runs, in an empty folder each (that of Spark with
+Spark's tests), their shell commands exist and take the options that are named.
 
+Not run: commands that need a cloud account, a server or minutes. What docs/cli.md shows is run
+in full, with what it prints, by its own test.
+"""
+
+import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from clog.storage import Log
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT))
+    for pattern in ("*.md", "*/README.md", "*/*/README.md", "docs/*.md", "storage/*.md")
+    for path in ROOT.glob(pattern)
+    if not any(part.startswith(".") or part == "node_modules" for part in path.parts)
+)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+OPTION = re.compile(r"(?<!\S)--?[a-z][a-z-]*")
 
 
-def blocks(path: str, *, spark: bool) -> list[str]:
-    found = BLOCK.findall((ROOT / path).read_text())
-    return [code for code in found if code.startswith("# spark") == spark]
+def blocks(path):
+    """(language, text) of each."""
+    return BLOCK.findall((ROOT / path).read_text())
 
 
-@pytest.mark.parametrize("code", blocks("README.md", spark=False))
-def test_the_python_of_the_readme_runs(code, tmp_path, monkeypatch):
+ELSEWHERE = ("# spark", "# with Kafka")
+"""How a block begins that Spark's tests run, or that is shown beside ours and needs a broker."""
+PYTHON = [
+    pytest.param(path, code, id=f"{path} {number}")
+    for path in DOCUMENTS
+    for number, (language, code) in enumerate(blocks(path))
+    if language == "python" and not code.startswith(ELSEWHERE)
+]
+
+
+@pytest.mark.parametrize(("path", "code"), PYTHON)
+def test_python_runs(path, code, tmp_path, monkeypatch):
+    """As it stands."""
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})
+    if path == "cleaner/README.md":
+        Log.create("orders")
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    exec(compile(code, path, "exec"), {})
+
+
+def test_every_language_is_one_that_is_tested():
+    """A block without one is a picture, or commands."""
+    languages = {language for path in DOCUMENTS for language, _ in blocks(path)}
+    assert languages == {"python", "console", "json", ""}
+    assert len(PYTHON) > 5
+
+
+def commands():
+    """(document, command) of each line of a block, and of each piece of text in `code`, that calls
+    something.
+    """
+    for path in DOCUMENTS:
+        text = (ROOT / path).read_text()
+        lines = [
+            line for lang, block in blocks(path) if lang != "python" for line in block.split("\n")
+        ]
+        inline = re.findall(r"`(clog [a-z][^`]*)`", BLOCK.sub("", text))
+        for line in [*lines, *inline]:
+            for part in re.split(r" \| ", line.removeprefix("$ ").partition(" #")[0]):
+                if re.match(r"(clog [a-z]|python \S+\.py|\./(demo|test)\b)", part):
+                    yield path, part
+
+
+CLOG = [c for c in commands() if c[1].startswith("clog ")]
+PROGRAMS = [c for c in commands() if not c[1].startswith("clog ")]
+
+
+def test_every_command_of_clog_takes_its_options():
+    """Of every document, in blocks and in text."""
+    import typer
+
+    from clog.cli.app import app
+
+    known = typer.main.get_command(app).commands
+    assert len(CLOG) > 40
+    for path, command in CLOG:
+        name = command.split()[1]
+        assert name in known, f"{path}: {command}"
+        options = {o for p in known[name].params for o in (*p.opts, *p.secondary_opts)}
+        assert set(OPTION.findall(command)) - {"--help"} <= options, f"{path}: {command}"
+
+
+def test_every_program_takes_its_options():
+    """The program is there, from the root or beside the document, and it or its folder names the
+    option.
+    """
+    assert len(PROGRAMS) > 15
+    for path, command in PROGRAMS:
+        program = command.removeprefix("python ").split()[0]
+        found = [
+            base / program for base in (ROOT, (ROOT / path).parent) if (base / program).exists()
+        ]
+        assert found, f"{path}: {command}"
+        folder = found[0].parent
+        sources = (
+            [*folder.glob("*.py")] if folder != ROOT else [found[0], *ROOT.glob("examples/*/*.py")]
+        )
+        text = "".join(source.read_text() for source in sources)
+        for option in OPTION.findall(command):
+            assert option in text, f"{path}: {command}"
+
+
+@pytest.mark.parametrize(("name", "more"), [("cost", ""), ("cleaner", "--once")])
+def test_the_commands_of_the_operations_guide_run(name, more, tmp_path, monkeypatch):
+    """On a folder in place of the bucket, on any free port, once."""
+    from clog.cli.app import app
+
+    monkeypatch.chdir(tmp_path)
+    Log.create("logs/orders").append([{"key": "a", "value": "1"}])
+    shown = {command.split()[1]: command for path, command in CLOG if path == "docs/operations.md"}
+    words = shlex.split(shown[name].replace("s3://my-bucket/", "").replace(":9404", ":0"))
+    done = CliRunner().invoke(app, [*words[1:], *more.split()])
+    assert done.exit_code == 0, done.output
+
+
+def test_json_is_json():
+    """The policy for S3 can be pasted."""
+    (policy,) = [text for language, text in blocks("docs/operations.md") if language == "json"]
+    actions = [a for s in json.loads(policy)["Statement"] for a in s["Action"] if len(a) > 1]
+    assert actions == ["s3:GetObject", "s3:PutObject"]
 
 
 def test_the_readme_names_the_two_commands():

@@ -100,6 +100,12 @@ class Queries:
         )
         return writer.start(str(target))
 
+    def stop_all(self):
+        """Ends each stream when it has done what is there."""
+        for query in self.spark.streams.active:
+            query.processAllAvailable()
+            query.stop()
+
     def run(self, source, target, checkpoint, **kwargs):
         """Copies all there is, and returns the batches' numbers of rows."""
         query = self.copy(source, target, checkpoint, **kwargs)

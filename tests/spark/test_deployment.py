@@ -99,12 +99,12 @@ def spark_blocks(path):
     return re.findall(r"```python\n(# spark\n.*?)```", (ROOT / path).read_text(), re.DOTALL)
 
 
-def run_block(code, spark, tmp_path, *names):
+def run_block(code, spark, tmp_path, *names, **given):
     """Runs an example with its paths in the test's folder: Spark's processes have their own."""
     for name in names:
         assert f'"{name}"' in code
         code = code.replace(f'"{name}"', repr(str(tmp_path / name)))
-    found = {"spark": spark}
+    found = {"spark": spark, **given}
     exec(compile(code, "example", "exec"), found)
     return found
 
@@ -139,6 +139,28 @@ def test_the_example_of_tables_runs(spark, tmp_path):
     """Likewise."""
     (code,) = spark_blocks("docs/state-tables.md")
     run_block(code, spark, tmp_path, "accounts")
+
+
+def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
+    """A write, a copy, a table; an upsert; a table and what follows it; a round of cleaning."""
+    bucket = "s3://bucket/"
+    copied, counted, followed = spark_blocks("connector/README.md")
+    names = [bucket + name for name in ("orders", "checkpoint", "copy")]
+    run_block(copied, spark, tmp_path, *names, orders=queries.frame(("a", "1"), ("b", "2")))
+    queries.stop_all()
+    orders = tmp_path / names[0]
+    assert queries.values(orders) == ["1", "2"]
+    Log.create(str(tmp_path / bucket / "counts"))
+    words = spark.readStream.format("clog").option("startingOffsets", "earliest").load(str(orders))
+    words = words.selectExpr("string(key) AS word")
+    run_block(counted, spark, tmp_path, bucket + "counts", bucket + "state", words=words)
+    queries.stop_all()
+    assert sorted(queries.values(tmp_path / bucket / "counts")) == ["1", "1"]
+    Log.create(str(tmp_path / bucket / "accounts"))
+    found = run_block(followed, spark, tmp_path, bucket + "accounts")
+    assert found["accounts"].stream.isStreaming
+    (cleaned,) = spark_blocks("cleaner/README.md")
+    assert run_block(cleaned, spark, tmp_path, names[0])["results"] == []
 
 
 @pytest.mark.parametrize("path", ["docs/coming-from-kafka.md", "docs/coming-from-delta.md"])

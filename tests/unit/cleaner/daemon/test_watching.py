@@ -2,9 +2,11 @@
 
 import json
 import logging
+import re
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from prometheus_client.exposition import generate_latest
@@ -73,6 +75,25 @@ def test_the_metrics_of_a_round(dirty, open_log, store, clock):
     assert found["clog_store_requests_total", "create"] >= 2
     assert found["clog_store_bytes_total", "put"] > 0
     assert 0 < found["clog_cleaner_recopy_percent",] < 100
+
+
+def test_the_dashboard_asks_for_what_there_is(dirty):
+    """cleaner/grafana.json: every metric and label is one that the daemon has, and every panel has
+    a place of its own."""
+    dashboard = json.loads((Path(__file__).parents[4] / "cleaner" / "grafana.json").read_text())
+    labels = {"log", "partition", "operation"}
+    known = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in registry(Cleaner(dirty), {}).collect()
+    }
+    expressions = [t["expr"] for panel in dashboard["panels"] for t in panel["targets"]]
+    expressions += [v["query"] for v in dashboard["templating"]["list"] if v["type"] == "query"]
+    named = {name for text in expressions for name in re.findall(r"clog_\w+", text)}
+    assert {f"clog_cleaner_{name}" for name in KAFKAS} - {"clog_cleaner_max_dirty_percent"} <= named
+    assert named <= known
+    assert {x for text in expressions for x in re.findall(r"by \((\w+)\)", text)} <= labels
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]}
+    assert len(places) == len(dashboard["panels"])
 
 
 def test_an_uncleanable_partition(dirty, store):

@@ -148,7 +148,8 @@ class _Source:
             metadata = pq.read_metadata(pa.BufferReader(data))
             self._check_types(metadata.schema.to_arrow_schema())
             groups = self._needed(metadata, wanted)
-            places = self._places(metadata, groups)
+            # Arrow ends the process where a column's metadata are missing: asked only if needed.
+            places = [] if whole else self._places(metadata, groups)
         handle = pa.BufferReader(data) if whole else pa.PythonFile(self._fetch(places), mode="r")
         with self._decoding("its footer"):
             self._file = pq.ParquetFile(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 DAY_MS = 86_400_000
 HINT_STRIDE = 4
 READ_REQUESTS_PER_OBJECT = 2
-LISTS_PER_SWEEP = 4
+LISTS_PER_SWEEP = 6
 
 
 @dataclass(frozen=True, slots=True)

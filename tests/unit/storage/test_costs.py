@@ -133,6 +133,15 @@ def test_an_idle_poll(aged, log):
     assert cost(aged, lambda: log.version) == {"get": 1}
 
 
+@pytest.mark.parametrize("age", [1, 2, 3, 4])
+def test_an_older_version(aged, log, age):
+    """After the look for the newest: its commit and at most 2 that carry edits before it, the
+    snapshot and its pages, and the block, which may have been closed meanwhile.
+    """
+    version = log.version - age
+    assert_at_most(cost(aged, lambda: log.table(at=version)), {"get": 1 + 3 + 1 + PAGES_MAX + 1})
+
+
 @pytest.mark.parametrize("residue", range(4))
 def test_opening(aged, log, residue):
     """At most 5 GETs, whatever the age: the hint, at most 3 probes, the block."""

@@ -18,7 +18,15 @@ from clog.storage.manifest import Manifest, apply
 
 
 class SourcesChangedError(Exception):
-    """Somebody else changed what was about to be replaced: the pass stops there."""
+    """Somebody else changed what was about to be replaced.
+
+    Attributes:
+        now: the manifest in which it is seen; None where the sweep may have taken new objects.
+    """
+
+    def __init__(self, now: Manifest | None = None) -> None:
+        super().__init__()
+        self.now = now
 
 
 def commit_planned(
@@ -41,7 +49,7 @@ def commit_planned(
             and all(_is_unstamped(h, now) for h in edit.horizons)
             and all(_is_marked_as_planned(mark, planned, now) for mark in edit.dead)
         ):
-            raise SourcesChangedError
+            raise SourcesChangedError(now)
         return tried(replace(edit, first_dirty=_not_back(edit, now)), now, time_ms=time_ms)
 
     return handle.commit(prepare, operation=operation)

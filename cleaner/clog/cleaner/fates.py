@@ -6,8 +6,8 @@ the commit, their bytes go when the chunk is rewritten (storage/decisions/0006).
 - a chunk in which more died than 1 of `REWRITE_FACTOR` + 1 of its rows, older dead rows counted;
 - one that shares its object or is small: rewriting it is cheap, and due for the layout's sake;
 - one with rows below the log start: they are trimmed;
-- one whose tombstones have all had their time: their count and horizons in the manifest are those
-  of all rows, dead or not, and would call for a pass for tombstones again and again (S16);
+- one with a tombstone whose horizon passed longer than ``dead.rows.delay.ms`` ago: its bytes do
+  not wait twice as long (S46);
 - one whose bitmap has waited ``dead.rows.delay.ms`` (`materialising`);
 - one in which a tombstone's horizon finds no place beside the one that its chunk has (S23).
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from clog.cleaner.judging import Fate, JudgedChunk, JudgedSegment
 from clog.cleaner.layout import is_loose
-from clog.cleaner.selection import latest_horizon_ms
+from clog.cleaner.selection import earliest_horizon_ms
 from clog.storage.chunks import NONE, Chunk
 from clog.storage.config import LogConfig
 
@@ -48,7 +48,7 @@ class FateRules:
 
     def fate(self, c: JudgedChunk) -> Fate:
         """What becomes of a chunk by itself; its neighbours may have it rewritten (`rewriting`)."""
-        if needs_own_horizon(c) or self._misleads(c):
+        if needs_own_horizon(c):
             return Fate.REWRITTEN
         if not c.removed.total:
             return Fate.STAYS
@@ -67,17 +67,14 @@ class FateRules:
         return (
             self.may_mark_in(c.chunk)
             and not c.removed.trimmed
-            and not c.removed.expired
+            and not self._was_late(c)
             and c.rows_left > REWRITE_FACTOR * (c.chunk.rows - c.rows_left)
         )
 
-    def _misleads(self, c: JudgedChunk) -> bool:
-        """Whether its statistics call for a tombstone pass though its dead rows may be all that
-        they count.
-        """
-        if not c.chunk.tombstones or not (c.chunk.dead or c.removed.total):
-            return False
-        return NONE < latest_horizon_ms(c.chunk) <= self.now_ms
+    def _was_late(self, c: JudgedChunk) -> bool:
+        """Whether a tombstone that goes could have gone long ago."""
+        late_ms = self.now_ms - earliest_horizon_ms(c.chunk)
+        return bool(c.removed.expired) and late_ms >= self.config.dead_rows_delay_ms
 
 
 def is_due(chunk: Chunk, config: LogConfig, *, now_ms: int) -> bool:

@@ -101,22 +101,19 @@ class GroupWorker:
     def _take(self, group: Group) -> None:
         waiting, where = self.waiting, (group.base, group.next)
         if group.needs_work:
-            waiting.edit = self._rewritten(group, waiting.counts)
+            replacement = self.rewriter.rewrite(group, waiting.counts)
+            waiting.edit = replace(waiting.edit, replace=(replacement,))
         else:
             self.horizons.extend(
                 (where, self._horizon(c.chunk), stamped_in(c)) for c in group.chunks if c.stamps
             )
         dead = self.marker.mark(group, waiting.counts)
         waiting.edit = replace(waiting.edit, dead=(*waiting.edit.dead, *dead))
+        if (expired := last_expired(group)) != NONE:
+            removed = {self.plan.partition: expired}  # Groups come in the order of offsets.
+            waiting.edit = replace(waiting.edit, tombstones_removed=removed)
         if group.needs_work or dead:
             waiting.ranges.append(where)
-
-    def _rewritten(self, group: Group, counts: PassStats) -> Edit:
-        p, expired = self.plan.partition, last_expired(group)
-        return Edit(
-            replace=(self.rewriter.rewrite(group, counts),),
-            tombstones_removed={p: expired} if expired != NONE else {},
-        )
 
     def _horizon(self, chunk: Chunk) -> ChunkHorizon:
         place = (self.plan.partition, chunk.object.path, chunk.first_row)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.cleaner.mapping import KeyHasher
+from clog.cleaner.selection import earliest_horizon_ms
 from clog.cleaner.superseded import FoundDead, MappedRange
 from clog.cleaner.untouched import Untouched
 from clog.cleaner.witness import Witness
@@ -107,23 +108,33 @@ class Judge:
         mapped: the range that it covers.
         found: what the maps before it found, in ranges before its own.
         hasher: makes the hashes of all.
-        witness: hears which rows stay.
         log_start: below it all is dead (S37).
         first_dirty: below it every tombstone has its horizon: a pass stamps what it covers, and
             ``first_dirty`` is where the last complete one ended.
         now_ms: the pass's start.
         untouched: knows of chunks below ``first_dirty`` that hold none of the map's keys.
+
+    Attributes:
+        witness: hears which rows stay; each judge has its own.
     """
 
     offset_map: OffsetMap
     mapped: MappedRange
     found: FoundDead
     hasher: KeyHasher
-    witness: Witness
     log_start: int
     first_dirty: int
     now_ms: int
     untouched: Untouched
+    witness: Witness = field(init=False)
+
+    def __post_init__(self) -> None:
+        witness = Witness(
+            *(self.offset_map, self.mapped, self.hasher),
+            log_start=self.log_start,
+            now_ms=self.now_ms,
+        )
+        object.__setattr__(self, "witness", witness)
 
     def judge_segment(self, store: Store, partition: int, segment: Segment) -> JudgedSegment:
         """Judges all chunks of a segment."""
@@ -222,10 +233,7 @@ class Judge:
         """Whether tombstones of the chunk may go or get their horizon now."""
         if chunk.tombstones == 0:
             return False
-        earliest_ms = min(
-            (ms for ms in (chunk.horizon_min, chunk.horizon) if ms != NONE), default=0
-        )
-        return chunk.next > self.first_dirty or earliest_ms <= self.now_ms
+        return chunk.next > self.first_dirty or earliest_horizon_ms(chunk) <= self.now_ms
 
     def _verdicts(
         self,

@@ -24,33 +24,33 @@ group's.
 value of its key is gone, and when a later pass finds its horizon passed it may go without bringing
 one back. The pass stops at the first group whose sources changed: what is after it keeps its
 tombstones, and the first dirty offset stays, so the next pass maps the same range again. Whatever
-was committed is right by itself.
+was committed is right by itself. Sources that were only coalesced are no reason to stop
+(`group_work`).
 
 Not here: which partition (`selection`), what happens to the replaced objects (`sweep`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from clog.cleaner.committing import SourcesChangedError, commit_planned
+from clog.cleaner.committing import commit_planned
 from clog.cleaner.fates import FateRules
-from clog.cleaner.grouping import Group, grouped
+from clog.cleaner.group_work import GroupWorker, Publish
+from clog.cleaner.grouping import grouped
 from clog.cleaner.judging import Judge, JudgedSegment
 from clog.cleaner.mapping import KeyHasher, build_map, map_bytes_for
 from clog.cleaner.marking import Marker
-from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
+from clog.cleaner.metered_store import MeteredStore, Throttle
+from clog.cleaner.pass_plan import PassPlan
 from clog.cleaner.pass_progress import PassProgress
-from clog.cleaner.rewriting import Rewriter, last_expired, stamped_in
-from clog.cleaner.selection import Candidate
+from clog.cleaner.rewriting import Rewriter
 from clog.cleaner.stats import PassResult, PassStats
 from clog.cleaner.superseded import FOUND_BYTES_MAX, FoundDead
 from clog.cleaner.untouched import Untouched
 from clog.cleaner.witness import Witness
-from clog.storage.chunks import NONE, Chunk
 from clog.storage.clock import Clock
-from clog.storage.config import LogConfig
 from clog.storage.dead_rows import DEAD_ROWS
-from clog.storage.edits import ChunkHorizon, Edit
+from clog.storage.edits import Edit
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest, Segment
 from clog.storage.offset_map import SLOT_BYTES, OffsetMap
@@ -58,46 +58,6 @@ from clog.storage.store.base import Store
 
 MAPS_MAX = 8
 """Maps that feed one rewrite."""
-MARKS_MAX = 64
-"""So many bitmaps are committed together, where no rewritten group takes them along."""
-
-Publish = Callable[[Edit, PassStats], None]
-"""Takes an edit that is ready to be committed, and the counts of its records."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassPlan:
-    """What to clean, as plain values: it can be executed where there is no handle.
-
-    Args:
-        manifest: at which it was planned.
-        candidate: the partition and its bounds.
-        config: what holds for the log.
-        now_ms: the pass's start: horizons count from it (S23).
-    """
-
-    manifest: Manifest
-    candidate: Candidate
-    config: LogConfig
-    now_ms: int
-
-    @property
-    def partition(self) -> int:
-        return self.candidate.partition
-
-    @property
-    def dirty(self) -> tuple[int, int]:
-        """The cleanable range."""
-        bounds = self.candidate.bounds
-        return bounds.first_dirty, bounds.first_uncleanable
-
-    def for_partition(self) -> "PassPlan":
-        """The same without what is of other partitions, to be sent elsewhere."""
-        segments = (s if p == self.partition else () for p, s in enumerate(self.manifest.segments))
-        manifest = replace(
-            self.manifest, segments=tuple(segments), released=(), tombstones_removed=()
-        )
-        return replace(self, manifest=manifest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +85,8 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
     """Cleans one partition as planned, committing group by group; returns what it did."""
     stats = tools.progress.stats
 
-    def publish(edit: Edit, counts: PassStats) -> None:
-        commit_pass(handle, plan, edit, counts, stats)
+    def publish(looked_at: PassPlan, edit: Edit, counts: PassStats) -> None:
+        commit_pass(handle, looked_at, edit, counts, stats)
 
     covered, complete = execute_pass(handle.store, plan, tools, publish)
     return finished(plan, covered, stats, complete=complete, after=handle.manifest())
@@ -135,8 +95,8 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
 def execute_pass(
     store: Store, plan: PassPlan, tools: PassTools, publish: Publish
 ) -> tuple[int, bool]:
-    """All steps; what is ready to be committed goes to ``publish``, which may raise
-    `SourcesChangedError`. Returns up to where the map went, and whether all of it was cleaned.
+    """All steps; what is ready to be committed goes to ``publish``. Returns up to where the map
+    went, and whether all of it was cleaned.
     """
     p, manifest, config, dirty = plan.partition, plan.manifest, plan.config, plan.dirty
     progress, clock = tools.progress, tools.clock
@@ -169,8 +129,18 @@ def execute_pass(
         new_id=tools.new_id,
     )
     marker = Marker(metered, p, manifest.version, plan.now_ms, tools.new_id)
-    stopping = tools.throttle.stopping
-    complete = _Pass(plan, rewriter, marker, publish, stopping).clean(groups, covered)
+    worker = GroupWorker(
+        store=metered,
+        plan=plan,
+        covered=covered,
+        judge=judge,
+        rules=rules,
+        rewriter=rewriter,
+        marker=marker,
+        publish=publish,
+        stopping=tools.throttle.stopping,
+    )
+    complete = worker.clean(groups)
     stats.chunks_untouched = judge.untouched.count
     stats.segments_before = len(sealed)
     stats.size_bytes_before = sum(s.size_bytes for s in sealed)
@@ -200,10 +170,8 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
         )
         used = offset_map.entries * SLOT_BYTES / tools.map_bytes
         stats.map_utilization = max(stats.map_utilization, used)
-        hasher, now_ms = tools.hasher, plan.now_ms
-        witness = Witness(offset_map, mapped, hasher, log_start=log_start, now_ms=now_ms)
         judge = Judge(
-            *(offset_map, mapped, found, hasher, witness, log_start, first, now_ms),
+            *(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms),
             untouched=untouched,
         )
         if mapped.end == end or stats.maps == MAPS_MAX or found.size_bytes > FOUND_BYTES_MAX:
@@ -254,68 +222,3 @@ def _records(manifest: Manifest, p: int, dirty: tuple[int, int]) -> int:
 
 def _sealed_below(manifest: Manifest, p: int, end: int, *, next_max: int) -> list[Segment]:
     return [s for s in manifest.segments[p][:-1] if s.base < end and s.next <= next_max]
-
-
-@dataclass(slots=True)
-class _Pass:
-    """Steps 4 to 6."""
-
-    plan: PassPlan
-    rewriter: Rewriter
-    marker: Marker
-    publish: Publish
-    stopping: Callable[[], bool]
-
-    def clean(self, groups: Iterable[Group], covered: int) -> bool:
-        """Rewrites and publishes group by group; False when it stopped before the last one."""
-        p = self.rewriter.partition
-        waiting, counts = Edit(), PassStats()
-        horizons: list[ChunkHorizon] = []
-        stamped = 0
-        try:
-            for group in groups:
-                if self.stopping():
-                    raise StoppedError
-                if group.needs_work or len(waiting.dead) >= MARKS_MAX:
-                    self._publish(waiting, counts)  # step 5
-                    waiting, counts = Edit(), PassStats()
-                if group.needs_work:
-                    waiting = self._rewritten(group, counts)  # step 4
-                else:
-                    marked = [c for c in group.chunks if c.stamps]
-                    horizons.extend(self._horizon(c.chunk, covered) for c in marked)
-                    stamped += sum(map(stamped_in, marked))
-                dead = self.marker.mark(group, counts)  # step 4
-                waiting = replace(waiting, dead=(*waiting.dead, *dead))
-            counts.tombstones_stamped += stamped
-            moves = {p: covered} if covered != self.plan.manifest.first_dirty[p] else {}
-            last = replace(waiting, first_dirty=moves, horizons=tuple(horizons))
-            self._publish(last, counts)  # steps 5 and 6
-        except StoppedError:
-            return self._stop(waiting, counts)
-        except SourcesChangedError:
-            return False
-        return True
-
-    def _stop(self, waiting: Edit, counts: PassStats) -> bool:
-        """What is written already is not wasted."""
-        try:
-            self._publish(waiting, counts)
-        except SourcesChangedError:
-            pass
-        return False
-
-    def _rewritten(self, group: Group, counts: PassStats) -> Edit:
-        p, expired = self.rewriter.partition, last_expired(group)
-        return Edit(
-            replace=(self.rewriter.rewrite(group, counts),),
-            tombstones_removed={p: expired} if expired != NONE else {},
-        )
-
-    def _horizon(self, chunk: Chunk, covered: int) -> ChunkHorizon:
-        place = (self.rewriter.partition, chunk.object.path, chunk.first_row)
-        return ChunkHorizon(*place, self.rewriter.horizon_ms, covered)
-
-    def _publish(self, edit: Edit, counts: PassStats) -> None:
-        if edit != Edit():
-            self.publish(edit, counts)

@@ -90,7 +90,9 @@ def overdue_ms(manifest: Manifest, b: PartitionBounds, config: LogConfig, *, now
 
 def expired_tombstones(manifest: Manifest, b: PartitionBounds, *, now_ms: int) -> tuple[int, int]:
     """How many tombstones of the clean part are past their horizon, and for how long in ms the
-    earliest waits. Chunks whose horizons have not all passed count nothing.
+    earliest waits. Chunks whose horizons have not all passed count nothing, nor do tombstones that
+    may be dead (`Chunk.tombstones_left`): what is left of those goes after the rewrite that removes
+    the dead rows.
     """
     count, wait_ms = 0, 0
     for segment in manifest.segments[b.partition][:-1]:
@@ -98,8 +100,8 @@ def expired_tombstones(manifest: Manifest, b: PartitionBounds, *, now_ms: int) -
             break
         for chunk in segment.chunks:
             horizon = latest_horizon_ms(chunk)
-            if chunk.tombstones and horizon != NONE and horizon <= now_ms:
-                count += chunk.tombstones
+            if chunk.tombstones_left and horizon != NONE and horizon <= now_ms:
+                count += chunk.tombstones_left
                 wait_ms = max(wait_ms, now_ms - horizon)
     return count, wait_ms
 
@@ -107,6 +109,11 @@ def expired_tombstones(manifest: Manifest, b: PartitionBounds, *, now_ms: int) -
 def latest_horizon_ms(chunk: Chunk) -> int:
     """The latest horizon of a tombstone in the chunk; -1 where none is stamped."""
     return max(chunk.horizon_max, chunk.horizon)
+
+
+def earliest_horizon_ms(chunk: Chunk) -> int:
+    """The earliest horizon of a tombstone in the chunk; -1 where none is stamped."""
+    return min((ms for ms in (chunk.horizon_min, chunk.horizon) if ms != NONE), default=NONE)
 
 
 def _reason(

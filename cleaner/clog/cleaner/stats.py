@@ -13,8 +13,8 @@ class PassStats:
         records_read = records_written + records_superseded + tombstones_expired
                      + records_without_key + records_trimmed
 
-    ``records_marked`` died in chunks that stay: they are invisible and in none of the sums, their
-    bytes go later (`marking`). Trimmed are records below the log start (S37). ``map_records`` are
+    ``records_marked`` died in chunks that stay, for whatever reason: they are invisible and in none
+    of the sums, their bytes go later (`marking`). Trimmed are records below the log start (S37). ``map_records`` are
     records read to fill the map, ``map_entries`` the keys in it. ``size_bytes_before`` and
     ``size_bytes_after`` are record bytes of the segments that the pass looked at; ``bytes_read``
     and ``bytes_written`` went from and to the store. ``index_ms`` is the time of the map,

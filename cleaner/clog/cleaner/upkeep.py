@@ -19,9 +19,11 @@ from clog.cleaner.coalescing import coalesce
 from clog.cleaner.maintenance import apply_retention, seal_idle
 from clog.cleaner.mapping import KeyHasher
 from clog.cleaner.materialising import materialise
+from clog.cleaner.merging import merge_segments
 from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
+from clog.cleaner.pass_plan import PassPlan
 from clog.cleaner.pass_progress import PassProgress
-from clog.cleaner.passes import PassPlan, PassTools, run_pass
+from clog.cleaner.passes import PassTools, run_pass
 from clog.cleaner.selection import Candidate, candidate, candidates
 from clog.cleaner.stats import PassResult
 from clog.cleaner.sweep import sweep_orphans, sweep_released
@@ -189,14 +191,16 @@ class Upkeep:
         mark(self._handle, plan.partition, None, now_ms=plan.now_ms)
 
     def tidy(self) -> Counter[str]:
-        """Deletes what is dead (S27), rewrites what has held dead rows for long (S46), coalesces;
-        once a day looks for what never lived. Returns how many records were rewritten, and why.
+        """Deletes what is dead (S27), rewrites what has held dead rows for long (S46), coalesces
+        and merges; once a day looks for what never lived. Returns how many records were rewritten,
+        and why.
         """
         handle, now_ms = self._handle, self.clock.now_ms()
         sweep_released(handle, now_ms=now_ms, defaults=self._settings.defaults)
         defaults = self._settings.defaults
         materialised = materialise(handle, self._store(), now_ms=now_ms, defaults=defaults)
         coalesced = coalesce(handle, self._store(), now_ms=now_ms)
+        merge_segments(handle, defaults=defaults)
         if now_ms - self._orphans_swept_ms >= ORPHANS_MS:
             sweep_orphans(handle, now_ms=now_ms)
             close_blocks(handle, now_ms=now_ms)

@@ -21,8 +21,9 @@ import pyarrow as pa
 from clog.cleaner.committing import SourcesChangedError
 from clog.cleaner.mapping import KeyHasher
 from clog.cleaner.metered_store import Throttle
+from clog.cleaner.pass_plan import PassPlan
 from clog.cleaner.pass_progress import PassProgress
-from clog.cleaner.passes import PassPlan, PassTools, commit_pass, execute_pass, finished
+from clog.cleaner.passes import PassTools, commit_pass, execute_pass, finished
 from clog.cleaner.stats import PassResult, PassStats
 from clog.cleaner.upkeep import Upkeep, UpkeepSettings
 from clog.storage import Log
@@ -124,7 +125,7 @@ class _Task:
         )
         try:
             covered, _ = execute_pass(
-                self.store, plan, tools, lambda edit, counts: edits.append((edit, counts))
+                self.store, plan, tools, lambda _, edit, counts: edits.append((edit, counts))
             )
         except StoreUnavailableError:
             raise  # Says nothing about the partition; Spark tries the task again.

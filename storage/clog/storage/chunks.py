@@ -62,6 +62,13 @@ class Chunk:
         return self.size_bytes * self.live_rows // self.rows
 
     @property
+    def tombstones_left(self) -> int:
+        """Tombstones among the rows that are not dead, at least: which of these were tombstones is
+        not known.
+        """
+        return max(0, self.tombstones - (self.rows - self.live_rows))
+
+    @property
     def files(self) -> dict[str, int]:
         """Path -> bytes of the files that live while this chunk does: its object, its bitmap."""
         files = {self.object.path: self.object.size_bytes}

@@ -19,10 +19,7 @@ CONFIG = {
 }
 ROUND = HOUR_MS
 BOUND = (
-    max(LAG, WAIT_MS_MAX)
-    + max(DEAD_ROWS, 2 * RETENTION + TOMBSTONE_WAIT_MS_MAX)
-    + DELETE
-    + 3 * ROUND
+    max(LAG, WAIT_MS_MAX) + (2 * RETENTION + TOMBSTONE_WAIT_MS_MAX + DEAD_ROWS) + DELETE + 3 * ROUND
 )
 """The sum that docs/semantics.md states."""
 

@@ -4,6 +4,7 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.cleaner.planning import plan_round
+from clog.cleaner.selection import TOMBSTONE_WAIT_MS_MAX
 from clog.storage import dead_rows
 from clog.storage.ids import SeededIds
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -209,14 +210,59 @@ def test_tombstones_take_two_passes(big, update, there, clock):
 
 
 def test_a_superseded_tombstone_calls_for_no_pass(big, update, clock):
-    """S16: the statistics of a marked chunk count it; the pass that looks rewrites the chunk."""
+    """S16: though the statistics of a marked chunk count it."""
     words = [f"k{i:02}=1" for i in range(29)]
     log = big(" ".join([*words, "gone"]), delete_retention_ms="1000")
     update(log, "gone=1")
     assert dead(log)[0] == 1
     clock.advance(3 * DAY_MS)
-    assert len(Cleaner(log).run_once()) == 1
     assert Cleaner(log).run_once() == []
+    assert dead(log)[0] == 1
+
+
+def test_expired_tombstones_are_marked(big, there, clock):
+    """S16, S23, S41: spread deletes do not have every object rewritten each day; readers are told,
+    no further pass is called for, and the bytes go by dead.rows.delay.ms."""
+    words = [f"k{i:02}=1" for i in range(29)]
+    log = big(" ".join([*words, "gone"]), delete_retention_ms="1000")
+    clock.advance(1000 + TOMBSTONE_WAIT_MS_MAX + 1)
+    (result,) = Cleaner(log).run_once()
+    assert (result.stats.records_marked, result.stats.records_written) == (1, 0)
+    assert dead(log) == [1]
+    assert "gone" not in there(log)
+    manifest = log.handle.manifest()
+    assert [(p, offset) for p, _, offset in manifest.tombstones_removed] == [(0, 29)]
+    clock.advance(SEVEN - 1)
+    assert Cleaner(log).run_once() == []
+    assert dead(log) == [1]
+    clock.advance(1)
+    assert Cleaner(log).run_once() == []
+    assert [(c.rows, c.tombstones) for c in chunks(log)] == [(29, 0)]
+
+
+def test_a_tombstone_that_waited_long_is_rewritten(big, clock):
+    """S46: where no pass came for dead.rows.delay.ms its bytes do not wait again."""
+    words = [f"k{i:02}=1" for i in range(29)]
+    log = big(" ".join([*words, "gone"]), delete_retention_ms="1000")
+    clock.advance(1000 + SEVEN)
+    (result,) = Cleaner(log).run_once()
+    assert (result.stats.records_marked, result.stats.tombstones_expired) == (0, 1)
+    assert not any(dead(log))
+
+
+def test_tombstones_among_more_dead_rows(big, update, there, clock):
+    """S16: a live one that the dead rows of its chunk may have been is not looked for until these
+    are removed; then it goes."""
+    words = [f"k{i:02}=1" for i in range(29)]
+    log = big(" ".join([*words, "gone"]), delete_retention_ms="1000")
+    update(log, "k07=2")
+    clock.advance(3 * DAY_MS)
+    assert Cleaner(log).run_once() == []
+    assert "gone" in there(log)
+    clock.advance(SEVEN)
+    Cleaner(log).run_once()
+    Cleaner(log).run_once()
+    assert "gone" not in there(log)
     assert not any(dead(log))
 
 

@@ -16,6 +16,7 @@ from limits import Patch, patching
 from world import BEGINNINGS, beginning
 
 import clog.cleaner.committing
+import clog.cleaner.group_work
 import clog.cleaner.judging
 import clog.cleaner.passes
 import clog.cleaner.relayout
@@ -195,7 +196,7 @@ def relayout_loses_horizons(patch: Patch) -> None:
 
 def removed_tombstone_not_told(patch: Patch) -> None:
     """A tombstone goes, and the manifest does not say so to readers (S41)."""
-    patch(cleaner.passes, "last_expired", lambda _group: NONE)
+    patch(cleaner.group_work, "last_expired", lambda _group: NONE)
 
 
 BUGS: dict[str, Callable[[Patch], None]] = {

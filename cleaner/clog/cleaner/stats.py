@@ -14,11 +14,11 @@ class PassStats:
                      + records_without_key + records_trimmed
 
     ``records_marked`` died in chunks that stay, for whatever reason: they are invisible and in none
-    of the sums, their bytes go later (`marking`). Trimmed are records below the log start (S37). ``map_records`` are
-    records read to fill the map, ``map_entries`` the keys in it. ``size_bytes_before`` and
-    ``size_bytes_after`` are record bytes of the segments that the pass looked at; ``bytes_read``
-    and ``bytes_written`` went from and to the store. ``index_ms`` is the time of the map,
-    ``clean_ms`` that of all after it.
+    of the sums, their bytes go later (`marking`). Trimmed are records below the log start (S37).
+    ``map_records`` are records read to fill the map, ``map_entries`` the keys in it.
+    ``size_bytes_before`` and ``size_bytes_after`` are record bytes of the segments that the pass
+    looked at; ``bytes_read`` and ``bytes_written`` went from and to the store. ``index_ms`` is the
+    time of the map, ``clean_ms`` that of all after it.
     ``chunks_untouched`` were left alone by their key indexes, without reading their keys.
     Of several ``maps`` (S20) records and entries are the sums, utilization is that of the fullest;
     ``index_ms`` covers what each but the last found dead.

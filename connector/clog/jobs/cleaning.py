@@ -4,7 +4,8 @@
 2. A task executes one pass: it maps, judges and writes, and commits nothing. What it hands back are
    the edits that are ready, in their order. A task that dies, or runs twice, leaves orphans.
 3. The driver commits the edits of each partition, oldest first, and stops where the sources changed
-   meanwhile. So what is safe about a pass is safe here (`clog.cleaner.passes`).
+   meanwhile, were they only coalesced: it has no map. So what is safe about a pass is safe here
+   (`clog.cleaner.passes`), and the next round goes on from there.
 4. The driver tidies up.
 
 Unlike a local pass, one here commits at its end: up to then both the old and the new segments take

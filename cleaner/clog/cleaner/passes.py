@@ -116,18 +116,7 @@ def execute_pass(
     witnessed = _witnessed(judged, judge.witness, p) if whole else judged
     counted = progress.counted(witnessed)
     groups = grouped(counted, segment_bytes=config.segment_bytes, covered=covered)
-    rewriter = Rewriter(
-        store=metered,
-        partition=p,
-        config=config,
-        stamp=manifest.version,
-        key_seed=manifest.head.log.key_seed,
-        horizon_ms=plan.now_ms + config.delete_retention_ms,
-        up_to=covered,
-        witness=judge.witness,
-        found=judge.found,
-        new_id=tools.new_id,
-    )
+    rewriter = _rewriter(metered, plan, tools, judge)
     marker = Marker(metered, p, manifest.version, plan.now_ms, tools.new_id)
     worker = GroupWorker(
         store=metered,
@@ -181,6 +170,22 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
         at = mapped.end
         offset_map.clear()
         untouched.begin()
+
+
+def _rewriter(store: Store, plan: PassPlan, tools: PassTools, judge: Judge) -> Rewriter:
+    manifest, config = plan.manifest, plan.config
+    return Rewriter(
+        store=store,
+        partition=plan.partition,
+        config=config,
+        stamp=manifest.version,
+        key_seed=manifest.head.log.key_seed,
+        horizon_ms=plan.now_ms + config.delete_retention_ms,
+        up_to=judge.mapped.end,
+        witness=judge.witness,
+        found=judge.found,
+        new_id=tools.new_id,
+    )
 
 
 def _witnessed(

@@ -139,7 +139,9 @@ def test_an_older_version(aged, log, age):
     snapshot and its pages, and the block, which may have been closed meanwhile.
     """
     version = log.version - age
-    assert_at_most(cost(aged, lambda: log.table(at=version)), {"get": 1 + 3 + 1 + PAGES_MAX + 1})
+    assert_at_most(
+        cost(aged, lambda: log.table(at=version)), Counter(get=1 + 3 + 1 + PAGES_MAX + 1)
+    )
 
 
 @pytest.mark.parametrize("residue", range(4))

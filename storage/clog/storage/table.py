@@ -52,8 +52,6 @@ from clog.storage.store.base import Store
 
 MAP_BYTES = 128 << 20
 """Default budget of the map, as `log.cleaner.dedupe.buffer.size`: room for 3.3 million rows."""
-_GATHER_ROWS = 1 << 17
-_GATHER_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,29 +137,9 @@ def _hashed(
     store: Store, pieces: Sequence[ReadPiece], seed: int
 ) -> Iterator[tuple[Hashes, Offsets]]:
     """Hashes of the keys there are in the pieces, and their offsets."""
-    batches = read_pieces(store, pieces, columns=("offset", "key"))
-    for some in _gathered(_present(batch, "key") for batch in batches):
-        offsets = np.concatenate([to_numpy(batch.column("offset")) for batch in some])
-        yield _hashes(some, seed), offsets
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Runs of batches for which the map is asked together: each of its steps costs a call."""
-    held: list[pa.RecordBatch] = []
-    rows = size_bytes = 0
-    for batch in batches:
-        held.append(batch)
-        rows += batch.num_rows
-        size_bytes += batch.nbytes
-        if rows >= _GATHER_ROWS or size_bytes >= _GATHER_BYTES:
-            yield held
-            held, rows, size_bytes = [], 0, 0
-    if held:
-        yield held
-
-
-def _hashes(batches: Sequence[pa.RecordBatch], seed: int) -> Hashes:
-    return np.concatenate([hash_keys(batch.column("key"), seed=seed) for batch in batches])
+    for batch in read_pieces(store, pieces, columns=("offset", "key")):
+        rows = _present(batch, "key")
+        yield hash_keys(rows.column("key"), seed=seed), to_numpy(rows.column("offset"))
 
 
 def _of_one_map(
@@ -196,15 +174,12 @@ def _unknown(
 ) -> Iterator[pa.RecordBatch]:
     """Records of the clean part whose key the map does not know (step 2)."""
     needed = [name for name in COLUMNS if name in {*columns, "key", "value"}]
-    batches = read_pieces(store, plan.clean, columns=needed)
-    if not (plan.dirty or plan.later):
-        yield from (_present(_present(batch, "key"), "value") for batch in batches)
-        return
-    for some in _gathered(_present(_present(batch, "key"), "value") for batch in batches):
-        kept = latest.get(_hashes(some, plan.seed)) < 0
-        ends = np.cumsum([batch.num_rows for batch in some])
-        for batch, mask in zip(some, np.split(kept, ends[:-1]), strict=True):
-            yield batch if mask.all() else batch.filter(to_arrow(mask))
+    for batch in read_pieces(store, plan.clean, columns=needed):
+        rows = _present(_present(batch, "key"), "value")
+        if plan.dirty or plan.later:
+            unknown = latest.get(hash_keys(rows.column("key"), seed=plan.seed)) < 0
+            rows = rows if unknown.all() else rows.filter(to_arrow(unknown))
+        yield rows
 
 
 def _at(

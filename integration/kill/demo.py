@@ -5,7 +5,7 @@
     python integration/kill/demo.py --store azure --until 2013-04-01
 
 Starts the store's server, then `examples/flights/run.py`, unchanged but for its URL. Each kill
-waits for a number of committed micro-batches that is drawn anew, and a moment more; then SIGKILL
+waits for a share of the micro-batches left that is drawn anew, and a moment more; then SIGKILL
 goes to everything, to Spark's JVM alone, or to the cleaner alone, in turn. What was killed is
 started again; the last run goes on to the end. One more run must append nothing. See README.md.
 """
@@ -41,7 +41,8 @@ def main() -> int:
         with STORES[args.store](work) as (url, environment):
             demo = _Demo(work, ["--url", url, "--until", args.until], environment)
             for n in range(args.kills):
-                _kill_once(demo, VICTIMS[n % len(VICTIMS)], draw)
+                share = draw.uniform(0.2, 1) / (args.kills - n + 1)
+                _kill_once(demo, VICTIMS[n % len(VICTIMS)], share, draw.random() * 2)
             print(demo.run_to_the_end(), flush=True)
             last_words = demo.run_to_the_end()
     if "appended 0 records" not in last_words:
@@ -82,6 +83,10 @@ class _Demo:
         folder = self.work / "flights-run/checkpoints/flights/commits"
         return sum(p.name.isdigit() for p in folder.glob("*"))
 
+    def files(self) -> int:
+        """Files that the stream reads, one a micro-batch; none before the demo wrote them."""
+        return len(list((self.work / "flights-run/legs").glob("*.parquet")))
+
     def run_to_the_end(self) -> str:
         """What it printed at the end; the tables were equal, else it raises."""
         for _ in range(STARTS_MAX):
@@ -101,15 +106,15 @@ class _Demo:
         child.end_session()
 
 
-def _kill_once(demo: _Demo, victim: str, draw: random.Random) -> None:
-    """Runs the demo until some micro-batches later, and kills."""
-    child, target = demo.start(), demo.batches() + draw.randint(2, 12)
-    while demo.batches() < target:
+def _kill_once(demo: _Demo, victim: str, share: float, delay_s: float) -> None:
+    """Runs the demo until this share of what is left is done, and a moment more, and kills."""
+    child, before = demo.start(), demo.batches()
+    while demo.batches() - before < max(1, share * (demo.files() - before)):
         if not child.is_running:
             demo.check_death(child)
             child = demo.start()
         time.sleep(POLL_S)
-    time.sleep(draw.random() * 2)
+    time.sleep(delay_s)
     print(f"kills {victim} after {demo.batches()} micro-batches", flush=True)
     if victim == "everything":
         child.kill()

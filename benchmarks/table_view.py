@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from clog.cleaner import Cleaner
 from clog.storage import Log
+from clog.storage.latest_keys import ROW_BYTES
 from clog.storage.reader import read_pieces
 from clog.storage.table import TablePlan, plan_table, table_batches
 
@@ -64,7 +65,7 @@ def read_with_little_memory(log: Log) -> None:
     read_log(log)
     print(f"peak after reading plainly: {peak_mib()} MiB, {time.process_time() - started:.1f} s")
     keys = len(pc.unique(pa.concat_arrays(dirty_keys(log, plan))))
-    budget = keys // 4 * 24 * 10 // 9
+    budget = keys // 4 * ROW_BYTES
     print(f"{keys:,} dirty keys; the map has {budget / 2**20:.1f} MiB")
     code = f"import table_view as t; t.read_by_budget({str(log.url)!r}, {budget})"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)

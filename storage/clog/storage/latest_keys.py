@@ -16,8 +16,9 @@ begin; from there on they are looked at one by one. Whole hashes decide, always 
 
 Beside `offset_map`, which a pass of the cleaner fills: that one holds 24 bytes a key whatever the
 number of rows, and a key that is there already always fits (S18, S20). This one needs 40 bytes a
-row, and 20 more for a moment, and is several times as fast (``benchmarks/offset_map.py``). A room
-that is still three quarters full when it was settled counts as full: it would do nothing else.
+row, and 20 more for a moment, and is filled twice as fast (``benchmarks/offset_map.py``; decision
+0008). A room that is still three quarters full when it was settled counts as full: it would do
+nothing else.
 """
 
 from typing import Final

@@ -50,11 +50,11 @@ def repeated_keys(store: Store, manifest: Manifest, partition: int) -> Iterator[
         hit = np.isin(hashes_of(batch.column("key")), suspects[:_LOOKED_AT])
         for row in batch.filter(to_arrow(hit)).to_pylist():
             offsets.setdefault(row["key"], []).append(row["offset"])
-    for key, found in offsets.items():
+    for found in offsets.values():
         if len(found) > 1:
             yield (
-                f"a key stands more than once below the first dirty offset {end}: {key!r} at"
-                f" offsets {', '.join(map(str, found[:3]))}; such keys: {len(suspects)}"
+                f"a key stands more than once below the first dirty offset {end}, at offsets"
+                f" {', '.join(map(str, found[:3]))}; such keys: {len(suspects)}"
             )
             return
 

@@ -56,3 +56,23 @@ def memory_mb(pid: int | str = "self", *, peak: bool = True) -> float:
         if line.startswith(name):
             return int(line.split()[1]) / 1024
     raise ValueError(f"the system does not tell the memory of process {pid}")
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and all that it started, as far as they live or were waited for."""
+    children: dict[int, list[int]] = {}
+    spent: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # It ended meanwhile.
+        pid = int(path.parent.name)
+        children.setdefault(int(fields[1]), []).append(pid)
+        spent[pid] = sum(map(int, fields[11:15]))
+    waiting, total = [os.getpid()], 0
+    while waiting:
+        pid = waiting.pop()
+        total += spent.get(pid, 0)
+        waiting += children.get(pid, [])
+    return total / os.sysconf("SC_CLK_TCK")

@@ -3,13 +3,11 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from peers.environments import jars
-
-from harness.measure import rate
 
 CORES = 2
 START_S, BATCH_MAX_S = 60, 5
@@ -46,11 +44,6 @@ def session(peers: str | None = None, config: Mapping[str, str] | None = None) -
         yield spark
     finally:
         spark.stop()
-
-
-def reading(rows: int, frame: Callable[[], Any]) -> Callable[[], float]:
-    """A candidate: thousand rows a second of a DataFrame that is made anew and goes to `noop`."""
-    return rate(rows / 1e3, lambda: frame().write.format("noop").mode("overwrite").save())
 
 
 def drain(frame: Any) -> None:

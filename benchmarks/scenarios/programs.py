@@ -13,9 +13,9 @@ from harness.measure import Result
 TITLE = "Parts of clog beside their limits"
 ENVIRONMENT = "own"
 SIZES = {
-    "smallest": {"rows": 4_000, "rounds": 1, "batches": 2, "commits": 10},
-    "quick": {"rows": 400_000, "rounds": 2, "batches": 20, "commits": 500},
-    "full": {"rows": 2_000_000, "rounds": 3, "batches": 200, "commits": 10_000},
+    "smallest": {"rows": 4_000, "rounds": 1},
+    "quick": {"rows": 400_000, "rounds": 2},
+    "full": {"rows": 2_000_000, "rounds": 3},
 }
 FOLDER = Path(__file__).parent.parent
 
@@ -29,9 +29,6 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
         ("table_view", "--records", rows, "--keys", keys, "--repeat", rounds),
         ("state_table", "--keys", keys, "--gets", "1000"),
         ("key_index", "--keys", rows, "--dirty", str(size["rows"] // 20)),
-        ("spark_read", "--rows", rows, "--repeat", rounds),
-        ("spark_write", "--rows", rows, "--repeat", rounds),
-        ("micro_batch", "--batches", str(size["batches"]), "--commits", str(size["commits"])),
     )
     for name, *arguments in programs:
         command = [sys.executable, str(FOLDER / f"{name}.py"), *arguments]

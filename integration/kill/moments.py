@@ -12,7 +12,7 @@ from world import LOGS
 SWEEP_AGE_MS = 30_000
 """Longer than a batch of Spark takes on a busy machine; an older one would be refused."""
 GO_ON_S = 3
-BATCH_WITHIN_S = 300
+BATCH_WITHIN_S = 600
 AT_WORK = 0.75
 """So often the driver has done a batch since it was started when it is killed; else it may still be
 about to run again what the one before it left."""

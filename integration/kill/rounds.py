@@ -20,7 +20,7 @@ from world import LOGS, World
 from clog.cleaner import Cleaner
 from clog.storage.records import to_records
 
-HIT_WITHIN_S = 180
+HIT_WITHIN_S = 600
 DRIVER_ENDS_WITHIN_S = 30
 ORPHAN_AGE_MS = 500
 DYING = {"driver and JVM": (0, 1), "JVM": (1,), "worker": ()}

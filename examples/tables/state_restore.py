@@ -140,16 +140,13 @@ def main(spark: SparkSession, folder: str) -> tuple[dict[str, int], dict[str, st
     for name in ("points", "totals", "states"):
         Log.create(f"{folder}/{name}", partitions=2)
     score(folder, ann=3, bob=5)
-    run_batches(spark, folder)
-    run_states(spark, folder, "first")
-    score(folder, ann=4, eve=1)
-    run_states(spark, folder, "first")
     try:
         run_batches(spark, folder, crash=True)
     except Exception as e:  # noqa: BLE001
         print(f"{type(e).__name__}: a batch was appended, and Spark does not know")
-    score(folder, bob=1)
-    in_memory = run_batches(spark, folder)
+    run_states(spark, folder, "first")
+    score(folder, ann=4, bob=1, eve=1)
+    in_memory = run_batches(spark, folder)  # repeats the batch, then takes the new points
     run_states(spark, folder, "second")  # the first checkpoint is lost
     rows = Log.open(f"{folder}/states").table().to_arrow().to_pylist()
     in_spark = {row["key"].decode(): row["value"].decode() for row in rows}

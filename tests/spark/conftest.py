@@ -77,6 +77,9 @@ class Queries:
     def read(self, url, **options):
         return self.spark.read.format("clog").options(**options).load(str(url))
 
+    def stream(self, url, **options):
+        return self.spark.readStream.format("clog").options(**options).load(str(url))
+
     def frame(self, *pairs, partitions=1):
         """A DataFrame of keys and values, in so many Spark partitions."""
         rows = self.spark.sparkContext.parallelize(pairs, partitions)
@@ -90,7 +93,7 @@ class Queries:
         self, source, target, checkpoint, *, sink=None, sink_format="clog", trigger=None, **options
     ):
         """Starts a stream from one log to another."""
-        frame = self.spark.readStream.format("clog").options(**options).load(str(source))
+        frame = self.stream(source, **options)
         writer = (
             frame.select("key", "value")
             .writeStream.format(sink_format)
@@ -99,6 +102,12 @@ class Queries:
             .trigger(**(trigger or {"availableNow": True}))
         )
         return writer.start(str(target))
+
+    def stop_all(self):
+        """Ends each stream when it has done what is there."""
+        for query in self.spark.streams.active:
+            query.processAllAvailable()
+            query.stop()
 
     def run(self, source, target, checkpoint, **kwargs):
         """Copies all there is, and returns the batches' numbers of rows."""

@@ -99,12 +99,12 @@ def spark_blocks(path):
     return re.findall(r"```python\n(# spark\n.*?)```", (ROOT / path).read_text(), re.DOTALL)
 
 
-def run_block(code, spark, tmp_path, *names):
+def run_block(code, spark, tmp_path, *names, **given):
     """Runs an example with its paths in the test's folder: Spark's processes have their own."""
     for name in names:
         assert f'"{name}"' in code
-        code = code.replace(f'"{name}"', repr(str(tmp_path / name)))
-    found = {"spark": spark}
+        code = code.replace(f'"{name}"', repr(str(tmp_path / name.removeprefix("s3://"))))
+    found = {"spark": spark, **given}
     exec(compile(code, "example", "exec"), found)
     return found
 
@@ -139,6 +139,27 @@ def test_the_example_of_tables_runs(spark, tmp_path):
     """Likewise."""
     (code,) = spark_blocks("docs/state-tables.md")
     run_block(code, spark, tmp_path, "accounts")
+
+
+def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
+    """A write, a copy, a table; an upsert; a table and what follows it; a round of cleaning."""
+    logs = {name: f"s3://bucket/{name}" for name in ("orders", "copy", "counts", "accounts")}
+    state = ["s3://bucket/checkpoint", "s3://bucket/state"]
+    made = tmp_path / "bucket"
+    write, count, follow = spark_blocks("connector/README.md")
+    names = (logs["orders"], logs["copy"], state[0])
+    run_block(write, spark, tmp_path, *names, orders=queries.frame(("a", "1"), ("b", "2")))
+    queries.stop_all()
+    assert sorted(queries.values(made / "orders")) == ["1", "2"]
+    words = queries.stream(made / "orders", startingOffsets="earliest")
+    words = words.selectExpr("string(key) AS word")
+    run_block(count, spark, tmp_path, logs["counts"], state[1], words=words)
+    queries.stop_all()
+    assert queries.values(made / "counts") == ["1", "1"]
+    Log.create(str(made / "accounts"))
+    assert run_block(follow, spark, tmp_path, logs["accounts"])["accounts"].stream.isStreaming
+    (clean,) = spark_blocks("cleaner/README.md")
+    assert run_block(clean, spark, tmp_path, logs["orders"])["results"] == []
 
 
 @pytest.mark.parametrize("path", ["docs/coming-from-kafka.md", "docs/coming-from-delta.md"])

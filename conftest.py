@@ -1,4 +1,4 @@
-"""What tests of all folders share: an S3 server, moto's, in a process of its own."""
+"""What tests of all folders share: an empty memory, and an S3 server in a process of its own."""
 
 import importlib.util
 import itertools
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")  # else a client asks for credentials
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
@@ -21,6 +22,13 @@ hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
 SERVER_START_S = 60
 S3_SERVER = Path(__file__).parent / "tests/s3_server.py"
 _numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def memory_is_given_back():
+    """What is left in fsspec's memory, each LIST there would go through for all modules to come."""
+    yield
+    MemoryFileSystem.store.clear()
 
 
 @pytest.fixture(scope="session")

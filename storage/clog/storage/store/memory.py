@@ -67,9 +67,11 @@ class MemoryStore:
     def list(self, prefix: str) -> Iterator[StoredObject]:
         check_prefix(prefix)
         skip = len(self._root) + 1
-        for name, file in sorted(self._filesystem().store.copy().items()):
+        start = f"{self._root}/{prefix}"
+        everything = self._filesystem().store.copy().items()
+        for name, file in sorted(item for item in everything if item[0].startswith(start)):
             path = name[skip:]
-            if name.startswith(f"{self._root}/{prefix}") and not is_temporary(path):
+            if not is_temporary(path):
                 modified_ms = int(file.modified.timestamp() * 1000)
                 yield StoredObject(path, file.getbuffer().nbytes, modified_ms)
 

@@ -15,6 +15,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")  # else a client asks for credentials
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+# A test's JVM lives for seconds: the quick compiler alone, no collector with its own threads.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Other examples each time; the profile of pyproject.toml repeats the same.
 hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)

@@ -56,8 +56,23 @@ def hash_keys(
     return hashes
 
 
+def contents(keys: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of the keys, one after the other, and where each begins; the last entry is the
+    end.
+    """
+    _, offsets, data = keys.buffers()
+    wide = 8 if pa.types.is_large_binary(keys.type) else 4
+    ends = np.frombuffer(
+        offsets, f"<i{wide}", count=len(keys) + 1, offset=keys.offset * wide
+    ).astype(np.int64)
+    first = int(ends[0])
+    size = int(ends[-1]) - first
+    stored = np.frombuffer(data, np.uint8, count=size, offset=first) if size else _NOTHING
+    return stored, ends - first
+
+
 def _xxh3(keys: pa.Array, seed: int, out: NDArray[np.uint64]) -> None:
-    data, ends = _contents(keys)
+    data, ends = contents(keys)
     starts, lengths = ends[:-1], np.diff(ends)
     is_short = (lengths >= LENGTH_MIN) & (lengths <= LENGTH_MAX)
     if is_short.all():
@@ -75,21 +90,6 @@ def _blake2b(keys: pa.Array, seed: int, out: NDArray[np.uint64]) -> None:
         return hasher.digest()
 
     out[:] = _words(map(digest, _objects(keys)))
-
-
-def _contents(keys: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes of the keys, one after the other, and where each begins; the last entry is the
-    end.
-    """
-    _, offsets, data = keys.buffers()
-    wide = 8 if pa.types.is_large_binary(keys.type) else 4
-    ends = np.frombuffer(
-        offsets, f"<i{wide}", count=len(keys) + 1, offset=keys.offset * wide
-    ).astype(np.int64)
-    first = int(ends[0])
-    size = int(ends[-1]) - first
-    stored = np.frombuffer(data, np.uint8, count=size, offset=first) if size else _NOTHING
-    return stored, ends - first
 
 
 def _objects(keys: pa.Array) -> list[bytes]:

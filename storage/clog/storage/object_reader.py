@@ -203,7 +203,7 @@ class _Source:
     def _complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with the columns that were asked for, the absent ones null."""
         arrays = [
-            batch.column(field.name).cast(field.type)
+            batch.column(field.name)  # Of this type: `_check_types`.
             if field.name in batch.schema.names
             else pa.nulls(batch.num_rows, field.type)
             for field in self._schema

@@ -55,6 +55,26 @@ def hash_short(
     return high, low
 
 
+def both_ends(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    word: str,
+) -> tuple[npt.NDArray[np.unsignedinteger], npt.NDArray[np.unsignedinteger]]:
+    """The first word (``<u4`` or ``<u8``) and the last one of each key, which has at least one; not
+    to be written to.
+    """
+    size = np.dtype(word).itemsize
+    # The word that begins at each byte.
+    words = np.ndarray((max(0, len(data) - size + 1),), word, data, strides=(1,))
+    begin, end, width = int(starts[0]), int(starts[-1]) + 1, int(lengths[0])
+    if end - begin == width * (len(starts) - 1) + 1 and bool((lengths == width).all()):
+        # One stride for all: they are read where they lie.
+        apart = width - size
+        return words[begin:end:width], words[begin + apart : end + apart : width]
+    return words[starts], words[starts + lengths - size]
+
+
 def _up_to_8(
     data: npt.NDArray[np.uint8],
     starts: npt.NDArray[np.int64],
@@ -62,7 +82,7 @@ def _up_to_8(
     seed: int,
 ) -> tuple[Words, Words]:
     seed ^= int.from_bytes((seed & 0xFFFFFFFF).to_bytes(4, "little"), "big") << 32
-    first, last = _both_ends(data, starts, lengths, "<u4")
+    first, last = both_ends(data, starts, lengths, "<u4")
     keyed = last.astype(np.uint64) << _HALF
     keyed |= first
     keyed ^= _word((_SECRET[16] ^ _SECRET[24]) + seed)
@@ -81,7 +101,7 @@ def _up_to_16(
     lengths: npt.NDArray[np.int64],
     seed: int,
 ) -> tuple[Words, Words]:
-    first, last = _both_ends(data, starts, lengths, "<u8")
+    first, last = both_ends(data, starts, lengths, "<u8")
     keyed = first ^ last
     keyed ^= _word((_SECRET[32] ^ _SECRET[40]) - seed)
     high, low = _product(keyed, _word(_PRIME64_1))
@@ -96,24 +116,6 @@ def _up_to_16(
     high *= _word(_PRIME64_2)
     mixed += high
     return _avalanche(mixed), _avalanche(low)
-
-
-def _both_ends(
-    data: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    word: str,
-) -> tuple[npt.NDArray[np.unsignedinteger], npt.NDArray[np.unsignedinteger]]:
-    """The first word and the last one of each key; not to be written to."""
-    size = np.dtype(word).itemsize
-    # The word that begins at each byte.
-    words = np.ndarray((max(0, len(data) - size + 1),), word, data, strides=(1,))
-    begin, end, width = int(starts[0]), int(starts[-1]) + 1, int(lengths[0])
-    if end - begin == width * (len(starts) - 1) + 1 and bool((lengths == width).all()):
-        # One stride for all: they are read where they lie.
-        apart = width - size
-        return words[begin:end:width], words[begin + apart : end + apart : width]
-    return words[starts], words[starts + lengths - size]
 
 
 def _word(number: int) -> np.uint64:

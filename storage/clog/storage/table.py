@@ -3,7 +3,7 @@ done.
 
 The part below the first dirty offset has each key once, so:
 
-1. Map the dirty part: key hash -> last offset, reading only its keys.
+1. Map the dirty part: key -> last offset, reading only its keys (`key_words`: 128 bits of each).
 2. Clean part: a record stays when the map does not know its key.
 3. Dirty part: exactly the records at the map's offsets stay. Objects without any are not read
    again.
@@ -33,13 +33,13 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.errors import VersionExpiredError
-from clog.storage.key_hash import hash_keys
 from clog.storage.key_indexes import KeyIndexes
 from clog.storage.key_scan import latest_of_keys
+from clog.storage.key_words import Words, key_words
 from clog.storage.latest_keys import ROW_BYTES, LatestKeys
 from clog.storage.manifest import Manifest
 from clog.storage.numpy_arrays import to_arrow, to_numpy
-from clog.storage.offset_map import Hashes, Offsets
+from clog.storage.offset_map import Offsets
 from clog.storage.reader import (
     COLUMNS,
     READ_SCHEMA,
@@ -126,20 +126,20 @@ def _map(store: Store, pieces: Sequence[ReadPiece], latest: LatestKeys, seed: in
     """Maps the keys of the pieces, until the map is full; the first offset that has no room any
     more, None where all have.
     """
-    for hashes, offsets in _hashed(store, pieces, seed):
-        taken = latest.put(hashes, offsets)
+    for words, offsets in _worded(store, pieces, seed):
+        taken = latest.put(words, offsets)
         if taken < len(offsets):
             return int(offsets[taken])
     return None
 
 
-def _hashed(
+def _worded(
     store: Store, pieces: Sequence[ReadPiece], seed: int
-) -> Iterator[tuple[Hashes, Offsets]]:
-    """Hashes of the keys there are in the pieces, and their offsets."""
+) -> Iterator[tuple[Words, Offsets]]:
+    """Words of the keys there are in the pieces, and their offsets."""
     for batch in read_pieces(store, pieces, columns=("offset", "key")):
         rows = _present(batch, "key")
-        yield hash_keys(rows.column("key"), seed=seed), to_numpy(rows.column("offset"))
+        yield key_words(rows.column("key"), seed=seed), to_numpy(rows.column("offset"))
 
 
 def _of_one_map(
@@ -162,8 +162,8 @@ def _of_many_maps(
         last = latest.last_offsets()
         alive = np.ones(len(last), np.bool_)
         after = pieces_from(dirty, latest.latest_offset + 1)
-        for hashes, _ in _hashed(store, after, plan.seed):
-            superseded = latest.get(hashes)
+        for words, _ in _worded(store, after, plan.seed):
+            superseded = latest.get(words)
             alive[np.searchsorted(last, superseded[superseded >= 0])] = False
         yield from _at(store, plan, rest, last[alive], columns)
         rest = [] if full_at is None else pieces_from(rest, full_at)
@@ -177,8 +177,8 @@ def _unknown(
     for batch in read_pieces(store, plan.clean, columns=needed):
         rows = _present(_present(batch, "key"), "value")
         if plan.dirty or plan.later:
-            unknown = latest.get(hash_keys(rows.column("key"), seed=plan.seed)) < 0
-            rows = rows if unknown.all() else rows.filter(to_arrow(unknown))
+            known = latest.knows(key_words(rows.column("key"), seed=plan.seed))
+            rows = rows.filter(to_arrow(~known)) if known.any() else rows
         yield rows
 
 

@@ -95,13 +95,12 @@ class LatestKeys:
 
     def get(self, words: Words) -> Offsets:
         """The last offset of each key, -1 where it is not known."""
-        rows = self._find(words)
-        return np.where(rows < 0, -1, self._offsets.take(rows, mode="clip"))
+        rows, known = self._find(words)
+        return np.where(known, self._offsets.take(rows), -1)
 
     def knows(self, words: Words) -> Mask:
         """Whether each key is known."""
-        known: Mask = self._find(words) >= 0
-        return known
+        return self._find(words)[1]
 
     def _settle(self) -> None:
         """Steps 1 to 3; nothing where no row came since."""
@@ -145,32 +144,44 @@ class LatestKeys:
             rows = end
         self._rows, self._settled = rows, 0
 
-    def _find(self, words: Words) -> _Places:
-        """The row of each key's last offset, -1 where the key is not known."""
-        found = np.full(len(words), -1, np.int64)
+    def _find(self, words: Words) -> tuple[_Places, Mask]:
+        """The row of each key's last offset, any row where the key is not known, and whether it
+        is.
+        """
         self._settle()
+        rows, known = np.zeros(len(words), np.int64), np.zeros(len(words), np.bool_)
         if len(self._index):
             for start in range(0, len(words), _PART_ROWS):
                 part = slice(start, start + _PART_ROWS)
-                self._look_up(words[part], found[part])
-        return found
+                rows[part], known[part] = self._look_up(words[part])
+        return rows, known
 
-    def _look_up(self, words: Words, found: _Places) -> None:
-        """Enters into ``found`` the rows of the keys that are known."""
+    def _look_up(self, words: Words) -> tuple[_Places, Mask]:
+        """As `_find`, of a part."""
         if self._directory is None:
             self._directory = _directory(self._index)
-        whose = np.arange(len(words))
         first = np.ascontiguousarray(words[:, 0])
         at = self._directory.take(_bucket(first, len(self._directory))).astype(np.int64)
-        while len(whose):
-            there = self._index.take(at)
-            rows = (there & self._mask).view(np.int64)
-            same = _equal(_take(self._words, rows), words)
-            found[whose.compress(same)] = rows.compress(same)
-            # Further on while the upper bits are not larger than those that are asked for.
-            not_beyond = there <= (first | self._mask)
-            on = np.flatnonzero(not_beyond & ~same & (at < len(self._index) - 1))
-            whose, first, at, words = whose[on], first[on], at[on] + 1, _take(words, on)
+        rows, known, further = self._compare(at, first, words)
+        at = at.take(further) + 1
+        while len(further):
+            rows[further], known[further], on = self._compare(
+                at, first.take(further), _take(words, further)
+            )
+            further, at = further.take(on), at.take(on) + 1
+        return rows, known
+
+    def _compare(self, at: _Places, first: _Numbers, words: Words) -> tuple[_Places, Mask, _Places]:
+        """The rows at these places of the index, whether they are those of the words, and which are
+        not and may be further on.
+        """
+        there = self._index.take(at)
+        rows = (there & self._mask).view(np.int64)
+        same = _equal(_take(self._words, rows), words)
+        # Further on while the upper bits are not larger than those that are asked for.
+        may_follow = (there <= (first | self._mask)) & (at < len(self._index) - 1)
+        may_follow &= ~same
+        return rows, same, np.flatnonzero(may_follow)
 
 
 def _last_of_key(words: Words, tied: Mask) -> Mask:

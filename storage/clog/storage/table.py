@@ -206,8 +206,12 @@ def _rows_at(batch: pa.RecordBatch, offsets: Offsets, wanted: Offsets) -> pa.Rec
     if len(wanted) == len(offsets):
         return batch
     without_gap = offsets[-1] - offsets[0] + 1 == len(offsets)
-    at = wanted - offsets[0] if without_gap else np.searchsorted(offsets, wanted)
-    return batch.take(to_arrow(at))
+    at = to_arrow(wanted - offsets[0] if without_gap else np.searchsorted(offsets, wanted))
+    rows = [
+        column.slice(0, len(at)) if column.null_count == len(column) else column.take(at)
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(rows, schema=batch.schema)
 
 
 def _present(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:

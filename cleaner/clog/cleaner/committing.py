@@ -1,32 +1,19 @@
 """Step 5 of a pass: committing what it made of its plan, if the plan still holds (COMMIT.md §2).
 
 A change of a partition that was planned at version N may be committed at a later one when nothing
-but appends, seals and other offsets came since: the chunks it replaces are those that were judged,
-their horizons included, the chunks it stamps have no horizon yet, and no sweep can have taken the
-objects it wrote. Else it stops, and nothing is lost: the next pass plans anew.
+but appends, seals and other offsets came since, or coalescing (`rebasing`), and no sweep can have
+taken the objects it wrote. Else it stops, and nothing is lost: the next pass plans anew.
 """
 
 from dataclasses import replace
 
+from clog.cleaner.rebasing import SourcesChangedError, rebased
 from clog.storage.bounds import bounds
-from clog.storage.chunks import NONE, Chunk
 from clog.storage.commits import Commit
 from clog.storage.config import LogConfig
-from clog.storage.edits import ChunkHorizon, DeadMark, Edit, Replacement
+from clog.storage.edits import Edit
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest, apply
-
-
-class SourcesChangedError(Exception):
-    """Somebody else changed what was about to be replaced.
-
-    Attributes:
-        now: the manifest in which it is seen; None where the sweep may have taken new objects.
-    """
-
-    def __init__(self, now: Manifest | None = None) -> None:
-        super().__init__()
-        self.now = now
 
 
 def commit_planned(
@@ -44,13 +31,9 @@ def commit_planned(
         if (edit.replace or edit.dead) and objects_may_be_gone(planned, tip):
             raise SourcesChangedError
         now = handle.manifest()
-        if tip.head.partitions.changed[partition] > planned.version and not (
-            all(_is_as_planned(r, planned, now) for r in edit.replace)
-            and all(_is_unstamped(h, now) for h in edit.horizons)
-            and all(_is_marked_as_planned(mark, planned, now) for mark in edit.dead)
-        ):
-            raise SourcesChangedError(now)
-        return tried(replace(edit, first_dirty=_not_back(edit, now)), now, time_ms=time_ms)
+        is_changed = tip.head.partitions.changed[partition] > planned.version
+        fitting = rebased(edit, partition, planned, now) if is_changed else edit
+        return tried(replace(fitting, first_dirty=_not_back(edit, now)), now, time_ms=time_ms)
 
     return handle.commit(prepare, operation=operation)
 
@@ -78,36 +61,3 @@ def _not_back(edit: Edit, now: Manifest) -> dict[int, int]:
         p: max(to, bounds(now, p, config, now_ms=now.time_ms).first_dirty)
         for p, to in edit.first_dirty.items()
     }
-
-
-def _is_as_planned(r: Replacement, planned: Manifest, now: Manifest) -> bool:
-    """Whether the chunks in the range are those that were judged, and segments still meet its
-    ends.
-    """
-    before, after = (
-        [c for s in m.segments[r.partition] for c in s.chunks if r.base <= c.base < r.next]
-        for m in (planned, now)
-    )
-    segments = now.segments[r.partition]
-    return (
-        before == after
-        and any(s.base == r.base for s in segments)
-        and any(s.next == r.next for s in segments)
-    )
-
-
-def _is_unstamped(h: ChunkHorizon, now: Manifest) -> bool:
-    c = _chunk_at(now, h)
-    return c is not None and c.horizon == NONE
-
-
-def _is_marked_as_planned(mark: DeadMark, planned: Manifest, now: Manifest) -> bool:
-    """Whether the chunk is there, with the dead rows that it had when it was judged."""
-    before, after = _chunk_at(planned, mark), _chunk_at(now, mark)
-    return before is not None and after is not None and before.dead == after.dead
-
-
-def _chunk_at(manifest: Manifest, at: ChunkHorizon | DeadMark) -> Chunk | None:
-    identity = (at.object_path, at.first_row)
-    chunks = (c for s in manifest.segments[at.partition] for c in s.chunks)
-    return next((c for c in chunks if c.identity == identity), None)

@@ -115,7 +115,7 @@ class Judge:
         untouched: knows of chunks below ``first_dirty`` that hold none of the map's keys.
 
     Attributes:
-        witness: hears which rows stay; each judge has its own.
+        witness: hears which rows stay.
     """
 
     offset_map: OffsetMap

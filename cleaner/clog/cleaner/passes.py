@@ -25,7 +25,7 @@ value of its key is gone, and when a later pass finds its horizon passed it may 
 one back. The pass stops at the first group whose sources changed: what is after it keeps its
 tombstones, and the first dirty offset stays, so the next pass maps the same range again. Whatever
 was committed is right by itself. Sources that were only coalesced are no reason to stop
-(`group_work`).
+(`rebasing`).
 
 Not here: which partition (`selection`), what happens to the replaced objects (`sweep`).
 """
@@ -85,8 +85,8 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
     """Cleans one partition as planned, committing group by group; returns what it did."""
     stats = tools.progress.stats
 
-    def publish(looked_at: PassPlan, edit: Edit, counts: PassStats) -> None:
-        commit_pass(handle, looked_at, edit, counts, stats)
+    def publish(edit: Edit, counts: PassStats) -> None:
+        commit_pass(handle, plan, edit, counts, stats)
 
     covered, complete = execute_pass(handle.store, plan, tools, publish)
     return finished(plan, covered, stats, complete=complete, after=handle.manifest())
@@ -119,11 +119,8 @@ def execute_pass(
     rewriter = _rewriter(metered, plan, tools, judge)
     marker = Marker(metered, p, manifest.version, plan.now_ms, tools.new_id)
     worker = GroupWorker(
-        store=metered,
         plan=plan,
         covered=covered,
-        judge=judge,
-        rules=rules,
         rewriter=rewriter,
         marker=marker,
         publish=publish,

@@ -5,11 +5,8 @@ is not the last one of its key, and the map knows all last offsets. So fresh chu
 dirty part as a rule, are judged without being read: the keys were hashed once, for the map.
 
 *Found dead*: what several maps of one pass found, a bit for each live row of the chunks that have
-any.
-It is kept until the pass rewrites, once for all of its maps (S20).
+any. It is kept until the pass rewrites, once for all of its maps (S20).
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -78,19 +75,6 @@ class FoundDead:
         if before is None:
             self.size_bytes += bits.nbytes
         self._bits[chunk.identity] = bits if before is None else bits | before
-
-    def move(self, before: Sequence[Chunk], after: Sequence[Chunk]) -> None:
-        """What was found in chunks also holds for others that have the same live rows."""
-        masks = [self.of(c) for c in before]
-        if all(mask is None for mask in masks):
-            return
-        rows = [
-            np.zeros(c.live_rows, np.bool_) if mask is None else mask
-            for c, mask in zip(before, masks, strict=True)
-        ]
-        ends = np.cumsum([c.live_rows for c in after])[:-1]
-        for chunk, mask in zip(after, np.split(np.concatenate(rows), ends), strict=True):
-            self.add(chunk, mask)
 
     def of(self, chunk: Chunk) -> Mask | None:
         """The rows of a chunk that are dead; None where none is."""

@@ -3,9 +3,9 @@
 1. The driver maintains the log and plans the passes, as `clog.cleaner.cleaner` does.
 2. A task executes one pass: it maps, judges and writes, and commits nothing. What it hands back are
    the edits that are ready, in their order. A task that dies, or runs twice, leaves orphans.
-3. The driver commits the edits of each partition, oldest first, and stops where the sources changed
-   meanwhile, were they only coalesced: it has no map. So what is safe about a pass is safe here
-   (`clog.cleaner.passes`), and the next round goes on from there.
+3. The driver commits the edits of each partition, oldest first, as a local pass does: it goes on
+   where the sources were only coalesced meanwhile (`clog.cleaner.rebasing`), and stops where more
+   changed. So what is safe about a pass is safe here (`clog.cleaner.passes`).
 4. The driver tidies up.
 
 Unlike a local pass, one here commits at its end: up to then both the old and the new segments take
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from clog.cleaner.committing import SourcesChangedError
 from clog.cleaner.mapping import KeyHasher
 from clog.cleaner.metered_store import Throttle
 from clog.cleaner.pass_plan import PassPlan
 from clog.cleaner.pass_progress import PassProgress
 from clog.cleaner.passes import PassTools, commit_pass, execute_pass, finished
+from clog.cleaner.rebasing import SourcesChangedError
 from clog.cleaner.stats import PassResult, PassStats
 from clog.cleaner.upkeep import Upkeep, UpkeepSettings
 from clog.storage import Log
@@ -126,7 +126,7 @@ class _Task:
         )
         try:
             covered, _ = execute_pass(
-                self.store, plan, tools, lambda _, edit, counts: edits.append((edit, counts))
+                self.store, plan, tools, lambda edit, counts: edits.append((edit, counts))
             )
         except StoreUnavailableError:
             raise  # Says nothing about the partition; Spark tries the task again.

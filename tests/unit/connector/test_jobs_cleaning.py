@@ -1,0 +1,51 @@
+"""A round with passes as Spark tasks, without Spark: what the driver makes of what tasks did."""
+
+import pickle
+
+import pytest
+
+from clog.cleaner.relayout import Run, relayout
+from clog.jobs import clean_with_spark, cleaning
+from clog.storage import Log, ManualClock
+from clog.storage.testing.model import rows_in
+
+
+@pytest.fixture
+def clean_while(monkeypatch):
+    """A round in whose tasks' time somebody else does something."""
+
+    def clean(log, act):
+        def run(_, task):
+            task = pickle.loads(pickle.dumps(task))
+            done = [task._execute(plan) for plan in task.plans]
+            act()
+            return done
+
+        monkeypatch.setattr(cleaning, "_run", run)
+        return clean_with_spark(None, log, force=True)
+
+    return clean
+
+
+def coalesce_all(url):
+    handle = Log.open(url).handle
+    manifest = handle.manifest()
+    runs = [Run(0, s.chunks, 0) for s in manifest.segments[0][:-1]]
+    assert len(relayout(handle, handle.store, manifest, runs, operation="coalesce")) == len(runs)
+
+
+def test_what_was_coalesced_meanwhile(url, clean_while):
+    """Design: the driver needs no map to go on where the rows lie in other objects, with all groups
+    of the pass and its horizons."""
+    log = Log.create(url, 1, {"segment.bytes": 60}, clock=ManualClock(1_000_000_000))
+    for text in "ab", "ac", "bd", "fe", "f", "g":
+        log.append([{"key": key, "value": "1"} for key in text])
+    log.append([{"key": "h", "value": None}])
+    log.roll()
+    (result,) = clean_while(log, lambda: coalesce_all(url))
+    assert result.complete
+    assert result.next_dirty_offset == 11
+    assert (result.stats.records_superseded, result.stats.tombstones_stamped) == (3, 1)
+    assert result.stats.groups_committed == 2
+    left = [f"{offset}:{row.key.decode()}" for _, offset, row in rows_in(log.read())]
+    assert left == ["2:a", "3:c", "4:b", "5:d", "7:e", "8:f", "9:g", "10:h"]

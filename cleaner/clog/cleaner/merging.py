@@ -8,7 +8,7 @@ bytes, time and chunks, become one: retention keeps the grain that ``segment.byt
 does the rest. Why a segment was sealed is not known any more: those of `Log.roll` merge likewise.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from clog.cleaner.committing import tried
 from clog.storage.commit import Answer
@@ -46,23 +46,32 @@ def merge_segments(
 
 def due_merges(manifest: Manifest, config: LogConfig) -> list[Replacement]:
     """The merges, each of neighbouring sealed segments. Pure."""
+    return [_merge(p, group) for p, group in mergeable(manifest, config, lambda s: len(s.chunks))]
+
+
+def mergeable(
+    manifest: Manifest, config: LogConfig, chunks_of: Callable[[Segment], int]
+) -> list[tuple[int, Sequence[Segment]]]:
+    """By partition the neighbours that become one, each of so many chunks. Pure."""
     if config.compact:
         return []
     return [
-        _merge(p, group)
+        (p, group)
         for p, segments in enumerate(manifest.segments)
-        for group in _groups(segments[:-1], config)
+        for group in _groups(segments[:-1], config, chunks_of)
         if len(group) >= SEGMENTS_MIN
     ]
 
 
-def _groups(segments: Sequence[Segment], config: LogConfig) -> Iterator[list[Segment]]:
+def _groups(
+    segments: Sequence[Segment], config: LogConfig, chunks_of: Callable[[Segment], int]
+) -> Iterator[list[Segment]]:
     """Neighbours that fit one segment, as many as do."""
     group: list[Segment] = []
     size_bytes = chunks = first_ms = last_ms = 0
     for s in segments:
         size_bytes += sum(c.size_bytes for c in s.chunks)
-        chunks, last_ms = chunks + len(s.chunks), max(last_ms, s.max_timestamp_ms)
+        chunks, last_ms = chunks + chunks_of(s), max(last_ms, s.max_timestamp_ms)
         fits = (
             size_bytes <= config.segment_bytes
             and chunks <= config.segment_chunks
@@ -72,7 +81,7 @@ def _groups(segments: Sequence[Segment], config: LogConfig) -> Iterator[list[Seg
             yield group
             group = []
         if not group:
-            size_bytes, chunks = sum(c.size_bytes for c in s.chunks), len(s.chunks)
+            size_bytes, chunks = sum(c.size_bytes for c in s.chunks), chunks_of(s)
             first_ms, last_ms = s.first_timestamp_ms, s.max_timestamp_ms
         group.append(s)
     if group:

@@ -4,25 +4,27 @@ of the clocks.
 Maintenance is said exactly: each step is applied to the manifest in memory, and the next one looks
 at what it made. Passes are said as they are planned: which range is mapped, which segments are
 looked at. What dies in them is known only when their keys are read, and so is what is coalesced,
-freed of dead rows and released after them; these are said as of before the passes.
+freed of dead rows and released after them; these are said as of before the passes. Merges are those
+after coalescing, which leaves a chunk for every ``object.bytes`` of a run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clog.cleaner import materialising
 from clog.cleaner.coalescing import candidate_runs, is_due
 from clog.cleaner.fates import FateRules
 from clog.cleaner.maintenance import due_cuts, edit_of, idle_partitions
+from clog.cleaner.merging import mergeable
 from clog.cleaner.relayout import Run
 from clog.cleaner.selection import Candidate, candidates
 from clog.cleaner.sweep import due_objects
 from clog.cleaner.trimming import due_runs
-from clog.storage.config import NO_DEFAULTS, with_defaults
+from clog.storage.config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.dead_rows import DEAD_ROWS
 from clog.storage.edits import Edit
 from clog.storage.handle import Handle
-from clog.storage.manifest import Manifest, apply
+from clog.storage.manifest import Manifest, Segment, apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,18 @@ class PlannedPass:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedMerge:
+    """Neighbouring segments become one, without any reading or writing of their chunks."""
+
+    partition: int
+    base_offset: int
+    next_offset: int
+    segments: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedRound:
     """All of a round. ``materialised`` is rewritten without its dead rows (S46); ``deleted`` are
     paths of objects.
@@ -80,6 +94,7 @@ class PlannedRound:
     passes: Sequence[PlannedPass]
     materialised: Sequence[PlannedRewrite]
     coalesced: Sequence[PlannedRewrite]
+    merged: Sequence[PlannedMerge]
     deleted: Sequence[str]
     deleted_bytes: int
 
@@ -108,6 +123,8 @@ def plan_round(
     eligible = candidates(manifest, config, now_ms=now_ms, force=force)
     rules = FateRules(config, DEAD_ROWS in manifest.head.log.read_features, now_ms)
     runs = candidate_runs(manifest)
+    runs = runs if is_due(handle, runs, now_ms=now_ms) else []
+    merges = mergeable(manifest, config, _chunks_after(runs, config))
     dead = materialising.due_runs(manifest, config, now_ms=now_ms)
     deleted = due_objects(manifest, config, now_ms=now_ms)
     return PlannedRound(
@@ -116,7 +133,8 @@ def plan_round(
         trims=[_rewrite(run) for run in due_runs(manifest)],
         passes=[_pass(manifest, c, rules) for c in eligible if compaction or force],
         materialised=[_rewrite(run) for run in dead],
-        coalesced=[_rewrite(r) for r in runs] if is_due(handle, runs, now_ms=now_ms) else [],
+        coalesced=[_rewrite(run) for run in runs],
+        merged=[_merge(p, segments) for p, segments in merges],
         deleted=[r.path for r in deleted],
         deleted_bytes=sum(r.size_bytes for r in deleted),
     )
@@ -138,7 +156,31 @@ def _rewrite(run: Run) -> PlannedRewrite:
         next_offset=run.next,
         chunks=len(run.chunks),
         records=sum(c.rows for c in run.chunks),
-        size_bytes=sum(c.size_bytes for c in run.chunks),
+        size_bytes=_size_bytes(run),
+    )
+
+
+def _chunks_after(coalesced: Sequence[Run], config: LogConfig) -> Callable[[Segment], int]:
+    """How many chunks a segment has when these are coalesced."""
+    fewer = {
+        run.chunks[0].identity: len(run.chunks) - -(-_size_bytes(run) // config.object_bytes)
+        for run in coalesced
+    }
+    return lambda s: len(s.chunks) - sum(fewer.get(c.identity, 0) for c in s.chunks)
+
+
+def _size_bytes(run: Run) -> int:
+    return sum(c.size_bytes for c in run.chunks)
+
+
+def _merge(p: int, segments: Sequence[Segment]) -> PlannedMerge:
+    return PlannedMerge(
+        partition=p,
+        base_offset=segments[0].base,
+        next_offset=segments[-1].next,
+        segments=len(segments),
+        records=sum(s.rows for s in segments),
+        size_bytes=sum(s.size_bytes for s in segments),
     )
 
 

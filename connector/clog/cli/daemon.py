@@ -4,14 +4,14 @@ import json as json_module
 import logging
 import os
 import signal
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, configs, storage_options
-from clog.cli.maintenance import pass_json, pass_text
-from clog.cli.output import counted, print_json, print_json_line, say, stderr
+from clog.cli.maintenance import DryRun, pass_json, pass_text
+from clog.cli.output import counted, print_json_line, say, stderr
+from clog.cli.plan_view import tell_plans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clog.cleaner import Cleaner, PassResult
     from clog.cleaner.daemon.broker_config import BrokerConfig
     from clog.cleaner.daemon.finder import Finder
+    from clog.cleaner.planning import PlannedRound
     from clog.storage import Log
 
 ENVIRONMENT = "CLOG_CLEANER_CONFIG"
@@ -64,13 +65,6 @@ LogFormat = Annotated[
 ]
 Live = Annotated[bool, typer.Option("--live", help="Show what it does, in the terminal.")]
 Once = Annotated[bool, typer.Option("--once", help="One round over all logs, then end.")]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Only say what the next round would read, write and remove; write nothing.",
-    ),
-]
 
 
 def cleaner(
@@ -105,7 +99,7 @@ def cleaner(
     finder = _finder(urls, discover, options, single_writer=single_writer)
     logs = finder.first(patient=not (once or dry_run))
     if dry_run:
-        _plan(logs, settings, json=json)
+        tell_plans(((log.url, _plan(log, settings)) for log in logs), json=json)
         return
     daemon = _daemon(logs, settings, finder, _teller(json=json, live=live))
     if once:
@@ -225,27 +219,15 @@ def _run(daemon: "Cleaner", finder: "Finder", *, listen: str | None, live: bool,
             server.close()
 
 
-def _plan(logs: "Iterable[Log]", settings: "BrokerConfig", *, json: bool) -> None:
+def _plan(log: "Log", settings: "BrokerConfig") -> "PlannedRound":
     from clog.cleaner.planning import plan_round
-    from clog.cli.plan_view import plan_lines
 
-    found: list[dict[str, Any]] = []
-    for log in logs:
-        now_ms = log.handle.clock.now_ms()
-        planned = plan_round(
-            log.handle,
-            now_ms=now_ms,
-            compaction=settings.compaction,
-            defaults=settings.defaults,
-        )
-        if json:
-            found.append({"url": log.url} | asdict(planned))
-            continue
-        say(f"{log.url}:")
-        for line in plan_lines(planned):
-            say(f"  {line}")
-    if json:
-        print_json({"dry_run": True, "logs": found})
+    return plan_round(
+        log.handle,
+        now_ms=log.handle.clock.now_ms(),
+        compaction=settings.compaction,
+        defaults=settings.defaults,
+    )
 
 
 def _log_to_stderr(log_format: str) -> None:

@@ -7,6 +7,7 @@ import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
 from clog.cli.output import counted, print_json, say, size
+from clog.cli.plan_view import tell_plans
 
 if TYPE_CHECKING:
     from clog.cleaner import PassResult
@@ -34,7 +35,14 @@ IoLimit = Annotated[
         show_default=False,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Only say what the next round would read, write and remove; write nothing.",
+    ),
+]
+DryDelete = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
 
 
 def clean(
@@ -44,6 +52,7 @@ def clean(
     threads: Threads = 1,
     buffer: Buffer = 128,
     io_limit: IoLimit = None,
+    dry_run: DryRun = False,
     options: Options = None,
     single_writer: SingleWriter = False,
     json: Json = False,
@@ -55,12 +64,18 @@ def clean(
     \b
     clog clean ./orders
     clog clean ./orders --force --json
+    clog clean ./orders --force --dry-run
     """
     from clog.cleaner import Cleaner
     from clog.cleaner.memory import save_memory
+    from clog.cleaner.planning import plan_round
 
-    save_memory()
     log = open_log(url, options, single_writer=single_writer)
+    if dry_run:
+        planned = plan_round(log.handle, now_ms=log.handle.clock.now_ms(), force=force)
+        tell_plans([(log.url, planned)], json=json)
+        return
+    save_memory()
     cleaner = Cleaner(
         log,
         threads=threads,
@@ -81,7 +96,7 @@ def clean(
 def sweep(
     url: Url,
     *,
-    dry_run: DryRun = False,
+    dry_run: DryDelete = False,
     options: Options = None,
     single_writer: SingleWriter = False,
     json: Json = False,

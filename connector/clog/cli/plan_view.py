@@ -1,11 +1,26 @@
-"""`clog cleaner --dry-run` for people: what the next round would do, line by line. Pure."""
+"""`--dry-run` of `clog clean` and `clog cleaner`: what the next round would do, line by line."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from clog.cli.output import counted, size
+from clog.cli.output import counted, print_json, say, size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clog.cleaner.planning import PlannedPass, PlannedRound
+
+
+def tell_plans(planned: "Iterable[tuple[str, PlannedRound]]", *, json: bool) -> None:
+    """Tells what would be done over logs, given by their URLs."""
+    if json:
+        logs = [{"url": url} | asdict(mine) for url, mine in planned]
+        print_json({"dry_run": True, "logs": logs})
+        return
+    for url, mine in planned:
+        say(f"{url}:")
+        for line in plan_lines(mine):
+            say(f"  {line}")
 
 
 def plan_lines(planned: "PlannedRound") -> list[str]:
@@ -35,6 +50,11 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
         if rewrites:
             chunks = counted(sum(r.chunks for r in rewrites), "chunk")
             lines.append(what.format(chunks, size(sum(r.size_bytes for r in rewrites))))
+    lines += [
+        f"merge {counted(m.segments, 'segment')}, {size(m.size_bytes)}, of partition {m.partition}"
+        f" in [{m.base_offset}, {m.next_offset}): nothing is read or written"
+        for m in planned.merged
+    ]
     if planned.deleted:
         lines.append(
             f"delete {counted(len(planned.deleted), 'replaced object')},"

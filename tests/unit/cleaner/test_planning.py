@@ -1,6 +1,10 @@
 """What the next round would do, and that it does just that."""
 
+import pytest
+
 from clog.cleaner import Cleaner
+from clog.cleaner.coalescing import WAIT_MS_MAX
+from clog.cleaner.merging import SEGMENTS_MIN
 from clog.cleaner.planning import plan_round
 from clog.storage.testing.counting import CountingStore
 
@@ -51,3 +55,30 @@ def test_passes_are_said_as_planned(make_log, put, clock):
     Cleaner(log).run_once()
     assert set(later.deleted) == before - {f.path for f in log.handle.store.list("data/")}
     assert later.deleted
+
+
+@pytest.mark.parametrize(("segment_chunks", "left"), [(8, 3), (6, 9), (2, 9)])
+def test_merges_are_said_as_of_after_coalescing(make_log, clock, segment_chunks, left):
+    """Small segments merge in the round in which their chunks have become few enough: as many, of
+    as many records, as the plan said, and nothing where it said nothing."""
+    log = make_log(2, cleanup_policy="delete", retention_ms=-1, segment_bytes=1 << 20)
+    rows = [{"key": str(i), "value": "1"} for i in range(4)]
+    for _ in range(SEGMENTS_MIN):
+        for _ in range(3):
+            log.append(rows, partition=[0, 0, 1, 1])
+        log.roll()
+    log.alter({"segment.chunks": segment_chunks})
+    clock.advance(WAIT_MS_MAX + 1)
+    planned = plan_round(log.handle, now_ms=clock.now_ms())
+    assert len(planned.coalesced) == 2 * SEGMENTS_MIN
+    Cleaner(log).run_once()
+    merged = [(m.partition, m.base_offset, m.next_offset, m.records) for m in planned.merged]
+    made = [
+        (p, s.base_offset, s.next_offset, s.records)
+        for p in range(2)
+        for s in log.segments(p)
+        if s.records > 6
+    ]
+    assert merged == made
+    assert all(m.segments == SEGMENTS_MIN for m in planned.merged)
+    assert [len(log.segments(p)) for p in range(2)] == [left, left]

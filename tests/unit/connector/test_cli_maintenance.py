@@ -51,6 +51,29 @@ def test_clean_tells_each_pass(cli, url, log):
     assert said.startswith("partition 0 is clean to offset 8 (from 0): removed 3 records, ")
 
 
+def test_a_dry_clean_writes_nothing(cli, url, log):
+    """What the same command would do without --dry-run: --force counts (S17); no probe either."""
+    folders = [Path(url), *(p for p in Path(url).rglob("*") if p.is_dir())]
+    stored = {p: p.stat().st_mtime_ns for p in folders}
+    assert "nothing is due" in cli("clean", url, "--dry-run").stdout
+    assert "clean partition 0 (forced" in cli("clean", url, "--force", "--dry-run").stdout
+    (planned,) = cli.json("clean", url, "--force", "--dry-run")["logs"]
+    assert (planned["url"], planned["passes"][0]["map_records"]) == (url, 8)
+    assert {p: p.stat().st_mtime_ns for p in folders} == stored
+
+
+def test_a_dry_run_tells_merges(cli, url, clock):
+    """Of small segments, where no pass merges them."""
+    config = {"cleanup.policy": "delete", "retention.ms": "-1"}
+    log = Log.create(url, partitions=1, config=config, clock=clock)
+    for value in "12345678":
+        log.append([{"key": "a", "value": value}])
+        log.roll()
+    said = cli("clean", url, "--dry-run").stdout
+    assert "merge 8 segments, 112 B, of partition 0 in [0, 8): nothing is read or written" in said
+    assert len(cli.json("clean", url, "--dry-run")["logs"][0]["merged"]) == 1
+
+
 def test_a_buffer_too_small_is_refused(cli, url, log, monkeypatch):
     """A thread's share must hold a key (S18)."""
     monkeypatch.setattr(maintenance, "MIB", 1)

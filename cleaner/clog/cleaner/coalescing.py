@@ -8,8 +8,8 @@ small ones before them that are not larger than all after them; a run without a 
 is `RUN_CHUNKS_MIN` long. So a record is rewritten O(log) times, and few small chunks are left.
 
 It is due when `LOOSE_OBJECTS_MIN` objects are loose, or one that is shared has waited `WAIT_MS_MAX`
-since its commit. A round takes the oldest objects, up to `ROUND_BYTES_MAX` of records, which bounds
-its memory; all chunks of an object that is taken go with it, so that it is released as a whole.
+since its commit. A round takes a bounded number of objects (`relayout`); all chunks of an object
+that is taken go with it, so that it is released as a whole.
 
 Nobody starves: an append conflicts with no replacement, so it never undoes a round; and what comes
 after the first round began waits for the next call, so that fast writers do not keep the cleaner
@@ -19,7 +19,7 @@ here.
 from collections.abc import Iterator, Sequence
 
 from clog.cleaner.layout import is_loose, is_shared
-from clog.cleaner.relayout import Run, relayout
+from clog.cleaner.relayout import Run, bounded, relayout_all, runs_of
 from clog.storage.chunks import Chunk
 from clog.storage.commits import read_commit
 from clog.storage.config import LogConfig
@@ -30,26 +30,26 @@ from clog.storage.store.base import Store
 LOOSE_OBJECTS_MIN = 32
 RUN_CHUNKS_MIN = 8
 WAIT_MS_MAX = 3_600_000
-ROUND_BYTES_MAX = 256 << 20
 
 
 def coalesce(handle: Handle, store: Store, *, now_ms: int, force: bool = False) -> list[Run]:
     """Coalesces what is due, round by round; returns the runs that were replaced.
 
     ``store`` is the handle's own, perhaps metered. Costs one GET where loose objects are too few.
+
+    Raises:
+        CorruptionError, FileNotFoundError: as `relayout`.
     """
-    done: list[Run] = []
     through = handle.manifest().version
-    while True:
-        manifest = handle.manifest()
+
+    def due(manifest: Manifest) -> list[Run]:
         runs = candidate_runs(manifest, through=through)
         if not is_due(handle, runs, now_ms=now_ms, force=force):
-            return done
-        runs = oldest(runs)
-        replaced = relayout(handle, store, manifest, runs, operation="coalesce")
-        done.extend(replaced)
-        if len(replaced) < len(runs):
-            return done  # Somebody else works on the same chunks; the next round sees what is left.
+            return []
+        # One that lies alone would become itself again.
+        return [r for r in bounded(runs) if len(r.chunks) > 1 or is_shared(r.chunks[0])]
+
+    return relayout_all(handle, store, due, operation="coalesce")
 
 
 def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Run]:
@@ -65,25 +65,6 @@ def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Ru
         for run in _loose_runs(segment.chunks, config, newest)
         if (part := _worthwhile(run))
     ]
-
-
-def oldest(runs: Sequence[Run]) -> list[Run]:
-    """The parts of the runs that lie in the oldest objects, up to `ROUND_BYTES_MAX`. Pure."""
-    size: dict[str, int] = {}
-    version: dict[str, int] = {}
-    for run in runs:
-        for c in run.chunks:
-            path = c.object.path
-            size[path] = size.get(path, 0) + c.size_bytes
-            version[path] = min(version.get(path, c.version), c.version)
-    taken: set[str] = set()
-    total = 0
-    for path in sorted(size, key=lambda path: (version[path], path)):
-        total += size[path]
-        if taken and total > ROUND_BYTES_MAX:
-            break
-        taken.add(path)
-    return [Run(r.partition, part, r.low) for r in runs for part in _parts(r.chunks, taken)]
 
 
 def is_due(handle: Handle, runs: Sequence[Run], *, now_ms: int, force: bool = False) -> bool:
@@ -121,20 +102,3 @@ def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
         first -= 1
         size_bytes += run[first].size_bytes
     return tuple(run[first:])
-
-
-def _parts(chunks: Sequence[Chunk], taken: set[str]) -> Iterator[tuple[Chunk, ...]]:
-    return runs_of(chunks, [c.object.path in taken for c in chunks])
-
-
-def runs_of(chunks: Sequence[Chunk], wanted: Sequence[bool]) -> Iterator[tuple[Chunk, ...]]:
-    """Runs of neighbours that are wanted. Pure."""
-    run: list[Chunk] = []
-    for chunk, is_wanted in zip(chunks, wanted, strict=True):
-        if is_wanted:
-            run.append(chunk)
-        elif run:
-            yield tuple(run)
-            run = []
-    if run:
-        yield tuple(run)

@@ -7,9 +7,8 @@ pass rewrites them when enough of their rows are dead, coalescing and trimming w
 
 from collections.abc import Mapping
 
-from clog.cleaner.coalescing import oldest, runs_of
 from clog.cleaner.fates import is_due
-from clog.cleaner.relayout import Run, relayout
+from clog.cleaner.relayout import Run, bounded, relayout_all, runs_of
 from clog.storage.config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest
@@ -19,20 +18,18 @@ from clog.storage.store.base import Store
 def materialise(
     handle: Handle, store: Store, *, now_ms: int, defaults: Mapping[str, str] = NO_DEFAULTS
 ) -> list[Run]:
-    """Rewrites what is due, a bounded number of bytes with each commit; returns the runs that were
-    replaced. No request where nothing is due. ``defaults`` are the process's (S45).
+    """Rewrites what is due; returns the runs that were replaced. No request where nothing is due.
+    ``defaults`` are the process's (S45).
+
+    Raises:
+        CorruptionError, FileNotFoundError: as `relayout`.
     """
-    done: list[Run] = []
-    while True:
-        manifest = handle.manifest()
+
+    def due(manifest: Manifest) -> list[Run]:
         config = with_defaults(manifest.head.config, defaults)
-        runs = oldest(due_runs(manifest, config, now_ms=now_ms))
-        if not runs:
-            return done
-        replaced = relayout(handle, store, manifest, runs, operation="clean")
-        done.extend(replaced)
-        if len(replaced) < len(runs):
-            return done  # Somebody else works on the same chunks; the next round sees what is left.
+        return bounded(due_runs(manifest, config, now_ms=now_ms))
+
+    return relayout_all(handle, store, due, operation="clean")
 
 
 def due_runs(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Run]:

@@ -9,13 +9,19 @@ materialising have in common.
    else changed meanwhile is left out; its new objects are orphans. Appends never conflict: they add
    behind, and a replacement inside the active segment names its chunks.
 
-Crash before 3: orphans. After: done. Where fewer or more rows are read than the manifest says,
-nothing is committed.
+Chunks of an object that is damaged or gone are left out, and told after the others are committed:
+they must not keep those. So is a run of which fewer or more rows are read than the manifest says.
+
+Crash before 3: orphans. After: done.
+
+What is due goes to `relayout_all` in parts of `ROUND_BYTES_MAX` of records (`bounded`), which
+bounds its memory. They are taken run by run, so that chunks that are to become one are read
+together: else each would become itself again, for ever.
 """
 
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -34,6 +40,8 @@ from clog.storage.manifest import Manifest
 from clog.storage.object_writer import write_rewritten
 from clog.storage.reader import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
 from clog.storage.store.base import Store
+
+ROUND_BYTES_MAX = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +64,91 @@ class Run:
     def live_rows(self) -> int:
         return sum(c.live_rows for c in self.chunks)
 
+    @property
+    def read(self) -> Sequence[Chunk]:
+        """The chunks of which something stays."""
+        return [c for c in self.chunks if c.next > self.low]
+
+
+def relayout_all(
+    handle: Handle, store: Store, due: Callable[[Manifest], list[Run]], *, operation: str
+) -> list[Run]:
+    """Rewrites what is due until nothing is; returns the runs that were replaced. ``store`` is the
+    handle's own, perhaps metered.
+
+    Raises:
+        CorruptionError, FileNotFoundError: as `relayout`.
+    """
+    done: list[Run] = []
+    while True:
+        manifest = handle.manifest()
+        runs = due(manifest)
+        if not runs:
+            return done
+        replaced = relayout(handle, store, manifest, runs, operation=operation)
+        done.extend(replaced)
+        if len(replaced) < len(runs):
+            return done  # Somebody else works on the same chunks; the next round sees what is left.
+
+
+def bounded(runs: Sequence[Run]) -> list[Run]:
+    """The parts of the runs that lie in objects of `ROUND_BYTES_MAX` of records together, or in
+    two: run by run, that with the oldest records first. Pure.
+    """
+    size_bytes: Counter[str] = Counter()
+    for run in runs:
+        for c in run.read:
+            size_bytes[c.object.path] += c.size_bytes
+    taken: set[str] = set()
+    total = 0
+    for run in sorted(runs, key=lambda run: min(c.version for c in run.chunks)):
+        for path in (c.object.path for c in run.chunks):
+            if path in taken:
+                continue
+            total += size_bytes[path]
+            if total > ROUND_BYTES_MAX and len(taken) > 1:
+                return _parts(runs, lambda c: c.object.path in taken)
+            taken.add(path)
+    return list(runs)
+
+
+def _parts(runs: Sequence[Run], is_wanted: Callable[[Chunk], bool]) -> list[Run]:
+    return [
+        Run(r.partition, part, r.low)
+        for r in runs
+        for part in runs_of(r.chunks, [is_wanted(c) for c in r.chunks])
+    ]
+
+
+def runs_of(chunks: Sequence[Chunk], wanted: Sequence[bool]) -> Iterator[tuple[Chunk, ...]]:
+    """Runs of neighbours that are wanted. Pure."""
+    run: list[Chunk] = []
+    for chunk, is_wanted in zip(chunks, wanted, strict=True):
+        if is_wanted:
+            run.append(chunk)
+        elif run:
+            yield tuple(run)
+            run = []
+    if run:
+        yield tuple(run)
+
 
 def relayout(
     handle: Handle, store: Store, manifest: Manifest, runs: Sequence[Run], *, operation: str
 ) -> list[Run]:
-    """Rewrites the runs, planned from ``manifest``, and commits; returns those it replaced."""
-    rows = _read(store, runs)
-    made = [
-        (run, _replacement(run, _write(handle, store, run, rows.pop(i, []), manifest)))
-        for i, run in enumerate(runs)
-    ]
+    """Rewrites the runs, planned from ``manifest``, and commits; returns those it replaced.
+
+    Raises:
+        CorruptionError, FileNotFoundError: of what cannot be read, after the others are committed.
+    """
+    batches, broken = _read(store, runs)
+    whole = _parts(runs, lambda c: c.object.path not in broken)
+    made: list[tuple[Run, Replacement]] = []
+    for run, rows in zip(whole, _by_run(whole, batches), strict=True):
+        if (miscounted := _miscounted(store, run, rows)) is not None:
+            broken[run.chunks[0].object.path] = miscounted
+        else:
+            made.append((run, _replacement(run, _write(handle, store, run, rows, manifest))))
     done: list[Run] = []
 
     def prepare(tip: Commit, time_ms: int) -> Edit:
@@ -80,43 +163,78 @@ def relayout(
     try:
         handle.commit(prepare, operation=operation)
     except Answer:
-        return []
+        pass
+    for error in broken.values():
+        raise error
     return done
 
 
-def _read(store: Store, runs: Sequence[Run]) -> dict[int, list[pa.RecordBatch]]:
-    """The rows of each run in offset order, by the run's index; each object is read once."""
+def _read(
+    store: Store, runs: Sequence[Run]
+) -> tuple[list[tuple[int, int, pa.RecordBatch]], dict[str, Exception]]:
+    """The rows of all runs, as (partition, first offset, batch), and the objects that cannot be
+    read; each is read once.
+    """
     by_object: dict[str, list[tuple[Run, Chunk]]] = defaultdict(list)
+    for run in runs:
+        for chunk in run.read:
+            by_object[chunk.object.path].append((run, chunk))
+    batches: list[tuple[int, int, pa.RecordBatch]] = []
+    broken: dict[str, Exception] = {}
+    for path, pairs in by_object.items():
+        pairs.sort(key=lambda pair: pair[1].first_row)
+        pieces = [piece_of(r.partition, c, max(c.base, r.low), c.next) for r, c in pairs]
+        try:
+            found = list(read_pieces(store, pieces, columns=(*COLUMNS, DELETE_HORIZON)))
+        except (CorruptionError, FileNotFoundError) as e:
+            broken[path] = e
+            continue
+        batches += [
+            (
+                batch.column("partition")[0].as_py(),
+                batch.column("offset")[0].as_py(),
+                batch.drop_columns(["partition"]),
+            )
+            for batch in found
+        ]
+    return batches, broken
+
+
+def _by_run(
+    runs: Sequence[Run], batches: list[tuple[int, int, pa.RecordBatch]]
+) -> Iterator[list[pa.RecordBatch]]:
+    """The rows of each run, in offset order. Empties the list."""
     bases: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for i, run in enumerate(runs):
         bases[run.partition].append((run.base, i))
-        for chunk in run.chunks:
-            by_object[chunk.object.path].append((run, chunk))
     for starts in bases.values():
         starts.sort()
-    rows: dict[int, list[tuple[int, pa.RecordBatch]]] = defaultdict(list)
-    for pairs in by_object.values():
-        pairs.sort(key=lambda pair: pair[1].first_row)
-        pieces = [piece_of(r.partition, c, max(c.base, r.low), c.next) for r, c in pairs]
-        for batch in read_pieces(store, pieces, columns=(*COLUMNS, DELETE_HORIZON)):
-            first = batch.column("offset")[0].as_py()
-            starts = bases[batch.column("partition")[0].as_py()]
-            at = bisect_right(starts, first, key=lambda pair: pair[0]) - 1
-            rows[starts[at][1]].append((first, batch.drop_columns(["partition"])))
-    return {i: [b for _, b in sorted(found, key=itemgetter(0))] for i, found in rows.items()}
+    rows: list[list[tuple[int, pa.RecordBatch]]] = [[] for _ in runs]
+    for p, first, batch in batches:
+        starts = bases[p]
+        i = starts[bisect_right(starts, first, key=itemgetter(0)) - 1][1]
+        rows[i].append((first, batch))
+    batches.clear()
+    for i in range(len(runs)):
+        found, rows[i] = rows[i], []
+        yield [batch for _, batch in sorted(found, key=itemgetter(0))]
+
+
+def _miscounted(store: Store, run: Run, rows: list[pa.RecordBatch]) -> CorruptionError | None:
+    least, most = _rows_above(run)
+    if least <= (found := sum(batch.num_rows for batch in rows)) <= most:
+        return None
+    return CorruptionError(
+        f"partition {run.partition} of {store.url} has {found} records in"
+        f" [{max(run.base, run.low)}, {run.next}), the manifest says {least} to {most};"
+        " nothing of it was changed"
+    )
 
 
 def _write(
     handle: Handle, store: Store, run: Run, rows: list[pa.RecordBatch], manifest: Manifest
 ) -> list[DataObject]:
     config = LogConfig.from_overrides(manifest.head.config)
-    least, most = _rows_above(run)
-    if not least <= (found := sum(batch.num_rows for batch in rows)) <= most:
-        raise CorruptionError(
-            f"partition {run.partition} of {store.url} has {found} records in"
-            f" [{max(run.base, run.low)}, {run.next}), the manifest says {least} to {most};"
-            " nothing was changed"
-        )
     return write_rewritten(
         store,
         rows,

@@ -6,17 +6,19 @@ Only the chunk in which the log start lies is rewritten, and those of its segmen
 without being read. The active segment waits until it is sealed, which S8 bounds.
 """
 
-from clog.cleaner.relayout import Run, relayout
+from clog.cleaner.relayout import Run, bounded, relayout_all
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest
 from clog.storage.store.base import Store
 
 
 def trim(handle: Handle, store: Store) -> list[Run]:
-    """Trims what is due; returns the runs that were replaced."""
-    manifest = handle.manifest()
-    runs = due_runs(manifest)
-    return relayout(handle, store, manifest, runs, operation="trim") if runs else []
+    """Trims what is due; returns the runs that were replaced.
+
+    Raises:
+        CorruptionError, FileNotFoundError: as `relayout`.
+    """
+    return relayout_all(handle, store, lambda m: bounded(due_runs(m)), operation="trim")
 
 
 def due_runs(manifest: Manifest) -> list[Run]:

@@ -10,7 +10,7 @@ waste one group, not one after the other.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clog.cleaner.blocks import close_blocks
@@ -24,6 +24,7 @@ from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
 from clog.cleaner.pass_plan import PassPlan
 from clog.cleaner.pass_progress import PassProgress
 from clog.cleaner.passes import PassTools, run_pass
+from clog.cleaner.relayout import Run
 from clog.cleaner.selection import Candidate, candidate, candidates
 from clog.cleaner.stats import PassResult
 from clog.cleaner.sweep import sweep_orphans, sweep_released
@@ -32,7 +33,7 @@ from clog.cleaner.uncleanable import BACKOFF_MS, is_resting, mark
 from clog.storage import Log
 from clog.storage.clock import Clock
 from clog.storage.config import LogConfig, with_defaults
-from clog.storage.errors import StoreUnavailableError
+from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.manifest import Manifest
 
 logger = logging.getLogger(__name__)
@@ -106,9 +107,11 @@ class Upkeep:
         self._clock_checked_ms: int | None = None
         self._retention_checked_ms: int | None = None
         self._partition_rest: dict[int, Rest] = {}
+        self._damage: list[Exception] = []
 
     def maintain(self) -> None:
         """Seals what is idle (S8), applies retention (S31-S35), trims (S37)."""
+        self._damage.clear()
         self._handle.refresh()
         now_ms, since_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         self._check_clock(now_ms, since_ms)
@@ -116,7 +119,7 @@ class Upkeep:
         if _is_due(self._retention_checked_ms, since_ms, self._settings.retention_check_ms):
             apply_retention(self._handle, now_ms=now_ms, defaults=self._settings.defaults)
             self._retention_checked_ms = since_ms
-        trim(self._handle, self._store())
+        self._rewritten(lambda: trim(self._handle, self._store()))
 
     def candidates(self, *, force: bool) -> list[Candidate]:
         """What may be cleaned now; without ``force`` not what failed lately."""
@@ -194,21 +197,38 @@ class Upkeep:
         """Deletes what is dead (S27), rewrites what has held dead rows for long (S46), coalesces
         and merges; once a day looks for what never lived. Returns how many records were rewritten,
         and why.
+
+        Raises:
+            CorruptionError, FileNotFoundError: a step of the round found it; all else is done.
         """
-        handle, now_ms = self._handle, self.clock.now_ms()
-        sweep_released(handle, now_ms=now_ms, defaults=self._settings.defaults)
-        defaults = self._settings.defaults
-        materialised = materialise(handle, self._store(), now_ms=now_ms, defaults=defaults)
-        coalesced = coalesce(handle, self._store(), now_ms=now_ms)
+        handle, now_ms, defaults = self._handle, self.clock.now_ms(), self._settings.defaults
+        sweep_released(handle, now_ms=now_ms, defaults=defaults)
+        counts = Counter(
+            records_materialised=self._rewritten(
+                lambda: materialise(handle, self._store(), now_ms=now_ms, defaults=defaults)
+            ),
+            records_coalesced=self._rewritten(
+                lambda: coalesce(handle, self._store(), now_ms=now_ms)
+            ),
+        )
         merge_segments(handle, defaults=defaults)
         if now_ms - self._orphans_swept_ms >= ORPHANS_MS:
             sweep_orphans(handle, now_ms=now_ms)
             close_blocks(handle, now_ms=now_ms)
             self._orphans_swept_ms = now_ms
-        return Counter(
-            records_materialised=sum(run.live_rows for run in materialised),
-            records_coalesced=sum(run.live_rows for run in coalesced),
-        )
+        if self._damage:
+            raise self._damage[0]
+        return counts
+
+    def _rewritten(self, step: Callable[[], Sequence[Run]]) -> int:
+        """How many records a step rewrote; what it finds damaged keeps nothing else from its work,
+        and is told at the end of the round (S28).
+        """
+        try:
+            return sum(run.live_rows for run in step())
+        except (CorruptionError, FileNotFoundError) as e:
+            self._damage.append(e)
+            return 0
 
     def config(self, manifest: Manifest) -> LogConfig:
         """What holds for the log: its own configs, then the cleaner's defaults (S42, S45)."""

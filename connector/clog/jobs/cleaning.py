@@ -12,6 +12,7 @@ Unlike a local pass, one here commits at its end: up to then both the old and th
 space in the store, those of all partitions at once.
 """
 
+import logging
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from clog.storage.store.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,12 @@ def _commit(upkeep: Upkeep, plan: PassPlan, executed: Executed) -> PassResult | 
             commit_pass(handle, plan, edit, counts, stats)
     except SourcesChangedError:
         complete = False
+    except StoreUnavailableError:
+        raise
+    except Exception as e:
+        logger.exception("partition %d of %s is uncleanable", plan.partition, upkeep.log.url)
+        upkeep.fail_pass(plan, f"{type(e).__name__}: {e}")
+        return None
     result = finished(plan, executed.covered, stats, complete=complete, after=handle.manifest())
     upkeep.end_pass(plan, result)
     return result

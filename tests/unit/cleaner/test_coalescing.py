@@ -2,6 +2,7 @@
 
 import pytest
 
+from clog.cleaner import Cleaner, relayout
 from clog.cleaner.coalescing import (
     LOOSE_OBJECTS_MIN,
     WAIT_MS_MAX,
@@ -10,7 +11,7 @@ from clog.cleaner.coalescing import (
 )
 from clog.cleaner.layout import is_shared
 from clog.cleaner.trimming import trim
-from clog.storage import Log, ManualClock
+from clog.storage import CorruptionError, Log, ManualClock
 from clog.storage.ids import SeededIds
 from clog.storage.store import open_store
 from clog.storage.testing.counting import CountingStore
@@ -120,6 +121,51 @@ def test_a_record_is_rewritten_a_logarithmic_number_of_times(store, clock):
     assert all(len(s.chunks) <= 6 for (s,) in log.handle.manifest().segments)
 
 
+def test_chunks_that_share_nothing_are_taken_with_their_neighbours(store, clock, monkeypatch):
+    """Of writers that give each partition objects of its own: a bounded part of them becomes fewer
+    each time. One chunk of each partition would become itself again, for ever."""
+    log = make(store, clock)
+    for i in range(12):
+        for p in range(3):
+            log.append([{"key": f"k{i}", "value": f"v{i}-{j}"} for j in range(4)], partition=p)
+    before = records(log)
+    object_bytes = log.handle.manifest().segments[0][0].chunks[0].size_bytes
+    monkeypatch.setattr(relayout, "ROUND_BYTES_MAX", 3 * object_bytes)
+    commits = log.version
+    assert coalesce(log.handle, store, now_ms=clock.now_ms(), force=True)
+    assert log.version - commits < 3 * 12
+    assert records(log) == before
+    assert not loose_objects(log)
+
+
+def test_a_damaged_object_keeps_no_others(store, clock):
+    """S28: all else is rewritten, trimmed, cleaned and swept as if it were whole, round by round;
+    the round says what is damaged when it ends."""
+    log = make(store, clock, cleanup_policy="compact", file_delete_delay_ms=0)
+    for p in range(3):
+        for keys in ("ab", "cd", "ef", "gh"):
+            log.append([{"key": key, "value": "1"} for key in keys], partition=p)
+    log.roll()
+    fill(log, clock, LOOSE_OBJECTS_MIN)
+    segments = log.handle.manifest().segments
+    damaged = {segments[1][0].chunks[0].object.path, segments[0][1].chunks[9].object.path}
+    for path in damaged:
+        store.put(path, b"\0" * 100)
+    log.delete_records({0: 3, 1: 1, 2: 3})
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="is damaged"):
+            Cleaner(log).run_once(force=True)
+        clock.advance(1)
+    log.handle.refresh()
+    manifest = log.handle.manifest()
+    assert manifest.first_dirty == (8, 1, 8)
+    assert list(manifest.uncleanable) == [1]
+    bases = [next(c.base for s in segments for c in s.chunks) for segments in manifest.segments]
+    assert bases == [3, 0, 3]
+    assert {c.object.path for _, c in manifest.chunks() if is_shared(c)} < damaged
+    assert manifest.head.oldest_readable > 0
+
+
 def test_a_fast_writer_neither_starves_it_nor_keeps_it(store, clock):
     """S30: three races are lost to as many new objects each; it ends all the same, and the next
     call takes those."""
@@ -179,6 +225,34 @@ def test_records_below_the_low_watermark_are_trimmed_under_every_policy(store, c
     lowest = {p: min(c.base for q, c in log.handle.manifest().chunks() if q == p) for p in (0, 1)}
     assert lowest == {0: 7, 1: 3}
     assert trim(log.handle, store) == []
+
+
+def test_chunks_below_the_low_watermark_are_not_read(store, clock):
+    """S37: of the segment that holds it, those that lie below; nor where they have gaps."""
+    log = make(store, clock, cleanup_policy="compact", object_bytes=200)
+    for _ in range(2):
+        log.append([{"key": f"k{i:02}", "value": "1"} for i in range(30)], partition=0)
+    log.append([{"key": f"k{i:02}", "value": "2"} for i in range(0, 30, 2)], partition=0)
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    below, at, *_ = log.handle.manifest().segments[0][0].chunks
+    assert not below.object.dense
+    log.delete_records({0: at.base + 1})
+    store.delete(below.object.path)
+    assert [r.next for r in trim(log.handle, store)] == [at.next]
+
+
+def test_trimming_takes_bounded_memory(store, clock, monkeypatch):
+    """S37: not the chunks of all partitions at once."""
+    monkeypatch.setattr(relayout, "ROUND_BYTES_MAX", 1)
+    log = make(store, clock)
+    for p in range(3):
+        log.append([{"key": "k", "value": "1"}] * 2, partition=p)
+    log.roll()
+    log.delete_records(dict.fromkeys(range(3), 1))
+    assert len(trim(log.handle, store)) == 3
+    assert [c.operation for c in log.history()].count("trim") == 2
+    assert [len(rows) for rows in records(log).values()] == [1, 1, 1]
 
 
 def test_the_active_segment_is_not_trimmed(store, clock):

@@ -57,7 +57,7 @@ def test_passes_are_said_as_planned(make_log, put, clock):
     assert later.deleted
 
 
-@pytest.mark.parametrize(("segment_chunks", "left"), [(8, 3), (6, 9), (2, 9)])
+@pytest.mark.parametrize(("segment_chunks", "left"), [(8, 2), (6, 9), (2, 9)])
 def test_merges_are_said_as_of_after_coalescing(make_log, clock, segment_chunks, left):
     """Small segments merge in the round in which their chunks have become few enough: as many, of
     as many records, as the plan said, and nothing where it said nothing."""

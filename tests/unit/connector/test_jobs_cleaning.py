@@ -6,7 +6,7 @@ import pytest
 
 from clog.cleaner.relayout import Run, relayout
 from clog.jobs import clean_with_spark, cleaning
-from clog.storage import Log, ManualClock
+from clog.storage import CorruptionError, Log, ManualClock
 from clog.storage.testing.model import rows_in
 
 
@@ -49,3 +49,22 @@ def test_what_was_coalesced_meanwhile(url, clean_while):
     assert result.stats.groups_committed == 2
     left = [f"{offset}:{row.key.decode()}" for _, offset, row in rows_in(log.read())]
     assert left == ["2:a", "3:c", "4:b", "5:d", "7:e", "8:f", "9:g", "10:h"]
+
+
+def test_an_edit_that_does_not_fit(url, clean_while, monkeypatch):
+    """S28: the partition is marked with the reason; the driver commits those of the others."""
+    log = Log.create(url, 2, clock=ManualClock(1_000_000_000))
+    for p in range(2):
+        log.append([{"key": "a", "value": "1"}] * 2, partition=p)
+    log.roll()
+    real = cleaning.commit_pass
+
+    def commit(handle, plan, *given):
+        if plan.partition == 0:
+            raise CorruptionError("as planned")
+        real(handle, plan, *given)
+
+    monkeypatch.setattr(cleaning, "commit_pass", commit)
+    (result,) = clean_while(log, lambda: None)
+    assert (result.partition, result.complete) == (1, True)
+    assert log.handle.manifest().uncleanable[0].reason == "CorruptionError: as planned"

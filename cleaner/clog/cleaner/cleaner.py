@@ -155,6 +155,8 @@ class Cleaner:
         Raises:
             StoreUnavailableError: the file system failed, or the clocks differ too much; what was
                 done until then is done, and so are the other logs.
+            CorruptionError, FileNotFoundError: what was to be trimmed or coalesced is damaged or
+                gone; all else is done.
         """
         with self._workers() as pool:
             for upkeep in self._upkeep:

@@ -79,6 +79,7 @@ def clean_with_spark(
 
     Raises:
         StoreUnavailableError: the file system failed, or the clocks differ too much.
+        CorruptionError, FileNotFoundError: as `Cleaner.run_once`.
     """
     opened = Log.open(log, storage_options) if isinstance(log, str) else log
     OffsetMap(memory_bytes=dedupe_buffer_bytes)  # S18: refuses one that holds no key

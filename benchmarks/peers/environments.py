@@ -49,6 +49,7 @@ ENVIRONMENTS = {
         (
             *("deltalake>=1.6", "pyiceberg[pyarrow,sql-sqlite]>=0.11"),
             *("confluent-kafka>=2.8", "moto[server]>=5.1"),
+            "aiobotocore[boto3]",  # the boto3 that goes with it; pip would try one after the other
         ),
         "s3",
     ),

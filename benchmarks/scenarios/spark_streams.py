@@ -102,15 +102,14 @@ def _sinks(stores: _Stores, result: Result, rows: int, record_bytes: int, rounds
 
 
 def _sources(stores: _Stores, result: Result, rows: int, record_bytes: int, rounds: int) -> None:
-    reader = stores.spark.readStream
     topic = f"{stores.name}-{stores.round}"
 
     def each(seconds: float) -> float:
         return rows / seconds / 1e3
 
     def clog(**options: str) -> float:
-        stream = reader.format("clog").options(startingOffsets="earliest", **options)
-        return each(stores.read(stream.load(stores.place("clog"))))
+        stream = stores.spark.readStream.format("clog").option("startingOffsets", "earliest")
+        return each(stores.read(stream.options(**options).load(stores.place("clog"))))
 
     def kafka(*columns: str) -> float:
         options = {"kafka.bootstrap.servers": stores.address, "subscribe": topic}
@@ -147,16 +146,15 @@ def _full_tables(
     """Each key is there once, so both end with as many rows as there are records."""
     from pyspark.sql.functions import expr
 
-    reader = stores.spark.read
     topic = f"{stores.name}-{stores.round}"
 
     def clog() -> None:
         options = {"view": "table", "columns": "key,value"}
-        drain(reader.format("clog").options(**options).load(stores.place("clog")))
+        drain(stores.spark.read.format("clog").options(**options).load(stores.place("clog")))
 
     def kafka() -> None:
         options = {"kafka.bootstrap.servers": stores.address, "subscribe": topic}
-        records = reader.format("kafka").options(**options).load()
+        records = stores.spark.read.format("kafka").options(**options).load()
         drain(records.groupBy("key").agg(expr("max_by(value, struct(partition, offset))")))
 
     result.compare(

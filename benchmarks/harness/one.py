@@ -2,7 +2,7 @@
 
 python benchmarks/harness/one.py NAME --size quick --out FILE [--set rows=1000]
 
-SIGTERM ends it early, and what was found by then is written.
+SIGTERM ends it early; then, and when it fails, what was found by then is written.
 """
 
 import argparse
@@ -51,19 +51,26 @@ def main() -> int:
     signal.signal(signal.SIGTERM, stop)
     result, start = Result(), time.monotonic()
     about = {"scenario": args.name, "title": scenario.TITLE, "machine": machine()}
+
+    def save(note: str | None = None) -> None:
+        if note is not None:
+            result.notes.append(f"{note} before its end: some comparisons are missing.")
+        result.versions = {**versions(BENCHMARKS.parent), **result.versions}
+        took = round(time.monotonic() - start)
+        result.save(args.out, **about, size={"name": args.size, **size}, seconds=took)
+
     with tempfile.TemporaryDirectory(prefix=f"clog-{args.name}-", dir=args.folder) as folder:
         try:
             scenario.run(size, Path(folder), result)
         except UnavailableError as e:
             print(f"unavailable: {e}")
             return 3
-        except BaseException:  # Spark wraps it, and what it meets while it is stopped, too
+        except BaseException:  # Spark wraps a stop, and what it meets while it is stopped, too
+            save("Stopped" if stop.asked else "Failed")
             if not stop.asked:
                 raise
-            result.notes.append("Stopped before its end: some comparisons are missing.")
-    result.versions = {**versions(BENCHMARKS.parent), **result.versions}
-    took = round(time.monotonic() - start)
-    result.save(args.out, **about, size={"name": args.size, **size}, seconds=took)
+        else:
+            save()
     return 0
 
 

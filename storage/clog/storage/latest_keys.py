@@ -93,6 +93,13 @@ class LatestKeys:
         self._settle()
         return self._offsets[: self._rows].compress(self._is_last())
 
+    def last_rows(self) -> _Places:
+        """Which of the rows that were put those of `last_offsets` are, as long as none left the
+        room.
+        """
+        self._settle()
+        return np.flatnonzero(self._is_last())
+
     def get(self, words: Words) -> Offsets:
         """The last offset of each key, -1 where it is not known."""
         rows, known = self._find(words)

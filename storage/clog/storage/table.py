@@ -6,7 +6,8 @@ The part below the first dirty offset has each key once, so:
 1. Map the dirty part: key -> last offset, reading only its keys (`key_words`: 128 bits of each).
 2. Clean part: a record stays when the map does not know its key.
 3. Dirty part: exactly the records at the map's offsets stay. Objects without any are not read
-   again.
+   again. Their keys are kept from step 1 if the budget has room for them beside the map
+   (`kept_keys`).
 4. Tombstones go, and so do records without a key.
 
 A plan may be *a slice* of a partition's view, for one task of several: a run of its pieces, and
@@ -33,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.errors import VersionExpiredError
+from clog.storage.kept_keys import KeptKeys
 from clog.storage.key_indexes import KeyIndexes
 from clog.storage.key_scan import latest_of_keys
 from clog.storage.key_words import Words, key_words
@@ -98,9 +100,12 @@ def table_batches(
             ``file.delete.delay.ms``.
     """
     try:
-        latest = LatestKeys(_room(plan, map_bytes))
-        if _map(store, (*plan.dirty, *plan.later), latest, plan.seed) is None:
-            batches = _of_one_map(store, plan, latest, columns)
+        rows = sum(piece.rows for piece in (*plan.dirty, *plan.later))
+        latest = LatestKeys(max(1, min(map_bytes // ROW_BYTES, rows)))
+        # None where not all rows have room: those that leave it would not be found among the keys.
+        keys = KeptKeys(map_bytes - rows * ROW_BYTES if "key" in columns else 0)
+        if _map(store, (*plan.dirty, *plan.later), latest, plan.seed, keys) is None:
+            batches = _of_one_map(store, plan, latest, columns, keys)
         else:
             batches = _of_many_maps(store, plan, latest, columns)
         for batch in batches:
@@ -116,17 +121,17 @@ def _expired(store: Store, version: int, gone: FileNotFoundError) -> VersionExpi
     )
 
 
-def _room(plan: TablePlan, map_bytes: int) -> int:
-    """Rows for which there is room in the budget, or fewer where the dirty part has fewer."""
-    rows = sum(piece.rows for piece in (*plan.dirty, *plan.later))
-    return max(1, min(map_bytes // ROW_BYTES, rows))
-
-
-def _map(store: Store, pieces: Sequence[ReadPiece], latest: LatestKeys, seed: int) -> int | None:
+def _map(
+    store: Store,
+    pieces: Sequence[ReadPiece],
+    latest: LatestKeys,
+    seed: int,
+    keys: KeptKeys | None = None,
+) -> int | None:
     """Maps the keys of the pieces, until the map is full; the first offset that has no room any
     more, None where all have.
     """
-    for words, offsets in _worded(store, pieces, seed):
+    for words, offsets in _worded(store, pieces, seed, keys):
         taken = latest.put(words, offsets)
         if taken < len(offsets):
             return int(offsets[taken])
@@ -134,20 +139,23 @@ def _map(store: Store, pieces: Sequence[ReadPiece], latest: LatestKeys, seed: in
 
 
 def _worded(
-    store: Store, pieces: Sequence[ReadPiece], seed: int
+    store: Store, pieces: Sequence[ReadPiece], seed: int, keys: KeptKeys | None = None
 ) -> Iterator[tuple[Words, Offsets]]:
     """Words of the keys there are in the pieces, and their offsets."""
     for batch in read_pieces(store, pieces, columns=("offset", "key")):
         rows = _present(batch, "key")
+        if keys is not None:
+            keys.keep(rows.column("key"))
         yield key_words(rows.column("key"), seed=seed), to_numpy(rows.column("offset"))
 
 
 def _of_one_map(
-    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
+    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str], keys: KeptKeys
 ) -> Iterator[pa.RecordBatch]:
     """The records of a plan whose dirty keys are all mapped."""
+    kept = keys.take(latest.last_rows())
     yield from _unknown(store, plan, latest, columns)
-    yield from _at(store, plan, plan.dirty, latest.last_offsets(), columns)
+    yield from _at(store, plan, plan.dirty, latest.last_offsets(), columns, keys=kept)
 
 
 def _of_many_maps(
@@ -188,9 +196,14 @@ def _at(
     pieces: Sequence[ReadPiece],
     last: Offsets,
     columns: Sequence[str],
+    *,
+    keys: pa.Array | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the pieces at these offsets (step 3)."""
+    """The records of the pieces at these offsets (step 3); ``keys``: theirs, where they are known,
+    not to be read again.
+    """
     wanted = {*columns, "offset"} | (set() if plan.tombstones else {"value"})
+    wanted -= {"key"} if keys is not None else set()
     ends = np.array([(piece.start, piece.end) for piece in pieces], np.int64).reshape(-1, 2)
     low, high = np.searchsorted(last, ends).T
     read = [piece for piece, some in zip(pieces, low < high, strict=True) if some]
@@ -198,6 +211,10 @@ def _at(
         offsets = to_numpy(batch.column("offset"))
         first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
         rows = _rows_at(batch, offsets, last[first:end])
+        if keys is not None:
+            arrays = [*rows.columns, keys.slice(first, end - first)]
+            schema = rows.schema.append(READ_SCHEMA.field("key"))
+            rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
         yield rows if plan.tombstones else _present(rows, "value")
 
 

@@ -1,6 +1,7 @@
 """A runner of the command line, in this process, on real files."""
 
 import json
+import logging
 
 import pytest
 from typer.testing import CliRunner
@@ -33,7 +34,11 @@ class Cli:
 def cli(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("CLOG_STORAGE_OPTIONS", raising=False)
-    return Cli()
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield Cli()
+    root.handlers[:] = handlers  # The daemon's writes to a stream that ends with the test.
+    root.setLevel(level)
 
 
 @pytest.fixture

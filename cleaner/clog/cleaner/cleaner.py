@@ -203,7 +203,7 @@ class Cleaner:
         for log in found.logs:
             self._add(log)
 
-    def _rest(self, mine: "_Round") -> None:
+    def _rest(self, mine: _Round) -> None:
         """A log whose round failed rests before the next one."""
         if mine.failure is None:
             mine.upkeep.rest.succeeded()
@@ -254,7 +254,7 @@ class Cleaner:
                 if patience_ms <= 0:
                     return
 
-    def _end(self) -> list["_Round"]:
+    def _end(self) -> list[_Round]:
         """Steps 4 and 5 of the logs whose passes are done: their rounds, which end by that."""
         ended = [mine for mine in self._open.values() if not mine.passes_left]
         for mine in ended:
@@ -264,7 +264,7 @@ class Cleaner:
             del self._open[mine.upkeep]
         return ended
 
-    def _attempt(self, mine: "_Round", step: Callable[[], None]) -> bool:
+    def _attempt(self, mine: _Round, step: Callable[[], None]) -> bool:
         """Does a step of a log's round; False where it failed: whatever it is, the others go on
         (S28).
         """
@@ -278,7 +278,7 @@ class Cleaner:
             return False
         return True
 
-    def _clean(self, work: "_Work") -> None:
+    def _clean(self, work: _Work) -> None:
         self._attempt(work.round, partial(self._pass, work))
 
     def _tidy(self, upkeep: Upkeep) -> None:
@@ -294,7 +294,7 @@ class Cleaner:
             with ThreadPoolExecutor(self._threads) as pool:
                 yield pool
 
-    def _pass(self, work: "_Work") -> None:
+    def _pass(self, work: _Work) -> None:
         """One pass; its result, if it has one, goes to the round."""
         upkeep, chosen = work.round.upkeep, work.candidate
         url = upkeep.log.url

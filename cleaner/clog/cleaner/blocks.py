@@ -17,6 +17,8 @@ and learns that it did not happen.
 Snapshots go with the sweep (`leftovers`). A block's file is never deleted.
 """
 
+from itertools import pairwise
+
 from clog.cleaner.clock_skew import check_clock, is_comparable
 from clog.cleaner.sweep import ORPHAN_AGE_MS, Swept, raise_oldest
 from clog.storage import documents, paths
@@ -124,8 +126,22 @@ def _close(store: Store, first: int) -> bool:
         if there is None:
             return False  # Refused while another create was under way: the next run looks again.
         if there != {int(version): commit_id for version, commit_id in ids.items()}:
+            if not _has_its_commits(store, first):
+                return False  # They are being deleted, and a sleeper's stands for one of them.
             raise CorruptionError(
                 f"{paths.block_path(first)} of {store.url} names other commits than there are;"
                 " no commit was deleted"
             ) from None
     return True  # B1
+
+
+def _has_its_commits(store: Store, first: int) -> bool:
+    """Whether all commits of a block are there, each of them the next one's parent."""
+    try:
+        commits = [
+            read_commit(store, version)
+            for version in range(first, first + paths.BLOCK_VERSIONS + 1)
+        ]
+    except FileNotFoundError:
+        return False
+    return all(b.parent == a.record.commit_id for a, b in pairwise(commits))

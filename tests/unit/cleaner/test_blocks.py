@@ -3,7 +3,7 @@
 import pytest
 
 from clog.cleaner.blocks import close_blocks
-from clog.storage import CorruptionError, Log, ManualClock, paths
+from clog.storage import CorruptionError, Log, ManualClock, documents, paths
 from clog.storage.commits import read_commit
 from clog.storage.edits import Edit
 from clog.storage.ids import SeededIds
@@ -283,6 +283,44 @@ def test_two_cleaners_at_once(store, begin, first):
         assert versions_in(copy)[0] == first, at
         assert verify_log(copy).findings == (), at
         discard(copy)
+
+
+def test_a_closer_that_meets_a_sleepers_commit(store, make_clock):
+    """Another one closed its block meanwhile, and died while it deleted; a sleeping writer created
+    one of the deleted commits again: the block's file is right, and the next run goes on.
+    """
+    grow(store, 0)
+    never = Log.open(copy_of(store), clock=make_clock(), ids=SeededIds(11))
+    never.append([{"key": "never", "value": "1"}])
+    append_to(Log.open(store, clock=make_clock(), ids=SeededIds(12)), 28)
+    raise_oldest(Log.open(store, clock=make_clock(), ids=SeededIds(13)), 17)
+    rows = rows_in(Log.open(store, clock=make_clock()).read())
+
+    def others_go_on():
+        dies = Faults(Fault(FaultKind.FAIL_BEFORE, "delete", nth=3, times=100))
+        with pytest.raises(OSError, match="as planned"):
+            close(FaultyStore(store, dies), seed=60)
+        store.create(paths.commit_path(1), never.handle.store.get(paths.commit_path(1)))
+
+    slept = Fault(FaultKind.MEANWHILE, "get", paths.commit_path(1), run=others_go_on)
+    assert close(FaultyStore(store, Faults(slept))).objects == ()
+    assert versions_in(store)[0] == 1
+    assert len(close(store, seed=51).objects) == 15
+    check_whole(store, rows=rows, newest=29)
+
+
+def test_a_damaged_block_file_deletes_nothing(store):
+    """B1: it names other commits than there are, and all of them are there."""
+    aged(store)
+    ids = {str(v): "0" * 32 for v in range(BLOCK)}
+
+    def others_go_on():
+        store.create(paths.block_path(0), documents.encode("gc", {"block": 0, "ids": ids}))
+
+    hit = Fault(FaultKind.MEANWHILE, "create", paths.block_path(0), run=others_go_on)
+    with pytest.raises(CorruptionError, match="names other commits than there are"):
+        close(FaultyStore(store, Faults(hit)))
+    assert versions_in(store) == list(range(30))
 
 
 def test_a_refusal_without_a_file(store):

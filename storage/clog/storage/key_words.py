@@ -71,7 +71,9 @@ def _spread(
         return
     p, q, a, b = _secrets(seed)
     of_length = low if low == high else lengths
-    first, last = both_ends(data, starts, lengths, "<u8" if low >= 8 else "<u4")
+    ends = both_ends(data, starts, lengths, "<u8" if low >= 8 else "<u4")
+    # NumPy 1 takes a lone number for no wider than its value needs.
+    first, last = (words.astype(np.uint64, copy=False) for words in ends)
     spread = first ^ a[of_length]
     spread *= p
     lasts = last ^ b[of_length]

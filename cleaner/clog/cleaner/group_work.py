@@ -63,18 +63,19 @@ class GroupWorker:
         return True
 
     def _take(self, group: Group) -> None:
+        edit = self.edit  # A group is part of it with all that becomes of it, or not at all.
         if group.needs_work:
-            replacement = self.rewriter.rewrite(group, self.counts)
-            self.edit = replace(self.edit, replace=(replacement,))
+            edit = replace(edit, replace=(self.rewriter.rewrite(group, self.counts),))
         else:
             stamped = [c for c in group.chunks if c.stamps]
             self.horizons.extend(self._horizon(c.chunk) for c in stamped)
             self.stamped += sum(map(stamped_in, stamped))
         dead = self.marker.mark(group, self.counts)
-        self.edit = replace(self.edit, dead=(*self.edit.dead, *dead))
+        edit = replace(edit, dead=(*edit.dead, *dead))
         if (expired := last_expired(group)) != NONE:
             removed = {self.plan.partition: expired}  # Groups come in the order of offsets.
-            self.edit = replace(self.edit, tombstones_removed=removed)
+            edit = replace(edit, tombstones_removed=removed)
+        self.edit = edit
 
     def _horizon(self, chunk: Chunk) -> ChunkHorizon:
         place = (self.plan.partition, chunk.object.path, chunk.first_row)

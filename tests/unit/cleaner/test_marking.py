@@ -303,6 +303,33 @@ def test_a_pass_stops_where_a_chunk_was_marked_meanwhile(big, put, open_log, sto
     assert "k07=1" not in there(log)
 
 
+def test_a_stop_between_rewriting_and_marking(
+    make_log, put, clean, open_log, store, clock, there, monkeypatch
+):
+    """S41: a group is committed with all that becomes of it, or not at all: else tombstones of it
+    would go, and no reader be told.
+    """
+    monkeypatch.setattr(dead_rows, "INLINE_BYTES_MAX", 0)
+    log = make_log(object_bytes="800", segment_bytes="10000", delete_retention_ms="1000")
+    log.append([{"key": "t", "value": None}, {"key": "u", "value": "1"}], partition=0)
+    log.append([{"key": f"k{i:02}", "value": "1"} for i in range(30)], partition=0)
+    log.roll()
+    clean(log)
+    before = there(log)
+    clock.advance(1000)
+    put(log, "k07=2")
+    log.roll()
+    stop = lambda: cleaner.stop()  # noqa: E731, PLW0108 - made below
+    fault = Fault(FaultKind.MEANWHILE, "put", "data/*.parquet", run=stop)
+    cleaner = Cleaner(open_log(FaultyStore(store, Faults(fault))))
+    (result,) = cleaner.run_once(force=True)
+    assert not result.complete
+    assert there(log) == f"{before} 32:k07=2"
+    clean(open_log())
+    manifest = open_log().handle.manifest()
+    assert [(p, offset) for p, _, offset in manifest.tombstones_removed] == [(0, 0)]
+
+
 def test_a_log_without_the_feature_is_rewritten(store, clock, put, clean, monkeypatch):
     """FORMAT.md §4: who made it may not know bitmaps."""
     from clog.storage import Log, create

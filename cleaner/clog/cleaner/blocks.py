@@ -17,13 +17,14 @@ and learns that it did not happen.
 Snapshots go with the sweep (`leftovers`). A block's file is never deleted.
 """
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 from clog.cleaner.clock_skew import check_clock, is_comparable
 from clog.cleaner.sweep import ORPHAN_AGE_MS, Swept, raise_oldest
 from clog.storage import documents, paths
 from clog.storage.commits import Commit, read_commit
-from clog.storage.config import LogConfig
+from clog.storage.config import NO_DEFAULTS, with_defaults
 from clog.storage.errors import CorruptionError
 from clog.storage.handle import Handle
 from clog.storage.snapshots import read_snapshot, unpage
@@ -32,9 +33,16 @@ from clog.storage.timeline import first_open_version, is_closed
 
 
 def close_blocks(
-    handle: Handle, *, now_ms: int, age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
+    handle: Handle,
+    *,
+    now_ms: int,
+    age_ms: int = ORPHAN_AGE_MS,
+    dry_run: bool = False,
+    defaults: Mapping[str, str] = NO_DEFAULTS,
+    store: Store | None = None,
 ) -> Swept:
-    """Closes the blocks that are due, and deletes the commits of all that are closed.
+    """Closes the blocks that are due, and deletes the commits of all that are closed. ``defaults``
+    are the process's (S45); ``store`` is the handle's own, perhaps metered.
 
     Costs up to 3 GET where no block was closed and none is due; else a GET for every second commit
     of a block, the snapshot with its pages, a PUT, perhaps a commit, and a LIST of the commits.
@@ -45,9 +53,10 @@ def close_blocks(
     """
     if is_comparable(handle.clock):
         check_clock(handle, now_ms=now_ms, dry_run=dry_run)
-    tip, store = handle.refresh(), handle.store
+    tip, store = handle.refresh(), store or handle.store
+    delay_ms = with_defaults(tip.head.config, defaults).file_delete_delay_ms
     first = end = first_open_version(store)
-    while _is_due(store, tip, end, now_ms=now_ms, age_ms=age_ms):
+    while _is_due(store, tip, end, young_ms=now_ms - age_ms, readable_ms=now_ms - delay_ms):
         end += paths.BLOCK_VERSIONS
     if end > first and not _has_snapshot(handle, tip):
         end = first  # Others were faster, by days: the next run closes what is left.
@@ -67,19 +76,20 @@ def close_blocks(
     return Swept(tuple(o.path for o in old), sum(o.size_bytes for o in old))
 
 
-def _is_due(store: Store, tip: Commit, first: int, *, now_ms: int, age_ms: int) -> bool:
-    """Step 1, but for reading the snapshot."""
+def _is_due(store: Store, tip: Commit, first: int, *, young_ms: int, readable_ms: int) -> bool:
+    """Step 1, but for reading the snapshot: whether the commits are older than ``young_ms``, and
+    were replaced before ``readable_ms``.
+    """
     end = first + paths.BLOCK_VERSIONS
     snapshot = tip.head.snapshot
     if snapshot is None or snapshot.version < end - 1 or tip.version < end:
         return False
     try:
-        if read_commit(store, end - 1).record.time_ms >= now_ms - age_ms:
+        if read_commit(store, end - 1).record.time_ms >= young_ms:
             return False
         if tip.head.oldest_readable >= end:
             return True
-        delay_ms = LogConfig.from_overrides(tip.head.config).file_delete_delay_ms
-        return read_commit(store, end).record.time_ms < now_ms - delay_ms
+        return read_commit(store, end).record.time_ms < readable_ms
     except FileNotFoundError:
         return False  # Another cleaner is closing it.
 

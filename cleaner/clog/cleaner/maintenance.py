@@ -45,7 +45,8 @@ def seal_idle(
         sealed[:] = idle_partitions(tip.head, now_ms=now_ms, defaults=defaults)
         if not sealed:
             raise Answer(None)
-        return Edit(seal=tuple((p, _new_jitter_ms(handle, tip.head)) for p in sealed))
+        config = with_defaults(tip.head.config, defaults)
+        return Edit(seal=tuple((p, _new_jitter_ms(handle, config)) for p in sealed))
 
     try:
         handle.commit(prepare, operation="seal")
@@ -65,7 +66,7 @@ def apply_retention(
         cuts[:] = due_cuts(handle.manifest(), config, now_ms=now_ms)
         if not cuts:
             raise Answer(None)
-        return edit_of(cuts, jitter_ms=lambda: _new_jitter_ms(handle, tip.head))
+        return edit_of(cuts, jitter_ms=lambda: _new_jitter_ms(handle, config))
 
     try:
         handle.commit(prepare, operation="retention")
@@ -92,5 +93,5 @@ def edit_of(cuts: Sequence[Cut], *, jitter_ms: Callable[[], int]) -> Edit:
     )
 
 
-def _new_jitter_ms(handle: Handle, head: Head) -> int:
-    return new_jitter_ms(LogConfig.from_overrides(head.config), uniform=handle.ids.uniform)
+def _new_jitter_ms(handle: Handle, config: LogConfig) -> int:
+    return new_jitter_ms(config, uniform=handle.ids.uniform)

@@ -1,15 +1,16 @@
 """A store that counts the bytes of a pass, slows it down to the operator's limit (S29), and ends it
-when the cleaner is to stop: between two requests, so within seconds.
+when the cleaner is to stop: between two requests, so within seconds. A sweep likewise: it may have
+very many objects to list and to delete.
 
 What is lost by that is the group under way; its objects are orphans.
 """
 
 import builtins
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from clog.storage.clock import Clock
-from clog.storage.store.base import Store
+from clog.storage.store.base import Store, StoredObject
 from clog.storage.store.wrapping import WrappingStore
 
 NAP_MS = 250
@@ -35,7 +36,7 @@ class Throttle:
 
     Attributes:
         stopping: whether the cleaner is to stop.
-        moved_ms: when bytes were last accounted for, by the clock's monotonic time.
+        moved_ms: when a request was last accounted for, by the clock's monotonic time.
     """
 
     def __init__(
@@ -94,6 +95,15 @@ class MeteredStore(WrappingStore):
         self._throttle.take(len(data))
         self.inner.put(path, data)
         self.bytes_written += len(data)
+
+    def delete(self, path: str) -> None:
+        self._throttle.take(0)
+        self.inner.delete(path)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        for found in self.inner.list(prefix):
+            self._throttle.take(0)
+            yield found
 
     def _read(self, size_bytes: int) -> None:
         self.bytes_read += size_bytes

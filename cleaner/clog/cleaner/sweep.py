@@ -17,7 +17,7 @@ from clog.storage.config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.edits import Edit
 from clog.storage.handle import Handle
 from clog.storage.manifest import Manifest, Released
-from clog.storage.store.base import StoredObject
+from clog.storage.store.base import Store, StoredObject
 
 ORPHAN_AGE_MS = 86_400_000
 """An object that was written so long ago and is in no manifest will never be committed."""
@@ -37,9 +37,11 @@ def sweep_released(
     now_ms: int,
     dry_run: bool = False,
     defaults: Mapping[str, str] = NO_DEFAULTS,
+    store: Store | None = None,
 ) -> Swept:
     """Deletes objects that nothing refers to and that were released longer than
-    ``file.delete.delay.ms`` ago (S27). ``defaults`` are the process's (S45).
+    ``file.delete.delay.ms`` ago (S27). ``defaults`` are the process's (S45); ``store`` is the
+    handle's own, perhaps metered.
 
     Raises:
         ClockSkewError: this machine's clock and the store's differ too much.
@@ -56,7 +58,7 @@ def sweep_released(
 
     raise_oldest(handle, through)  # W4
     for path in swept.objects:
-        handle.store.delete(path)  # W5
+        (store or handle.store).delete(path)  # W5
     handle.commit(lambda _tip, _ms: Edit(forget=swept.objects), operation="sweep")  # W6
     return swept
 
@@ -91,49 +93,56 @@ def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[R
 
 
 def sweep_orphans(
-    handle: Handle, *, now_ms: int, age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False
+    handle: Handle,
+    *,
+    now_ms: int,
+    age_ms: int = ORPHAN_AGE_MS,
+    dry_run: bool = False,
+    store: Store | None = None,
 ) -> Swept:
     """Raises the orphan floor to what was the newest version ``age_ms`` ago, then deletes objects
     stamped below it that no readable version refers to, and documents and temporary files as old.
+    ``store`` is the handle's own, perhaps metered.
 
     Raises:
         ClockSkewError: this machine's clock and the store's differ too much.
     """
     if is_comparable(handle.clock):
         check_clock(handle, now_ms=now_ms, dry_run=dry_run)
+    store = store or handle.store
     floor = max(_version_before(handle, now_ms - age_ms), handle.tip.head.orphan_floor)
     old_ms = now_ms - age_ms
-    orphans = _orphans(handle, floor, old_ms)
+    orphans = _orphans(handle, store, floor, old_ms)
     if orphans and not dry_run:
         try:
             handle.commit(lambda tip, _: _raised(tip, floor), operation="floor")  # W1
         except Answer:
             pass
         old_ms = min(old_ms, handle.tip.record.time_ms - SKEW_MS_MAX)
-        orphans = _orphans(handle, floor, old_ms)  # W2: at or after the commit of the floor
+        orphans = _orphans(handle, store, floor, old_ms)  # W2: at or after the floor's commit
         for found in orphans:
-            handle.store.delete(found.path)  # W3
-    left = [t for t in handle.store.list_temporary() if t.modified_ms < now_ms - age_ms]
+            store.delete(found.path)  # W3
+    left = [t for t in store.list_temporary() if t.modified_ms < now_ms - age_ms]
     if not dry_run:
         for found in left:
-            handle.store.delete(found.path)
+            store.delete(found.path)
     swept = [*orphans, *left]
     return Swept(tuple(o.path for o in swept), sum(o.size_bytes for o in swept))
 
 
-def _orphans(handle: Handle, floor: int, old_ms: int) -> list[StoredObject]:
+def _orphans(handle: Handle, store: Store, floor: int, old_ms: int) -> list[StoredObject]:
     """Objects stamped below the floor, and documents written before ``old_ms``."""
     manifest = handle.manifest()
     needed = {path for _, c in manifest.chunks() for path in c.files}
     needed.update(r.path for r in manifest.released)
     objects = [
         found
-        for found in handle.store.list(paths.DATA)
+        for found in store.list(paths.DATA)
         if found.path not in needed
         and (stamp := paths.stamp_of(found.path)) is not None
         and stamp < floor
     ]
-    return [*objects, *leftover_documents(handle.store, handle.tip, floor, before_ms=old_ms)]
+    return [*objects, *leftover_documents(store, handle.tip, floor, before_ms=old_ms)]
 
 
 def _raised(tip: Commit, floor: int) -> Edit:

@@ -202,19 +202,18 @@ class Upkeep:
             CorruptionError, FileNotFoundError: a step of the round found it; all else is done.
         """
         handle, now_ms, defaults = self._handle, self.clock.now_ms(), self._settings.defaults
-        sweep_released(handle, now_ms=now_ms, defaults=defaults)
+        store = self._store()
+        sweep_released(handle, now_ms=now_ms, defaults=defaults, store=store)
         counts = Counter(
             records_materialised=self._rewritten(
-                lambda: materialise(handle, self._store(), now_ms=now_ms, defaults=defaults)
+                lambda: materialise(handle, store, now_ms=now_ms, defaults=defaults)
             ),
-            records_coalesced=self._rewritten(
-                lambda: coalesce(handle, self._store(), now_ms=now_ms)
-            ),
+            records_coalesced=self._rewritten(lambda: coalesce(handle, store, now_ms=now_ms)),
         )
         merge_segments(handle, defaults=defaults)
         if now_ms - self._orphans_swept_ms >= ORPHANS_MS:
-            sweep_orphans(handle, now_ms=now_ms)
-            close_blocks(handle, now_ms=now_ms)
+            sweep_orphans(handle, now_ms=now_ms, store=store)
+            close_blocks(handle, now_ms=now_ms, defaults=defaults, store=store)
             self._orphans_swept_ms = now_ms
         if self._damage:
             raise self._damage[0]

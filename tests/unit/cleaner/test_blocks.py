@@ -157,6 +157,15 @@ def test_versions_stay_readable_for_the_delay(store):
     assert Log.open(store).handle.tip.head.oldest_readable == 8
 
 
+def test_the_process_has_a_delay(store):
+    """S45: as the sweep has it: log.segment.delete.delay.ms holds where the log sets nothing."""
+    append_to(Log.create(store, 1, clock=ManualClock(START_MS), ids=SeededIds(1)), 29)
+    defaults = {"file.delete.delay.ms": str(3 * DAY_MS)}
+    assert close(store, defaults=defaults).objects == ()
+    assert Log.open(store).handle.tip.head.oldest_readable == 0
+    assert len(close(store).objects) == 24
+
+
 def test_young_commits_stay(store):
     """A block's youngest commit must be older than a day."""
     aged(store)

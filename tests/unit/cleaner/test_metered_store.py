@@ -78,6 +78,17 @@ def test_reads_and_writes_count(store, clock):
     assert clock.monotonic_ms() == 17
 
 
+def test_sweeping_is_moving(store, clock):
+    """A long sweep is no cleaner that hangs: deletions and listings move no bytes, but they count."""
+    throttle = Throttle(None, clock)
+    metered = MeteredStore(store, throttle)
+    metered.put("data/x", b"1")
+    for act in lambda: list(metered.list("data/")), lambda: metered.delete("data/x"):
+        clock.advance(1)
+        act()
+        assert throttle.moved_ms == clock.monotonic_ms()
+
+
 def test_a_pass_takes_its_time(make_log, put, clock):
     """S29: the bytes in the counts are those that were throttled."""
     log = make_log()

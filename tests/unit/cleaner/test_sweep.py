@@ -202,6 +202,27 @@ def test_a_cleaner_that_runs_for_days_sweeps_orphans(make_log, put, store, clock
     assert orphan.path not in data(store)
 
 
+def test_stopping_within_a_sweep(make_log, put, clean, store, clock, open_log):
+    """S29: however much is to go, it ends before its next request, and the next one goes on."""
+    log = make_log(file_delete_delay_ms=0)
+    put(log, "a=1 b=1 a=2")
+    log.roll()
+    clean(log)
+    for _ in range(2):
+        orphan_of(log, store, clock)
+    clock.advance(1)
+    put(log, "c=1")
+    left = []
+    for nth in 1, 4, 5:  # Of three replaced objects the first; then, after all of them, an orphan.
+        stop = lambda: cleaner.stop()  # noqa: E731, PLW0108 - made below
+        fault = Fault(FaultKind.MEANWHILE, "delete", "data/*", nth, run=stop)
+        cleaner = Cleaner(open_log(FaultyStore(store, Faults(fault))))
+        clock.advance(2 * DAY_MS)
+        cleaner.run_once()
+        left.append(len(data(store) - alive(log)))
+    assert left == [4, 1, 0]
+
+
 class WrongClock:
     """A clock that claims to tell the time of day, and is wrong."""
 

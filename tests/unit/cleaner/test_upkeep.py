@@ -102,6 +102,17 @@ def test_defaults_of_the_cleaner(make_log, put, other, clock):
     assert (log.start_offsets(), other.start_offsets()) == ({0: 3}, {0: 0})
 
 
+def test_the_default_jitter_is_that_of_sealed_segments(make_log, put, clock):
+    """S7, S45: log.roll.jitter.ms, for what the cleaner seals."""
+    log = make_log()
+    put(log, "a=1")
+    clock.advance(1001)
+    defaults = {"segment.ms": "1000", "segment.jitter.ms": "1000"}
+    Cleaner(log, settings=UpkeepSettings(defaults=defaults)).run_once()
+    assert len(log.segments(0)) == 2
+    assert log.handle.tip.head.partitions.jitter_ms[0] > 0
+
+
 def test_defaults_that_contradict_a_log(make_log, put, there):
     """S43, S45: its own config wins here, too."""
     log = make_log(max_compaction_lag_ms=10, min_cleanable_dirty_ratio=0)

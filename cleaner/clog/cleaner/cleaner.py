@@ -178,6 +178,8 @@ class Cleaner:
         with self._workers() as pool:
             while not self._stopping.is_set():
                 self._look_around()
+                if not self._open:  # Else a pass that hangs would look alive.
+                    self.monitor.looked()
                 now_ms = self._clock.monotonic_ms()
                 for upkeep in self._upkeep:
                     if upkeep.rest.until_ms <= now_ms and upkeep not in self._open:

@@ -31,7 +31,9 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """One log as the last round found it. ``failures`` are rounds in a row, ``error`` the last."""
+    """One log as the last round found it; of one that does not compact no ``partitions``, as in
+    Kafka. ``failures`` are rounds in a row, ``error`` the last.
+    """
 
     partitions: Sequence[PartitionState] = ()
     failures: int = 0
@@ -79,15 +81,14 @@ class Monitor:
         with self._lock:
             return list(self._activities)
 
-    def in_round(self) -> None:
-        """Notes that a round begins."""
+    def looked(self) -> None:
+        """Notes that a round begins, over however many logs."""
         self._round_ms = self.clock.monotonic_ms()
 
     def saw(self, url: str, manifest: Manifest, config: LogConfig, *, now_ms: int) -> None:
         """Notes the state of a log."""
-        partitions = [
-            _state(manifest, p, config, now_ms) for p in range(manifest.head.log.partitions)
-        ]
+        compacted = range(manifest.head.log.partitions if config.compact else 0)
+        partitions = [_state(manifest, p, config, now_ms) for p in compacted]
         with self._lock:
             before = self._logs.get(url, LogState())
             self._logs[url] = replace(before, partitions=partitions)

@@ -79,7 +79,7 @@ def test_reads_and_writes_count(store, clock):
 
 
 def test_sweeping_is_moving(store, clock):
-    """A long sweep is no cleaner that hangs: deletions and listings move no bytes, but they count."""
+    """A long sweep is no cleaner that hangs: deletions and listings move no bytes, but count."""
     throttle = Throttle(None, clock)
     metered = MeteredStore(store, throttle)
     metered.put("data/x", b"1")

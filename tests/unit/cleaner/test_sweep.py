@@ -213,13 +213,18 @@ def test_stopping_within_a_sweep(make_log, put, clean, store, clock, open_log):
     clock.advance(1)
     put(log, "c=1")
     left = []
-    for nth in 1, 4, 5:  # Of three replaced objects the first; then, after all of them, an orphan.
+
+    def round_until(nth):
         stop = lambda: cleaner.stop()  # noqa: E731, PLW0108 - made below
         fault = Fault(FaultKind.MEANWHILE, "delete", "data/*", nth, run=stop)
         cleaner = Cleaner(open_log(FaultyStore(store, Faults(fault))))
         clock.advance(2 * DAY_MS)
         cleaner.run_once()
         left.append(len(data(store) - alive(log)))
+
+    round_until(1)  # Of three replaced objects the first is deleted;
+    round_until(4)  # all of them, and an orphan;
+    round_until(5)  # the rest.
     assert left == [4, 1, 0]
 
 

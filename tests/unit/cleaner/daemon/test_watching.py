@@ -13,6 +13,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from clog.cleaner import Cleaner
+from clog.cleaner.cleaner import Found
 from clog.cleaner.daemon.health import FAILURES_MAX, STALLED_MS, ailments
 from clog.cleaner.daemon.http import MonitorServer
 from clog.cleaner.daemon.json_logs import JsonFormatter
@@ -144,6 +145,32 @@ def test_a_cleaner_that_hangs(dirty, clock):
     assert ailments(cleaner) == []
     clock.advance(1)
     assert "nothing was read" in ailments(cleaner)[0]
+
+
+def test_a_cleaner_that_waits_for_logs(clock):
+    """With none to look after nothing hangs: a restart would not bring any."""
+
+    def find():
+        if clock.monotonic_ms() > 2 * STALLED_MS:
+            cleaner.stop()
+        return Found()
+
+    cleaner = Cleaner([], clock=clock, find=find)
+    cleaner.run()
+    assert ailments(cleaner) == []
+
+
+def test_a_log_that_does_not_compact(dirty):
+    """Kafka's max-dirty-percent is of the compacted logs: another is never cleaned, so its ratio
+    would only grow, and what was uncleanable in it never ends.
+    """
+    dirty.alter({"cleanup.policy": "delete"})
+    cleaner = Cleaner(dirty)
+    cleaner.run_once()
+    found = values(cleaner)
+    assert found["clog_cleaner_max_dirty_percent",] == 0
+    assert found["clog_cleaner_uncleanable_partitions_count",] == 0
+    assert ("clog_cleaner_dirty_ratio", "0") not in found
 
 
 def test_the_server():

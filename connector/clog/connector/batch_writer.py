@@ -33,6 +33,11 @@ class ClogWriter(DataSourceArrowWriter):
                 ' for its readers; use .mode("append"), and deleteRecords (clog delete-records) to'
                 " drop what is there"
             )
+        if options.writer_id is not None:
+            raise OptionError(
+                'option "writerId" is for streams; a batch write happens once with "txnAppId" and'
+                ' "txnVersion"'
+            )
         if (options.txn_app_id is None) != (options.txn_version is None):
             raise OptionError(
                 'options "txnAppId" and "txnVersion" are given together or not at all'

@@ -1,7 +1,7 @@
 """Offsets that are wanted and gone: told, or passed over with a warning (S38, S41)."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from clog.storage.errors import NotFoundError, OffsetOutOfRangeError
@@ -39,6 +39,28 @@ def available_start(
         )
     _LOGGER.warning("%s; going on from %d (failOnDataLoss=false)", message, low)
     return low
+
+
+def check_partitions(
+    known: Mapping[int, int], read: Collection[int], *, url: str, fail_on_data_loss: bool
+) -> None:
+    """Whether a stream still reads every partition that it was reading, as in Spark's Kafka source.
+
+    Raises:
+        NotFoundError: it does not, and ``fail_on_data_loss``.
+    """
+    left = {p: known[p] for p in sorted(known) if p not in read}
+    if not left:
+        return
+    message = (
+        f"this stream was at {left} of partitions of {url} that it does not read any more: option"
+        ' "partitions" leaves them out, or the log was deleted and made anew'
+    )
+    if fail_on_data_loss:
+        raise NotFoundError(
+            f"{message}; read them again, or set failOnDataLoss=false to go on without them"
+        )
+    _LOGGER.warning("%s (failOnDataLoss=false)", message)
 
 
 def check_tombstones(

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from clog.storage.store.urls import redact
+
 if TYPE_CHECKING:
     from clog.storage.store.base import Store
 
@@ -28,7 +30,7 @@ class Location:
         >>> Location("s3://bucket/logs/orders/").name
         'orders'
         """
-        path = self.url.partition("?")[0].rstrip("/")
+        path = redact(self.url).partition("?")[0].rstrip("/")
         return path.rpartition("/")[2] or path
 
     def options(self) -> Mapping[str, Any]:

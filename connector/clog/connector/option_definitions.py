@@ -201,9 +201,28 @@ SPARKS_OWN = frozenset(
 """Options that Spark adds or keeps beside those of the source."""
 SPARKS_PREFIXES = ("option.", "__")
 
+_KAFKA, _DELTA = "Spark's Kafka source", "Delta Lake"
 FOREIGN = {
-    "subscribe": "a source reads one log: give its URL as path",
-    "subscribepattern": "a source reads one log: give its URL as path",
-    "assign": "give the log's URL as path, and partitions=0,2 for some of its partitions",
+    "subscribe": (_KAFKA, "a source reads one log: give its URL as path"),
+    "subscribepattern": (_KAFKA, "a source reads one log: give its URL as path"),
+    "assign": (
+        _KAFKA,
+        "give the log's URL as path, and partitions=0,2 for some of its partitions",
+    ),
+    "groupidprefix": (_KAFKA, "there are no consumer groups: leave it out"),
+    "startingversion": (_DELTA, "sinceVersion is the version before the first that is read"),
+    "versionasof": (_DELTA, "give asOfVersion with view=table"),
+    "timestampasof": (_DELTA, "give asOfTimestamp, milliseconds since 1970, with view=table"),
+    "maxfilespertrigger": (_DELTA, "give maxOffsetsPerTrigger or maxBytesPerTrigger"),
+    "readchangefeed": (_DELTA, "a log is its change feed: leave it out"),
+    **dict.fromkeys(
+        ("ignoredeletes", "ignorechanges", "skipchangecommits", "mergeschema"),
+        (_DELTA, "nothing here needs it: leave it out"),
+    ),
 }
-"""Options of Spark's Kafka source that have no counterpart, and what to do instead."""
+"""Options of others that do not count here: whose they are, and what to do instead."""
+FOREIGN_PREFIXES = {
+    "kafka.": (_KAFKA, "clog has no broker: leave it out"),
+    "kafkaconsumer.": (_KAFKA, "the store's client retries: leave it out"),
+    "fetchoffset.": (_KAFKA, "the store's client retries: leave it out"),
+}

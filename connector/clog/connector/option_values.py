@@ -34,10 +34,11 @@ class Since:
 
 
 _UNITS_MS = {
-    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("", "ms", "millisecond", "milliseconds"), 1),
     **dict.fromkeys(("s", "second", "seconds"), 1000),
     **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
     **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
 }
 
 
@@ -92,11 +93,12 @@ def positive(value: str) -> int:
 
 
 def duration_ms(value: str) -> int:
-    """A time with its unit, in milliseconds."""
+    """A time as Spark's options take it, in milliseconds."""
+    value = value.lower()
     number = value.rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = value[len(number) :].strip()
     if not (number.isascii() and number.isdigit()) or unit not in _UNITS_MS:
-        raise ValueError('a time such as "500ms", "10s" or "15m"')
+        raise ValueError('a time such as "500ms", "10s", "15m" or "1d"')
     return int(number) * _UNITS_MS[unit]
 
 
@@ -215,6 +217,8 @@ def _by_partition(value: str, log_name: str, smallest: int, must: str) -> dict[i
         raise ValueError(must) from None
     if isinstance(parsed, dict) and list(parsed) == [log_name] and type(parsed[log_name]) is dict:
         parsed = parsed[log_name]  # Kafka's form: by topic first.
+    if isinstance(parsed, dict) and dict in map(type, parsed.values()):
+        raise ValueError(f'of the log "{log_name}" alone, such as {{"{log_name}": {{"0": 23}}}}')
     if not isinstance(parsed, dict) or not parsed:
         raise ValueError(must)
     numbers: dict[int, int] = {}

@@ -18,6 +18,7 @@ from clog.connector.admission import MAX_TRIGGER_DELAY_MS, Admission
 from clog.connector.location import Location
 from clog.connector.option_definitions import (
     FOREIGN,
+    FOREIGN_PREFIXES,
     NAMES,
     SPARKS_OWN,
     SPARKS_PREFIXES,
@@ -222,9 +223,10 @@ def _check_names(given: Mapping[str, str]) -> None:
             continue
         if name.startswith((*SPARKS_PREFIXES, "config.", "storage.")):
             continue
-        if name in FOREIGN or name.startswith("kafka."):
-            hint = FOREIGN.get(name, "clog has no broker: leave it out")
-            raise OptionError(f'option "{name}" belongs to Spark\'s Kafka source; {hint}')
+        prefix = name.partition(".")[0] + "."
+        if foreign := FOREIGN.get(name) or FOREIGN_PREFIXES.get(prefix):
+            owner, instead = foreign
+            raise OptionError(f'option "{name}" belongs to {owner}; {instead}')
         from clog.storage.nearest import nearest
 
         near = nearest(name, [*NAMES, "config.cleanup.policy", "storage.key"])

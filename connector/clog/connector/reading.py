@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clog.connector.data_loss import available_start
+from clog.connector.data_loss import available_start, check_tombstones
 from clog.connector.partitions import LogPartition, TablePartition
 from clog.connector.schema import STORED, arrow_schema
 from clog.storage.errors import CorruptionError, VersionExpiredError
@@ -141,6 +141,7 @@ def _planned_anew(
     manifest = handle.manifest()
     heads = manifest.head.partitions
     rest: list[ReadPiece] = []
+    starts: dict[int, int] = {}
     for piece in pieces:
         p = piece.partition
         start = max(piece.start, following.get(p, piece.start))
@@ -150,7 +151,16 @@ def _planned_anew(
                 url=handle.store.url,
                 fail_on_data_loss=partition.fail_on_data_loss,
             )
+            starts.setdefault(p, start)
             rest.extend(plan_range(manifest, p, start, piece.end))
+    # The plan knew the tombstones of its own version; what went since may be of this range.
+    check_tombstones(
+        manifest,
+        starts,
+        since_version=partition.version,
+        url=handle.store.url,
+        fail_on_data_loss=partition.fail_on_data_loss,
+    )
     return replace(partition, version=manifest.version, pieces=tuple(rest))
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from clog.connector.admission import limited, limited_bytes
-from clog.connector.data_loss import available_start, check_tombstones
+from clog.connector.data_loss import available_start, check_partitions, check_tombstones
 from clog.connector.offsets import (
     StreamOffsets,
     by_partition_json,
@@ -64,6 +64,12 @@ def check_stream(options: ReadOptions) -> None:
         raise OptionError(
             'options "asOfVersion" and "asOfTimestamp" are for view "table"; a stream starts after'
             ' a version with "sinceVersion"'
+        )
+    if options.ending != "latest":
+        raise OptionError(
+            'options "endingOffsets", "endingTimestamp" and "endingOffsetsByTimestamp" are for batch'
+            " reads: a stream has no end; leave them out, trigger(availableNow=True) ends at what is"
+            " there"
         )
 
 
@@ -200,6 +206,9 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             version = handle.tip.version
             starts = positions(handle.store, handle.manifest(), parts, starting, option="starting")
         starts = {p: self._available(head, p, offset) for p, offset in starts.items()}
+        if self._target is not None:
+            # "latest" is decided after the end was fixed: records may have come in between.
+            self._target = {p: max(end, starts[p]) for p, end in self._target.items()}
         return StreamOffsets(starts, version, starts)
 
     def _waits(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:
@@ -233,7 +242,14 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch starts: partitions that the checkpoint does not know start at the
         log start.
         """
-        lows, highs = bounds(head, self._parts(head))
+        parts = self._parts(head)
+        check_partitions(
+            known,
+            parts,
+            url=self._opened().store.url,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+        lows, highs = bounds(head, parts)
         starts = {p: known.get(p, low) for p, low in lows.items()}
         for p, offset in starts.items():
             if offset > highs[p]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from clog.storage.errors import InvalidInputError
+from clog.storage.store.urls import redact
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,7 +60,7 @@ def upsert(
     app_id = _app_id(query_id or _local_property(df, _QUERY_ID), name, url)
     if run_id and _done.get((url, app_id)) == (run_id, batch_id):
         raise InvalidInputError(
-            f"batch {batch_id} is upserted into {url} a second time: it would be taken for the"
+            f"batch {batch_id} is upserted into {redact(url)} a second time: it would be taken for the"
             " first one and dropped; give each upsert a name of its own (name=…)"
         )
     writer = records.write.format("clog").mode("append").options(**_texts(options or {}))
@@ -70,7 +71,7 @@ def upsert(
 def _app_id(query_id: str | None, name: str | None, url: str) -> str:
     if query_id is None:
         raise InvalidInputError(
-            f"upsert into {url} does not know its streaming query: call it in foreachBatch, and"
+            f"upsert into {redact(url)} does not know its streaming query: call it in foreachBatch, and"
             " give query_id=query.id with Spark Connect"
         )
     return query_id if name is None else f"{query_id}/{name}"

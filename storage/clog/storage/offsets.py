@@ -100,11 +100,12 @@ def for_times(
 
 def _first_at(store: Store, manifest: Manifest, partition: int, time_ms: int) -> int | None:
     start, end = manifest.head.partitions.start[partition], manifest.head.partitions.end[partition]
-    bound = pa.scalar(time_ms * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
     for segment in manifest.segments[partition]:
         for chunk in segment.chunks:
             if chunk.next <= start or chunk.max_timestamp_ms < time_ms:
                 continue
+            # Here, where some record is as late: a later time may be no Arrow timestamp.
+            bound = pa.scalar(time_ms * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
             pieces = plan_range(manifest, partition, max(start, chunk.base), min(end, chunk.next))
             for batch in read_pieces(store, pieces, columns=("offset", "timestamp")):
                 late = pc.greater_equal(batch.column("timestamp"), bound)

@@ -55,13 +55,19 @@ def test_offsets_come_by_partition_or_in_kafkas_form(value):
 
 @pytest.mark.parametrize(
     "value",
-    ["", "newest", "{}", "[1]", '{"0": -3}', '{"0": "1"}', '{"a": 1}', '{"other": {"0": 1}}'],
+    ["", "newest", "{}", "[1]", '{"0": -3}', '{"0": "1"}', '{"a": 1}'],
 )
 def test_wrong_offsets_are_refused_with_what_is_right(value):
     """The message names the option and shows the form."""
     message = refusal(read, startingOffsets=value)
     assert 'option "startingOffsets"' in message
     assert "earliest, latest" in message
+
+
+def test_offsets_of_another_topic_are_refused_with_the_name_of_the_log():
+    """A job copied from Kafka names its old topic."""
+    message = refusal(read, startingOffsets='{"sales": {"0": 1}}')
+    assert 'of the log "orders" alone' in message
 
 
 @pytest.mark.parametrize("value", ['{"0": 5, "1": 9}', '{"orders": {"1": 9, "0": 5}}'])
@@ -132,11 +138,20 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(name, value, must):
 
 
 @pytest.mark.parametrize(
-    ("value", "ms"), [("500ms", 500), ("10s", 10_000), ("15m", 900_000), ("1 second", 1000)]
+    ("value", "ms"),
+    [
+        ("500ms", 500),
+        ("10s", 10_000),
+        ("15M", 900_000),
+        ("1 second", 1000),
+        ("2d", 172_800_000),
+        ("250", 250),
+    ],
 )
-def test_times_have_units(value, ms):
-    """As Spark writes intervals."""
+def test_times_are_as_in_spark(value, ms):
+    """With a unit, whatever its case; without one milliseconds, as Kafka's source takes them."""
     assert read(pollInterval=value).poll_interval_ms == ms
+    assert read(maxTriggerDelay=value).admission.max_delay_ms == ms
 
 
 @pytest.mark.parametrize(
@@ -154,10 +169,22 @@ def test_an_unknown_option_is_refused_with_the_nearest(given, meant):
     assert f'did you mean "{meant}"?' in refusal(read, **{given: "1"})
 
 
-@pytest.mark.parametrize("name", ["subscribe", "kafka.bootstrap.servers", "assign"])
-def test_options_of_the_kafka_source_say_what_takes_their_place(name):
-    """Who changes a job from Kafka to clog learns which options go."""
-    assert "Kafka source" in refusal(read, **{name: "x"})
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("subscribe", "Kafka source; a source reads one log"),
+        ("assign", "Kafka source; give the log's URL"),
+        ("kafka.bootstrap.servers", "Kafka source; clog has no broker"),
+        ("groupIdPrefix", "Kafka source; there are no consumer groups"),
+        ("kafkaConsumer.pollTimeoutMs", "Kafka source; the store's client retries"),
+        ("fetchOffset.numRetries", "Kafka source; the store's client retries"),
+        ("versionAsOf", "Delta Lake; give asOfVersion"),
+        ("ignoreChanges", "Delta Lake; nothing here needs it"),
+    ],
+)
+def test_options_of_others_say_what_takes_their_place(name, message):
+    """Who changes a job from Kafka or Delta to clog learns which options go."""
+    assert message in refusal(read, **{name: "x"})
 
 
 def test_what_spark_adds_is_passed_over():
@@ -220,6 +247,7 @@ def test_a_local_path_does_not_depend_on_the_folder_of_a_process():
         ("s3://b/logs/orders", "orders"),
         ("/a/orders/", "orders"),
         ("memory://orders?x=/y", "orders"),
+        ("ftp://me:secret@host/", "***@host"),
     ],
 )
 def test_a_log_is_named_by_the_last_part_of_its_path(url, name):

@@ -165,6 +165,18 @@ def test_available_now_ends_at_what_was_there(log):
     assert source.reader.reportLatestOffset() == {"0": 3, "1": 0}
 
 
+def test_available_now_from_latest_reads_nothing_old(log):
+    """What comes between the end's fixing and the resolving of "latest" puts the start past the
+    end: nothing is read, least of all the whole log.
+    """
+    append(log, *"abc")
+    source = Source(log.url, pollInterval="0s")
+    source.reader.prepareForTriggerAvailableNow()
+    append(log, "d")
+    assert [source.batch(), source.batch()] == [[], None]
+    assert source.at["0"] == 4
+
+
 def test_a_batch_waits_for_enough_offsets_or_for_the_delay(log):
     """minOffsetsPerTrigger; the first batch does not wait."""
     clock = ManualClock()
@@ -359,6 +371,22 @@ def test_some_partitions_can_be_read(log):
         Source(log.url, partitions="2").batch()
 
 
+def test_partitions_left_out_after_a_restart_stop_the_query(log, caplog):
+    """As in Spark's Kafka source: else what they get would be lost, or come again later."""
+    append(log, "a")
+    append(log, "b", partition=1)
+    source = Source(log.url, startingOffsets="earliest")
+    source.batch()
+    restarted = Source(log.url, partitions="0")
+    restarted.at = source.at
+    with pytest.raises(NotFoundError, match=r"at \{1: 1\} of partitions"):
+        restarted.batch()
+    lenient = Source(log.url, partitions="0", failOnDataLoss="false")
+    lenient.at = source.at
+    assert [lenient.batch(), lenient.batch()] == [[], None]
+    assert "does not read any more" in caplog.text
+
+
 def test_a_swept_object_is_found_in_a_newer_version(log):
     """Offsets are stable: the task goes on after the last offset that it yielded, nothing twice
     (design: reading).
@@ -372,6 +400,18 @@ def test_a_swept_object_is_found_in_a_newer_version(log):
     rewrite(log, old)
     rows = [row for batch in source.task_reader.read(partition) for row in batch.to_pylist()]
     assert [row["value"].decode() for row in rows] == list("abcde")
+
+
+def test_a_tombstone_removed_while_a_batch_is_read_is_told(log):
+    """The rest of the batch is planned anew from a version that may lack a delete (S41)."""
+    append(log, *"abc")
+    append(log, *"de")
+    source = Source(log.url, startingOffsets="earliest")
+    (partition,) = source.reader.partitions(source.at, source.latest())
+    rewrite(log, [piece.object.path for piece in partition.pieces])
+    log.handle.commit(lambda tip, ms: Edit(tombstones_removed={0: 4}), operation="clean")
+    with pytest.raises(NotFoundError, match="tombstones up to offset 4"):
+        list(source.task_reader.read(partition))
 
 
 def rewrite(log, old):
@@ -403,6 +443,15 @@ def test_a_stream_has_no_table_view(log):
     """A table is a batch read."""
     with pytest.raises(OptionError, match="batch read"):
         Source(log.url, view="table")
+
+
+@pytest.mark.parametrize(
+    "option", [{"endingOffsets": '{"0": 1, "1": 1}'}, {"endingTimestamp": "1767225600000"}]
+)
+def test_a_stream_has_no_end(log, option):
+    """Refused as in Spark's Kafka source: a stream that passed it over would read too much."""
+    with pytest.raises(OptionError, match="a stream has no end"):
+        Source(log.url, **option)
 
 
 def test_a_log_that_is_not_there_is_named(tmp_path):

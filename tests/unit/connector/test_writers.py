@@ -247,6 +247,12 @@ def test_half_a_transaction_is_refused(url, query, options):
         Sink(url, query=query, **options)
 
 
+def test_a_batch_write_under_a_writer_id_is_refused(url):
+    """It would append again each time, unnoticed."""
+    with pytest.raises(OptionError, match="txnAppId"):
+        Sink(url, writerId="job")
+
+
 def test_two_batch_writes_in_one_streaming_batch_are_two(url):
     """The ids of the query they run in are not taken for theirs."""
     sink = Sink(url)

@@ -130,6 +130,7 @@ def test_offsets_for_times_search_all_segments(make_log, clock):
     assert {t: log.offsets_for_times(t)[0] for t in expected} == expected
     log.delete_records({0: 3})
     assert log.offsets_for_times(0) == {0: 3}
+    assert log.offsets_for_times(10**23) == {0: None}  # beyond any timestamp of Arrow
     assert log.offsets_for_times({0: 51}) == {0: 4}
 
 

@@ -68,6 +68,14 @@ def test_a_denied_permission_is_refused(store, monkeypatch, code):
             operation()
 
 
+def test_a_file_in_the_way_is_refused(store):
+    """Repeating would not help, and nothing can have been written."""
+    store.put("file", b"1")
+    for write in (store.put, store.create):
+        with pytest.raises(StoreRefusedError, match="a file is in the way"):
+            write("file/object", b"1")
+
+
 def test_writes_are_on_disk_when_they_return(store, monkeypatch):
     """First the file, then the folder with its name: A1 also where the power fails."""
     synced = []

@@ -53,6 +53,8 @@ def from_os_error(operation: str, path: str, url: str, cause: OSError) -> Except
         return _refused(
             operation, path, url, short(cause), "check the owner and mode of the folder"
         )
+    if cause.errno == errno.ENOTDIR:
+        return _refused(operation, path, url, short(cause), "a file is in the way; correct the URL")
     return _unavailable(operation, path, url, short(cause))
 
 

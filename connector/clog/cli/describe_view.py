@@ -105,7 +105,8 @@ def _title(log: Mapping[str, Any]) -> Text:
     return Text.assemble(
         (log["url"], "bold"),
         f"\nversion {log['version']} of {moment(log['committed_ms'])}, created"
-        f" {moment(log['created_ms'])}, {log['partitions']} partitions by {log['partitioner']}",
+        f" {moment(log['created_ms'])}, {counted(log['partitions'], 'partition')} by"
+        f" {log['partitioner']}",
     )
 
 

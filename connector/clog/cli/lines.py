@@ -32,6 +32,7 @@ FIELDS = frozenset(
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 
 @dataclass(slots=True)
@@ -97,7 +98,7 @@ def parse_jsonl(lines: Sequence[bytes], *, first: int) -> Rows:
     for number, line in enumerate(lines, first):
         try:
             _add(rows, json.loads(line))
-        except (ValueError, KeyError, TypeError) as e:
+        except (ValueError, TypeError, RecursionError) as e:
             why = "it is not JSON" if isinstance(e, json.JSONDecodeError) else str(e)
             raise InvalidInputError(f"record {number} of the input cannot be read: {why}") from None
     return rows
@@ -169,7 +170,7 @@ def _add(rows: Rows, record: Any) -> None:
 def _binary(record: dict[str, Any], name: str) -> bytes | None:
     encoded = f"{name}_b64"
     if (name in record) == (encoded in record):
-        raise KeyError(f"exactly one of {name} and {encoded} is needed; null is said by null")
+        raise ValueError(f"exactly one of {name} and {encoded} is needed; null is said by null")
     if name in record:
         text = record[name]
         if text is not None and not isinstance(text, str):
@@ -195,6 +196,7 @@ def _only_values(headers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for header in headers:
         if unknown := header.keys() - {"key", "value", "value_b64"}:
             raise ValueError(f"unknown fields {sorted(unknown)} in headers")
+        header["key"].encode()  # ValueError where it is no text
     return headers
 
 
@@ -202,6 +204,8 @@ def _timestamp_us(timestamp: Any) -> int | None:
     if timestamp is None:
         return None
     if type(timestamp) is int:
+        if timestamp > _TIMESTAMP_MS_MAX:
+            raise ValueError(f"timestamp {timestamp} is above {_TIMESTAMP_MS_MAX} milliseconds")
         return timestamp * 1000
     if not isinstance(timestamp, str):
         raise TypeError("timestamp is neither epoch milliseconds nor ISO 8601")

@@ -69,11 +69,17 @@ def test_secrets_in_urls_are_struck_out(url, shown):
     assert urls.redact(url) == shown
 
 
-@pytest.mark.parametrize("url", ["nosuchscheme://place/log", "gs://bucket/log"])
-def test_an_unknown_scheme_or_missing_package_is_named(url, monkeypatch):
-    """At the first use: opening makes no request and imports nothing."""
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("nosuchscheme://place/log", "correct the URL"),
+        ("gs://bucket/log", r'pip install "pyspark-clog\[gcs\]"'),
+    ],
+)
+def test_an_unknown_scheme_or_missing_package_is_named(url, remedy, monkeypatch):
+    """At the first use, with what to do: opening makes no request and imports nothing."""
     monkeypatch.delitem(_registry, "gs", raising=False)
     monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
     store = open_store(url)
-    with pytest.raises(InvalidInputError, match="cannot be opened"):
+    with pytest.raises(InvalidInputError, match=f"cannot be opened: .*; {remedy}"):
         store.get("object")

@@ -33,6 +33,14 @@ _UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _CONFLICTS = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "BlobAlreadyExists"})
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})
+_EXTRAS = {
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "azure"),
+    **dict.fromkeys(("sftp", "ssh"), "sftp"),
+    "hdfs": "hdfs",
+}
+"""The extra of clog that brings the client, by scheme."""
 
 
 def not_found(path: str, url: str) -> FileNotFoundError:
@@ -89,9 +97,12 @@ def from_client_error(
 
 def cannot_open(url: str, cause: Exception, options: Mapping[str, object]) -> InvalidInputError:
     """No filesystem object can be made: an unknown scheme, a missing package, a wrong option."""
+    extra = _EXTRAS.get(url.partition(":")[0])
+    remedy = "correct the URL or the storage options, or install the package"
+    if isinstance(cause, ImportError) and extra is not None:
+        remedy = f'pip install "pyspark-clog[{extra}]"'
     return InvalidInputError(
-        f"{url} cannot be opened: {short(cause, secrets_in(options))};"
-        " correct the URL or the storage options, or install the package"
+        f"{url} cannot be opened: {short(cause, secrets_in(options))}; {remedy}"
     )
 
 

@@ -71,8 +71,8 @@ def upsert(
 def _app_id(query_id: str | None, name: str | None, url: str) -> str:
     if query_id is None:
         raise InvalidInputError(
-            f"upsert into {redact(url)} does not know its streaming query: call it in foreachBatch, and"
-            " give query_id=query.id with Spark Connect"
+            f"upsert into {redact(url)} does not know its streaming query: call it in foreachBatch,"
+            " and give query_id=query.id with Spark Connect"
         )
     return query_id if name is None else f"{query_id}/{name}"
 

@@ -67,9 +67,9 @@ def check_stream(options: ReadOptions) -> None:
         )
     if options.ending != "latest":
         raise OptionError(
-            'options "endingOffsets", "endingTimestamp" and "endingOffsetsByTimestamp" are for batch'
-            " reads: a stream has no end; leave them out, trigger(availableNow=True) ends at what is"
-            " there"
+            'options "endingOffsets", "endingTimestamp" and "endingOffsetsByTimestamp" are for'
+            " batch reads: a stream has no end; leave them out, trigger(availableNow=True) ends at"
+            " what is there"
         )
 
 

@@ -60,8 +60,8 @@ def upsert(
     app_id = _app_id(query_id or _local_property(df, _QUERY_ID), name, url)
     if run_id and _done.get((url, app_id)) == (run_id, batch_id):
         raise InvalidInputError(
-            f"batch {batch_id} is upserted into {redact(url)} a second time: it would be taken for the"
-            " first one and dropped; give each upsert a name of its own (name=…)"
+            f"batch {batch_id} is upserted into {redact(url)} a second time: it would be taken for"
+            " the first one and dropped; give each upsert a name of its own (name=…)"
         )
     writer = records.write.format("clog").mode("append").options(**_texts(options or {}))
     writer.option("txnAppId", app_id).option("txnVersion", str(batch_id)).save(url)

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from clog.storage.errors import InvalidInputError, OffsetOutOfRangeError
 from clog.storage.head import Head
 from clog.storage.manifest import Manifest
+from clog.storage.numpy_arrays import scalar
 from clog.storage.reader import plan_range, read_pieces
 from clog.storage.store.base import Store
 
@@ -104,8 +105,9 @@ def _first_at(store: Store, manifest: Manifest, partition: int, time_ms: int) ->
         for chunk in segment.chunks:
             if chunk.next <= start or chunk.max_timestamp_ms < time_ms:
                 continue
-            # Here, where some record is as late: a later time may be no Arrow timestamp.
-            bound = pa.scalar(time_ms * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+            # Here, where some record is as late: a later time may be no Arrow timestamp. No record
+            # is before 1970.
+            bound = scalar(max(0, time_ms) * 1000, pa.timestamp("us", "UTC"))
             pieces = plan_range(manifest, partition, max(start, chunk.base), min(end, chunk.next))
             for batch in read_pieces(store, pieces, columns=("offset", "timestamp")):
                 late = pc.greater_equal(batch.column("timestamp"), bound)

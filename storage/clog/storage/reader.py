@@ -78,23 +78,26 @@ class ReadPiece:
 
 def plan_range(manifest: Manifest, partition: int, start: int, end: int) -> list[ReadPiece]:
     """The pieces of offsets ``[start, end)`` of a partition, in offset order; the range is cut to
-    what there is.
+    what there is, and empty where it ends before it begins.
     """
     start = max(start, manifest.head.partitions.start[partition])
-    end = min(end, manifest.head.partitions.end[partition])
-    return [
+    end = max(start, min(end, manifest.head.partitions.end[partition]))
+    pieces = (
         piece_of(partition, chunk, start, end)
         for segment in manifest.segments[partition]
         if segment.next > start and segment.base < end
         for chunk in segment.chunks
         if chunk.next > start and chunk.base < end
-    ]
+    )
+    return [piece for piece in pieces if piece.start < piece.end]
 
 
 def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
     """The part of a chunk that holds ``[start, end)``."""
     first_row, rows, base, dead = chunk.first_row, chunk.rows, chunk.base, chunk.dead
+    end = min(end, chunk.next)
     if chunk.object.dense:
+        end = min(end, base + rows)  # Behind its rows the chunk may cover a gap.
         skip = max(0, start - base)
         rows = max(0, min(rows, end - base) - skip)
         first_row, base = first_row + skip, base + skip
@@ -105,7 +108,7 @@ def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
         rows=rows,
         base=base,
         start=max(start, chunk.base),
-        end=min(end, chunk.next),
+        end=end,
         append_time_ms=chunk.append_time_ms,
         horizon=chunk.horizon,
         up_to=chunk.up_to,

@@ -1,8 +1,16 @@
 """Reading through `Log`: positions, bounds, times, and what deleteRecords cuts."""
 
+import itertools
+from dataclasses import replace
+
+import pyarrow as pa
 import pytest
 
 from clog.storage import InvalidInputError, OffsetOutOfRangeError, VersionExpiredError
+from clog.storage.data_object import rewritten_chunk
+from clog.storage.edits import Edit, Replacement
+from clog.storage.object_writer import write_rewritten
+from clog.storage.reader import pieces_from, plan_range, read_pieces
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.model import rows_in
 
@@ -28,6 +36,53 @@ def test_any_range_can_be_read(make_log, each, start):
         assert offsets_of(log, partition=0, start=start, end=end) == list(
             range(start, min(end, 10))
         )
+
+
+@pytest.fixture
+def cleaned(make_log):
+    """A log of one rewritten chunk at [0, 20), with an offset column or, dense, without: then its
+    rows end before its last offsets, which were cleaned away. FORMAT.md §3.3 allows both.
+    """
+
+    def make(*, dense):
+        log = make_log()
+        fill(log, 20, each=20)
+        log.roll()
+        offsets = range(15) if dense else range(0, 20, 2)
+        batch = next(log.read()).take(pa.array(offsets)).drop_columns(["partition"])
+        (new,) = write_rewritten(
+            *(log.handle.store, [batch]), partition=0, stamp=0, new_id=log.handle.ids.new_id
+        )
+        assert new.dense == dense
+        ((_, old),) = log.handle.manifest().chunks()
+        chunk = replace(rewritten_chunk(new, version=1), next=20)
+        replacement = Replacement(0, 0, 20, (old.identity,), (chunk,))
+        log.handle.commit(lambda *_: Edit(replace=(replacement,)), operation="clean")
+        return log, list(offsets)
+
+    return make
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_any_range_of_a_cleaned_log_can_be_read(cleaned, dense):
+    """S1: bounds lie in gaps as elsewhere; a range that ends before it begins holds nothing."""
+    log, there = cleaned(dense=dense)
+    for start, end in itertools.product((0, 1, 7, 14, 15, 17, 20), repeat=2):
+        batches = list(log.read(start=start, end=end))
+        assert all(batch.num_rows > 0 for batch in batches)
+        found = [o for batch in batches for o in batch.column("offset").to_pylist()]
+        assert found == [o for o in there if start <= o < end]
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_pieces_of_a_cleaned_log_can_be_cut(cleaned, dense):
+    """As the table view cuts them that goes on where its map was full."""
+    log, there = cleaned(dense=dense)
+    pieces = plan_range(log.handle.manifest(), 0, 0, 20)
+    for offset in range(21):
+        read = read_pieces(log.handle.store, pieces_from(pieces, offset), columns=("offset",))
+        found = [o for batch in read for o in batch.column("offset").to_pylist()]
+        assert found == [o for o in there if o >= offset]
 
 
 def test_the_end_is_there_without_records(make_log, open_log):
@@ -127,6 +182,7 @@ def test_offsets_for_times_search_all_segments(make_log, clock):
         log.append([{"key": "k", "value": "v", "timestamp": time_ms}])
         log.roll()
     expected = {0: 0, 10: 0, 50: 0, 51: 2, 70: 2, 71: 5, 90: 5, 91: None}
+    expected |= {-(1 << 62): 0, 1 << 62: None}
     assert {t: log.offsets_for_times(t)[0] for t in expected} == expected
     log.delete_records({0: 3})
     assert log.offsets_for_times(0) == {0: 3}

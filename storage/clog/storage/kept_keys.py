@@ -30,7 +30,8 @@ class KeptKeys:
         """Keeps the keys of more rows, if there is room."""
         self._free_bytes -= keys.nbytes
         if self._free_bytes >= 0:
-            self._parts.append(keys)
+            # Copied: a slice, of an object's rows those of one partition, holds all its batch.
+            self._parts.append(pa.concat_arrays([keys]))
         else:
             self._parts.clear()
 

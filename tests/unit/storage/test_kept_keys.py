@@ -31,3 +31,12 @@ def test_more_than_the_budget_is_not_kept():
     kept.keep(keys)
     kept.keep(keys.slice(0, 0))
     assert kept.take(pa.array([0]).to_numpy()) is None
+
+
+def test_a_slice_does_not_hold_its_batch():
+    """The budget counts what is kept: of an object of many partitions a slice is what one has."""
+    before = pa.total_allocated_bytes()
+    kept = KeptKeys(1 << 20)
+    for _ in range(10):
+        kept.keep(pa.array([b"0123456789abcdef"] * 10_000).slice(5_000, 10))
+    assert pa.total_allocated_bytes() - before < 20_000

@@ -140,10 +140,14 @@ def producer_of(producer: tuple[str, int], records: pa.Table, *, stamped: bool) 
         writer_id, sequence = producer
     except (TypeError, ValueError):
         writer_id, sequence = None, None
-    if not isinstance(writer_id, str) or not writer_id or type(sequence) is not int or sequence < 0:
+    if (
+        not (isinstance(writer_id, str) and writer_id)
+        or type(sequence) is not int
+        or not 0 <= sequence < 1 << 63
+    ):
         raise InvalidInputError(
             f"producer={producer!r} is not (id, sequence): a text that is not empty, an"
-            " integer >= 0"
+            " integer from 0 to 2^63 - 1"
         )
     content = ContentHash()
     for batch in records.to_batches():

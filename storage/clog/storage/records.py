@@ -23,6 +23,8 @@ Appendable: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 _HEADERS = RECORD_SCHEMA.field("headers").type
+_TIMESTAMP = RECORD_SCHEMA.field("timestamp").type
+_TO_MICROS = pc.CastOptions(_TIMESTAMP, allow_time_truncate=True)
 
 
 def to_records(data: Appendable, *, now_us: int) -> tuple[pa.Table, bool]:
@@ -33,7 +35,7 @@ def to_records(data: Appendable, *, now_us: int) -> tuple[pa.Table, bool]:
 
     Raises:
         InvalidInputError: a column that is missing or of a wrong type, an unknown column, a
-            negative timestamp.
+            negative timestamp, more than 2 GiB of keys or of values.
     """
     table = _to_table(data)
     unknown = [name for name in table.schema.names if name not in COLUMNS]
@@ -42,7 +44,8 @@ def to_records(data: Appendable, *, now_us: int) -> tuple[pa.Table, bool]:
     missing = [name for name in ("key", "value") if name not in table.schema.names]
     if missing:
         raise InvalidInputError(f"columns {missing} are missing; records need key and value")
-    table = table.combine_chunks()
+    if len(set(table.schema.names)) < len(table.schema.names):
+        raise InvalidInputError(f"columns {table.schema.names} repeat a name; give each once")
     timestamps, given = _timestamps(table, now_us)
     columns = [
         _binary(table, "key"),
@@ -110,15 +113,23 @@ def _pairs(headers: object, i: int) -> list[dict[str, Any]] | None:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
         return [
-            {"key": str(h["key"]), "value": _bytes(h["value"], i, "header")}
+            {"key": _name(h["key"], i), "value": _bytes(h["value"], i, "header")}
             if isinstance(h, Mapping)
-            else {"key": str(h[0]), "value": _bytes(h[1], i, "header")}
+            else {"key": _name(h[0], i), "value": _bytes(h[1], i, "header")}
             for h in pairs  # type: ignore[attr-defined]
         ] or None
     except (TypeError, KeyError, IndexError) as e:
         raise InvalidInputError(
             f"record {i} has headers that are no list of (name, value) pairs"
         ) from e
+
+
+def _name(name: object, i: int) -> str:
+    if not isinstance(name, str):
+        raise InvalidInputError(
+            f"record {i} has a header whose name is of type {type(name).__name__}; it must be str"
+        )
+    return name
 
 
 def _micros(timestamp: object, i: int) -> int | None:
@@ -128,7 +139,7 @@ def _micros(timestamp: object, i: int) -> int | None:
         aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
         return (aware - _EPOCH) // timedelta(microseconds=1)
     if type(timestamp) is int:
-        if timestamp > _TIMESTAMP_MS_MAX:
+        if abs(timestamp) > _TIMESTAMP_MS_MAX:
             raise InvalidInputError(
                 f"record {i} has the timestamp {timestamp} ms, beyond {_TIMESTAMP_MS_MAX}"
             )
@@ -142,9 +153,14 @@ def _micros(timestamp: object, i: int) -> int | None:
 def _binary(table: pa.Table, name: str) -> pa.Array:
     column = table.column(name)
     kind = column.type
-    if pa.types.is_null(kind) or _is_binary(kind):
+    if not (pa.types.is_null(kind) or _is_binary(kind)):
+        raise InvalidInputError(f"column {name} has type {kind}; it must be binary or string")
+    try:
         return _one_chunk(column.cast(pa.binary()))
-    raise InvalidInputError(f"column {name} has type {kind}; it must be binary or string")
+    except pa.ArrowInvalid as e:
+        raise InvalidInputError(
+            f"column {name} holds more than 2 GiB; append the records in parts"
+        ) from e
 
 
 def _is_binary(kind: pa.DataType) -> bool:
@@ -171,26 +187,22 @@ def _headers(table: pa.Table) -> pa.Array:
 
 
 def _timestamps(table: pa.Table, now_us: int) -> tuple[pa.Array, bool]:
-    kind = pa.timestamp("us", "UTC")
-    now = scalar(now_us, kind)
+    now = scalar(now_us, _TIMESTAMP)
     if "timestamp" not in table.schema.names:
         return pa.repeat(now, len(table)), False
     column = table.column("timestamp")
-    if pa.types.is_integer(column.type):
-        try:
-            column = pc.multiply_checked(column.cast(pa.int64()), 1000)
-        except pa.ArrowInvalid as e:
-            raise InvalidInputError(
-                f"column timestamp has values beyond {_TIMESTAMP_MS_MAX} ms"
-            ) from e
-    elif not pa.types.is_timestamp(column.type):
+    are_ms = pa.types.is_integer(column.type)
+    if not (are_ms or pa.types.is_timestamp(column.type)):
         raise InvalidInputError(
             f"column timestamp has type {column.type}; it must be a timestamp, or epoch ms as"
             " integer"
         )
-    elif column.type.tz is None:
-        column = column.cast(pa.timestamp(column.type.unit)).cast(pa.timestamp("us"))
-    stamps = _one_chunk(column.cast(kind, safe=False) if column.type != kind else column)
+    try:
+        if are_ms:
+            column = pc.multiply_checked(column.cast(pa.int64()), 1000)
+        stamps = _one_chunk(pc.cast(column, options=_TO_MICROS))
+    except pa.ArrowInvalid as e:
+        raise InvalidInputError(f"column timestamp has values beyond {_TIMESTAMP_MS_MAX} ms") from e
     lowest = pc.min(stamps.cast(pa.int64())).as_py()
     if lowest is not None and lowest < 0:
         raise InvalidInputError(

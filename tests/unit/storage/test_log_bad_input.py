@@ -203,6 +203,9 @@ def test_a_damaged_object(make_log, open_log, store):
         ([{"key": "a", "value": "b", "timestamp": -1}], "before 1970"),
         ([{"key": "a", "value": "b", "headers": [1]}], "record 0 has headers"),
         ([{"key": "a", "value": "b", "timestamp": 1 << 62}], "timestamp"),
+        ([{"key": "a", "value": "b", "timestamp": -(1 << 62)}], "timestamp"),
+        ([{"key": "a", "value": "b", "headers": [(None, b"1")]}], "record 0 has a header whose"),
+        ([{"key": "a", "value": "b", "headers": {b"h": b"1"}}], "type bytes; it must be str"),
     ],
 )
 def test_records_that_are_none(make_log, data, words):

@@ -61,9 +61,11 @@ def test_a_sequence_that_goes_back_is_an_error(make_log):
 
 
 @pytest.mark.parametrize(
-    "producer", ["p", ("p",), ("p", -1), ("p", "0"), ("", 0), (7, 0), ("p", 0, 0), ("p", True)]
+    "producer",
+    ["p", ("p",), ("p", -1), ("p", "0"), ("", 0), (7, 0), ("p", 0, 0), ("p", True), ("p", 1 << 63)],
 )
 def test_producers_that_are_none(make_log, producer):
+    """Sequences are 64-bit integers, as all that documents hold (FORMAT.md §2)."""
     with pytest.raises(InvalidInputError, match="producer"):
         make_log().append(ONE, producer=producer)
 

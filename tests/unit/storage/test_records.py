@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -66,6 +67,7 @@ def test_timestamps_of_dicts(given, expected_us):
         pa.array([1_700_000_000], pa.timestamp("s")),
         pa.array([1_700_000_000_000], pa.timestamp("ms", "Europe/Berlin")),
         pa.array([1_700_000_000_000_000_999], pa.timestamp("ns", "UTC")),
+        pa.array([1_700_000_000_000_000_999], pa.timestamp("ns")),
     ],
 )
 def test_timestamps_of_tables(column):
@@ -108,9 +110,31 @@ def test_no_rows():
         ({"key": ["a"], "value": ["b"], "timestamp": ["now"]}, "column timestamp has type string"),
         ({"key": ["a"], "value": ["b"], "timestamp": [-1]}, "before 1970"),
         ({"key": ["a"], "value": ["b"], "timestamp": [2**62]}, "beyond"),
+        (
+            {"key": ["a"], "value": ["b"], "timestamp": pa.array([2**60], pa.timestamp("s"))},
+            "beyond",
+        ),
         ({"key": ["a"], "value": ["b"], "headers": [1]}, "column headers has type int64"),
     ],
 )
 def test_tables_that_are_no_records(columns, words):
     with pytest.raises(InvalidInputError, match=words):
         records(pa.table(columns))
+
+
+def test_a_name_that_comes_twice():
+    """Arrow allows it; which of the two is meant nobody knows."""
+    column = pa.array(["a"])
+    with pytest.raises(InvalidInputError, match="repeat a name"):
+        records(pa.Table.from_arrays([column] * 3, names=["key", "value", "key"]))
+
+
+def test_more_than_one_array_holds():
+    """Records are one Arrow array for each column: 2 GiB, then the caller is told to append parts.
+    These bytes are zeros that nobody touches.
+    """
+    ends = pa.py_buffer(np.array([0, 3 << 30]))
+    data = pa.py_buffer(np.zeros(3 << 30, np.uint8))
+    large = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, data])
+    with pytest.raises(InvalidInputError, match="value holds more than 2 GiB; append"):
+        records(pa.table({"key": ["a"], "value": large}))

@@ -33,7 +33,7 @@ from clog.cleaner.uncleanable import BACKOFF_MS, is_resting, mark
 from clog.storage import Log
 from clog.storage.clock import Clock
 from clog.storage.config import LogConfig, with_defaults
-from clog.storage.errors import CorruptionError, StoreUnavailableError
+from clog.storage.errors import ClogError, CorruptionError, StoreUnavailableError
 from clog.storage.manifest import Manifest
 
 logger = logging.getLogger(__name__)
@@ -174,14 +174,22 @@ class Upkeep:
         except (StoreUnavailableError, StoppedError):
             raise
         except Exception as e:
-            logger.exception("partition %d of %s is uncleanable", partition, self.log.url)
-            self.fail_pass(plan, f"{type(e).__name__}: {e}")
+            self.fail_pass(plan, e)
             return None
         self.end_pass(plan, result)
         return result
 
-    def fail_pass(self, plan: PassPlan, reason: str) -> None:
-        """Marks the partition (S28)."""
+    def fail_pass(self, plan: PassPlan, cause: Exception | str) -> None:
+        """Marks the partition (S28), and logs why; the way there only of what nobody foresaw."""
+        reason = cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
+        foreseen = isinstance(cause, str | ClogError | FileNotFoundError)
+        logger.error(
+            "partition %d of %s is uncleanable: %s",
+            plan.partition,
+            self.log.url,
+            reason,
+            exc_info=None if foreseen else cause,
+        )
         mark(self._handle, plan.partition, reason, now_ms=plan.now_ms)
 
     def end_pass(self, plan: PassPlan, result: PassResult) -> None:

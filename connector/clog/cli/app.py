@@ -36,10 +36,12 @@ class ClogGroup(TyperGroup):
             return super().invoke(ctx)
         except Exception as e:
             # Late: `clog --help` shall not wait for Arrow.
-            from clog.storage.errors import ClogError
+            from clog.storage.errors import ClogError, ErrorKind
 
             if isinstance(e, ClogError):
                 print_error(str(e), e.kind)
+            elif isinstance(e, FileNotFoundError):
+                print_error(f"{e.filename or e} is gone: {e.strerror}", ErrorKind.CORRUPTION)
             elif isinstance(e, ImportError) and not _is_ours(e):
                 print_error(f"a package is missing: {e}")
             else:

@@ -9,7 +9,7 @@ import typer
 
 from clog.cli.arguments import Json, Options, Url, open_log
 from clog.cli.cost_model import Daily, Past, daily
-from clog.cli.output import count, counted, duration, print_json, say, size, stdout
+from clog.cli.output import count, counted, duration, print_json, print_table, say, size
 from clog.cli.prices import PRICES, Prices, prices_named
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _print(lines: Sequence[Daily], price: Prices, past: Past, kept: int) -> None
         table.add_column(name, justify="left" if name == "a day" else "right", no_wrap=True)
     for line in (*lines, total):
         table.add_row(*_row(line, _dollars(line, price)).values())
-    stdout().print(table)
+    print_table(table)
     month = kept / 1e9 * price.gb_month
     say(
         f"kept: {size(kept)}, {month:.2f} dollars a month; requests {dollars * DAYS_PER_MONTH:.2f}"

@@ -54,7 +54,7 @@ def daily(past: Past, *, trigger_ms: int, readers: int) -> Sequence[Daily]:
     commits = batches + others
     snapshots = commits * past.snapshots / past.commits if past.commits else 0.0
     return (
-        Daily("data objects of micro-batches", puts=batches * objects, bytes_out=data),
+        Daily("objects of micro-batches", puts=batches * objects, bytes_out=data),
         Daily("commits", puts=commits, gets=commits, bytes_out=commits * commit_bytes),
         Daily("hints", puts=commits / HINT_STRIDE),
         Daily("snapshots and pages", puts=2 * snapshots, gets=snapshots),

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
-from clog.cli.output import counted, print_json, say, size
+from clog.cli.output import counted, print_error, print_json, say, size
 from clog.cli.plan_view import tell_plans
 
 if TYPE_CHECKING:
     from clog.cleaner import PassResult
 
 MIB = 1 << 20
+_FORCE = "--force cleans whatever can be cleaned"
 
 Force = Annotated[
     bool,
@@ -83,14 +84,25 @@ def clean(
         io_bytes_per_second=None if io_limit is None else io_limit * MIB,
     )
     results = cleaner.run_once(force=force)
+    details = log.describe()["partition_details"]
+    uncleanable = [d["partition"] for d in details if d["uncleanable"]]
     if json:
-        print_json({"url": log.url, "passes": [pass_json(result) for result in results]})
-        return
+        passes = [pass_json(result) for result in results]
+        print_json({"url": log.url, "passes": passes, "uncleanable": uncleanable})
+    else:
+        _tell(log.url, results, uncleanable, force=force)
+    if uncleanable:
+        raise typer.Exit(1)
+
+
+def _tell(url: str, results: "list[PassResult]", uncleanable: list[int], *, force: bool) -> None:
     for result in results:
         say(pass_text(result))
-    if not results:
-        hint = "" if force else "; --force cleans whatever can be cleaned"
-        say(f"no partition of {log.url} is due{hint}")
+    if uncleanable:
+        print_error(f'partitions {uncleanable} of {url} are uncleanable; "clog describe" says why')
+    elif not results:
+        hint = "what is active waits until it is sealed" if force else _FORCE
+        say(f"no partition of {url} is due; {hint}")
 
 
 def sweep(

@@ -6,13 +6,19 @@ Colours go when the output is no terminal or ``NO_COLOR`` is set; no meaning res
 import json
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_TABLE_WIDTH_MAX = 10_000
+
 _HINTS = {
     "not_found": 'check the URL, or make the log with "clog create"',
+    "version_expired": 'read again; if it is so again, look with "clog verify"',
     "offset_out_of_range": 'see the ranges there are with "clog offsets"',
     "already_exists": 'look at it with "clog describe"',
     "commit_state_unknown": 'look with "clog describe"; with --producer-id, produce again',
@@ -32,6 +38,14 @@ def stdout() -> Console:
 def stderr() -> Console:
     """A console on standard error."""
     return Console(stderr=True, highlight=False, emoji=False, markup=False)
+
+
+def print_table(table: "Table") -> None:
+    """A table on standard output, as wide as it is: a number that is cut is another number."""
+    console = stdout()
+    wide = console.options.update(max_width=_TABLE_WIDTH_MAX)
+    console.width = max(console.width, console.measure(table, options=wide).maximum)
+    console.print(table)
 
 
 def say(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clog.cli.arguments import Json, Options, Partition, Url, open_log, parse_time_ms
-from clog.cli.output import count, moment, print_json, size, stdout
+from clog.cli.output import count, moment, print_json, print_table, size, stdout
 
 if TYPE_CHECKING:
     from clog.storage import Log
@@ -88,7 +88,7 @@ def offsets(
     if json:
         print_json({"url": log.url, "time_ms": time_ms, "partitions": rows})
         return
-    stdout().print(_table(rows))
+    print_table(_table(rows))
 
 
 def segments(
@@ -109,7 +109,7 @@ def segments(
         print_json({"url": log.url, "segments": rows})
         return
     for p, rows in found.items():
-        stdout().print(_table([_readable(row) for row in rows], caption=f"partition {p}"))
+        print_table(_table([_readable(row) for row in rows], caption=f"partition {p}"))
 
 
 def _actions(

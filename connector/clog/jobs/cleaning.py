@@ -12,7 +12,6 @@ Unlike a local pass, one here commits at its end: up to then both the old and th
 space in the store, those of all partitions at once.
 """
 
-import logging
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,8 +37,6 @@ from clog.storage.store.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +157,8 @@ def _commit(upkeep: Upkeep, plan: PassPlan, executed: Executed) -> PassResult | 
         complete = False
     except StoreUnavailableError:
         raise
-    except Exception as e:
-        logger.exception("partition %d of %s is uncleanable", plan.partition, upkeep.log.url)
-        upkeep.fail_pass(plan, f"{type(e).__name__}: {e}")
+    except Exception as e:  # noqa: BLE001 - whatever it is, the others go on (S28)
+        upkeep.fail_pass(plan, e)
         return None
     result = finished(plan, executed.covered, stats, complete=complete, after=handle.manifest())
     upkeep.end_pass(plan, result)

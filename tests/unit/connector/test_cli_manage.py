@@ -84,6 +84,22 @@ def test_every_command_needs_a_log(cli, url, tmp_path, command):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_log_whose_objects_are_gone_is_told_in_a_line(cli, url, tmp_path):
+    """Deleted by a life-cycle rule, say: whichever command needs one, no traceback comes."""
+    fill(url, partitions=1)
+    for found in tmp_path.rglob("*.parquet"):
+        found.unlink()
+    for command in (["offsets", "--time", "0"], ["consume"]):
+        first, hint = cli(command[0], url, *command[1:], code=1).stderr.splitlines()
+        assert first.startswith("error: ")
+        assert "is gone" in first
+        assert "clog verify" in hint
+    told = cli("clean", url, "--force", code=1)
+    assert "partitions [0]" in told.stderr
+    assert told.stdout == ""
+    assert cli.json("clean", url, code=1)["uncleanable"] == [0]
+
+
 def test_errors_are_red_on_a_terminal_only(cli, url, monkeypatch):
     """NO_COLOR and pipes have no escape codes."""
     assert "\x1b" not in cli("describe", url, code=1).stderr

@@ -173,7 +173,7 @@ class Upkeep:
             result = run_pass(handle, plan, tools)
         except (StoreUnavailableError, StoppedError):
             raise
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - the others go on (S28)
             self.fail_pass(plan, e)
             return None
         self.end_pass(plan, result)
@@ -181,14 +181,17 @@ class Upkeep:
 
     def fail_pass(self, plan: PassPlan, cause: Exception | str) -> None:
         """Marks the partition (S28), and logs why; the way there only of what nobody foresaw."""
-        reason = cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
-        foreseen = isinstance(cause, str | ClogError | FileNotFoundError)
+        if isinstance(cause, str):
+            reason, unforeseen = cause, None
+        else:
+            reason = f"{type(cause).__name__}: {cause}"
+            unforeseen = None if isinstance(cause, ClogError | FileNotFoundError) else cause
         logger.error(
             "partition %d of %s is uncleanable: %s",
             plan.partition,
             self.log.url,
             reason,
-            exc_info=None if foreseen else cause,
+            exc_info=unforeseen,
         )
         mark(self._handle, plan.partition, reason, now_ms=plan.now_ms)
 

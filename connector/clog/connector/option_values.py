@@ -49,8 +49,10 @@ def shown(value: str) -> str:
 
 
 def as_text(value: object) -> str:
-    """An option's value as Spark passes it on."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """An option's value as Spark passes it on; JSON of a mapping or a list."""
+    if isinstance(value, bool | Mapping | list | tuple):
+        return json.dumps(value)
+    return str(value)
 
 
 def text(value: str) -> str:

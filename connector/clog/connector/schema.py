@@ -45,6 +45,7 @@ STORED = ("partition", "offset", "timestamp", "key", "value", "headers")
 """The columns that storage reads; the others are the same for many rows."""
 WRITTEN = ("key", "value", "headers", "timestamp", "partition", "topic")
 _POSITION_COLUMNS = ("offset", "timestampType")
+_MAY_BE_NULL = ("key", "value", "headers")
 
 
 def read_schema(columns: Sequence[str] | None, *, include_headers: bool) -> StructType:
@@ -65,8 +66,11 @@ def check_read_schema(schema: StructType) -> None:
     """Whether a schema that the user gave can be read.
 
     Raises:
-        InvalidInputError: it has a column that does not exist, or another type.
+        InvalidInputError: it has a column that does not exist, another type, one twice, or NOT NULL
+            where a record may have null.
     """
+    if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+        raise InvalidInputError(f"the schema given has columns twice: {', '.join(twice)}")
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise InvalidInputError(
@@ -79,6 +83,12 @@ def check_read_schema(schema: StructType) -> None:
                 f"column {field.name} has type {field.dataType.simpleString()} in the schema given;"
                 f" it is {expected.simpleString()}: read it as that, and cast"
                 f" (cast({field.name} as {field.dataType.simpleString()}))"
+            )
+        # Spark believes it: it would count no tombstone, or fail in its own code.
+        if field.name in _MAY_BE_NULL and (not field.nullable or _same_but_for_nulls(field)):
+            raise InvalidInputError(
+                f"column {field.name} is NOT NULL in the schema given, but a record may have null"
+                " there (the value of a tombstone is); leave NOT NULL out"
             )
 
 
@@ -127,6 +137,10 @@ def _accepted(name: str) -> tuple[DataType, ...]:
     if name in ("key", "value"):
         return (StringType(), BinaryType())
     return (COLUMNS[name],)
+
+
+def _same_but_for_nulls(field: StructField) -> bool:
+    return field.name == "headers" and field.dataType != HEADERS
 
 
 def _same(one: DataType, other: DataType) -> bool:

@@ -35,8 +35,8 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
         if overwrite:
             raise InvalidInputError(
                 "output mode complete is refused: a log is appended to, and each batch would append"
-                ' the whole result again; use outputMode("append"), or write the rows that changed'
-                " in a foreachBatch"
+                ' the whole result again; use outputMode("append"), or clog.connector.upsert in a'
+                " foreachBatch"
             )
         if options.txn_version is not None:
             raise OptionError(

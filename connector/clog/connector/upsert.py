@@ -12,6 +12,7 @@ become a JSON object.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from clog.connector.option_values import as_text
 from clog.storage.errors import InvalidInputError
 from clog.storage.store.urls import redact
 
@@ -63,7 +64,8 @@ def upsert(
             f"batch {batch_id} is upserted into {redact(url)} a second time: it would be taken for"
             " the first one and dropped; give each upsert a name of its own (name=…)"
         )
-    writer = records.write.format("clog").mode("append").options(**_texts(options or {}))
+    given = {name: as_text(value) for name, value in (options or {}).items()}
+    writer = records.write.format("clog").mode("append").options(**given)
     writer.option("txnAppId", app_id).option("txnVersion", str(batch_id)).save(url)
     _done[(url, app_id)] = (run_id, batch_id)
 
@@ -126,10 +128,3 @@ def _local_property(df: "DataFrame", name: str) -> str | None:
     except Exception:  # noqa: BLE001 -- Connect raises one of several kinds
         return None
     return value
-
-
-def _texts(options: Mapping[str, object]) -> dict[str, str]:
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-    }

@@ -44,6 +44,7 @@ def test_without_options_all_is_read(log):
         ({"startingTimestamp": 2000}, [(2, 2), (2, 3), (2, 3)]),
         ({"endingTimestamp": 2000}, [(1, 2), (1, 3), (1, 3)]),
         ({"startingOffsets": '{"0": 2000, "1": 1}'}, [(1, 2), (1, 3), (1, 3)]),
+        ({"startingOffsets": {0: 2000, 1: 1}}, [(1, 2), (1, 3), (1, 3)]),
         ({"keys": '["a"]'}, [(2, 2), (2, 3), (2, 3)]),
         ({"keys": '["k1"]', "partitions": 0}, [(1, 2), (2, 3), (2, 3)]),
         ({"view": "table", "partitions": 1}, [(1, 2), (1, 3), (1, 3)]),

@@ -77,12 +77,25 @@ def test_columns_can_be_chosen():
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("key string", ["cast(key as string)"]), ("id bigint", ["column 'id'", "key, value"])],
+    [
+        ("key string", ["cast(key as string)"]),
+        ("id bigint", ["column 'id'", "key, value"]),
+        ("offset bigint, key binary, offset bigint", ["columns twice: offset"]),
+        ("offset bigint!, value binary!", ["column value is NOT NULL", "tombstone"]),
+    ],
 )
 def test_a_schema_that_cannot_be_read_is_refused(text, words):
-    """Spark checks a given schema against nothing."""
+    """Spark checks a given schema against nothing, and believes NOT NULL."""
     message = refusal(check_read_schema, schema_of(text))
     assert all(word in message for word in words)
+
+
+def test_headers_without_nulls_are_refused():
+    """A header's value may be null, whatever the schema given says of its fields."""
+    header = StructType([HEADER["key"], StructField("value", BinaryType(), nullable=False)])
+    schema = StructType([StructField("headers", ArrayType(header))])
+    assert "NOT NULL" in refusal(check_read_schema, schema)
+    check_read_schema(StructType([StructField("headers", ArrayType(HEADER))]))
 
 
 def test_arrow_types_are_what_spark_compares_with():

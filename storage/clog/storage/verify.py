@@ -27,7 +27,7 @@ from clog.storage import paths
 from clog.storage.chunks import Chunk
 from clog.storage.commits import Commit, EditRecord, read_commit
 from clog.storage.dead_rows import read_dead_rows
-from clog.storage.errors import CorruptionError
+from clog.storage.errors import CorruptionError, VersionExpiredError
 from clog.storage.manifest import Manifest, Segment
 from clog.storage.object_ref import ObjectRef
 from clog.storage.snapshots import read_snapshot, unpage
@@ -50,6 +50,10 @@ class Check(StrEnum):
     OBJECT = "object"
     DEAD_ROWS = "dead-rows"
     KEYS = "keys"
+
+
+_OF_FILES = (Check.OBJECT_MISSING, Check.DEAD_ROWS)
+"""What may be found of a version that expired meanwhile, though nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ def verify_log(
 
     Raises:
         NotFoundError: there is no log.
+        VersionExpiredError: what was verified was cleaned and swept meanwhile, longer than
+            ``file.delete.delay.ms`` after it was replaced.
         StoreUnavailableError: the file system failed; that says nothing about the log.
     """
     findings: list[Finding] = []
@@ -123,8 +129,25 @@ def verify_log(
         objects=len(chunks),
         object_bytes=sum(ref.size_bytes for ref in chunks),
         records=sum(s.rows for segments in manifest.segments for s in segments),
-        findings=tuple(findings),
+        findings=tuple(_still_true(store, manifest, findings)),
     )
+
+
+def _still_true(store: Store, manifest: Manifest, findings: list[Finding]) -> list[Finding]:
+    """The findings, but of files that may be gone since the version expired meanwhile (S27).
+
+    Raises:
+        VersionExpiredError: it did, and nothing else was found.
+    """
+    others = [found for found in findings if found.check not in _OF_FILES]
+    if others == findings or find_newest(store).tip.head.oldest_readable <= manifest.version:
+        return findings
+    if not others:
+        raise VersionExpiredError(
+            f"version {manifest.version} of {store.url} expired while it was verified; verify"
+            " again, and see that file.delete.delay.ms is longer than that takes"
+        )
+    return others
 
 
 def _dead_row_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
@@ -306,8 +329,9 @@ def _one_object(
 ) -> Iterator[Finding]:
     used = ", ".join(f"[{c.base}, {c.next}) of partition {p}" for p, c in referring[:3])
     used += ", …" if len(referring) > 3 else ""
+    missing = Finding(Check.OBJECT_MISSING, ref.path, f"is not there; it holds {used}")
     if size_bytes is None:
-        yield Finding(Check.OBJECT_MISSING, ref.path, f"is not there; it holds {used}")
+        yield missing
     elif size_bytes != ref.size_bytes:
         yield Finding(
             Check.OBJECT,
@@ -315,6 +339,10 @@ def _one_object(
             f"has {size_bytes} bytes, the manifest says {ref.size_bytes}; it holds {used}",
         )
     elif not quick:
-        data = store.get(ref.path, 0, ref.size_bytes + 1)
+        try:
+            data = store.get(ref.path, 0, ref.size_bytes + 1)
+        except FileNotFoundError:
+            yield missing
+            return
         for message in object_problems(data, ref, referring, key_seed=key_seed):
             yield Finding(Check.OBJECT, ref.path, message)

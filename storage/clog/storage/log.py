@@ -240,9 +240,10 @@ class Log:
             raise InvalidInputError(
                 f"isolation={isolation!r}; allowed: read_uncommitted, read_committed"
             )
-        tip = self._handle.refresh()
-        ranges = offsets.ranges(tip.head, partition, start, end, url=self.url)
-        return self._read(self._handle.manifest(), ranges)
+        self._handle.refresh()
+        manifest = self._handle.manifest()
+        ranges = offsets.ranges(manifest.head, partition, start, end, url=self.url)
+        return self._read(manifest, ranges)
 
     def table(
         self, partition: int | None = None, at: int | None = None, *, at_time_ms: int | None = None
@@ -279,8 +280,9 @@ class Log:
         Raises:
             OffsetOutOfRangeError: a start below the log start or beyond the end (S38).
         """
-        ranges = offsets.ranges(self._handle.refresh().head, partition, start, None, url=self.url)
+        self._handle.refresh()
         manifest = self._handle.manifest()
+        ranges = offsets.ranges(manifest.head, partition, start, None, url=self.url)
         plans = [plan_changes(manifest, p, first, url=self.url) for p, (first, _) in ranges.items()]
         ends = {p: end for p, (_, end) in ranges.items()}
         return Table(self._indexes, manifest.version, plans, ends)

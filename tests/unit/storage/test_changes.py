@@ -55,3 +55,19 @@ def test_a_position_that_is_none(make_log, store):
     log.segments(0)
     with pytest.raises(OffsetOutOfRangeError, match="offset 2 of partition 0"):
         slice_of(log, store, {1: 0, 0: 2})
+
+
+def test_changes_end_where_their_offsets_say(make_log, open_log, monkeypatch):
+    """Without gap or overlap, also where another thread refreshed the log's handle meanwhile."""
+    log = make_log()
+    log.append([{"key": "a", "value": "1"}])
+    manifest = log.handle.manifest
+
+    def after_a_refresh():
+        open_log().append([{"key": "b", "value": "2"}])
+        log.handle.refresh()
+        return manifest()
+
+    monkeypatch.setattr(log.handle, "manifest", after_a_refresh)
+    changes = log.changes(0)
+    assert changes.offsets == {0: changes.to_arrow().column("offset")[-1].as_py() + 1}

@@ -165,8 +165,8 @@ class Committer:
             base = read_snapshot(self._store, last.version) if last else None
             manifest = replay(self._store, base, since, tip)
             return write_snapshot(self._store, manifest, new_id=self._ids.new_id)
-        except (StoreUnavailableError, FileNotFoundError):
-            return None
+        except (StoreUnavailableError, FileNotFoundError, CorruptionError):
+            return None  # Readers tell of damage; records that can be kept are kept.
 
 
 def _check_writable(head: Head, url: str) -> None:
@@ -232,7 +232,7 @@ def _patiently(read: Callable[[], _T], store: Store, version: int, clock: Clock,
         back_off(attempt, clock, ids)
         try:
             return read()
-        except StoreUnavailableError as e:
+        except (StoreUnavailableError, CorruptionError, FileNotFoundError) as e:
             cause = e
     raise _unknown(store, version, cause) from cause
 

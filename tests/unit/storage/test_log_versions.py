@@ -176,6 +176,45 @@ def open_log_at_zero(open_log, store):
     return log
 
 
+def test_a_block_that_cannot_be_read_leaves_the_state_unknown(make_log, open_log, store):
+    """Step 5: the commit is there; who is told of damage instead would make it again."""
+
+    class Torn(WrappingStore):
+        torn = False
+
+        def get(self, path, start=None, end=None):
+            if self.torn and path.startswith(paths.BLOCKS):
+                return b"torn"
+            return super().get(path, start, end)
+
+    make_log()
+    torn = Torn(store)
+    log = open_log(torn)
+    torn.torn = True
+    with pytest.raises(CommitStateUnknownError, match=r"may have happened: .* not a clog document"):
+        put(log, 1)
+    assert open_log().end_offsets() == {0: 1}
+
+
+def test_a_damaged_snapshot_stops_nobody_who_appends(make_log, open_log, store, monkeypatch):
+    """Step 3: failure is harmless, of the snapshot that the next one would go on from, too."""
+    monkeypatch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 100)
+    log = make_log()
+    while log.handle.tip.head.snapshot is None:
+        put(log, 1)
+    path = paths.snapshot_path(log.handle.tip.head.snapshot.version)
+    data = store.get(path)
+    store.put(path, data[:-1])
+    late = open_log()
+    for i in range(60):
+        put(late, i)
+    with pytest.raises(CorruptionError, match=path):
+        open_log().segments(0)
+    store.put(path, data)
+    check_log(store, every_version=False)
+    assert open_log().end_offsets() == {0: log.version}
+
+
 class TwoStepStore(WrappingStore):
     """A server that looks first and writes then: of two creates at once both succeed."""
 

@@ -115,7 +115,7 @@ def execute_pass(
     whole = not sealed or sealed[-1].next >= covered
     witnessed = _witnessed(judged, judge.witness, p) if whole else judged
     counted = progress.counted(witnessed)
-    groups = grouped(counted, segment_bytes=config.segment_bytes, covered=covered)
+    groups = grouped(counted, config, covered=covered)
     rewriter = _rewriter(metered, plan, tools, judge)
     marker = Marker(metered, p, manifest.version, plan.now_ms, tools.new_id)
     worker = GroupWorker(

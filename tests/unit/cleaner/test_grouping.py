@@ -8,14 +8,15 @@ from clog.cleaner.fates import needs_own_horizon
 from clog.cleaner.grouping import grouped
 from clog.cleaner.judging import Fate, JudgedChunk, JudgedSegment, Removed
 from clog.storage.chunks import Chunk
+from clog.storage.config import LogConfig
 from clog.storage.manifest import Segment
 from clog.storage.testing.histories import object_of
 
 
-def segment(base, rows, dead=0, size_bytes=100):
+def segment(base, rows, dead=0, size_bytes=100, times=(0, 0)):
     """A judged segment of one chunk."""
     place = (0, rows, base, base + rows, size_bytes)
-    chunk = Chunk(object_of(rows, f"{base:032x}"), *place, 0, 0, 0, 1)
+    chunk = Chunk(object_of(rows, f"{base:032x}"), *place, *times, 0, 1)
     fate = Fate.REWRITTEN if dead else Fate.STAYS
     return JudgedSegment(
         Segment(base, base + rows, 0, (chunk,)),
@@ -23,16 +24,33 @@ def segment(base, rows, dead=0, size_bytes=100):
     )
 
 
-def bases(segments, segment_bytes=100, covered=1000):
-    groups = grouped(segments, segment_bytes=segment_bytes, covered=covered)
+def config(segment_bytes=100, **more):
+    named = {name.replace("_", "."): str(value) for name, value in more.items()}
+    return LogConfig.from_overrides({"segment.bytes": str(segment_bytes), **named})
+
+
+def bases(segments, covered=1000, **given):
+    groups = grouped(segments, config(**given), covered=covered)
     return [[s.segment.base for s in g.segments] for g in groups]
 
 
 def test_what_fits_merges():
     """S25: neighbours merge while their bytes stay at or below segment.bytes."""
     segments = [segment(0, 10, size_bytes=60), segment(10, 10, size_bytes=40)]
-    assert bases(segments, 100) == [[0, 10]]
-    assert bases(segments, 99) == [[0], [10]]
+    assert bases(segments, segment_bytes=100) == [[0, 10]]
+    assert bases(segments, segment_bytes=99) == [[0], [10]]
+
+
+def test_what_is_to_expire_merges_by_time():
+    """S33: with ``delete`` only what is of one segment.ms, or of a tenth of retention.ms."""
+    times = (0, 500), (400, 900), (1000, 1001), (990, 2000)
+    segments = [segment(10 * i, 10, size_bytes=1, times=times[i]) for i in range(4)]
+    retained = {"cleanup_policy": "compact,delete", "segment_ms": 1000}
+    assert bases(segments, **retained, retention_ms=10_000) == [[0, 10], [20], [30]]
+    assert bases(segments, **retained, retention_ms=10_010) == [[0, 10, 20], [30]]
+    assert bases(segments, **retained, retention_ms=20_000) == [[0, 10, 20, 30]]
+    assert bases(segments, **retained, retention_ms=-1) == [[0, 10, 20, 30]]
+    assert bases(segments, segment_ms=1000, retention_ms=10_000) == [[0, 10, 20, 30]]
 
 
 def test_sizes_after_cleaning_count():
@@ -55,9 +73,9 @@ def test_a_segment_beyond_the_map_is_alone():
 
 def test_what_needs_work():
     """S25: a lone segment of which nothing is to be rewritten is left alone."""
-    groups = grouped([segment(0, 10), segment(10, 10, 1)], segment_bytes=100, covered=100)
+    groups = grouped([segment(0, 10), segment(10, 10, 1)], config(), covered=100)
     assert [g.needs_work for g in groups] == [False, True]
-    (merged,) = grouped([segment(0, 5), segment(5, 5)], segment_bytes=200, covered=100)
+    (merged,) = grouped([segment(0, 5), segment(5, 5)], config(200), covered=100)
     assert merged.needs_work
     assert (merged.base, merged.next) == (0, 10)
 
@@ -71,7 +89,7 @@ def test_groups_come_one_by_one():
             taken.append(base)
             yield segment(base, 10)
 
-    next(grouped(segments(), segment_bytes=100, covered=100))
+    next(grouped(segments(), config(), covered=100))
     assert taken == [0, 10]
 
 

@@ -101,6 +101,22 @@ def test_compaction_and_deletion(make_log, put, clock, there):
     assert there(log) == "3:a=2 4:d=1 5:e=1"
 
 
+def test_compaction_does_not_keep_what_is_to_expire(make_log, put, clock, there):
+    """S33: merged with whatever comes, a segment would always have a young record, and a key that
+    nobody writes any more would stay for ever.
+    """
+    times = {"retention_ms": 1000, "segment_ms": 100}
+    log = make_log(cleanup_policy="compact,delete", segment_bytes=10_000, **times)
+    put(log, "old=1")
+    cleaner = Cleaner(log)
+    for _ in range(12):
+        clock.advance(101)
+        put(log, "a=1 b=1")
+        cleaner.run_once(force=True)
+    assert "old" not in there(log)
+    assert there(log).endswith("23:a=1 24:b=1")
+
+
 def test_the_active_segment_expires(make_log, put, retain, clock, bases, there):
     """S34: when all of it has expired an empty one takes its place at the end; offsets go on."""
     log = make_log(cleanup_policy="delete", retention_ms=1000)

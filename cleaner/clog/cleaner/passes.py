@@ -25,7 +25,7 @@ value of its key is gone, and when a later pass finds its horizon passed it may 
 one back. The pass stops at the first group whose sources changed: what is after it keeps its
 tombstones, and the first dirty offset stays, so the next pass maps the same range again. Whatever
 was committed is right by itself. Sources that were only coalesced are no reason to stop
-(`rebasing`).
+(`rebasing`), unless they were swept, too, before the pass came to them (`was_replaced`).
 
 Not here: which partition (`selection`), what happens to the replaced objects (`sweep`).
 """
@@ -82,14 +82,35 @@ class PassTools:
 
 
 def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
-    """Cleans one partition as planned, committing group by group; returns what it did."""
+    """Cleans one partition as planned, committing group by group; returns what it did.
+
+    Raises:
+        FileNotFoundError: an object is gone that the partition needs.
+    """
     stats = tools.progress.stats
 
     def publish(edit: Edit, counts: PassStats) -> None:
         commit_pass(handle, plan, edit, counts, stats)
 
-    covered, complete = execute_pass(handle.store, plan, tools, publish)
+    try:
+        covered, complete = execute_pass(handle.store, plan, tools, publish)
+    except FileNotFoundError as e:
+        if not was_replaced(handle, plan, e.filename):
+            raise
+        covered, complete = plan.dirty[0], False
     return finished(plan, covered, stats, complete=complete, after=handle.manifest())
+
+
+def was_replaced(handle: Handle, plan: PassPlan, missing: str | None) -> bool:
+    """Whether a file that a pass did not find is one that others replaced since it was planned: it
+    outlived ``file.delete.delay.ms``.
+    """
+    handle.refresh()
+    before, now = (
+        {path for s in manifest.segments[plan.partition] for c in s.chunks for path in c.files}
+        for manifest in (plan.manifest, handle.manifest())
+    )
+    return missing in before and missing not in now
 
 
 def execute_pass(

@@ -23,7 +23,7 @@ from clog.cleaner.mapping import KeyHasher
 from clog.cleaner.metered_store import Throttle
 from clog.cleaner.pass_plan import PassPlan
 from clog.cleaner.pass_progress import PassProgress
-from clog.cleaner.passes import PassTools, commit_pass, execute_pass, finished
+from clog.cleaner.passes import PassTools, commit_pass, execute_pass, finished, was_replaced
 from clog.cleaner.rebasing import SourcesChangedError
 from clog.cleaner.stats import PassResult, PassStats
 from clog.cleaner.upkeep import Upkeep, UpkeepSettings
@@ -41,12 +41,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What a task hands back. ``reason`` says why the partition is uncleanable; else None."""
+    """What a task hands back. ``reason`` says why the pass failed, else it is None; ``missing`` is
+    the file that it did not find, where that is why.
+    """
 
+    stats: PassStats
+    covered: int
     edits: tuple[tuple[Edit, PassStats], ...] = ()
-    covered: int = 0
-    stats: PassStats | None = None
     reason: str | None = None
+    missing: str | None = None
 
 
 def clean_with_spark(
@@ -88,7 +91,7 @@ def clean_with_spark(
     plans = [plan for plan in chosen if plan is not None]
     task = _Task(
         opened.handle.store,
-        tuple(plan.for_partition() for plan in plans),
+        tuple(pickle.dumps(plan.for_partition()) for plan in plans),
         dedupe_buffer_bytes,
         io_bytes_per_second,
         settings.hash_algorithm,
@@ -101,20 +104,22 @@ def clean_with_spark(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What travels to the workers."""
+    """What travels to the workers, once to each; a task makes objects of its own plan alone."""
 
     store: Store
-    plans: tuple[PassPlan, ...]
+    plans: tuple[bytes, ...]
     map_bytes: int
     io_bytes_per_second: float | None
     hash_algorithm: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            done = [pickle.dumps(self._execute(self.plans[i.as_py()])) for i in batch.column(0)]
+            done = [pickle.dumps(self.execute(i)) for i in batch.column(0).to_pylist()]
             yield pa.record_batch({"id": batch.column(0), "executed": pa.array(done, pa.binary())})
 
-    def _execute(self, plan: PassPlan) -> Executed:
+    def execute(self, i: int) -> Executed:
+        """The pass of the i-th plan."""
+        plan: PassPlan = pickle.loads(self.plans[i])  # noqa: S301 - what the driver pickled
         clock, ids = SystemClock(), SystemIds()
         progress, edits = PassProgress(), list[tuple[Edit, PassStats]]()
         tools = PassTools(
@@ -132,8 +137,10 @@ class _Task:
         except StoreUnavailableError:
             raise  # Says nothing about the partition; Spark tries the task again.
         except Exception as e:  # noqa: BLE001 - whatever it is, the others go on (S28)
-            return Executed(reason=f"{type(e).__name__}: {e}")
-        return Executed(tuple(edits), covered, progress.stats)
+            missing = e.filename if isinstance(e, FileNotFoundError) else None
+            reason = f"{type(e).__name__}: {e}"
+            return Executed(progress.stats, plan.dirty[0], reason=reason, missing=missing)
+        return Executed(progress.stats, covered, tuple(edits))
 
 
 def _run(spark: "SparkSession", task: _Task) -> list[Executed]:
@@ -146,10 +153,10 @@ def _run(spark: "SparkSession", task: _Task) -> list[Executed]:
 
 def _commit(upkeep: Upkeep, plan: PassPlan, executed: Executed) -> PassResult | None:
     """Step 3 for one partition."""
-    if executed.stats is None:
-        upkeep.fail_pass(plan, str(executed.reason))
+    handle, stats, complete = upkeep.log.handle, executed.stats, executed.reason is None
+    if executed.reason is not None and not was_replaced(handle, plan, executed.missing):
+        upkeep.fail_pass(plan, executed.reason)
         return None
-    handle, stats, complete = upkeep.log.handle, executed.stats, True
     try:
         for edit, counts in executed.edits:
             commit_pass(handle, plan, edit, counts, stats)

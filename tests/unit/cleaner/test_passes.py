@@ -5,7 +5,7 @@ import pytest
 
 from clog.cleaner import Cleaner, passes, rewriting, upkeep
 from clog.cleaner.mapping import KeyHasher
-from clog.cleaner.sweep import sweep_orphans
+from clog.cleaner.sweep import sweep_orphans, sweep_released
 from clog.storage import Log, ManualClock, StoreUnavailableError
 from clog.storage.ids import SeededIds
 from clog.storage.offset_map import SLOT_BYTES
@@ -534,6 +534,26 @@ def test_another_cleaner_meanwhile(make_log, put, clean, there, open_log, store)
     assert first.first_dirty == (0,)
     assert log.handle.manifest().first_dirty == (3,)
     assert clean(open_log()) == []
+
+
+def test_sources_that_are_swept_meanwhile(make_log, put, clean, open_log, store, clock):
+    """S28: a pass that does not find what another cleaner has replaced just stops: the partition is
+    no worse for it.
+    """
+    log = make_log(file_delete_delay_ms=0)
+    put(log, "a=1 b=1 a=2")
+    log.roll()
+
+    def clean_and_sweep():
+        clean(open_log())
+        clock.advance(1)
+        sweep_released(open_log().handle, now_ms=clock.now_ms())
+
+    fault = Fault(FaultKind.MEANWHILE, "get*", "data/*", nth=2, run=clean_and_sweep)
+    slow = open_log(FaultyStore(store, Faults(fault)))
+    result = clean(slow)
+    assert (result.complete, result.next_dirty_offset) == (False, 0)
+    assert slow.handle.manifest().uncleanable == {}
 
 
 def test_a_slower_cleaner_does_not_set_the_first_dirty_offset_back(

@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from clog.cleaner.relayout import Run, relayout
+from clog.cleaner.sweep import sweep_released
 from clog.jobs import clean_with_spark, cleaning
 from clog.storage import CorruptionError, Log, ManualClock
 from clog.storage.testing.model import rows_in
@@ -12,12 +13,13 @@ from clog.storage.testing.model import rows_in
 
 @pytest.fixture
 def clean_while(monkeypatch):
-    """A round in whose tasks' time somebody else does something."""
+    """A round in whose tasks' time somebody else does something, perhaps before they began."""
 
-    def clean(log, act):
+    def clean(log, act=lambda: None, before=lambda: None):
         def run(_, task):
             task = pickle.loads(pickle.dumps(task))
-            done = [task._execute(plan) for plan in task.plans]
+            before()
+            done = [task.execute(i) for i in range(len(task.plans))]
             act()
             return done
 
@@ -51,6 +53,25 @@ def test_what_was_coalesced_meanwhile(url, clean_while):
     assert left == ["2:a", "3:c", "4:b", "5:d", "7:e", "8:f", "9:g", "10:h"]
 
 
+def test_what_was_coalesced_and_swept_meanwhile(url, clean_while):
+    """S28: that says nothing about the partition, which is planned anew."""
+    log = Log.create(url, 1, {"file.delete.delay.ms": 0}, clock=ManualClock(1_000_000_000))
+    for key in "aab":
+        log.append([{"key": key, "value": "1"}])
+    log.roll()
+
+    def replace_and_sweep():
+        coalesce_all(url)
+        handle = Log.open(url).handle
+        sweep_released(handle, now_ms=handle.manifest().time_ms + 1)
+
+    (result,) = clean_while(log, before=replace_and_sweep)
+    assert not result.complete
+    assert log.handle.manifest().uncleanable == {}
+    (result,) = clean_while(log)
+    assert result.complete
+
+
 def test_an_edit_that_does_not_fit(url, clean_while, monkeypatch):
     """S28: the partition is marked with the reason; the driver commits those of the others."""
     log = Log.create(url, 2, clock=ManualClock(1_000_000_000))
@@ -65,6 +86,6 @@ def test_an_edit_that_does_not_fit(url, clean_while, monkeypatch):
         real(handle, plan, *given)
 
     monkeypatch.setattr(cleaning, "commit_pass", commit)
-    (result,) = clean_while(log, lambda: None)
+    (result,) = clean_while(log)
     assert (result.partition, result.complete) == (1, True)
     assert log.handle.manifest().uncleanable[0].reason == "CorruptionError: as planned"

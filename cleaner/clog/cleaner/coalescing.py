@@ -46,8 +46,7 @@ def coalesce(handle: Handle, store: Store, *, now_ms: int, force: bool = False) 
         runs = candidate_runs(manifest, through=through)
         if not is_due(handle, runs, now_ms=now_ms, force=force):
             return []
-        # One that lies alone would become itself again.
-        return [r for r in bounded(runs) if len(r.chunks) > 1 or is_shared(r.chunks[0])]
+        return [r for r in bounded(runs) if not r.becomes_itself]
 
     return relayout_all(handle, store, due, operation="coalesce")
 

@@ -11,6 +11,7 @@ materialising have in common.
 
 Chunks of an object that is damaged or gone are left out, and told after the others are committed:
 they must not keep those. So is a run of which fewer or more rows are read than the manifest says.
+Nor is a chunk rewritten that is left of a run by that, and would become itself again.
 
 Crash before 3: orphans. After: done.
 
@@ -28,6 +29,7 @@ from operator import itemgetter
 import pyarrow as pa
 
 from clog.cleaner.committing import objects_may_be_gone, tried
+from clog.cleaner.layout import is_shared
 from clog.storage.chunks import Chunk
 from clog.storage.commit import Answer
 from clog.storage.commits import Commit
@@ -63,6 +65,13 @@ class Run:
     @property
     def live_rows(self) -> int:
         return sum(c.live_rows for c in self.chunks)
+
+    @property
+    def becomes_itself(self) -> bool:
+        """Whether rewriting changes nothing: a chunk alone in its object, of which all stays."""
+        c = self.chunks[0]
+        is_alone = len(self.chunks) == 1 and not is_shared(c)
+        return is_alone and c.dead is None and c.base >= self.low
 
     @property
     def read(self) -> Sequence[Chunk]:
@@ -147,7 +156,7 @@ def relayout(
     for run, rows in zip(whole, _by_run(whole, batches), strict=True):
         if (miscounted := _miscounted(store, run, rows)) is not None:
             broken[run.chunks[0].object.path] = miscounted
-        else:
+        elif not (broken and run.becomes_itself):  # It is left of a run that is damaged.
             made.append((run, _replacement(run, _write(handle, store, run, rows, manifest))))
     done: list[Run] = []
 

@@ -166,6 +166,20 @@ def test_a_damaged_object_keeps_no_others(store, clock):
     assert manifest.head.oldest_readable > 0
 
 
+def test_what_lies_alone_beside_damage_stays(store, clock):
+    """S28: it would become itself again, each time until somebody repairs the store."""
+    log = make(store, clock)
+    fill(log, clock, 5)
+    store.put(log.handle.manifest().segments[0][0].chunks[1].object.path, b"\0" * 100)
+    made = []
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="is damaged"):
+            coalesce(log.handle, store, now_ms=clock.now_ms(), force=True)
+        made.append([s.chunks for segments in log.handle.manifest().segments for s in segments])
+    assert made[0] == made[1]
+    assert [len(segment) for segment in made[0]] == [3] * 3
+
+
 def test_a_fast_writer_neither_starves_it_nor_keeps_it(store, clock):
     """S30: three races are lost to as many new objects each; it ends all the same, and the next
     call takes those."""

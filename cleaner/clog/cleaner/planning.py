@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from clog.cleaner import materialising
 from clog.cleaner.coalescing import candidate_runs, is_due
 from clog.cleaner.fates import FateRules
+from clog.cleaner.grouping import grouped
+from clog.cleaner.judging import JudgedChunk, JudgedSegment
 from clog.cleaner.maintenance import due_cuts, edit_of, idle_partitions
 from clog.cleaner.merging import mergeable
 from clog.cleaner.relayout import Run
@@ -52,9 +54,10 @@ class PlannedRewrite:
 @dataclass(frozen=True, slots=True)
 class PlannedPass:
     """A pass: it maps the keys of ``map_records``, and looks at the keys of ``segments`` of so many
-    records and bytes; at most that much is written again. ``records_marked`` of these segments are
-    dead already. Of chunks of ``markable_records`` the pass only marks what dies, where it is
-    little: the others it rewrites.
+    records and bytes; at most that much is written again. By their bytes of now
+    ``segments_merged`` are left of them; fewer, as their bytes after cleaning count (S25).
+    ``records_marked`` of these segments are dead already. Of chunks of ``markable_records`` the
+    pass only marks what dies, where it is little: the others it rewrites.
     """
 
     partition: int
@@ -64,6 +67,7 @@ class PlannedPass:
     first_uncleanable_offset: int
     map_records: int
     segments: int
+    segments_merged: int
     records: int
     size_bytes: int
     records_marked: int
@@ -187,6 +191,7 @@ def _merge(p: int, segments: Sequence[Segment]) -> PlannedMerge:
 def _pass(manifest: Manifest, chosen: Candidate, rules: FateRules) -> PlannedPass:
     b = chosen.bounds
     sealed = [s for s in manifest.segments[b.partition][:-1] if s.next <= b.first_uncleanable]
+    unread = (JudgedSegment(s, tuple(map(JudgedChunk, s.chunks))) for s in sealed)
     return PlannedPass(
         partition=b.partition,
         reason=chosen.reason.value,
@@ -195,6 +200,7 @@ def _pass(manifest: Manifest, chosen: Candidate, rules: FateRules) -> PlannedPas
         first_uncleanable_offset=b.first_uncleanable,
         map_records=sum(s.rows for s in sealed if s.next > b.first_dirty),
         segments=len(sealed),
+        segments_merged=len(list(grouped(unread, rules.config, covered=b.first_uncleanable))),
         records=sum(s.rows for s in sealed),
         size_bytes=sum(s.size_bytes for s in sealed),
         records_marked=sum(s.dead_rows for s in sealed),

@@ -40,7 +40,7 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
         f"clean partition {p.partition} ({p.reason}, dirty ratio {p.dirty_ratio:.2f}): map"
         f" {counted(p.map_records, 'record')} in [{p.first_dirty_offset},"
         f" {p.first_uncleanable_offset}), read the keys of {counted(p.records, 'record')},"
-        f" rewrite at most {size(p.size_bytes)}{_marks(p)}"
+        f" rewrite at most {size(p.size_bytes)}{_rest(p)}"
         for p in planned.passes
     ]
     for rewrites, what in (
@@ -63,9 +63,12 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
     return lines or ["nothing is due"]
 
 
-def _marks(planned: "PlannedPass") -> str:
-    """What of it may be marked, and was."""
+def _rest(planned: "PlannedPass") -> str:
+    """What of it merges, may be marked, and was."""
     parts = []
+    if planned.segments_merged < planned.segments:
+        segments = counted(planned.segments, "segment")
+        parts.append(f"; of {segments} at most {planned.segments_merged} are left")
     if planned.markable_records:
         parts.append(f"; where little dies in {counted(planned.markable_records, 'record')}, mark")
     if planned.records_marked:

@@ -57,6 +57,20 @@ def test_passes_are_said_as_planned(make_log, put, clock):
     assert later.deleted
 
 
+def test_what_a_pass_merges_is_said(make_log, put, clock):
+    """S25: where nothing dies as many segments are left as was said, else at most so many."""
+    log = make_log()
+    put(log, "a=1 b=1 c=1 d=1 e=1 f=1 g=1 h=1")
+    log.alter({"segment.bytes": 6 * 14})
+    for more, said, left in ("", 2, 2), ("a=2 b=2 c=2 d=2 e=2 f=2", 3, 2):
+        put(log, more)
+        log.roll()
+        (planned,) = plan_round(log.handle, now_ms=clock.now_ms(), force=True).passes
+        (result,) = Cleaner(log).run_once(force=True)
+        assert planned.segments == result.stats.segments_before == 3
+        assert (planned.segments_merged, result.stats.segments_after) == (said, left)
+
+
 @pytest.mark.parametrize(("segment_chunks", "left"), [(8, 2), (6, 9), (2, 9)])
 def test_merges_are_said_as_of_after_coalescing(make_log, clock, segment_chunks, left):
     """Small segments merge in the round in which their chunks have become few enough: as many, of

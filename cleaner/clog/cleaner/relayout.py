@@ -22,7 +22,7 @@ together: else each would become itself again, for ever.
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -173,9 +173,20 @@ def relayout(
         handle.commit(prepare, operation=operation)
     except Answer:
         pass
-    for error in broken.values():
+    for error in _still_broken(handle, broken):
         raise error
     return done
+
+
+def _still_broken(handle: Handle, broken: Mapping[str, Exception]) -> list[Exception]:
+    """What is wrong with objects that the newest version needs: others may have replaced, and
+    swept, what was read here.
+    """
+    if not broken:
+        return []
+    handle.refresh()
+    needed = {c.object.path for _, c in handle.manifest().chunks()}
+    return [error for path, error in broken.items() if path in needed]
 
 
 def _read(

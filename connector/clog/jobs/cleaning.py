@@ -6,7 +6,8 @@
 3. The driver commits the edits of each partition, oldest first, as a local pass does: it goes on
    where the sources were only coalesced meanwhile (`clog.cleaner.rebasing`), and stops where more
    changed. So what is safe about a pass is safe here (`clog.cleaner.passes`).
-4. The driver tidies up.
+4. The driver tidies up. What was never committed, and blocks of old commits, are left to a daemon
+   or to ``clog sweep``, as by any round alone.
 
 Unlike a local pass, one here commits at its end: up to then both the old and the new segments take
 space in the store, those of all partitions at once.

@@ -10,6 +10,7 @@ from clog.cleaner.coalescing import (
     coalesce,
 )
 from clog.cleaner.layout import is_shared
+from clog.cleaner.sweep import sweep_released
 from clog.cleaner.trimming import trim
 from clog.storage import CorruptionError, Log, ManualClock
 from clog.storage.ids import SeededIds
@@ -178,6 +179,22 @@ def test_what_lies_alone_beside_damage_stays(store, clock):
         made.append([s.chunks for segments in log.handle.manifest().segments for s in segments])
     assert made[0] == made[1]
     assert [len(segment) for segment in made[0]] == [3] * 3
+
+
+def test_what_was_swept_meanwhile_is_not_damaged(store, clock):
+    """Another cleaner replaced it, and its delay is over: nothing is wrong with the log."""
+    log = make(store, clock, file_delete_delay_ms=0)
+    fill(log, clock, 5)
+    before = records(log)
+
+    def others_go_on():
+        assert coalesce(log.handle, store, now_ms=clock.now_ms(), force=True)
+        assert sweep_released(log.handle, now_ms=clock.now_ms() + 1).objects
+
+    fault = Fault(FaultKind.MEANWHILE, "get*", "data/*", nth=2, run=others_go_on)
+    slow = Log.open(FaultyStore(store, Faults(fault)), clock=clock).handle
+    assert coalesce(slow, slow.store, now_ms=clock.now_ms(), force=True) == []
+    assert records(log) == before
 
 
 def test_a_fast_writer_neither_starves_it_nor_keeps_it(store, clock):

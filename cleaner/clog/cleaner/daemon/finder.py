@@ -126,6 +126,8 @@ class Finder:
         store = MeasuredStore(open_store(url, self._options, single_writer=self._single_writer))
         log = Log.open(store, clock=self._clock, ids=self._ids)
         del self._waiting[url]
+        if log.url in self.stores:
+            return  # Known by another spelling.
         self.stores[log.url] = store
         self._opened_as[url] = log.url
         logs.append(log)

@@ -4,6 +4,7 @@ import builtins
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from clog.storage.errors import StoreUnavailableError
@@ -52,16 +53,25 @@ class MeasuredStore(WrappingStore):
         self._measured("delete", 1, lambda: self.inner.delete(path))
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        return self._measured("list", 1, lambda: self.inner.list(prefix))
+        return self._listed(lambda: self.inner.list(prefix))
 
     def list_temporary(self) -> Iterator[StoredObject]:
-        return self._measured("list", 1, self.inner.list_temporary)
+        return self._listed(self.inner.list_temporary)
+
+    def _listed(self, call: Callable[[], Iterator[StoredObject]]) -> Iterator[StoredObject]:
+        with self._counted("list", 1):
+            yield from call()
 
     def _measured(self, operation: str, requests: int, call: Callable[[], _T]) -> _T:
+        with self._counted(operation, requests):
+            return call()
+
+    @contextmanager
+    def _counted(self, operation: str, requests: int) -> Iterator[None]:
         with self._lock:
             self.requests[operation] += requests
         try:
-            return call()
+            yield
         except StoreUnavailableError:
             with self._lock:
                 self.failures[operation] += 1

@@ -31,6 +31,13 @@ def test_logs_below_a_prefix(tmp_path, finder, clock):
     assert set(find.stores) == {first.url, later.url}
 
 
+def test_a_log_by_two_names(tmp_path, finder, monkeypatch):
+    """Given by one spelling and found by another, it is looked after, and counted, once."""
+    log = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())
+    monkeypatch.chdir(tmp_path)
+    assert [found.url for found in finder("./a/", below=["."])().logs] == [log.url]
+
+
 def test_the_prefix_may_be_a_log(tmp_path):
     """Then it is the one; a folder that is not there has none."""
     log = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())

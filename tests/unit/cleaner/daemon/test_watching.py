@@ -20,7 +20,7 @@ from clog.cleaner.daemon.json_logs import JsonFormatter
 from clog.cleaner.daemon.measured_store import MeasuredStore
 from clog.cleaner.daemon.metrics import registry
 from clog.storage import InvalidInputError, StoreUnavailableError
-from clog.storage.testing.faults import Fault, FaultKind, FaultyStore
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 
 KAFKAS = (
     "max_dirty_percent",
@@ -145,6 +145,16 @@ def test_a_cleaner_that_hangs(dirty, clock):
     assert ailments(cleaner) == []
     clock.advance(1)
     assert "nothing was read" in ailments(cleaner)[0]
+
+
+def test_a_listing_that_fails(store):
+    """Its request is made, and fails, when somebody goes through it."""
+    fails = Fault(FaultKind.FAIL_BEFORE, "list", times=2)
+    measured = MeasuredStore(FaultyStore(store, Faults(fails)))
+    for listing in measured.list("data/"), measured.list("_clog/"):
+        with pytest.raises(StoreUnavailableError):
+            list(listing)
+    assert measured.requests["list"] == measured.failures["list"] == 2
 
 
 def test_a_cleaner_that_waits_for_logs(clock):

@@ -267,7 +267,7 @@ def _replay_findings(
     tip = commits.get(manifest.version)
     if tip is None:
         return  # Found above.
-    base_version = _oldest_base(commits)
+    base_version = _oldest_base(commits, manifest.head.oldest_readable)
     records: list[EditRecord] = [
         commits[v].record
         for v in range(0 if base_version is None else base_version + 1, tip.version + 1)
@@ -289,14 +289,15 @@ def _replay_findings(
             )
 
 
-def _oldest_base(commits: dict[int, Commit]) -> int | None:
-    """The oldest snapshot that a head names and from which all commits are there; None: version 0
-    is.
+def _oldest_base(commits: dict[int, Commit], oldest_readable: int) -> int | None:
+    """The oldest snapshot that the head of a readable version names, as others may be swept, and
+    from which all commits are there; None: version 0 is.
     """
     first = min(commits)
     if first == 0:
         return None
-    named = {c.head.snapshot.version for c in commits.values() if c.head.snapshot is not None}
+    heads = [commit.head for version, commit in commits.items() if version >= oldest_readable]
+    named = {head.snapshot.version for head in heads if head.snapshot is not None}
     return min((version for version in named if version >= first - 1), default=first)
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 
+from clog.cleaner.blocks import close_blocks
 from clog.cleaner.sweep import sweep_orphans
 from clog.storage import Log, ManualClock, documents, paths
+from clog.storage.commits import read_commit
 from clog.storage.edits import Edit
 from clog.storage.ids import SeededIds
 from clog.storage.testing.clocked import ClockedStore
@@ -136,6 +138,23 @@ def test_pages_of_writers_stay(store, clock, monkeypatch):
     write(range(9, 10))
     assert first in sweep(store, clock, seed=51)
     assert log.append([{"key": "k", "value": "v"}], producer=("w0", 0)).duplicate
+
+
+def test_a_log_without_its_oldest_commits_and_snapshots_is_sound(store, clock, monkeypatch):
+    """COMMIT.md §4, §5: blocks are closed, and of what is left the snapshots go that no readable
+    version's head names. Who verifies the log starts from one that is there.
+    """
+    monkeypatch.setattr("clog.storage.paths.BLOCK_VERSIONS", 32)
+    log = grow(store, clock, 1)
+    log.alter({"file.delete.delay.ms": 7 * DAY_MS})
+    while log.handle.refresh().version < 70:
+        log.alter({"segment.bytes": 1_000_000 + log.version})
+    log.handle.commit(lambda *_: Edit(oldest_readable=62), operation="sweep")
+    clock.advance(2 * DAY_MS)
+    assert len(close_blocks(log.handle, now_ms=clock.now_ms()).objects) == 32
+    swept = {paths.version_of(path) for path in sweep(store, clock)}
+    assert swept & {read_commit(store, v).head.snapshot.version for v in range(40, 62)}
+    assert verify_log(store).findings == ()
 
 
 def test_a_writer_that_slept_over_its_page(store, clock):

@@ -103,15 +103,22 @@ def test_a_transaction_version_is_written_once(queries, url):
 
 
 def test_sql_goes_through_temporary_views(spark, url):
-    """SELECT and INSERT; the options stay with the view."""
+    """SELECT and INSERT; the options stay with the view. One of all columns takes no rows, and says
+    which does.
+    """
     Log.create(url, partitions=1)
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW src USING clog OPTIONS (path '{url}')")
+    message = refusal(lambda: spark.sql("INSERT INTO src (key, value) VALUES (X'61', X'31')"))
+    assert "columns 'key,value,timestamp'" in message
     spark.sql(
-        "CREATE OR REPLACE TEMPORARY VIEW orders (key string, value string) USING clog"
-        f" OPTIONS (path '{url}')"
+        "CREATE OR REPLACE TEMPORARY VIEW orders USING clog"
+        f" OPTIONS (path '{url}', columns 'key,value')"
     )
-    spark.sql("INSERT INTO orders VALUES ('a', '1'), ('b', '2')")
-    found = spark.sql("SELECT cast(value as string) v FROM src WHERE cast(key as string) = 'b'")
+    spark.sql(
+        "INSERT INTO orders SELECT cast(k AS binary), cast(v AS binary)"
+        " FROM VALUES ('a', '1'), ('b', '2') AS t(k, v)"
+    )
+    found = spark.sql("SELECT cast(value as string) v FROM orders WHERE cast(key as string) = 'b'")
     assert [row.v for row in found.collect()] == ["2"]
 
 

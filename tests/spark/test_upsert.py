@@ -70,12 +70,15 @@ def test_rows_become_records(spark, counts):
     upsert(df, counts, ["region", "id"], options={"partitions": 1}, **given)
     upsert(df, counts, "id", batch_id=0, query_id="q", name="names", values=["name"])
     upsert(df, counts, "id", batch_id=0, query_id="q", name="names", values=["name"])  # again
+    nested = df.selectExpr("id", "struct(name, price) AS v").where("id = 8")
+    upsert(nested, counts, "id", batch_id=0, query_id="q", name="nested")
     found = [(r["key"], r["value"]) for b in Log.open(counts).read() for r in b.to_pylist()]
     assert found == [
         (b'{"region":"eu","id":7}', b'{"name":"a","price":1.5}'),
         (b'{"region":"us","id":8}', None),
         (b"7", b"a"),
         (b"8", None),
+        (b"8", b'{"name":null,"price":2.0}'),
     ]
 
 

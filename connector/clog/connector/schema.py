@@ -110,13 +110,6 @@ def check_write_schema(schema: StructType, *, key_needed: bool, where: str) -> N
         InvalidInputError: a column is missing, has a wrong type, or is a position.
     """
     types = {f.name: f.dataType for f in schema.fields}
-    if own := [name for name in _POSITION_COLUMNS if name in types]:
-        kept = [name for name in WRITTEN[:4] if name in types]
-        select = ", ".join(f'"{name}"' for name in kept)
-        raise InvalidInputError(
-            f"cannot write columns {', '.join(own)} to {where}: offsets are given at commit;"
-            f" write .select({select})"
-        )
     required = ("key", "value") if key_needed else ("value",)
     for name in required:
         if name not in types:
@@ -124,6 +117,13 @@ def check_write_schema(schema: StructType, *, key_needed: bool, where: str) -> N
                 f"column {name!r} is missing, {where} needs {' and '.join(required)};"
                 f" there are {', '.join(types)}"
             )
+    if own := [name for name in _POSITION_COLUMNS if name in types]:
+        kept = [name for name in WRITTEN[:4] if name in types]
+        select = ", ".join(f'"{name}"' for name in kept)
+        raise InvalidInputError(
+            f"cannot write columns {', '.join(own)} to {where}: offsets are given at commit;"
+            f" write .select({select}); in SQL, a view with the option columns '{','.join(kept)}'"
+        )
     for name, kind in types.items():
         if name in WRITTEN and not any(_same(kind, t) for t in _accepted(name)):
             allowed = " or ".join(t.simpleString() for t in _accepted(name))

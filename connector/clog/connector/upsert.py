@@ -5,8 +5,8 @@ run again after its rows were appended (a crash before Spark noted it), so the a
 query's id and the batch's number as `txnAppId` and `txnVersion`.
 
 A record of the changelog is a row: its key columns are the record's key, the others its value. One
-column of string or binary type stands for itself, one of another type is cast to string, several
-become a JSON object.
+column of string or binary type stands for itself, one of another type is cast to string; a struct,
+an array, a map, or several columns become JSON.
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,14 +104,15 @@ def _check_columns(df: "DataFrame", columns: Sequence[str], role: str) -> None:
 
 def _one(df: "DataFrame", columns: Sequence[str]) -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import BinaryType, StringType
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
     quoted = [F.col(f"`{c}`") for c in columns]
-    if len(columns) > 1:
+    whole = quoted[0] if len(columns) == 1 else F.struct(*quoted)
+    kind = StructType() if len(columns) > 1 else df.schema[columns[0]].dataType
+    if isinstance(kind, StructType | ArrayType | MapType):
         # Null fields stay: a consumer must see that a field is null now.
-        return F.to_json(F.struct(*quoted), {"ignoreNullFields": "false"})
-    kept = isinstance(df.schema[columns[0]].dataType, BinaryType | StringType)
-    return quoted[0] if kept else quoted[0].cast("string")
+        return F.to_json(whole, {"ignoreNullFields": "false"})
+    return whole if isinstance(kind, BinaryType | StringType) else whole.cast("string")
 
 
 def _without(value: "Column", deleted: "str | Column") -> "Column":

@@ -151,6 +151,11 @@ def test_errors_of_users_are_readable(spark, queries, url):
     assert "delete-records" in refusal(lambda: overwrite.save(url))
     wrong = spark.sql("SELECT 'a' AS key, 1 AS value").write.format("clog").mode("append")
     assert "value has type int" in refusal(lambda: wrong.save(url))
+    ending = queries.stream(url, endingOffsets='{"0": 1}').writeStream.format("noop")
+    ending = ending.trigger(availableNow=True).option("checkpointLocation", f"{url}-checkpoint")
+    message = refusal(lambda: ending.start().awaitTermination())
+    assert "a stream has no end" in message
+    assert "UnboundLocalError" not in message
 
 
 def test_secrets_stay_in_the_options(queries, url, tmp_path):

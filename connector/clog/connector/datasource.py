@@ -12,12 +12,12 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from clog.connector.shallow import shallow
-from clog.storage.errors import InvalidInputError
+from clog.storage.errors import ClogError, InvalidInputError
 
 if TYPE_CHECKING:
     from clog.connector.batch_reader import ClogReader
     from clog.connector.batch_writer import ClogWriter
-    from clog.connector.stream_reader import ClogStreamReader
+    from clog.connector.stream_reader import ClogStreamReader, RefusedStreamReader
     from clog.connector.stream_writer import ClogStreamWriter
 
 
@@ -59,12 +59,17 @@ class ClogDataSource(DataSource):
         return ClogReader(read_options(self.options), schema)
 
     @shallow
-    def streamReader(self, schema: StructType) -> "ClogStreamReader":
-        """A streaming read."""
+    def streamReader(self, schema: StructType) -> "ClogStreamReader | RefusedStreamReader":
+        """A streaming read. An error here would be followed by one of Spark's own worker, which
+        stops a reader that it does not have; so the reader tells it.
+        """
         from clog.connector.options import read_options
-        from clog.connector.stream_reader import ClogStreamReader
+        from clog.connector.stream_reader import ClogStreamReader, RefusedStreamReader
 
-        return ClogStreamReader(read_options(self.options), schema)
+        try:
+            return ClogStreamReader(read_options(self.options), schema)
+        except ClogError as e:
+            return RefusedStreamReader(e)
 
     @shallow
     def writer(self, schema: StructType, overwrite: bool) -> "ClogWriter":

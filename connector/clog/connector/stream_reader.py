@@ -35,7 +35,7 @@ from clog.connector.planned import bounds, log_partitions, partitions_read, posi
 from clog.connector.schema import check_read_schema
 from clog.connector.shallow import shallow, shallow_iterator
 from clog.storage.clock import Clock, SystemClock
-from clog.storage.errors import OptionError, StoreUnavailableError
+from clog.storage.errors import ClogError, OptionError, StoreUnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +71,22 @@ def check_stream(options: ReadOptions) -> None:
             " batch reads: a stream has no end; leave them out, trigger(availableNow=True) ends at"
             " what is there"
         )
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Stands for a reader that could not be made, and says why when it is asked for anything."""
+
+    def __init__(self, cause: ClogError) -> None:
+        self._cause = cause
+
+    @shallow
+    def initialOffset(self) -> dict[str, Any]:
+        """Raises; Spark asks for it before all else."""
+        raise self._cause
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:  # noqa: ARG002
+        """Raises; no plan leads here."""
+        raise self._cause
 
 
 class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

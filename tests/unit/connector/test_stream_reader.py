@@ -468,3 +468,11 @@ def test_spark_gets_this_reader(log):
         read_schema(None, include_headers=False)
     )
     assert isinstance(reader, ClogStreamReader)
+
+
+def test_a_reader_that_cannot_be_made_tells_it_when_it_is_asked(log):
+    """An error of the making itself would drown in one of Spark's worker (UnboundLocalError)."""
+    schema = read_schema(None, include_headers=False)
+    reader = ClogDataSource({"path": log.url, "view": "table"}).streamReader(schema)
+    with pytest.raises(OptionError, match="is a batch read"):
+        reader.initialOffset()

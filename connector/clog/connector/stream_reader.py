@@ -255,8 +255,8 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return bounds(head, self._parts(head))[1]
 
     def _starts(self, known: Mapping[int, int], head: "Head") -> dict[int, int]:
-        """Where the next batch starts: partitions that the checkpoint does not know start at the
-        log start.
+        """Where the next batch starts: at the log start in partitions that the checkpoint does not
+        know, and in those of which it is below; whether that may be, `partitions` decides.
         """
         parts = self._parts(head)
         check_partitions(
@@ -266,7 +266,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
         lows, highs = bounds(head, parts)
-        starts = {p: known.get(p, low) for p, low in lows.items()}
+        starts = {p: max(low, known.get(p, low)) for p, low in lows.items()}
         for p, offset in starts.items():
             if offset > highs[p]:
                 self._available(head, p, offset)

@@ -320,6 +320,16 @@ def test_records_deleted_before_they_were_read_can_be_passed_over(log, caplog):
     assert "2 offsets are gone" in caplog.text
 
 
+def test_a_limit_counts_what_is_left_of_deleted_records(log):
+    """Not the offsets that are gone: a gap of millions would be that many empty batches."""
+    append(log, *"abcdef")
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "1"}
+    source = Source(log.url, failOnDataLoss="false", pollInterval="0s", **options)
+    assert source.batch() == [(0, 0, "a")]
+    log.delete_records({0: 4})
+    assert source.batch() == [(0, 4, "e")]
+
+
 @pytest.mark.parametrize("lenient", ["true", "false"])
 def test_a_log_that_was_made_anew_is_noticed(log, tmp_path, lenient):
     """A position beyond the end is never waited for in silence."""

@@ -97,8 +97,9 @@ DEFINITIONS = (
         "failOnDataLoss",
         "read",
         "true",
-        "whether offsets that are gone (retention, deleteRecords), or a tombstone that a stream"
-        " missed, stop the query; `false`: warn, and go on from what there is",
+        "whether offsets that are gone (retention, deleteRecords), a tombstone that a stream missed"
+        " or a partition that it reads no more stop the query; `false`: warn, and go on from what"
+        " there is",
     ),
     Definition(
         "maxOffsetsPerTrigger",

@@ -98,6 +98,8 @@ def cleaner(
     _log_to_stderr(log_format)
     finder = _finder(urls, discover, options, single_writer=single_writer)
     logs = finder.first(patient=not (once or dry_run))
+    if not logs:
+        stderr().print("found no log yet", style="dim")
     if dry_run:
         tell_plans(((log.url, _plan(log, settings)) for log in logs), json=json)
         return

@@ -8,6 +8,7 @@ Not here: whether offsets exist (`offsets`), what a column may be (`schema`).
 """
 
 import json
+import os.path
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -236,4 +237,4 @@ def _check_names(given: Mapping[str, str]) -> None:
 
 def _absolute(url: str) -> str:
     # A task may run in another folder than the driver.
-    return url if ":" in url else str(Path(url).absolute())
+    return url if ":" in url else str(Path(os.path.expanduser(url)).absolute())  # noqa: PTH111

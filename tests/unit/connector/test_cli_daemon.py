@@ -75,7 +75,9 @@ def test_once(cli, url, log):
 
 
 def test_it_finds_logs_below_a_prefix(cli, tmp_path, url, log):
-    """Those that are there; a folder in a log is none."""
+    """Those that are there; a folder in a log is none. Where there is none, that is said."""
+    nothing = cli("cleaner", "--discover", tmp_path / "none", "--once")
+    assert "found no log yet" in nothing.stderr
     deep = Log.create(str(tmp_path / "a" / "b"), partitions=1, clock=ManualClock(NOW))
     said = cli.json("cleaner", "--discover", tmp_path, "--dry-run")
     assert [entry["url"] for entry in said["logs"]] == [deep.url, log.url]

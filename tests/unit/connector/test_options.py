@@ -241,6 +241,12 @@ def test_a_local_path_does_not_depend_on_the_folder_of_a_process():
     assert Path(read_options({"path": "orders"}).location.url).is_absolute()
 
 
+def test_a_path_below_the_home_is_the_one_of_the_library(monkeypatch, tmp_path):
+    """`Log("~/orders")` and Spark's load("~/orders") are one log."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_options({"path": "~/orders"}).location.url == str(tmp_path / "orders")
+
+
 @pytest.mark.parametrize(
     ("url", "name"),
     [

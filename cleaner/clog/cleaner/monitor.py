@@ -15,6 +15,7 @@ from clog.cleaner.stats import PassResult
 from clog.storage.bounds import bounds
 from clog.storage.clock import Clock
 from clog.storage.config import LogConfig
+from clog.storage.errors import CorruptionError
 from clog.storage.manifest import Manifest
 
 
@@ -32,7 +33,8 @@ class PartitionState:
 @dataclass(frozen=True, slots=True)
 class LogState:
     """One log as the last round found it; of one that does not compact no ``partitions``, as in
-    Kafka. ``failures`` are rounds in a row, ``error`` the last.
+    Kafka. ``failures`` are rounds in a row that failed, not for damage: no restart mends that.
+    ``error`` is that of the last round.
     """
 
     partitions: Sequence[PartitionState] = ()
@@ -99,7 +101,7 @@ class Monitor:
             self._round_ms = self.clock.monotonic_ms()
             before = self._logs.get(url, LogState())
             totals = before.totals + Counter(rounds=1, failed_rounds=int(error is not None))
-            failures = 0 if error is None else before.failures + 1
+            failures = 0 if error is None or _is_damage(error) else before.failures + 1
             text = None if error is None else f"{type(error).__name__}: {error}"
             self._logs[url] = replace(before, failures=failures, error=text, totals=totals)
 
@@ -134,6 +136,10 @@ class Monitor:
             before = self._logs.get(url, LogState())
             totals = before.totals + more
             self._logs[url] = replace(before, last_pass=result, totals=totals)
+
+
+def _is_damage(error: Exception) -> bool:
+    return isinstance(error, CorruptionError | FileNotFoundError)
 
 
 def _state(manifest: Manifest, p: int, config: LogConfig, now_ms: int) -> PartitionState:

@@ -19,7 +19,7 @@ from clog.cleaner.daemon.http import MonitorServer
 from clog.cleaner.daemon.json_logs import JsonFormatter
 from clog.cleaner.daemon.measured_store import MeasuredStore
 from clog.cleaner.daemon.metrics import registry
-from clog.storage import InvalidInputError, StoreUnavailableError
+from clog.storage import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 
 KAFKAS = (
@@ -135,6 +135,23 @@ def test_a_log_that_keeps_failing(dirty, store, open_log):
     plan.fails = None
     cleaner.run_once()
     assert ailments(cleaner) == []
+
+
+def test_damage_is_no_reason_to_start_again(make_log, store):
+    """A restart would not mend it, and end the passes of all other logs, again and again; the
+    metrics tell that rounds fail.
+    """
+    log = make_log()
+    log.append([{"key": "a", "value": "1"}] * 2)
+    log.roll()
+    log.delete_records({0: 1})
+    store.put(log.handle.manifest().segments[0][0].chunks[0].object.path, b"")
+    cleaner = Cleaner(log)
+    for _ in range(FAILURES_MAX):
+        with pytest.raises(CorruptionError):
+            cleaner.run_once()
+    assert ailments(cleaner) == []
+    assert values(cleaner)["clog_cleaner_failed_rounds_total",] == FAILURES_MAX
 
 
 def test_a_cleaner_that_hangs(dirty, clock):

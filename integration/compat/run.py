@@ -2,15 +2,16 @@
 
     python integration/compat/run.py lowest
     python integration/compat/run.py newest tests/spark
+    python integration/compat/run.py lowest --core      # a minute; a part of ./test
 
 The lowest are the lower bounds in ``pyproject.toml``, to the letter: a bound is a claim, this is
-its test. Each set has an environment of its own in ``.venv-lowest`` or ``.venv-newest``, made when
-it is missing and brought up to date otherwise. What is only for testing is as new as there is.
+its test. ``--core`` leaves out Spark, S3 and slow tests. Each set has an environment of its own
+beside that of the tests, made when it is missing and brought up to date when ``pyproject.toml``
+changed. What is only for testing is as new as there is.
 """
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -18,49 +19,68 @@ import venv
 from importlib.metadata import version
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).parents[2]
 EXTRAS = ("spark", "s3")
 """Of the optional packages these are tested everywhere."""
 TESTS = ("tests/unit", "tests/contract", "tests/format", "tests/spark")
+CORE_TESTS = ("tests/unit/storage", "tests/format", "-m", "not slow")
+CORE_TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 
 
-def bounds() -> dict[str, str]:
-    """The lower bound of each package that clog needs."""
+def bounds(*, core: bool) -> dict[str, str]:
+    """The lower bound of each package that clog needs, with this Python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *(need for extra in EXTRAS for need in extras[extra])]
-    found = [re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", need) for need in needed]
-    return {match[1]: match[2] for match in found if match}
+    optional = [need for extra in EXTRAS if not core for need in extras[extra]]
+    needs = map(Requirement, [*project["dependencies"], *optional])
+    return {
+        need.name: bound.version
+        for need in needs
+        for bound in need.specifier
+        if bound.operator == ">=" and (need.marker is None or need.marker.evaluate())
+    }
 
 
-def environment(which: str) -> Path:
+def environment(which: str, *, core: bool) -> Path:
     """Its Python, with everything installed."""
-    folder = ROOT / f".venv-{which}"
+    beside = os.environ.get("CLOG_VENV", ROOT / ".venv")
+    folder = Path(f"{beside}-{which}{'-core' if core else ''}")
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-    pins = [f"{name}=={bound}" for name, bound in bounds().items()]
+    needs = (ROOT / "pyproject.toml").read_text()
+    stamp = folder / "installed-pyproject.toml"
+    if which == "lowest" and stamp.exists() and stamp.read_text() == needs:
+        return python
+    pins = [f"{name}=={bound}" for name, bound in bounds(core=core).items()]
     chosen = pins if which == "lowest" else ["--upgrade", "--upgrade-strategy", "eager"]
+    clog = ["-e", str(ROOT), *CORE_TOOLS] if core else ["-e", f"{ROOT}[test]"]
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, "-e", f"{ROOT}[test]", *chosen], check=True, cwd=ROOT)
+    subprocess.run([*install, *clog, *chosen], check=True, cwd=ROOT)
+    stamp.write_text(needs)
     return python
 
 
-def versions() -> str:
+def versions(*, core: bool) -> str:
     """What is installed in this environment, in a line."""
-    return ", ".join(f"{name} {version(name)}" for name in bounds())
+    return ", ".join(f"{name} {version(name)}" for name in bounds(core=core))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("which", choices=["lowest", "newest"])
-    parser.add_argument("tests", nargs="*", default=TESTS, help="as for pytest")
+    parser.add_argument("tests", nargs="*", help="as for pytest")
+    parser.add_argument("--core", action="store_true", help="what does without Spark and S3")
     args = parser.parse_args()
-    python = environment(args.which)
+    python = environment(args.which, core=args.core)
     env = {**os.environ, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
     here = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import run"
-    subprocess.run([python, "-c", f"{here}; print(run.versions())"], check=True)
-    command = [python, "-m", "pytest", "-q", *args.tests]
+    said = f"{here}; print(run.versions(core={args.core}), flush=True)"
+    subprocess.run([python, "-c", said], check=True)
+    tests = args.tests or (CORE_TESTS if args.core else TESTS)
+    command = [python, "-m", "pytest", "-q", "-n", "2", *tests]
     return subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
 
 

@@ -25,6 +25,7 @@ def test_endpoints(endpoint, promised):
 
 def test_stores(tmp_path):
     """Local files and memory do, and Amazon; not any endpoint of S3, but for a single writer."""
+    pytest.importorskip("s3fs")
     assert open_store(str(tmp_path)).create_is_proven
     assert open_store("memory://proven").create_is_proven
     keys = {"key": "k", "secret": "s"}

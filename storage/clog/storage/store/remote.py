@@ -137,7 +137,11 @@ class RemoteStore:
         try:
             fs, name = self._locate(path)
             ends = [end for _, end in pieces]
-            data = fs.cat_ranges([name] * len(pieces), starts, ends, on_error="raise")
+            # Older releases of fsspec return errors though they are asked to raise.
+            data = fs.cat_ranges([name] * len(pieces), starts, ends, on_error="return")
+            for part in data:
+                if isinstance(part, Exception):
+                    raise part
         except Exception as e:
             if failures.http_status(e)[0] != 416:
                 raise self._error("get", path, e) from e

@@ -262,7 +262,10 @@ class Cleaner:
         for mine in ended:
             if mine.is_well:
                 self._attempt(mine, partial(self._tidy, mine.upkeep))
-            self.monitor.round_ended(mine.upkeep.log.url, mine.failure)
+            url = mine.upkeep.log.url
+            self.monitor.round_ended(url, mine.failure)
+            if all(url != upkeep.log.url for upkeep in self._upkeep):
+                self.monitor.forget(url)  # It was deleted while its passes went on.
             del self._open[mine.upkeep]
         return ended
 

@@ -286,6 +286,33 @@ def test_a_round_with_nothing_to_do_commits_nothing(make_log, put, store):
     assert log.version == version
 
 
+def test_a_log_that_is_deleted_during_its_pass(make_log, put):
+    """With two threads others go on meanwhile; what the pass says at its end is of no log."""
+    log = make_log(1, min_cleanable_dirty_ratio=0)
+    put(log, "a=1 a=2")
+    log.roll()
+    runs, dropped = threading.Event(), threading.Event()
+    looks = iter(([], [log.url], []))
+
+    def on_pass(*_):
+        runs.set()
+        assert dropped.wait(60)
+        cleaner.stop()
+
+    def look():
+        gone = next(looks)
+        if gone:
+            assert runs.wait(60)
+        elif runs.is_set():
+            assert log.url not in cleaner.monitor.logs()
+            dropped.set()
+        return Found(gone=gone)
+
+    cleaner = Cleaner([log], threads=2, backoff_ms=1, on_pass=on_pass, find=look)
+    cleaner.run()
+    assert cleaner.monitor.logs() == {}
+
+
 def test_no_log_waits_for_the_pass_of_another(make_log, put, clock):
     """With two threads the rounds of a log go on while a pass over another one takes its time."""
     long = make_log(1, min_cleanable_dirty_ratio=0)

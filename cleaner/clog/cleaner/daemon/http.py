@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
 
+PATIENCE_S = 30
+"""Who connects and says nothing for so long is sent away: each connection has a thread."""
+
+
 class MonitorServer:
     """Serves until it is closed, in a thread of its own that ends with the process.
 
@@ -59,6 +63,8 @@ def _handler(
     ailments: Callable[[], list[str]], metrics: "CollectorRegistry | None"
 ) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        timeout = PATIENCE_S
+
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/healthz":

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import socket
 import sys
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import Found
+from clog.cleaner.daemon import http
 from clog.cleaner.daemon.health import FAILURES_MAX, STALLED_MS, ailments
 from clog.cleaner.daemon.http import MonitorServer
 from clog.cleaner.daemon.json_logs import JsonFormatter
@@ -217,6 +219,16 @@ def test_the_server():
         server.close()
     with pytest.raises(InvalidInputError, match="give HOST:PORT or PORT"):
         MonitorServer("here", list, None)
+
+
+def test_who_says_nothing_is_sent_away(monkeypatch):
+    """Else each such connection would keep a thread for ever."""
+    monkeypatch.setattr(http, "PATIENCE_S", 0.01)
+    server = MonitorServer("127.0.0.1:0", list, None)
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        assert connection.recv(1) == b""
+    server.close()
 
 
 def test_json_lines():

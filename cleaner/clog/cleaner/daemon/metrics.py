@@ -31,7 +31,7 @@ COUNTERS = {
     "records_coalesced": "records rewritten from small objects into big ones",
     "tombstones_expired": "tombstones removed after their delete horizon",
     "records_without_key": "invalid records: those without a key, removed",
-    "records_trimmed": "records removed below the log start offset",
+    "records_trimmed": "records below the log start offset that passes met: most go before, unread",
     "bytes_read": "bytes that passes read from the store",
     "bytes_written": "bytes that passes wrote to the store",
     "size_bytes_before": "record bytes of cleaned segments, before",

@@ -156,9 +156,12 @@ def test_a_refresh_is_all_or_nothing(make_log, open_table, monkeypatch):
 
 
 def test_a_build_that_crashed_is_not_looked_at(make_log, open_table, tmp_path, monkeypatch):
-    """What it left is overwritten by the next one."""
+    """What a killed process left is overwritten by the next one; who fails leaves nothing: a full
+    disk would stay full.
+    """
     log = make_log()
     put(log, a="1")
+    folder = tmp_path / "cache"
 
     def crash(*_):
         raise KeyboardInterrupt
@@ -167,9 +170,11 @@ def test_a_build_that_crashed_is_not_looked_at(make_log, open_table, tmp_path, m
         patch.setattr(caches, "_move", crash)
         with pytest.raises(KeyboardInterrupt):
             open_table()
-    assert not list((tmp_path / "cache").glob("*.sqlite3"))
+    (lock,) = folder.iterdir()
+    assert lock.suffix == ".lock"
+    lock.with_suffix(".building").write_bytes(b"half a file")
     assert open_table().get("a") == b"1"
-    assert not list((tmp_path / "cache").glob("*.building*"))
+    assert not list(folder.glob("*.building*"))
 
 
 def test_a_missed_tombstone_resyncs(make_log, open_table, clock, caplog):
@@ -293,6 +298,8 @@ def test_damage_that_a_get_meets(make_log, open_table, tmp_path, caplog):
     assert "anew: its file is damaged" in caplog.text
     assert len(list(table.scan())) == 20_000
     table.close()
+    spoil()
+    assert len(open_table()) == 20_000
     spoil()
     assert len(open_table().get_many([f"{i:06}" for i in range(20_000)])) == 20_000
 

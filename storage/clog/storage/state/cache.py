@@ -194,15 +194,19 @@ def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
     """
     building = folder / f"{name}.building"
     building.unlink(missing_ok=True)
-    with closing(_connect(building, journal=False)) as connection:
-        connection.execute("begin")
-        for statement in _TABLES.split(";"):
-            connection.execute(statement)
-        _stage(connection, rows)
-        _enter(connection)
-        _move(connection, position)
-        connection.execute("commit")
-        connection.execute("pragma journal_mode = wal")
+    try:
+        with closing(_connect(building, journal=False)) as connection:
+            connection.execute("begin")
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+            _stage(connection, rows)
+            _enter(connection)
+            _move(connection, position)
+            connection.execute("commit")
+            connection.execute("pragma journal_mode = wal")
+    except BaseException:
+        building.unlink(missing_ok=True)  # Else a disk that is full stays so.
+        raise
     generation = newest_generation(folder, name) + 1
     path = _path(folder, name, generation)
     _sync(building)

@@ -175,7 +175,11 @@ class StateTable:
 
     def __len__(self) -> int:
         """Number of keys, those in several partitions once for each; reads all of the file."""
-        return self._cache.count()
+        try:
+            return self._cache.count()
+        except DamagedCacheError as e:
+            self._rebuild_damaged(e)
+            return self._cache.count()
 
     def refresh(self) -> Refreshed:
         """Takes in what is new; one GET when nothing is.

@@ -121,11 +121,12 @@ def checkpoint_moves(patch: Patch) -> None:
     """A pass goes on after a group whose sources changed, and moves the first dirty offset."""
     commit = cleaner.passes.commit_planned
 
-    def go_on(*given, **more):
+    def go_on(handle, planned, partition, edit, **more):
         try:
-            return commit(*given, **more)
+            return commit(handle, planned, partition, edit, **more)
         except SourcesChangedError:
-            return None
+            moves = Edit(first_dirty=edit.first_dirty)
+            return commit(handle, planned, partition, moves, **more)
 
     patch(cleaner.passes, "commit_planned", go_on)
 

@@ -20,7 +20,7 @@ SCENARIOS = (
     *("limits", "spark_streams", "spark_latency", "spark_tables", "spark_parquet"),
     *("spark_micro_batch", "spark_table_view", "kafka_cleaning", "table_libraries"),
     *("pypaimon_table", "paimon_table", "requests", "write_amplification", "growth"),
-    *("spark_growth", "programs"),
+    *("spark_growth", "parts"),
 )
 UNAVAILABLE = 3
 
@@ -71,7 +71,8 @@ def main() -> int:
         if reason is not None:
             print(f"{name}: {reason}")
     from harness.readme import write_table
-    from harness.report import load, report, write_docs
+    from harness.report import report, write_docs
+    from harness.results import load
 
     if args.out == BENCHMARKS / "results":
         write_docs(args.out, BENCHMARKS.parent / "docs")

@@ -1,4 +1,4 @@
-"""Where Spark finds ``format("clog")``: it takes `DefaultSource` of every module ``pyspark_*``.
+"""Where Spark finds ``format("clog")``: it takes ``DefaultSource`` of every module ``pyspark_*``.
 
 One such module that raises hides all data sources, other packages' too; so this one leaves out what
 it cannot import.

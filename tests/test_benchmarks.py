@@ -15,7 +15,7 @@ def harness(monkeypatch):
     """The modules of `benchmarks/`, importable for one test."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     for name in [
-        n for n in sys.modules if n.partition(".")[0] in ("harness", "scenarios", "peers")
+        n for n in sys.modules if n.partition(".")[0] in ("harness", "parts", "peers", "scenarios")
     ]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -57,7 +57,7 @@ def test_every_scenario_has_what_the_harness_asks_of_it(harness):
     assert set(run.SCENARIOS) == found
     for name in run.SCENARIOS:
         text = (BENCHMARKS / "scenarios" / f"{name}.py").read_text()
-        assert all(f"{word} = " in text for word in ("TITLE", "ENVIRONMENT", "SIZES"))
+        assert all(f"{word} = " in text for word in ("TITLE", "ENVIRONMENT", "ENGINE", "SIZES"))
         scenario = importlib.import_module(f"scenarios.{name}")
         assert {*scenario.SIZES} == {"smallest", "quick", "full"}
         assert scenario.ENVIRONMENT in {"own", *ENVIRONMENTS}
@@ -65,7 +65,7 @@ def test_every_scenario_has_what_the_harness_asks_of_it(harness):
 
 def test_a_ratio_is_taken_within_each_round(harness):
     """Twice as fast in each round is 2, even where rounds differ; less time is better."""
-    from harness.report import ratios
+    from harness.results import ratios
 
     faster = row("clog", [10, 100, 1000])
     assert ratios(row("peer", [5, 50, 500]), faster) == [2, 2, 2]
@@ -99,8 +99,28 @@ def test_pictures_are_the_same_for_the_same_results(harness, tmp_path):
 def test_the_readme_has_the_table_of_the_results(harness):
     """Nobody edits a figure by hand, or forgets to bring it up to date."""
     from harness.readme import BEGIN, END, table
-    from harness.report import load
+    from harness.results import load
 
     shown = (BENCHMARKS.parent / "README.md").read_text().partition(BEGIN)[2].partition(END)[0]
     assert shown.strip() == table(load(BENCHMARKS / "results"))
     assert shown.count("\n") > 10
+
+
+def test_the_page_of_benchmarks_is_the_one_of_the_results(harness, tmp_path):
+    """`docs/benchmarks.md` has every figure, remark and description as they are today."""
+    from harness.report import write_docs
+
+    write_docs(BENCHMARKS / "results", tmp_path)
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert page == (BENCHMARKS.parent / "docs" / "benchmarks.md").read_text()
+
+
+def test_the_index_names_every_scenario_and_every_part(harness):
+    """What is not in a table of `benchmarks/README.md` is not found."""
+    import run
+
+    index = (BENCHMARKS / "README.md").read_text()
+    for name in run.SCENARIOS:
+        assert f"| `{name}` |" in index
+    for path in (BENCHMARKS / "parts").glob("[a-z]*.py"):
+        assert f"| `python benchmarks/parts/{path.name}` |" in index

@@ -5,9 +5,12 @@ Not run: commands that need a cloud account, a server or minutes. What docs/cli.
 in full, with what it prints, by its own test.
 """
 
+import doctest
+import importlib
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -126,6 +129,31 @@ def test_the_commands_of_the_operations_guide_run(name, more, tmp_path, monkeypa
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if p != "docs/semantics.md"])
+def test_rules_are_named_in_words(path):
+    """The number of a rule stands in parentheses after what it says, or links to it."""
+    text = BLOCK.sub("", (ROOT / path).read_text())
+    text = re.sub(r"\[S\d+\]\(|\(S\d+[^)]*\)", "", text)
+    assert not re.findall(r"(?<!\w)S(?!3\b)\d+\b", text)
+
+
+EXAMPLES = [
+    path
+    for folder in ("storage", "cleaner", "connector")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if ">>> " in path.read_text()
+]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_examples_in_docstrings_run(path):
+    """What stands after ``>>>`` prints what stands below it."""
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts[1:])
+    failed, tried = doctest.testmod(importlib.import_module(name))
+    assert tried > 0
+    assert failed == 0
+
+
 def test_json_is_json():
     """The policy for S3 can be pasted."""
     (policy,) = [text for language, text in blocks("docs/operations.md") if language == "json"]
@@ -133,9 +161,12 @@ def test_json_is_json():
     assert actions == ["s3:GetObject", "s3:PutObject"]
 
 
-def test_the_readme_names_the_two_commands():
+def test_the_readme_names_the_two_commands_and_the_wheel():
+    """What it says to run is there, and the wheel has the version that is built."""
     text = (ROOT / "README.md").read_text()
     assert "./demo " in text
     assert "./test " in text
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"/pyspark_clog-{project['version']}-py3" in text
     assert (ROOT / "demo").stat().st_mode & 0o111
     assert (ROOT / "test").stat().st_mode & 0o111

@@ -1,16 +1,40 @@
 """The Python API that users call is a contract: names, parameters, their order and defaults."""
 
+import ast
 import inspect
-from dataclasses import fields
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import get_type_hints
 
 import pyarrow as pa
 import pytest
 
 import clog.storage
-from clog.storage import Log, ManualClock, StateTable
-from clog.storage.append import AppendResult
-from clog.storage.describe import SegmentInfo
-from clog.storage.table import Table
+from clog.storage import (
+    READ_SCHEMA,
+    AppendResult,
+    Log,
+    LogDescription,
+    ManualClock,
+    PartitionDescription,
+    SegmentInfo,
+    StateTable,
+    Table,
+)
+
+PACKAGES = ("clog.storage", "clog.cleaner", "clog.connector", "clog.jobs")
+NOT_FOR_USERS = {"Log.handle", "Log.object_writer", "Log.append_objects"}
+"""What the cleaner and the connector build on; the docstring of each says so."""
+MADE_BY_CLOG = {"Log", "Table"}
+"""Nobody calls their constructors: they come from `Log.create`, `Log.open` and `Log.table`."""
+CALLED_BY_SPARK = {"ClogDataSource"}
+"""Users hand the class to Spark, which alone calls its methods."""
 
 SIGNATURES = {
     "create": "url, partitions=4, config=None, storage_options=None, clock=None",
@@ -105,6 +129,7 @@ def test_the_schema_of_what_is_read():
         ),
     }
     (batch,) = log.read()
+    assert batch.schema == READ_SCHEMA
     for schema in (batch.schema, log.table().to_arrow().schema):
         assert dict(zip(schema.names, schema.types, strict=True)) == expected
     table = log.table()
@@ -112,11 +137,230 @@ def test_the_schema_of_what_is_read():
     assert len(table.to_pandas()) == 1
 
 
-def test_all_that_is_exported_is_there():
-    exported = clog.storage.__all__
-    assert exported == sorted(exported)
-    assert all(hasattr(clog.storage, name) for name in exported)
-    assert {"Log", "ManualClock", "ClogError", "OffsetOutOfRangeError"} <= set(exported)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_all_that_is_exported_is_there(package):
+    """Also for `dir`, so that completion shows what is not loaded yet."""
+    module = import_module(package)
+    assert module.__all__ == sorted(module.__all__, key=lambda n: (not n.isupper(), n))
+    assert all(hasattr(module, name) for name in module.__all__)
+    assert set(module.__all__) <= set(dir(module))
+
+
+def test_what_is_not_exported_is_not_there():
+    with pytest.raises(AttributeError, match="no attribute 'Logg'"):
+        clog.storage.Logg  # noqa: B018
+
+
+def test_exports_load_arrow_only_when_asked():
+    """Spark's cold processes import the errors; Arrow waits until one of its names is used."""
+    code = (
+        "import sys, clog.storage as s; before = 'pyarrow' in sys.modules; s.READ_SCHEMA;"
+        "print(before, 'pyarrow' in sys.modules, 'fsspec' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert run.stdout.split() == ["False", "True", "False"]
+
+
+def exported() -> dict[str, object]:
+    """All exported names and what they stand for."""
+    modules = [import_module(package) for package in PACKAGES]
+    return {name: getattr(module, name) for module in modules for name in module.__all__}
+
+
+def origins(tree: ast.Module, module: str) -> dict[str, str]:
+    """The module that each name of a source file comes from, whenever it is imported there."""
+    found = {
+        alias.asname or alias.name: node.module or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in tree.body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                found[name] = module
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                found[name] = module
+    return found
+
+
+def signature_names(member: ast.stmt) -> set[str]:
+    """The names in the annotations of a function, or of a field of a class, quoted ones too."""
+    match member:
+        case ast.FunctionDef(args=args, returns=returns):
+            every = (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg)
+            annotations = [a.annotation for a in every if a is not None] + [returns]
+        case ast.AnnAssign(annotation=annotation):
+            annotations = [annotation]
+        case _:
+            return set()
+    nodes = [node for a in annotations if a is not None for node in ast.walk(a)]
+    quoted = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    nodes += [node for text in quoted for node in ast.walk(ast.parse(text, mode="eval"))]
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def public_members(name: str, definition: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:
+    """The function itself, or the public methods, constructor and fields of the class."""
+    if isinstance(definition, ast.FunctionDef):
+        yield name, definition
+    if not isinstance(definition, ast.ClassDef) or name in CALLED_BY_SPARK:
+        return
+    for member in definition.body:
+        match member:
+            case ast.FunctionDef(name=own) | ast.AnnAssign(target=ast.Name(id=own)):
+                made = own == "__init__" and name not in MADE_BY_CLOG
+                if (made or not own.startswith("_")) and f"{name}.{own}" not in NOT_FOR_USERS:
+                    yield f"{name}.{own}", member
+
+
+def unexported(name: str, known: set[str]) -> dict[str, set[str]]:
+    """By member of something exported, the names of clog in its signature that are not in
+    ``known``.
+    """
+    module = inspect.getmodule(exported()[name])
+    tree = ast.parse(inspect.getsource(module))
+    home = origins(tree, module.__name__)
+    (definition,) = [node for node in tree.body if getattr(node, "name", None) == name]
+    missing = {
+        member: {
+            used
+            for used in signature_names(node) - known
+            if home.get(used, "").partition(".")[0] == "clog"
+        }
+        for member, node in public_members(name, definition)
+    }
+    return {member: names for member, names in missing.items() if names}
+
+
+DEFINED = sorted(
+    name for name, value in exported().items() if inspect.isclass(value) or callable(value)
+)
+
+
+@pytest.mark.parametrize("name", [n for n in DEFINED if n != "Appendable"])
+def test_what_a_signature_mentions_is_exported(name):
+    """Whoever reads the signature of something public can import every type in it."""
+    assert unexported(name, set(exported())) == {}
+
+
+def test_a_signature_with_a_hidden_type_is_found():
+    """The test above can fail, for arguments, results, fields and quoted names."""
+    known = set(exported())
+    assert unexported("Log", known - {"AppendResult"}) == {"Log.append": {"AppendResult"}}
+    assert unexported("Log", known - {"Appendable"}) == {"Log.append": {"Appendable"}}
+    assert unexported("PassResult", known - {"PassStats"}) == {"PassResult.stats": {"PassStats"}}
+    quoted = unexported("PassStats", known - {"PassStats"})
+    assert quoted == {"PassStats.add_records": {"PassStats"}}
+
+
+TOLD_AT_ANOTHER = {"Log.open"}
+"""Its arguments are those of `Log.create`, and it says so."""
+
+
+def parameters() -> Iterator[tuple[str, list[str], str]]:
+    """Of all that is exported and documented: its name, its parameters or fields, its docstring."""
+    for name, value in exported().items():
+        if inspect.isclass(value) and is_dataclass(value):
+            yield name, [field.name for field in fields(value)], inspect.getdoc(value) or ""
+        members = {name: value} if inspect.isfunction(value) else {}
+        if inspect.isclass(value) and name not in CALLED_BY_SPARK:
+            members = {f"{name}.{own}": getattr(value, own) for own in vars(value) if own[0] != "_"}
+        for path, member in members.items():
+            if callable(member) and member.__doc__ and path not in NOT_FOR_USERS | TOLD_AT_ANOTHER:
+                yield path, list(inspect.signature(member).parameters), member.__doc__
+
+
+def test_help_explains_every_parameter_and_field():
+    """Each is a word of the docstring: of its ``Args``, its ``Attributes`` or its sentences."""
+    explained = list(parameters())
+    assert len(explained) > 50
+    unexplained = {
+        path: missing
+        for path, names, docstring in explained
+        if (missing := {*names} - {"self"} - {*re.findall(r"\w+", docstring)})
+    }
+    assert unexplained == {}
+
+
+RULE = re.compile(r"\bS(?!3\b)\d+\b")
+"""A rule of docs/semantics.md; S3 is Amazon's, mostly."""
+
+
+def helped() -> Iterator[tuple[str, str]]:
+    """Name and docstring of all that is exported, and of the public members of classes."""
+    for name, value in exported().items():
+        if not (inspect.isclass(value) or inspect.isfunction(value)):
+            continue
+        yield name, inspect.getdoc(value) or ""
+        members = vars(value) if inspect.isclass(value) else {}
+        for own, member in members.items():
+            if own == "__init__" or not own.startswith("_"):
+                yield f"{name}.{own}", inspect.getdoc(member) or ""
+
+
+def test_help_speaks_in_words():
+    """Whoever calls `help` has docs/semantics.md not at hand: no rule is cited by its number."""
+    told = dict(helped())
+    assert len(told) > 100
+    assert not [name for name, docstring in told.items() if RULE.search(docstring)]
+
+
+REFERENCE = (Path(__file__).parent.parent / "docs" / "api.md").read_text()
+
+
+@pytest.mark.parametrize("package", PACKAGES[:3])
+def test_the_reference_names_what_is_exported(package):
+    """docs/api.md has a line for each name, in the section of its package, and for no other."""
+    section = REFERENCE.partition(f"## {package}\n")[2].partition("\n## ")[0]
+    first_cells = "".join(re.findall(r"^\|(.*?)\|", section, re.MULTILINE))
+    named = {*re.findall(r"`(\w+)`", first_cells), *re.findall(r"kinds of `(\w+)`", section)}
+    assert named == set(import_module(package).__all__)
+
+
+def test_the_reference_names_the_jobs():
+    assert all(f"`{name}`" in REFERENCE for name in import_module("clog.jobs").__all__)
+
+
+def shown_type(hint) -> str:
+    """A type as the reference writes it."""
+    text = hint.__name__ if type(hint) is type else str(hint)
+    return text.replace("clog.storage.diagnostics.describe.", "").replace(" | ", " or ")
+
+
+def test_the_reference_has_every_key_of_a_description():
+    """docs/api.md names the keys of `Log.describe` in order, with their types."""
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([^|]+) \| [^|]+ \|$",
+        REFERENCE.partition("## What describe returns")[2],
+        re.MULTILINE,
+    )
+    hints = [*get_type_hints(LogDescription).items(), *get_type_hints(PartitionDescription).items()]
+    assert rows == [(name, shown_type(hint)) for name, hint in hints]
+
+
+def test_a_description_has_the_keys_of_its_type():
+    """`Log.describe` returns these keys, in this order, of these types, and they fit JSON."""
+    log = Log.create("memory://clog-public-api/described", partitions=2, clock=ManualClock())
+    log.append([{"key": "a", "value": None}])
+    log.roll()
+    described = log.describe()
+    assert list(described) == list(LogDescription.__annotations__)
+    assert json.loads(json.dumps(described)) == described
+    assert len(described["partition_details"]) == 2
+    for detail in described["partition_details"]:
+        assert list(detail) == list(PartitionDescription.__annotations__)
+        for name, hint in get_type_hints(PartitionDescription).items():
+            assert isinstance(detail[name], hint), name
+
+
+def test_what_is_not_for_users_says_so():
+    """The exceptions above are told in the docstrings that `help` shows."""
+    for path in NOT_FOR_USERS:
+        owner, _, member = path.partition(".")
+        value = getattr(exported()[owner], member)
+        assert "not for users" in " ".join(inspect.getdoc(value).lower().split()), path
 
 
 def test_a_manual_clock():

@@ -2,6 +2,8 @@
 
 import ast
 import re
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,23 @@ TEXTS = sorted(
     for p in ROOT.glob(pattern)
     if p.is_file()
 ) + sorted(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "[!.]*/**/*.md")
+    for path in ROOT.glob(pattern)
+    if ".environments" not in path.parts
+)
+PLURALS = {
+    *("Batches", "Bitmaps", "Bounds", "Bytes", "Chunks", "Columns", "Documents", "Edits", "Files"),
+    *("Findings", "Hashes", "Heads", "Its", "Keys", "Lines", "Messages", "Numbers"),
+    *("Objects", "Offsets", "Options", "Pages", "Partitions", "Paths", "Pieces", "Ranges"),
+    *("Records", "Requests", "Rows", "Segments", "Settings", "Sizes", "Snapshots", "Steps"),
+    *("This", "Tombstones", "Values", "Versions", "Windows", "Words"),
+}
+"""Words that end as a verb in the third person does, and in our docstrings are none."""
+LIST_ITEM = re.compile(r"\s*([-*+]|\d+\.)\s+")
+SENTENCE_START = re.compile(rf"({LIST_ITEM.pattern})?(\*{{1,2}}[^*]+\*{{1,2}} )?")
+SENTENCE_END = re.compile(r"(?<!e\.g)(?<!i\.e)[.?!][)\"*_]*\s")
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 50
 LINE_CHARACTERS_MAX = 100
@@ -62,6 +81,112 @@ def test_a_module_says_what_it_is(path):
     assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text)
 
 
+def begins_with_a_verb(docstring):
+    """Whether the first word is a verb in the third person, as far as its form and the next word
+    tell.
+    """
+    first, *rest = docstring.split(maxsplit=2)[:2]
+    return (
+        re.fullmatch(r"[A-Z][a-z]+s[.,:;]?", first) is not None
+        and first.rstrip(".,:;") not in PLURALS
+        and rest[:1] != ["of"]
+    )
+
+
+def is_a_thing(function):
+    """Properties are named as what they are, and so are their docstrings; tests state a fact."""
+    decorators = [ast.unparse(d) for d in function.decorator_list]
+    return function.name.startswith("test_") or any("property" in d for d in decorators)
+
+
+@cache
+def commands():
+    """The module and name of each command: its docstring is its help, in the imperative."""
+    from clog.cli.app import app
+
+    calls = [command.callback for command in app.registered_commands]
+    return {(call.__module__.rpartition(".")[2], call.__name__) for call in calls}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names(MODULES))
+def test_a_docstring_of_a_function_begins_with_a_verb(path):
+    """Third person: "Returns …", "Tells whether …", "Raises if …", also of private functions."""
+    wrong = {
+        f"{node.name} in line {node.lineno}": docstring.splitlines()[0]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (docstring := ast.get_docstring(node))
+        and not is_a_thing(node)
+        and not begins_with_a_verb(docstring)
+        and not ((path.stem, node.name) in commands() and path.parent.name == "cli")
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("docstring", "good"),
+    [
+        ("Returns the offset.", True),
+        ("Yields (path, message) of each.", True),
+        ("Stops, and waits.", True),
+        ("Waits.", True),
+        ("The offset.", False),
+        ("Whether it is there.", False),
+        ("Return the offset.", False),
+        ("Records of the clean part.", False),
+        ("Counts of one pass.", False),
+        ("This returns the offset.", False),
+        ("``room``: rows.", False),
+    ],
+)
+def test_verbs_are_told_from_nouns(docstring, good):
+    assert begins_with_a_verb(docstring) is good
+
+
+@cache
+def names_of_ours():
+    """Modules, packages, and whatever is defined, assigned, taken or imported in one."""
+    found = {name for path in MODULES for name in path.relative_to(ROOT).with_suffix("").parts}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name):
+                    found.add(name)
+                case ast.arg(arg=name):
+                    found.add(name)
+                case ast.Attribute(attr=name, value=ast.Name(id="self")):
+                    found.add(name)
+                case ast.alias(name=name):
+                    found.add(name.rpartition(".")[2])
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names(MODULES))
+def test_names_in_docstrings_exist(path):
+    """What stands in single backticks is a name of ours, so none is left behind by a move."""
+    texts = [
+        node.value.value
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    named = re.findall(r"(?<!`)`([A-Za-z_][\w.]*)(?:\(\))?`(?!`)", "\n".join(map(str, texts)))
+    assert not {name for name in named if {*name.split(".")} - names_of_ours()}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names(MODULES))
+def test_messages_speak_in_words(path):
+    """No text of a program cites a rule by its number; docstrings and comments may."""
+    tree = ast.parse(path.read_text())
+    docstrings = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if id(node) not in docstrings
+    ]
+    assert not [text for text in texts if re.search(r"\bS(?!3\b)\d+\b", text)]
+
+
 def test_the_namespace_package_has_no_init():
     """PEP 420: one `clog/__init__.py` would hide the other two folders."""
     assert not [p for p in MODULES if p.parent.name == "clog" and p.name == "__init__.py"]
@@ -83,9 +208,48 @@ def test_no_file_knows_the_machine_it_was_written_on(path):
     assert not found
 
 
+def prose(text):
+    """Yields each line of a paragraph, its code and link targets replaced by x, and whether it
+    is the last one. Tables, headings, blocks of code, pictures and comments are no prose.
+    """
+    text = re.sub(r"^( *```).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`\n]*`|(?<=\])\([^)\n]*\)", "x", text)
+    lines = ["" if re.match(r"\s*([|#<]|!\[)", line) else line for line in text.split("\n")]
+    for line, after in pairwise([*lines, ""]):
+        if line.strip():
+            yield line.rstrip(), not after.strip() or bool(LIST_ITEM.match(after))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names(DOCUMENTS))
+def test_a_document_has_one_sentence_a_line(path):
+    """So a change of one sentence shows as a change of one line. Only a bold or italic run-in
+    heading may share the line of a sentence.
+    """
+    for line, last in prose(path.read_text()):
+        start = SENTENCE_START.match(line).end()
+        assert not SENTENCE_END.search(line, start), f"two sentences in one line: {line}"
+        assert last or SENTENCE_END.search(f"{line} "), f"wrapped: {line}"
+
+
 def test_bugs_of_others_are_kept_out_by_tests_that_exist():
     """The table of tests/README.md names no test that is gone."""
     named = re.findall(r"`([a-z_/0-9]+\.py)::(\w+)`", (ROOT / "tests/README.md").read_text())
     assert len(named) > 20
     for path, name in named:
         assert f"def {name}(" in (ROOT / "tests" / path).read_text(), f"{path}::{name}"
+
+
+def test_where_a_change_goes_exists():
+    """Each row of CONTRIBUTING.md's table names files that are there, from the root or beside the
+    first one.
+    """
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where does a change go?")[2]
+    rows = [row.split("|")[3:5] for row in table.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) == 10
+    for begin, then in rows:
+        first, *others = re.findall(r"`([\w/]+(?:\.(?:py|md)|/\w+))`", begin + then)
+        assert (ROOT / first).exists(), first
+        base = (ROOT / first) if (ROOT / first).is_dir() else (ROOT / first).parent
+        for other in others:
+            beside = [base, ROOT, *((ROOT / o).parent for o in others)]
+            assert any((folder / other).exists() for folder in beside), other

@@ -1,11 +1,10 @@
 """Pictures of results: how clog compares, and how costs grow; the same for the same results."""
 
-import statistics
 from pathlib import Path
 from typing import Any
 
 from harness.measure import CLOG
-from harness.report import base_of, ratios
+from harness.results import RATIO, base_of, median_ratio
 
 BETTER, WORSE = "#2a7f62", "#b5483a"
 COLOURS = {"clog": BETTER, "Delta Lake": "#3b6fb6", "delta-rs": "#3b6fb6", "PyIceberg": "#8a5fb0"}
@@ -38,7 +37,7 @@ def _bars(results: dict[str, dict[str, Any]]) -> list[tuple[str, float]]:
             if row["what"].startswith(COUNTED) or 0 in row["values"] + base["values"]:
                 continue
             label = f"{row['what']} · {row['who']}"
-            found.append((label, statistics.median(ratios(row, base))))
+            found.append((label, median_ratio(row, base)))
     return found
 
 
@@ -57,7 +56,7 @@ def _ratios(bars: list[tuple[str, float]], folder: Path) -> tuple[str, str]:
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set_ylim(-0.7, len(names) - 0.3)
-    title = "clog is so many times as good as …"
+    title = f"{RATIO} (above 1: clog is better)"
     axes.set_xlabel(title)
     return _save(figure, folder, "ratios", title)
 

@@ -1,13 +1,15 @@
 """The table in README.md: a line for each headline, between two marks.
 
-What is a target is there (`report.TARGETS`), and what clog loses is, too.
+It shows every target (`report.TARGETS`), and what clog loses as well.
 """
 
+import importlib
 import statistics
 from pathlib import Path
 from typing import Any
 
-from harness.report import TARGETS, base_of, ratios, short
+from harness.report import TARGETS
+from harness.results import RATIO, median_ratio, pair, short
 
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 MORE = (
@@ -26,7 +28,7 @@ MORE = (
 
 
 def write_table(readme: Path, results: dict[str, dict[str, Any]]) -> None:
-    """Exchanges what is between the marks.
+    """Replaces what is between the marks.
 
     Raises:
         ValueError: the marks are not there.
@@ -39,19 +41,17 @@ def write_table(readme: Path, results: dict[str, dict[str, Any]]) -> None:
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Both figures and how many times as good clog is, for each headline that was measured."""
-    lines = ["| what | clog | beside | | clog is so many times as good |", "|---|--:|---|--:|--:|"]
+    """Returns a line for each headline that was measured: the engine, both figures, the ratio."""
+    lines = [f"| what | engine | clog | other | | {RATIO} |", "|---|---|--:|---|--:|--:|"]
     wanted = [(t.scenario, t.what, t.peer) for t in TARGETS]
     for scenario, what, peer in (*wanted, *MORE):
-        result = results.get(scenario)
-        ours = result and base_of(result, what)
-        rows = (
-            [r for r in result["rows"] if (r["what"], r["who"]) == (what, peer)] if result else []
-        )
-        if not ours or not rows:
+        rows = pair(results, scenario, what, peer)
+        if rows is None:
             continue
-        figures = [short(statistics.median(row["values"])) for row in (ours, *rows)]
-        times = short(statistics.median(ratios(rows[0], ours)))
-        cells = (f"{what}, {ours['unit']}", figures[0], peer, figures[1], times)
+        ours, theirs = rows
+        engine = importlib.import_module(f"scenarios.{scenario}").ENGINE
+        figures = [short(statistics.median(row["values"])) for row in rows]
+        ratio = short(median_ratio(theirs, ours))
+        cells = (f"{what}, {ours['unit']}", engine, figures[0], peer, figures[1], ratio)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -2,21 +2,23 @@
 
 import importlib
 import inspect
-import json
+import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.measure import CLOG
+from harness.plots import draw
+from harness.results import RATIO, base_of, load, median_ratio, pair, ratios, short
 
 REMARKS = Path(__file__).parent.parent / "remarks.md"
-FLOOR = "(floor)"
+SENTENCE_END = re.compile(r"(?<!e\.g)(?<!i\.e)([.?!][)\"*_]*)\s+")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What clog wants to reach: so many times as good as a peer."""
+    """The least ratio that clog wants to reach beside a peer."""
 
     scenario: str
     what: str
@@ -42,25 +44,6 @@ TARGETS = (
 )
 
 
-def load(folder: Path) -> dict[str, dict[str, Any]]:
-    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    return {result["scenario"]: result for result in found}
-
-
-def ratios(row: dict[str, Any], base: dict[str, Any]) -> list[float]:
-    """How many times as good `base` is, round by round."""
-    pairs = zip(base["values"], row["values"], strict=True)
-    return [(theirs / ours if row["lower"] else ours / theirs) for ours, theirs in pairs]
-
-
-def base_of(result: dict[str, Any], what: str) -> dict[str, Any] | None:
-    """The row that others are compared with: clog's, else the floor's."""
-    rows = [row for row in result["rows"] if row["what"] == what]
-    named = [row for row in rows if row["who"] == CLOG]
-    floors = [row for row in rows if FLOOR in row["who"]]
-    return next(iter(named + floors), None)
-
-
 def report(folder: Path) -> str:
     results = load(folder)
     parts = [_targets(results)]
@@ -70,8 +53,6 @@ def report(folder: Path) -> str:
 
 def write_docs(folder: Path, docs: Path) -> None:
     """Makes `docs/benchmarks.md` and the pictures that it shows."""
-    from harness.plots import draw
-
     results = load(folder)
     pictures = draw(results, docs / "benchmarks")
     shown = "\n".join(f"![{title}](benchmarks/{name})" for name, title in pictures)
@@ -83,26 +64,23 @@ def write_docs(folder: Path, docs: Path) -> None:
 def _targets(results: dict[str, dict[str, Any]]) -> str:
     lines = []
     for target in TARGETS:
-        result = results.get(target.scenario)
-        if result is None:
+        rows = pair(results, target.scenario, target.what, target.peer)
+        if rows is None:
             continue
-        base = base_of(result, target.what)
-        peers = [r for r in result["rows"] if (r["what"], r["who"]) == (target.what, target.peer)]
-        if base is None or not peers:
-            continue
-        found = statistics.median(ratios(peers[0], base))
+        ours, theirs = rows
+        found = median_ratio(theirs, ours)
         verdict = "met" if found >= target.least else "**missed**"
         of = f"| {target.what} | {target.peer} | {target.least:g} | {found:.2f} | {verdict} |"
         lines.append(of)
     if not lines:
         return ""
-    head = "| what | beside | wanted, times | found, times | |\n|---|---|--:|--:|---|"
+    head = f"| what | other | {RATIO}, target | {RATIO}, measured | |\n|---|---|--:|--:|---|"
     return "## Targets\n\n" + "\n".join([head, *lines])
 
 
 def _scenario(result: dict[str, Any]) -> str:
     module = importlib.import_module(f"scenarios.{result['scenario']}")
-    text = inspect.cleandoc(module.__doc__ or "").partition("\n\n")[2]
+    text = _sentences(inspect.cleandoc(module.__doc__ or "").partition("\n\n")[2])
     machine = result["machine"]
     size = ", ".join(f"{k} {v:,}" for k, v in result["size"].items() if k != "name")
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
@@ -112,14 +90,20 @@ def _scenario(result: dict[str, Any]) -> str:
     )
     parts = [f"## {result['title']}", text, _table(result), _lines(result)]
     parts += [f"```\n{result['text'].rstrip()}\n```" if result["text"] else ""]
-    parts += ["\n".join(f"- {note}" for note in result["notes"]), about]
+    parts += ["\n".join("- " + _sentences(note, "\n  ") for note in result["notes"]), about]
     return "\n\n".join(part for part in parts if part)
+
+
+def _sentences(text: str, between: str = "\n") -> str:
+    """Puts each sentence on a line of its own, as all documents have it."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    return "\n\n".join(SENTENCE_END.sub(rf"\1{between}", paragraph) for paragraph in paragraphs)
 
 
 def _table(result: dict[str, Any]) -> str:
     if not result["rows"]:
         return ""
-    lines = ["| what | who | median | lowest to highest | clog is so many times as good |"]
+    lines = [f"| what | who | median | lowest to highest | {RATIO} |"]
     lines.append("|---|---|--:|--:|--:|")
     before = None
     whats = list(dict.fromkeys(row["what"] for row in result["rows"]))
@@ -154,10 +138,3 @@ def _lines(result: dict[str, Any]) -> str:
         last = f"{short(y1)} at {x1:,.0f} {line['x']}"
         out.append(f"| {line['what']}, {line['unit']} | {line['who']} | {first} | {last} |")
     return "\n".join(out)
-
-
-def short(value: float) -> str:
-    """Three digits, more where they are before the point."""
-    if value == 0 or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"

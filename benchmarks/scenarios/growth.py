@@ -19,6 +19,7 @@ from scenarios.table_libraries import Changes, ClogTable, DeltaTable, IcebergTab
 
 TITLE = "Growth with history"
 ENVIRONMENT = "tables"
+ENGINE = "Python"
 SIZES = {
     "smallest": {"commits": 8, "peer_commits": 4},
     "quick": {"commits": 500, "peer_commits": 100},

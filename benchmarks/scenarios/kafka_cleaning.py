@@ -24,6 +24,7 @@ from peers.kafka import Broker, Cleaned, produce
 
 TITLE = "Cleaning beside Kafka's LogCleaner"
 ENVIRONMENT = "tables"
+ENGINE = "Python; Kafka: the broker"
 SIZES = {
     "smallest": {"rows": 40_000, "rows_1k": 6_000, "rounds": 1, "segment_bytes": 1 << 20},
     "quick": {"rows": 1_000_000, "rows_1k": 100_000, "rounds": 2, "segment_bytes": 16 << 20},
@@ -77,8 +78,8 @@ def _report(
     result: Result, what: str, found: dict[str, list[dict[str, float]]], record_bytes: int
 ) -> None:
     for name, unit, lower in (
-        ("core", "thousand records a CPU second", False),
-        ("clock", "thousand records a second", False),
+        ("core", "thousand records/CPU second", False),
+        ("clock", "thousand records/s", False),
         ("memory", "MB", True),
     ):
         for who, rounds in found.items():
@@ -89,7 +90,7 @@ def _report(
             if name == "core":
                 mb = [v * record_bytes / 1e3 for v in values]
                 result.rows.append(
-                    Row(f"bytes, {what}", who, "MB of keys and values a CPU second", mb)
+                    Row(f"bytes, {what}", who, "MB of keys and values/CPU second", mb)
                 )
 
 
@@ -159,10 +160,14 @@ class _Clog:
 
     def size_mb(self) -> float:
         from clog.storage import Log
+        from clog.storage.format import paths
 
-        segments = Log.open(str(self.folder)).handle.manifest().segments[0]
+        handle = Log.open(str(self.folder)).handle
+        segments = handle.manifest().segments[0]
         objects = {c.object.path: c.object.size_bytes for s in segments for c in s.chunks}
-        return sum(objects.values()) / 1e6 + data.size_mb(self.folder / "_clog")
+        stored = self.folder / paths.folder_of(handle.standing.log_id) / paths.DATA
+        documents_mb = data.size_mb(self.folder) - data.size_mb(stored)
+        return sum(objects.values()) / 1e6 + documents_mb
 
     def cleaned(self) -> dict[str, float]:
         shutil.rmtree(self._copy, ignore_errors=True)

@@ -19,11 +19,12 @@ from harness.measure import Result, rate
 
 from clog.cleaner import Cleaner
 from clog.storage import Log
-from clog.storage.compression import ZSTD_LEVEL
-from clog.storage.key_hash import hash_keys
+from clog.storage.config.compression import ZSTD_LEVEL
+from clog.storage.keys.hashing import hash_keys
 
 TITLE = "Beside what the machine allows"
 ENVIRONMENT = "own"
+ENGINE = "Python"
 SIZES = {
     "smallest": {"rows": 2_000, "rows_1k": 500, "rounds": 1},
     "quick": {"rows": 500_000, "rows_1k": 100_000, "rounds": 3},

@@ -17,6 +17,7 @@ from peers.environments import VERSIONS
 
 TITLE = "A primary-key table: Paimon in Spark 3.5"
 ENVIRONMENT = "paimon"
+ENGINE = "Spark 3.5"
 SIZES = {
     "smallest": {"rows": 2_000, "record_bytes": 100, "rounds": 1},
     "quick": {"rows": 1_000_000, "record_bytes": 100, "rounds": 3},

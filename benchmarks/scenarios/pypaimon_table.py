@@ -16,6 +16,7 @@ from scenarios.table_libraries import Changes, ClogTable
 
 TITLE = "A primary-key table: Paimon from Python"
 ENVIRONMENT = "pypaimon"
+ENGINE = "Python"
 SIZES = {
     "smallest": {"rows": 2_000, "record_bytes": 100, "rounds": 1},
     "quick": {"rows": 200_000, "record_bytes": 100, "rounds": 3},

@@ -24,6 +24,7 @@ from scenarios.table_libraries import Changes, ClogTable, DeltaTable, IcebergTab
 
 TITLE = "Requests to an S3 server"
 ENVIRONMENT = "tables"
+ENGINE = "Python"
 SIZES = {
     "smallest": {"rows": 500, "commits": 2, "times": 1},
     "quick": {"rows": 20_000, "commits": 20, "times": 3},
@@ -91,11 +92,11 @@ def measure(
     )
     requests = sum(number for name, number in found.items() if name.isupper())
     name = f"requests, {act}"
-    result.add(name, who, "a time", requests / times, lower=True, note=kinds)
+    result.add(name, who, "each", requests / times, lower=True, note=kinds)
     sent, received = found.get("sent", 0), found.get("received", 0)
     if act != "table read":
-        result.add(f"sent, {act}", who, "KB a time", sent / times / 1e3, lower=True)
-    result.add(f"received, {act}", who, "KB a time", received / times / 1e3, lower=True)
+        result.add(f"sent, {act}", who, "KB each", sent / times / 1e3, lower=True)
+    result.add(f"received, {act}", who, "KB each", received / times / 1e3, lower=True)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from peers.environments import VERSIONS
 
 TITLE = "Growth with history in Spark"
 ENVIRONMENT = "spark"
+ENGINE = "Spark"
 SIZES = {
     "smallest": {"commits": 3},
     "quick": {"commits": 50},

@@ -17,6 +17,7 @@ from peers.kafka import Broker
 
 TITLE = "Micro-batches at a trigger each second"
 ENVIRONMENT = "spark"
+ENGINE = "Spark"
 SIZES = {
     "smallest": {"batches": 2, "rounds": 1, "skip": 1},
     "quick": {"batches": 10, "rounds": 1, "skip": 5},

@@ -15,6 +15,7 @@ from harness.spark import session
 
 TITLE = "What clog adds to a micro-batch"
 ENVIRONMENT = "own"
+ENGINE = "Spark"
 SIZES = {
     "smallest": {"batches": 2, "skip": 1, "commits": 20},
     "quick": {"batches": 30, "skip": 10, "commits": 1_000},

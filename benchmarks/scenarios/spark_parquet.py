@@ -22,6 +22,7 @@ from harness.spark import session
 
 TITLE = "Batches in Spark beside Parquet files"
 ENVIRONMENT = "own"
+ENGINE = "Spark"
 SIZES = {
     "smallest": {"rows": 2_000, "rounds": 1},
     "quick": {"rows": 1_000_000, "rounds": 3},

@@ -21,6 +21,7 @@ from peers.kafka import Broker
 
 TITLE = "Streaming source and sink in Spark"
 ENVIRONMENT = "spark"
+ENGINE = "Spark"
 SIZES = {
     "smallest": {"rows": 2_000, "rows_1k": 500, "rounds": 1},
     "quick": {"rows": 500_000, "rows_1k": 100_000, "rounds": 2},

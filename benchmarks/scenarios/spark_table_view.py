@@ -12,10 +12,11 @@ from typing import Any
 
 from harness.measure import Result, rate
 from harness.spark import session
-from table_view import make_log
+from parts.table_view import make_log
 
 TITLE = "The table view in Spark"
 ENVIRONMENT = "own"
+ENGINE = "Spark"
 SIZES = {
     "smallest": {"records": 2_000, "keys": 500, "rounds": 1},
     "quick": {"records": 1_000_000, "keys": 250_000, "rounds": 3},

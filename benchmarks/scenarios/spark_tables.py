@@ -20,6 +20,7 @@ from peers.environments import VERSIONS
 
 TITLE = "Upserts and table reads in Spark"
 ENVIRONMENT = "spark"
+ENGINE = "Spark"
 SIZES = {
     "smallest": {"rows": 2_000, "record_bytes": 100, "rounds": 1},
     "quick": {"rows": 1_000_000, "record_bytes": 100, "rounds": 3},

@@ -20,6 +20,7 @@ from clog.storage import Log
 
 TITLE = "Upserts and table reads from Python"
 ENVIRONMENT = "tables"
+ENGINE = "Python"
 SIZES = {
     "smallest": {"rows": 2_000, "record_bytes": 100, "rounds": 1},
     "quick": {"rows": 500_000, "record_bytes": 100, "rounds": 3},

@@ -26,6 +26,7 @@ from scenarios.table_libraries import DeltaTable, IcebergTable
 
 TITLE = "Write amplification"
 ENVIRONMENT = "tables"
+ENGINE = "Python; Kafka: the broker"
 SIZES = {
     "smallest": {"seconds": 120, "records_a_second": 20},
     "quick": {"seconds": 600, "records_a_second": 1_000},

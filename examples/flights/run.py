@@ -244,7 +244,7 @@ def _raise_if_failed(*queries: StreamingQuery) -> None:
 
 def _finish(log: Log, console: Console) -> None:
     """What an operator does who wants it clean now: seal, clean; and again when the last tombstones
-    may go (S23)."""
+    may go."""
     cleaner = Cleaner(log)
     log.roll()
     cleaner.run_once(force=True)

@@ -1,13 +1,13 @@
-"""Runs the tests with the lowest, or the newest, releases of what clog stands on.
+"""Runs the tests with the lowest, or the newest, supported releases of clog's dependencies.
 
     python integration/compat/run.py lowest
     python integration/compat/run.py newest tests/spark
     python integration/compat/run.py lowest --core      # a minute; a part of ./test
 
-The lowest are the lower bounds in ``pyproject.toml``, to the letter: a bound is a claim, this is
-its test. ``--core`` leaves out Spark, S3 and slow tests. Each set has an environment of its own
-beside that of the tests, made when it is missing and brought up to date when ``pyproject.toml``
-changed. What is only for testing is as new as there is.
+The lowest are exactly the lower bounds in ``pyproject.toml``: a bound is a claim, and this tests
+it. ``--core`` leaves out Spark, S3 and slow tests. Each set has its own environment beside that of
+the tests, which is created when it is missing and updated when ``pyproject.toml`` changed. Packages
+that only the tests need are the newest in either set.
 """
 
 import argparse
@@ -25,14 +25,20 @@ ROOT = Path(__file__).parents[2]
 EXTRAS = ("spark", "s3")
 """Of the optional packages these are tested everywhere."""
 TESTS = ("tests/unit", "tests/contract", "tests/format", "tests/spark")
-CORE_TESTS = ("tests/unit/storage", "tests/format", "-m", "not slow")
+CORE_TESTS = (
+    "tests/unit/storage",
+    "tests/unit/cleaner/compaction",
+    "tests/format",
+    "-m",
+    "not slow",
+)
 CORE_TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 NEWEST_PYTHON = (3, 13)
 """For newer ones the lowest releases have no wheels."""
 
 
 def bounds(*, core: bool) -> dict[str, str]:
-    """The lower bound of each package that clog needs, with this Python."""
+    """Returns the lower bound of each package that clog needs, with this Python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     optional = [need for extra in EXTRAS if not core for need in extras[extra]]
@@ -46,7 +52,7 @@ def bounds(*, core: bool) -> dict[str, str]:
 
 
 def environment(which: str, *, core: bool) -> Path:
-    """Its Python, with everything installed."""
+    """Returns the environment's Python, with everything installed."""
     beside = os.environ.get("CLOG_VENV", ROOT / ".venv")
     folder = Path(f"{beside}-{which}{'-core' if core else ''}")
     python = folder / "bin" / "python"
@@ -59,6 +65,7 @@ def environment(which: str, *, core: bool) -> Path:
     pins = [f"{name}=={bound}" for name, bound in bounds(core=core).items()]
     chosen = pins if which == "lowest" else ["--upgrade", "--upgrade-strategy", "eager"]
     clog = ["-e", str(ROOT), *CORE_TOOLS] if core else ["-e", f"{ROOT}[test]"]
+    print(f"installing the {which} supported releases into {folder} (a minute or more)", flush=True)
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*install, *clog, *chosen], check=True, cwd=ROOT)
     stamp.write_text(needs)
@@ -66,7 +73,7 @@ def environment(which: str, *, core: bool) -> Path:
 
 
 def versions(*, core: bool) -> str:
-    """What is installed in this environment, in a line."""
+    """Returns what is installed in this environment, in a line."""
     return ", ".join(f"{name} {version(name)}" for name in bounds(core=core))
 
 

@@ -15,21 +15,21 @@ switch.arm()
 
 from world import LOGS, World  # noqa: E402
 
-from clog.cleaner import rewriting  # noqa: E402
+from clog.cleaner.compaction import rewriter  # noqa: E402
 
 
 def watch_groups() -> None:
     """Reports the place between two groups of one pass."""
-    rewrite: Callable[..., Any] = rewriting.Rewriter.rewrite
+    rewrite: Callable[..., Any] = rewriter.Rewriter.rewrite
     last: list[object] = [None]
 
-    def watched(self: rewriting.Rewriter, *args: Any) -> Any:
+    def watched(self: rewriter.Rewriter, *args: Any) -> Any:
         if last[0] is self:
             switch.reached("between groups")
         last[0] = self
         return rewrite(self, *args)
 
-    rewriting.Rewriter.rewrite = watched
+    rewriter.Rewriter.rewrite = watched
 
 
 def main() -> None:

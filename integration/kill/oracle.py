@@ -17,8 +17,8 @@ from records import BATCH, SPARK, id_of, key_of, table_of, value_of
 from world import LOGS, World
 
 from clog.storage import Log
+from clog.storage.diagnostics.verify import verify_log
 from clog.storage.testing.invariants import check_log
-from clog.storage.verify import verify_log
 
 Row = tuple[int, int, str, str, str | None]
 """Partition, offset, id, key, value."""
@@ -83,7 +83,7 @@ def _log_problems(world: World, name: str, *, verify: bool) -> Iterator[str]:
     yield from _table_problems(log, sent)
     if verify:
         yield from (
-            f"{f.check} {f.where}: {f.message}" for f in verify_log(log.handle.store).findings
+            f"{f.check} {f.where}: {f.message}" for f in verify_log(world.store(name)).findings
         )
 
 

@@ -5,12 +5,12 @@ from typing import Literal
 
 from clog.storage.testing.killing import KillPoint
 
-COMMITS = "_clog/commits/*"
-BLOCKS = "_clog/gc/*"
-SNAPSHOTS = "_clog/snapshots/*"
-PAGES = "_clog/pages/*"
-LATEST = "_clog/latest"
-DATA = "data/*"
+COMMITS = "*/commits/*"
+BLOCKS = "*/blocks/*"
+SNAPSHOTS = "*/snapshots/*"
+PAGES = "*/pages/*"
+LATEST = "*/latest"
+DATA = "*/data/*"
 
 Program = Literal["writer", "cleaner", "sweeper", "driver"]
 

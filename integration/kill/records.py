@@ -7,7 +7,8 @@ one did in between changes nothing.
 
 BATCH = 60
 HOT_KEYS, COLD_KEYS = 40, 600
-"""Half of the records go to few keys, half to many: the cleaner finds survivors everywhere."""
+"""Half of the records go to few keys, half to many: the cleaner finds records that stay everywhere.
+"""
 COLD_FROM = 1000
 STEP = 7919
 """Prime to both: all keys come up."""

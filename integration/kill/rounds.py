@@ -18,7 +18,7 @@ from switch import environment_of
 from world import LOGS, World
 
 from clog.cleaner import Cleaner
-from clog.storage.records import to_records
+from clog.storage.objects.records import to_records
 
 HIT_WITHIN_S = 600
 DRIVER_ENDS_WITHIN_S = 30

@@ -8,8 +8,9 @@ from report import Result
 from world import CONFIG, LOGS, World
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep import sweep_orphans, sweep_released
-from clog.storage import Log, paths
+from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
+from clog.storage import Log
+from clog.storage.format import paths
 
 
 def settle(world: World) -> tuple[list[Result], list[str]]:
@@ -34,7 +35,7 @@ def _sweep(log: Log) -> int:
     time.sleep((CONFIG["table"]["file.delete.delay.ms"] + 100) / 1000)
     handle = log.handle
     handle.refresh()
-    # Orphans are stamped with the newest version at most: the floor must be above it.
+    # The stamp of orphans is the newest version at most: the floor must be above it.
     log.alter({"max.message.bytes": 1_000_000})
     now_ms = handle.clock.now_ms()
     released = sweep_released(handle, now_ms=now_ms)
@@ -43,10 +44,10 @@ def _sweep(log: Log) -> int:
 
 
 def _unneeded(log: Log) -> list[str]:
-    needed = {path for _, chunk in log.handle.manifest().chunks() for path in chunk.files}
+    needed = set(log.handle.manifest().files())
     store = log.handle.store
     found = [o.path for o in store.list(paths.DATA) if o.path not in needed]
-    return found + [o.path for o in store.list_temporary()]
+    return found + [o.path for o in log.handle.standing.root.list_temporary("")]
 
 
 def _facts(world: World) -> list[str]:

@@ -1,23 +1,29 @@
 """Those who act in a simulated world, and the writers among them.
 
 Each is a process: it opens the log, does its work over and over, dies, and is started again with
-nothing but what it knows by heart. A writer says what it means to append (`oracle.Intent`), and
+nothing but what it knows by heart. A writer says what it means to append (`facts.Intent`), and
 compares what it is told with what the oracle has seen: what is acknowledged is in the log, where
 the answer says; an error that is not `CommitStateUnknownError` means that it is not.
 """
 
+from dataclasses import replace
 from itertools import count
 
-from disk import ActorStore
+from disk import ActorStore, folder_and_name
+from marks import REPLACED
 
-from clog.storage import Log, paths
-from clog.storage.append import Writer
+from clog.storage import Log
+from clog.storage.commit.idempotence import Writer
+from clog.storage.commit.tip_tracker import CONFIRM_MS
 from clog.storage.errors import (
+    ClogError,
     CommitConflictError,
     CommitStateUnknownError,
     InvalidInputError,
+    NotFoundError,
     StoreUnavailableError,
 )
+from clog.storage.format import paths
 from clog.storage.ids import SeededIds
 from clog.storage.testing.faults import CrashedError
 
@@ -28,16 +34,21 @@ class Actor:
     Attributes:
         sleeps: it may sleep for days over a commit.
         may_be_late: its clock may be so wrong that it is refused.
+        may_be_off: its clock may be days ahead, which is refused, or behind, which harms nobody.
+        works_on_log: the log is open when it acts.
         plan: asks the world at each call of the store.
         since: what it did last: "objects" once it put one, "commit" once it made one.
+        disturbed: a call of what it does went wrong.
         putting: the intent and the rows of what it puts next; None when it appends nothing.
     """
 
     sleeps = False
     may_be_late = False
+    may_be_off = False
+    works_on_log = True
 
     def __init__(self, world, name: str, clock) -> None:
-        self.world, self.name, self.clock, self.oracle = world, name, clock, world.oracle
+        self.world, self.name, self.clock = world, name, clock
         self.start_process()
 
     def start_process(self) -> None:
@@ -46,6 +57,7 @@ class Actor:
         self.store = ActorStore(self.world.disk, self.plan)
         self.since = ""
         self.putting = None
+        self.disturbed = False
         self._log: Log | None = None
 
     @property
@@ -56,18 +68,54 @@ class Actor:
             self._log = Log.open(self.store, clock=self.clock, ids=ids)
         return self._log
 
+    @property
+    def oracle(self):
+        """The oracle of the log that is open, else of the one that stands."""
+        logs = self.world.logs
+        return logs.standing if self._log is None else logs.of(self._log)
+
     def run(self) -> None:
         """Acts until the world comes to its end."""
         while not self.world.draining:
             self.since = ""
             self.putting = None
+            self.disturbed = False
+            changes, gone_ms, held = self.world.logs.changes, None, None
             try:
+                if self.works_on_log:
+                    held, gone_ms = self.log, self.oracle.gone_ms
+                is_due = gone_ms is not None and self._is_due(gone_ms)
                 self.act()
+                told = not is_due or self.disturbed or held is not self._log
+                assert told, f"{self.name} is not told that its log is gone"
             except CrashedError:
                 self.start_process()
             except (StoreUnavailableError, CommitStateUnknownError):
                 pass  # The next turn tries again.
+            except (ClogError, FileNotFoundError) as e:
+                self._check_deleted(e, changes=changes, was_gone=gone_ms is not None)
+                self.reopen()
             self.world.rest()
+
+    def reopen(self) -> None:
+        """Forgets the log that is gone."""
+        if self._log is not None:
+            self.world.marks[REPLACED] += 1
+        self._log = None
+
+    def _is_due(self, gone_ms: int) -> bool:
+        return self.clock.monotonic_ms() - gone_ms >= CONFIRM_MS
+
+    def _check_deleted(self, error: Exception, *, changes: int, was_gone: bool) -> None:
+        """An error that nothing but the deletion of a log explains."""
+        logs = self.world.logs
+        if self._log is None:
+            if logs.changes == changes and logs.is_stable:
+                raise error
+        elif not self.oracle.is_over or (
+            was_gone and not isinstance(error, NotFoundError | FileNotFoundError)
+        ):
+            raise error
 
     def act(self) -> None:
         """One piece of work."""
@@ -75,20 +123,25 @@ class Actor:
 
 
 class _Plan:
-    """Asks the world at each call; ``data`` is what is created."""
+    """Asks the world at each call, whose path is one in the log's folder; ``data`` is what is
+    created.
+    """
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
         self.data = b""
 
     def fault(self, call):
-        actor = self._actor
-        fault = actor.world.fault(actor, call)
+        actor, (folder, name) = self._actor, folder_and_name(call.path)
+        oracle, call = actor.world.logs.at(folder), replace(call, path=name)
+        fault = actor.world.fault(actor, call, oracle)
+        actor.disturbed = actor.disturbed or fault is not None
         if call.operation == "put" and call.path.startswith(paths.DATA):
             actor.since = "objects"
             if actor.putting is not None:
                 intent, rows = actor.putting
-                actor.oracle.puts(intent, call.path, rows)
+                assert actor.oracle is oracle, f"{intent.name} is put into another log"
+                oracle.puts(intent, call.path, rows)
         elif call.operation == "create" and call.path.startswith(paths.COMMITS):
             actor.since = "commit"
         return fault
@@ -97,9 +150,11 @@ class _Plan:
 class PlainWriter(Actor):
     """Appends, and never again what may have happened."""
 
+    may_be_off = True
+
     def __init__(self, world, name: str, clock) -> None:
         super().__init__(world, name, clock)
-        self._count = world.oracle.newest * 1000  # So that no name is given twice.
+        self._count = world.logs.standing.newest * 1000  # So that no name is given twice.
 
     def act(self) -> None:
         log, batch = self.log, self.world.batch()
@@ -123,6 +178,8 @@ class Zombie(PlainWriter):
 class Producer(Actor):
     """Appends under sequence numbers, and again until it is told that it happened."""
 
+    may_be_off = True
+
     def __init__(self, world, name: str, clock) -> None:
         super().__init__(world, name, clock)
         self.writer_id = name.partition("/")[0]
@@ -137,9 +194,11 @@ class Producer(Actor):
             result = self.send(intent)
         except InvalidInputError:
             self.sequence += 1
-            ahead = self.oracle.intent(f"{self.writer_id} {self.sequence}")
+            if self.oracle.is_over:
+                return
             assert self.shares, f"{intent.name} is refused"
-            assert ahead.commits, f"{intent.name} is refused, and nobody is ahead"
+            ahead = self.oracle.last_sequence(self.writer_id) >= self.sequence
+            assert ahead, f"{intent.name} is refused, and nobody is ahead"
             return
         except (CommitConflictError, StoreUnavailableError) as e:
             now = len(intent.commits)
@@ -173,7 +232,9 @@ class Sink(Producer):
         try:
             for batch in self.world.batches_of(self.writer_id, self.sequence):
                 self.putting = intent, batch.rows
-                objects.append(batch.put(self.store, stamp=stamp, new_id=log.handle.ids.new_id))
+                objects.append(
+                    batch.put(log.handle.store, stamp=stamp, new_id=log.handle.ids.new_id)
+                )
             return log.append_objects(objects, writer)
         except (CommitStateUnknownError, CommitConflictError, StoreUnavailableError):
             self.abort(objects)
@@ -185,6 +246,10 @@ class Sink(Producer):
 
 def told(actor: Actor, intent, result) -> None:
     """An append was acknowledged: it is where the answer says."""
+    if actor.oracle.is_over:
+        lost = [v for v in intent.strays if not actor.oracle.is_begun_again(v)]
+        assert not lost, f"{intent.name} is acknowledged, and nothing is left of the log"
+        return
     assert intent.commits, f"{intent.name} is acknowledged, and not in the log"
     ((version, offsets),) = intent.commits
     assert result.version == version, f"{intent.name} is version {version}, told {result}"

@@ -4,8 +4,10 @@ import builtins
 import errno
 from collections.abc import Iterator, Mapping, Sequence
 
+from clog.storage.format import paths
 from clog.storage.store import failures
 from clog.storage.store.base import ObjectExistsError, StoredObject
+from clog.storage.store.within import Within
 from clog.storage.testing.faults import FaultyStore
 
 
@@ -64,7 +66,7 @@ class Disk:
             if path.startswith(prefix):
                 yield StoredObject(path, len(data), modified_ms)
 
-    def list_temporary(self) -> Iterator[StoredObject]:
+    def list_temporary(self, _prefix: str) -> Iterator[StoredObject]:
         return iter(())
 
     def _tell(self, what: str, path: str, **more) -> None:
@@ -73,6 +75,25 @@ class Disk:
                 getattr(self.observer, what)(path, **more)
             except Exception as e:
                 self.failed(e)
+
+
+class Folder(Within):
+    """The folder of the one log of a disk."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        super().__init__(disk, folder)
+        self.folder = folder
+
+    def __contains__(self, path: str) -> bool:
+        return self._whole(path) in self.inner
+
+
+def folder_and_name(path: str) -> tuple[str, str]:
+    """Splits a path of the disk into the folder of a log and the path in it; no folder where it is
+    in none.
+    """
+    folder, _, name = path.removeprefix(paths.FOLDERS).partition("/")
+    return (paths.folder_of(folder), name) if paths.is_log_id(folder) else ("", path)
 
 
 class Clock:

@@ -1,14 +1,15 @@
-"""Maintenance in a simulated world: cleaners, coalescer, sweeper, and an operator."""
+"""Keepers of a simulated world: cleaners, coalescer, sweeper, and an operator."""
 
 from actors import Actor
 from records import PARTITIONS
 
 from clog.cleaner import Cleaner
-from clog.cleaner.blocks import close_blocks
-from clog.cleaner.coalescing import coalesce
-from clog.cleaner.sweep import sweep_orphans, sweep_released
-from clog.cleaner.trimming import trim
-from clog.storage.errors import VersionExpiredError
+from clog.cleaner.rewrite.coalescing import coalesce
+from clog.cleaner.rewrite.trimming import trim
+from clog.cleaner.sweep.commit_blocks import close_blocks
+from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
+from clog.storage.errors import AlreadyExistsError, VersionExpiredError
+from clog.storage.ids import SeededIds
 
 HOUR_MS = 3_600_000
 _MAPS_BYTES = (4 * 24, 1 << 12)
@@ -22,7 +23,8 @@ class Keeper(Actor):
         try:
             self.work()
         except (FileNotFoundError, VersionExpiredError):
-            pass
+            if self.oracle.is_over:
+                raise
 
     def work(self) -> None:
         """One round."""
@@ -36,6 +38,10 @@ class CleanerActor(Keeper):
 
     def start_process(self) -> None:
         super().start_process()
+        self._cleaner = None
+
+    def reopen(self) -> None:
+        super().reopen()
         self._cleaner = None
 
     def work(self) -> None:
@@ -86,9 +92,32 @@ class Operator(Actor):
             end = log.end_offsets()[p]
             asked = -1 if self.world.roll(4) == 0 else self.world.roll(end + 1)
             start = log.delete_records({p: asked})[p]
+            if self.oracle.is_over:
+                return
             now = self.oracle.manifest.head.partitions.start[p]
             assert max(asked, 0) <= start <= now, f"start {start} is told, it is {now}"
         elif choice < 5:
             log.roll()
         else:
             log.alter({"delete.retention.ms": HOUR_MS // 2 * (1 + self.world.roll(3))})
+
+
+class Recreator(Actor):
+    """Deletes the log, all of it, and makes another in its place: at once, or while others act."""
+
+    works_on_log = False
+
+    def act(self) -> None:
+        world, logs = self.world, self.world.logs
+        if logs.is_stable:
+            if world.roll(4):
+                return
+            logs.end()
+        store = world.disk if world.roll(2) else self.store
+        while left := logs.left():
+            for path in reversed(left) if world.roll(2) else left:
+                (store if world.roll(8) == 0 else world.disk).delete(path)
+        try:
+            world.create_log(store, self.clock, SeededIds(world.roll(1 << 40)))
+        except AlreadyExistsError:
+            pass  # An attempt before this one was done after all.

@@ -10,20 +10,20 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-import clog.cleaner.coalescing
-import clog.cleaner.passes
-import clog.storage.commit
-import clog.storage.commits
-import clog.storage.documents
-import clog.storage.object_reader
-import clog.storage.object_writer
-import clog.storage.paths
-import clog.storage.reader
-import clog.storage.snapshots
-import clog.storage.table
-import clog.storage.writers
-from clog.storage.data_object import REWRITTEN_SCHEMA
-from clog.storage.object_reader import BATCH_ROWS
+import clog.cleaner.compaction.run_pass
+import clog.cleaner.rewrite.coalescing
+import clog.storage.commit.committer
+import clog.storage.format.commits
+import clog.storage.format.documents
+import clog.storage.format.paths
+import clog.storage.format.producers
+import clog.storage.format.snapshots
+import clog.storage.objects.reader
+import clog.storage.objects.writer
+import clog.storage.read.scan
+import clog.storage.read.table_scan
+from clog.storage.objects.data_object import REWRITTEN_SCHEMA
+from clog.storage.objects.reader import BATCH_ROWS
 
 BLOCK_VERSIONS = 4
 
@@ -51,19 +51,19 @@ def small_limits(*, parquet: bool = False) -> Iterator[None]:
     """Sets them; with ``parquet`` objects stay what they are."""
     storage, cleaner = clog.storage, clog.cleaner
     with patching() as patch:
-        patch(storage.paths, "BLOCK_VERSIONS", BLOCK_VERSIONS)
-        patch(storage.commit, "SNAPSHOT_EDIT_BYTES_MIN", 10)
-        patch(storage.commits, "INLINE_EDIT_BYTES_MAX", 1500)
-        patch(storage.snapshots, "PAGE_CHUNKS_MIN", 3)
-        patch(storage.writers, "WRITERS_MAX", 3)
-        patch(storage.table, "MAP_BYTES", 1 << 12)
-        patch(storage.documents, "decode", _decoded_document)
-        patch(cleaner.passes, "MAPS_MAX", 2)
-        patch(cleaner.coalescing, "RUN_CHUNKS_MIN", 3)
-        patch(cleaner.coalescing, "LOOSE_OBJECTS_MIN", 6)
+        patch(storage.format.paths, "BLOCK_VERSIONS", BLOCK_VERSIONS)
+        patch(storage.commit.committer, "SNAPSHOT_EDIT_BYTES_MIN", 10)
+        patch(storage.format.commits, "INLINE_EDIT_BYTES_MAX", 1500)
+        patch(storage.format.snapshots, "PAGE_CHUNKS_MIN", 3)
+        patch(storage.format.producers, "WRITERS_MAX", 3)
+        patch(storage.read.table_scan, "MAP_BYTES", 1 << 12)
+        patch(storage.format.documents, "decode", _decoded_document)
+        patch(cleaner.compaction.run_pass, "MAPS_MAX", 2)
+        patch(cleaner.rewrite.coalescing, "RUN_CHUNKS_MIN", 3)
+        patch(cleaner.rewrite.coalescing, "LOOSE_OBJECTS_MIN", 6)
         if not parquet:
-            patch(storage.object_writer, "encoded", _encoded)
-            patch(storage.reader, "read_ranges", _read_ranges)
+            patch(storage.objects.writer, "encoded", _encoded)
+            patch(storage.read.scan, "read_ranges", _read_ranges)
         yield
 
 
@@ -85,7 +85,7 @@ def _read_ranges(store, obj, ranges, *, columns, batch_rows=BATCH_ROWS):
             yield i, batch.slice(first, rows)
 
 
-_decode = clog.storage.documents.decode
+_decode = clog.storage.format.documents.decode
 
 
 @lru_cache(maxsize=4096)

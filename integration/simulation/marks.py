@@ -8,7 +8,7 @@ create of a commit: before is C5, after it, and with the reply lost, is C6.
 
 from collections import Counter
 
-from clog.storage import documents, paths
+from clog.storage.format import documents, paths
 from clog.storage.testing.faults import FaultKind
 
 MODES = {
@@ -25,6 +25,7 @@ HITS_MIN = 100
 GHOSTS_MIN = 1000
 
 GHOST = "zombie past a closed block"
+REPLACED = "told that the log is gone"
 
 
 def points_of(call, actor, oracle) -> list[str]:
@@ -42,7 +43,7 @@ def points_of(call, actor, oracle) -> list[str]:
         return ["C3"]
     if path.startswith(paths.SNAPSHOTS) and operation == "create":
         return ["C4"]
-    if path.startswith(paths.BLOCKS) and operation == "create":
+    if path.startswith(paths.BLOCKS) and operation == "put":
         return ["B1"]
     if path.startswith(paths.COMMITS):
         if operation == "create":
@@ -72,8 +73,11 @@ def missing(marks: Counter) -> list[str]:
         for mode in MODES.values()
         if marks[f"{point}, {mode}"] < HITS_MIN
     ]
-    if marks[GHOST] < GHOSTS_MIN:
-        short.append(f"{GHOST}: {marks[GHOST]} of {GHOSTS_MIN}")
+    short += [
+        f"{name}: {marks[name]} of {GHOSTS_MIN}"
+        for name in (GHOST, REPLACED)
+        if marks[name] < GHOSTS_MIN
+    ]
     return short
 
 
@@ -84,5 +88,5 @@ def table(marks: Counter) -> str:
         f"{point:28}" + "".join(f"{marks[f'{point}, {mode}']:>12}" for mode in MODES.values())
         for point in POINTS
     ]
-    lines.append(f"{GHOST:28}{marks[GHOST]:>12}")
+    lines += [f"{name:28}{marks[name]:>12}" for name in (GHOST, REPLACED)]
     return "\n".join(lines)

@@ -21,89 +21,82 @@ At each deletion: no readable version needs it, its delay or age is over, the fl
 (S27, W1-W6, B1, B2).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from clog.storage import paths
-from clog.storage.chunks import NONE
-from clog.storage.commits import edit_of, read_commit
-from clog.storage.config import LogConfig
-from clog.storage.head import Head
-from clog.storage.manifest import Manifest, apply, first_manifest
-from clog.storage.reader import piece_of, read_pieces
-from clog.storage.snapshots import read_snapshot
+from disk import Folder
+from facts import Intent, Seen
+
+from clog.storage.commit.store_clock import AHEAD_MS_MAX
+from clog.storage.commit.versions import read_block
+from clog.storage.config.log_config import LogConfig
+from clog.storage.format import paths
+from clog.storage.format.chunks import NONE
+from clog.storage.format.commits import edit_of, read_commit
+from clog.storage.format.head import Head
+from clog.storage.format.manifest import Manifest, apply, first_manifest
+from clog.storage.format.snapshots import read_snapshot
+from clog.storage.read.scan import piece_of, read_pieces
 
 SKEW_MS = 5 * 60_000
 """Twice as much lies between the clocks of two actors at most."""
 AGE_MS = 24 * 3_600_000
+RETENTION_MS_MIN = 1_800_000
+"""The least ``delete.retention.ms`` that anybody sets."""
 _HARMLESS = ("FileNotFoundError", "VersionExpiredError", "CommitStateUnknownError")
 """Why a pass may fail: others were faster, by hours; nobody knows whether it is done."""
 _COLUMNS = ("offset", "key", "value", "delete_horizon")
 _HEAD = [name for name in Head.__dataclass_fields__ if name != "snapshot"]
 
 
-@dataclass(eq=False)
-class Intent:
-    """What an actor means to append once, however often it tries.
-
-    Attributes:
-        objects: the rows of each object that it put, by path and partition.
-        commits: (version, offsets by partition) of each time that it happened.
-    """
-
-    name: str
-    objects: dict[str, dict[int, list[tuple]]] = field(default_factory=dict)
-    commits: list[tuple[int, dict[int, tuple[int, int]]]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What readers see at one version: by partition (offset, delete horizon), and bounds."""
-
-    rows: tuple[tuple[tuple[int, int], ...], ...]
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-    removed: tuple[tuple[int, int, int], ...]
-
-
 class Oracle:
     """Watches one log.
 
     Attributes:
+        store: the log's folder.
         records: by partition (key, value), in the order of offsets.
         seen: by version.
         manifest: the newest.
         ghosts: commits made in closed blocks, by who slept.
-        retention_ms_min: the least ``delete.retention.ms`` that anybody sets.
+        is_over: somebody deletes it, and nothing is promised of it any more.
+        gone_ms: when nothing was left of it, by the monotonic clock; None before.
     """
 
-    def __init__(self, disk, clock, partitions: int) -> None:
-        self.disk, self.clock = disk, clock
+    def __init__(self, store: Folder, clock, partitions: int) -> None:
+        self.store, self.clock = store, clock
+        self.is_over = False
+        self.gone_ms: int | None = None
         self.records: list[list[tuple]] = [[] for _ in range(partitions)]
         self.appended_ms: list[list[int]] = [[] for _ in range(partitions)]
         self.seen: dict[int, Seen] = {}
         self.manifest: Manifest | None = None
         self.ghosts = 0
-        self.retention_ms_min = 0
+        self._begun_again: set[int] = set()
         self._intents: dict[str, Intent] = {}
         self._intent_of: dict[str, Intent] = {}
         self._time_ms: dict[int, int] = {}
         self._heads: dict[int, Head] = {}
+        self._commit_ids: dict[int, str] = {}
+        self._closed: dict[int, bool] = {}
         self._edits: dict[int, str] = {}
         self._released: dict[str, tuple[int, int]] = {}
+        self._written_ms: dict[str, int] = {}
         self._chunk_rows: dict[tuple, tuple] = {}
 
-    def copy(self, disk, clock) -> "Oracle":
+    def copy(self, store: Folder, clock) -> "Oracle":
         """One that knows as much, of a copy of the disk."""
-        other = Oracle(disk, clock, len(self.records))
+        other = Oracle(store, clock, len(self.records))
         other.records = [list(rows) for rows in self.records]
         other.appended_ms = [list(times) for times in self.appended_ms]
-        other.manifest, other.retention_ms_min = self.manifest, self.retention_ms_min
+        other.manifest = self.manifest
         other._intents = {
             name: Intent(name, dict(i.objects), list(i.commits))
             for name, i in self._intents.items()
         }
         other._intent_of = {path: other._intents[i.name] for path, i in self._intent_of.items()}
-        for name in ("seen", "_time_ms", "_heads", "_edits", "_released", "_chunk_rows"):
+        for name in (
+            *("seen", "_time_ms", "_heads", "_commit_ids", "_closed", "_edits", "_released"),
+            *("_chunk_rows", "_written_ms"),
+        ):
             setattr(other, name, dict(getattr(self, name)))
         return other
 
@@ -122,19 +115,47 @@ class Oracle:
 
     def written(self, path: str, *, is_new: bool) -> None:
         """Hears of an object that was put or created."""
+        if self.is_over:
+            self._note_stray(path)
+            return
         if path == paths.LATEST:
             return
+        if path.startswith(paths.BLOCKS):
+            self._block_written(paths.version_of(path), is_new=is_new)
+            return
         assert is_new, f"{path} was overwritten"
+        self._written_ms[path] = self.clock.now_ms()
         if path.startswith(paths.COMMITS):
             self._committed(paths.version_of(path))
 
     def is_closed(self, version: int) -> bool:
         """Whether the version's block is closed."""
-        return paths.block_path(version) in self.disk
+        return self._closed.get(paths.block_of(version), False)
+
+    def is_long_gone(self, version: int) -> bool:
+        """Whether the version's block was closed and its commit deleted, or the whole log was."""
+        there = paths.commit_path(version) in self.store
+        return self.gone_ms is not None or (self.is_closed(version) and not there)
+
+    def is_begun_again(self, version: int) -> bool:
+        """Whether somebody began the version's block when nothing was left of the log, and so
+        misled another, who is told some seconds later (COMMIT.md §1).
+        """
+        return paths.block_of(version) in self._begun_again
+
+    def last_sequence(self, writer_id: str) -> int:
+        """The highest sequence number that a writer has committed."""
+        done = (i.name.rpartition(" ") for i in self._intents.values() if i.commits)
+        return max((int(n) for name, _, n in done if name == writer_id), default=-1)
+
+    def note_deletion(self) -> None:
+        """Hears that some of the log, which is over, was deleted."""
+        if self.gone_ms is None and next(self.store.list(""), None) is None:
+            self.gone_ms = self.clock.monotonic_ms()
 
     def deleted(self, path: str) -> None:
         """Hears of an object that is gone."""
-        kind = path[: path.rindex("/") + 1]
+        kind = path[: path.rfind("/") + 1]
         if kind == paths.DATA:
             self._data_deleted(path)
         elif kind == paths.COMMITS:
@@ -143,14 +164,34 @@ class Oracle:
             assert paths.version_of(path) not in self._snapshots(), f"{path} is needed"
         elif kind == paths.PAGES:
             needed = {page.path for v in self._snapshots() for page in self._pages(v)}
-            floor = self.manifest.head.orphan_floor  # Nobody works from a head before it.
-            writers = [self._heads[v].older_writers for v in range(floor, self.newest + 1)]
-            assert path not in needed | {w.path for w in writers if w}, f"{path} is needed"
+            needed |= self._pages_of_writers(path)
+            assert path not in needed, f"{path} is needed"
         elif kind == paths.EDITS:
             needed = {e for v, e in self._edits.items() if not self.is_closed(v)}
             assert path not in needed, f"{path} is needed"
         else:
-            assert path.startswith("_clog/clock-"), f"{path} deleted"
+            assert path.startswith(paths.CLOCKS), f"{path} deleted"
+
+    def _note_stray(self, path: str) -> None:
+        """Whose a commit is that comes when nothing is left: it may not be acknowledged."""
+        if self.gone_ms is not None and path.startswith(paths.BLOCKS):
+            self._begun_again.add(paths.version_of(path))
+        if self.gone_ms is not None and path.startswith(paths.COMMITS):
+            commit = read_commit(self.store, paths.version_of(path))
+            stored = commit.record.stored.get("edit", {})
+            for obj in stored.get("add", {}).get("objects", ()):
+                self._intent_of[obj["path"]].strays.append(commit.version)
+
+    def _block_written(self, first: int, *, is_new: bool) -> None:
+        """A block is open before its first commit; closed, it names what was committed."""
+        ids = read_block(self.store, first).ids
+        assert is_new == (ids is None), f"block {first} begins with {ids}"
+        self._closed[first] = ids is not None
+        if ids is None:
+            assert first == self.newest + 1, f"block {first} begins after {self.newest}"
+            return
+        made = {v: i for v, i in self._commit_ids.items() if paths.block_of(v) == first}
+        assert ids == made, f"block {first} names {ids}, committed were {made}"
 
     def keys_at(self, version: int, p: int) -> dict[bytes, int]:
         """The last offset of each key of a partition at a version, tombstones too."""
@@ -166,7 +207,19 @@ class Oracle:
         return [self._heads[v] for v in range(oldest, self.newest + 1)]
 
     def _pages(self, version: int):
-        return read_snapshot(self.disk, version).pages
+        return read_snapshot(self.store, version).pages
+
+    def _pages_of_writers(self, path: str) -> set[str]:
+        """Those of heads that somebody may work from; one that was long in coming may be gone with
+        the version after it.
+        """
+        floor, is_old = self.manifest.head.orphan_floor, self._is_old(path)
+        versions = (floor, self.newest) if is_old else range(floor, self.newest + 1)
+        pages = [self._heads[v].older_writers for v in versions]
+        return {page.path for page in pages if page}
+
+    def _is_old(self, path: str) -> bool:
+        return self.clock.now_ms() - self._written_ms[path] >= AGE_MS - 2 * SKEW_MS
 
     def _data_deleted(self, path: str) -> None:
         head, now_ms = self.manifest.head, self.clock.now_ms()
@@ -189,8 +242,8 @@ class Oracle:
             self.ghosts += 1  # Somebody slept, and will learn that it did not happen.
             return
         assert version == self.newest + 1, f"version {version} created after {self.newest}"
-        commit = read_commit(self.disk, version)
-        edit, before = edit_of(self.disk, commit.record), self.manifest
+        commit = read_commit(self.store, version)
+        edit, before = edit_of(self.store, commit.record), self.manifest
         record = commit.record
         made = {"commit_id": record.commit_id, "time_ms": record.time_ms}
         after = first_manifest(edit, **made) if before is None else apply(before, edit, **made)
@@ -198,6 +251,7 @@ class Oracle:
             assert getattr(after.head, name) == getattr(commit.head, name), name
         self.manifest = replace(after, head=commit.head)
         self._time_ms[version], self._heads[version] = record.time_ms, commit.head
+        self._commit_ids[version] = record.commit_id
         if "edit_at" in record.stored:
             self._edits[version] = record.stored["edit_at"]["path"]
         self._check_times(edit)
@@ -208,12 +262,14 @@ class Oracle:
 
     def _check_times(self, edit) -> None:
         now_ms = self.clock.now_ms()
+        ahead_ms = self._time_ms[self.newest] - now_ms
+        assert ahead_ms <= AHEAD_MS_MAX + SKEW_MS, f"version {self.newest} is {ahead_ms} ms ahead"
         if edit.orphan_floor:
             age_ms = now_ms - self._time_ms[edit.orphan_floor]
             assert age_ms >= AGE_MS - 2 * SKEW_MS, f"floor {edit.orphan_floor} is {age_ms} ms old"
-        for p, mark in edit.uncleanable.items():
-            harmless = mark is None or mark.reason.startswith(_HARMLESS)
-            assert harmless, f"partition {p} is uncleanable: {mark.reason}"
+        for p, given in edit.uncleanable.items():
+            harmless = given is None or given.reason.startswith(_HARMLESS)
+            assert harmless, f"partition {p} is uncleanable: {given.reason}"
 
     def _append(self, version: int, edit) -> None:
         if edit.add is None:
@@ -226,7 +282,7 @@ class Oracle:
             for p, rows in intent.objects[path].items():
                 left.setdefault(p, []).extend(rows)
         for p, chunk in edit.add.chunks:
-            assert chunk.object.path in self.disk, f"{chunk.object.path} is committed and gone"
+            assert chunk.object.path in self.store, f"{chunk.object.path} is committed and gone"
             assert chunk.base == len(self.records[p]), f"offset {chunk.base} given out of turn"
             rows, left[p] = left[p][: chunk.rows], left[p][chunk.rows :]
             assert len(rows) == chunk.rows, f"{intent.name}: rows of {chunk.object.path}"
@@ -269,10 +325,10 @@ class Oracle:
         """(offset, horizon) of the chunk's rows, which are compared with the records."""
         key = (p, chunk.identity, chunk.rows, chunk.base, chunk.horizon, chunk.up_to, chunk.dead)
         if key not in self._chunk_rows:
-            assert chunk.object.path in self.disk, f"{chunk.object.path} is committed and gone"
+            assert chunk.object.path in self.store, f"{chunk.object.path} is committed and gone"
             rows = []
             piece = piece_of(p, chunk, chunk.base, chunk.next)
-            for batch in read_pieces(self.disk, [piece], columns=_COLUMNS):
+            for batch in read_pieces(self.store, [piece], columns=_COLUMNS):
                 columns = (column.to_pylist() for column in batch.columns)
                 for offset, name, value, horizon in zip(*columns, strict=True):
                     assert self.records[p][offset] == (name, value), f"offset {offset} of {p}"
@@ -295,7 +351,7 @@ class Oracle:
         for o, horizon in was.items():
             kept = now.get(o, horizon)
             if horizon == NONE != kept:
-                least_ms = self.appended_ms[p][o] + self.retention_ms_min - SKEW_MS
+                least_ms = self.appended_ms[p][o] + RETENTION_MS_MIN - SKEW_MS
                 assert kept >= least_ms, f"horizon {kept} of {o} is too early"
             else:
                 assert kept == horizon, f"horizon of {o} of {p} was {horizon}, is {kept}"

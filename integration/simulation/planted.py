@@ -15,38 +15,42 @@ import keepers
 from limits import Patch, patching
 from world import BEGINNINGS, beginning
 
-import clog.cleaner.group_work
-import clog.cleaner.judging
-import clog.cleaner.passes
-import clog.cleaner.rebasing
-import clog.cleaner.relayout
-import clog.cleaner.rewriting
-import clog.cleaner.sweep
-import clog.cleaner.upkeep
+import clog.cleaner.compaction.group_cleaner
+import clog.cleaner.compaction.judge
+import clog.cleaner.compaction.rebase
+import clog.cleaner.compaction.rewriter
+import clog.cleaner.compaction.run_pass
+import clog.cleaner.log_round
+import clog.cleaner.rewrite.relayout
+import clog.cleaner.sweep.objects
 import clog.storage.append
-import clog.storage.commit
-import clog.storage.follower
-from clog.cleaner.rebasing import SourcesChangedError
-from clog.storage import paths
-from clog.storage.chunks import NONE
-from clog.storage.commit import Answer
-from clog.storage.commits import encode_commit, read_commit
-from clog.storage.edits import Edit
+import clog.storage.commit.committer
+import clog.storage.commit.idempotence
+import clog.storage.commit.store_clock
+import clog.storage.commit.tip_tracker
+import clog.storage.format.producers
+from clog.cleaner.compaction.rebase import SourcesChangedError
+from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.versions import Block, Found, try_read
 from clog.storage.errors import StoreUnavailableError
-from clog.storage.store.base import ObjectExistsError
+from clog.storage.format import paths
+from clog.storage.format.chunks import NONE
+from clog.storage.format.commits import encode_commit, read_commit
+from clog.storage.format.edits import Edit
+from clog.storage.store.base import ObjectExistsError, StoreRefusedError
 from clog.storage.testing.faults import FaultyStore
 
 cleaner, storage = clog.cleaner, clog.storage
 
 
 def block_file_not_read(patch: Patch) -> None:
-    """After its create a committer does not ask whether the block was closed (COMMIT.md step 5)."""
-    patch(storage.commit, "is_closed", lambda _store, _version: None)
+    """After its create a committer does not ask whether the block was closed (COMMIT.md, K5)."""
+    patch(storage.commit.committer, "read_block", lambda _store, _version: Block(ids=None))
 
 
 def conflict_not_read_back(patch: Patch) -> None:
-    """A create that is refused was another's, without looking: a repeated request is (step 4)."""
-    create = storage.commit._create
+    """A create that is refused was another's, without looking: a repeated request is (K4)."""
+    create = storage.commit.committer._create
 
     def blind(store, commit, clock, ids):
         try:
@@ -57,7 +61,7 @@ def conflict_not_read_back(patch: Patch) -> None:
             return create(store, commit, clock, ids)
         return None
 
-    patch(storage.commit, "_create", blind)
+    patch(storage.commit.committer, "_create", blind)
 
 
 def abort_deletes(patch: Patch) -> None:
@@ -65,7 +69,7 @@ def abort_deletes(patch: Patch) -> None:
 
     def abort(self, objects):
         for obj in objects:
-            self.store.delete(obj.path)
+            self.log.handle.store.delete(obj.path)
 
     patch(actors.Sink, "abort", abort)
 
@@ -75,12 +79,12 @@ def delete_before_commit(patch: Patch) -> None:
 
     def sweep(handle, *, now_ms, **_):
         manifest = handle.manifest()
-        config = storage.config.LogConfig.from_overrides(manifest.head.config)
-        due = cleaner.sweep.due_objects(manifest, config, now_ms=now_ms)
+        config = storage.config.log_config.LogConfig.from_overrides(manifest.head.config)
+        due = cleaner.sweep.objects.due_objects(manifest, config, now_ms=now_ms)
         for released in due:
             handle.store.delete(released.path)
         if due:
-            cleaner.sweep.raise_oldest(handle, max(r.version for r in due))
+            cleaner.sweep.objects.raise_oldest(handle, max(r.version for r in due))
             gone = tuple(r.path for r in due)
             handle.commit(lambda _tip, _ms: Edit(forget=gone), operation="sweep")
 
@@ -88,38 +92,38 @@ def delete_before_commit(patch: Patch) -> None:
 
 
 def horizon_recomputed(patch: Patch) -> None:
-    """Each pass stamps a tombstone anew: it never goes, or goes too late (S23)."""
-    judge = cleaner.judging.survivors
+    """Each pass sets a tombstone's horizon anew: it never goes, or goes too late (S23)."""
+    judge = cleaner.compaction.judge.decide_retention
 
     def forgetful(**given):
         horizon = given["delete_horizon_ms"]
         given["delete_horizon_ms"] = horizon * 0 + NONE
         return judge(**given)
 
-    patch(cleaner.judging, "survivors", forgetful)
+    patch(cleaner.compaction.judge, "decide_retention", forgetful)
 
 
 def map_end_off_by_one(patch: Patch) -> None:
     """A map that is full is said to cover the record that did not fit (S20)."""
-    build = cleaner.passes.build_map
+    build = cleaner.compaction.run_pass.build_map
 
     def generous(store, manifest, partition, dirty, **more):
         mapped = build(store, manifest, partition, dirty, **more)
         mapped.end += mapped.end < dirty[1]
         return mapped
 
-    patch(cleaner.passes, "build_map", generous)
+    patch(cleaner.compaction.run_pass, "build_map", generous)
 
 
 def changed_sources_ignored(patch: Patch) -> None:
     """A pass, or a coalescing, commits though others changed its sources."""
-    patch(cleaner.rebasing, "_has_same_rows", lambda *_: True)
-    patch(cleaner.relayout, "_is_as_planned", lambda *_: True)
+    patch(cleaner.compaction.rebase, "_has_same_rows", lambda *_: True)
+    patch(cleaner.rewrite.relayout, "_is_as_planned", lambda *_: True)
 
 
 def checkpoint_moves(patch: Patch) -> None:
     """A pass goes on after a group whose sources changed, and moves the first dirty offset."""
-    commit = cleaner.passes.commit_planned
+    commit = cleaner.compaction.run_pass.commit_pass
 
     def go_on(handle, planned, partition, edit, **more):
         try:
@@ -128,12 +132,12 @@ def checkpoint_moves(patch: Patch) -> None:
             moves = Edit(first_dirty=edit.first_dirty)
             return commit(handle, planned, partition, moves, **more)
 
-    patch(cleaner.passes, "commit_planned", go_on)
+    patch(cleaner.compaction.run_pass, "commit_pass", go_on)
 
 
 def sequence_not_checked_again(patch: Patch) -> None:
-    """A producer's sequence is checked before it writes, and not after a lost race (step 2)."""
-    patch(storage.append, "check_writer", lambda *_: None)
+    """A producer's sequence is checked before it writes, and not after a lost race (K2)."""
+    patch(storage.append, "find_duplicate", lambda *_: None)
 
 
 def exists_then_write(patch: Patch) -> None:
@@ -149,47 +153,51 @@ def exists_then_write(patch: Patch) -> None:
 def floor_ignored(patch: Patch) -> None:
     """The sweep of orphans takes objects of any stamp, also of appends under way (W3)."""
     blind = SimpleNamespace(**{**vars(paths), "stamp_of": lambda _path: NONE})
-    patch(cleaner.sweep, "paths", blind)
+    patch(cleaner.sweep.objects, "paths", blind)
 
 
 def delay_ignored(patch: Patch) -> None:
     """Released objects are due at once (S27)."""
-    due = cleaner.sweep.due_objects
+    due = cleaner.sweep.objects.due_objects
     late_ms = 1 << 60
-    patch(cleaner.sweep, "due_objects", lambda m, config, now_ms: due(m, config, now_ms=late_ms))
+    patch(
+        cleaner.sweep.objects,
+        "due_objects",
+        lambda m, config, now_ms: due(m, config, now_ms=late_ms),
+    )
 
 
 def other_partition_ignored(patch: Patch) -> None:
     """An object is dead when partition 0 does not refer to it any more."""
-    due = cleaner.sweep.due_objects
+    due = cleaner.sweep.objects.due_objects
 
     def narrow(manifest, config, *, now_ms):
         mine = (manifest.segments[0], *(() for _ in manifest.segments[1:]))
         return due(replace(manifest, segments=mine), config, now_ms=now_ms)
 
-    patch(cleaner.sweep, "due_objects", narrow)
+    patch(cleaner.sweep.objects, "due_objects", narrow)
 
 
 def floor_not_committed(patch: Patch) -> None:
     """The sweep chooses a floor and does not commit it: a slow append does not learn (W1)."""
 
     def no_need(_tip, _floor):
-        raise Answer(None)
+        return NothingToCommit()
 
-    patch(cleaner.sweep, "_raised", no_need)
+    patch(cleaner.sweep.objects, "_raised", no_need)
 
 
 def idle_handle_trusts(patch: Patch) -> None:
     """Who was idle for hours believes the first probe: the block may be closed (COMMIT.md §4)."""
-    patch(storage.follower.Follower, "is_stale", lambda _self: False)
+    patch(storage.commit.tip_tracker.TipTracker, "is_stale", lambda _self: False)
 
 
 def relayout_loses_horizons(patch: Patch) -> None:
     """Coalescing writes tombstones without the horizon they have (S23)."""
-    columns = tuple(name for name in cleaner.relayout.COLUMNS)
-    read = cleaner.relayout.read_pieces
+    columns = tuple(name for name in cleaner.rewrite.relayout.COLUMNS)
+    read = cleaner.rewrite.relayout.read_pieces
     patch(
-        cleaner.relayout,
+        cleaner.rewrite.relayout,
         "read_pieces",
         lambda store, pieces, **_: read(store, pieces, columns=columns),
     )
@@ -197,7 +205,107 @@ def relayout_loses_horizons(patch: Patch) -> None:
 
 def removed_tombstone_not_told(patch: Patch) -> None:
     """A tombstone goes, and the manifest does not say so to readers (S41)."""
-    patch(cleaner.group_work, "last_expired", lambda _group: NONE)
+    patch(cleaner.compaction.group_cleaner, "last_expired", lambda _group: NONE)
+
+
+def deleted_log_not_noticed(patch: Patch) -> None:
+    """Where the block of a commit has no file it is taken to be open: the log was deleted (K5)."""
+    block_of = storage.commit.committer._block_of
+    patch(
+        storage.commit.committer,
+        "_block_of",
+        lambda store, version: block_of(store, version) or Block(ids=None),
+    )
+
+
+def deleted_log_polled(patch: Patch) -> None:
+    """Who only polls never looks whether its log still stands (COMMIT.md §1)."""
+    patch(storage.commit.tip_tracker.TipTracker, "is_due", lambda _self: False)
+
+
+def other_log_swept(patch: Patch) -> None:
+    """A sweep takes folders of other logs for what creators left, and asks for no newer log."""
+
+    def sweep(handle, *, before_ms, dry_run):
+        root, mine = handle.standing.root, paths.folder_of(handle.standing.log_id)
+        found = [o for o in root.list(paths.FOLDERS) if not o.path.startswith(mine)]
+        for left in found:
+            if left.path != paths.LOG_FILE:
+                root.delete(left.path)
+        return found
+
+    patch(cleaner.sweep.objects, "sweep_other_logs", sweep)
+
+
+def older_page_dropped(patch: Patch) -> None:
+    """A new page of writers has those moved out of the head, and not those of the page before."""
+    producers = storage.format.producers
+    page_out = producers.page_out_if_full
+
+    def forgetful(store, head, writers, *, new_id):
+        return page_out(store, replace(head, older_writers=None), writers, new_id=new_id)
+
+    patch(storage.commit.committer, "page_out_if_full", forgetful)
+
+
+def page_beats_head(patch: Patch) -> None:
+    """A writer's entry in the page of older ones counts more than that in the head."""
+    find = storage.format.producers.find_writer
+
+    def backwards(store, head, kind, writer_id):
+        paged = find(store, replace(head, writers=()), kind, writer_id)
+        return paged or find(store, head, kind, writer_id)
+
+    patch(storage.commit.idempotence, "find_writer", backwards)
+
+
+def kind_ignored(patch: Patch) -> None:
+    """A writer is taken for another of its id and another kind."""
+    find = storage.format.producers.find_writer
+
+    def blind(store, head, kind, writer_id):
+        kinds = (w.kind for w in reversed(head.writers) if w.writer_id == writer_id)
+        return find(store, head, next(kinds, kind), writer_id)
+
+    patch(storage.commit.idempotence, "find_writer", blind)
+
+
+def refusal_not_read_back(patch: Patch) -> None:
+    """A create that is refused was not done, without looking: a repeated request is (K4)."""
+    create = storage.commit.committer._create
+
+    def trusting(store, commit, clock, ids):
+        try:
+            store.create(paths.commit_path(commit.version), encode_commit(commit))
+        except StoreRefusedError:
+            raise
+        except (ObjectExistsError, StoreUnavailableError):
+            return create(store, commit, clock, ids)
+        return None
+
+    patch(storage.commit.committer, "_create", trusting)
+
+
+def search_chases(patch: Patch) -> None:
+    """A search goes on as long as others commit meanwhile (COMMIT.md §6)."""
+    tip_tracker = storage.commit.tip_tracker
+
+    def chasing(find):
+        def search(store, *given, **more):
+            found = find(store, *given, **more)
+            while (newer := try_read(store, found.tip.version + 1)) is not None:
+                found = Found(newer, {**found.read, newer.version: newer})
+            return found
+
+        return search
+
+    for name in ("find_newest", "find_newer"):
+        patch(tip_tracker, name, chasing(getattr(tip_tracker, name)))
+
+
+def clock_ahead_trusted(patch: Patch) -> None:
+    """Who commits does not compare its clock with the store's (COMMIT.md, K2)."""
+    patch(storage.commit.store_clock.StoreClock, "check", lambda _self, newest_ms: None)
 
 
 BUGS: dict[str, Callable[[Patch], None]] = {
@@ -218,8 +326,17 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     "idle handle trusts a probe": idle_handle_trusts,
     "coalescing loses horizons": relayout_loses_horizons,
     "removed tombstone is not told": removed_tombstone_not_told,
+    "deleted log not noticed by a commit": deleted_log_not_noticed,
+    "deleted log not noticed by a poll": deleted_log_polled,
+    "sweep in another log's folder": other_log_swept,
+    "new writers' page drops the older page": older_page_dropped,
+    "older page's entry beats the head's": page_beats_head,
+    "writer's kind ignored": kind_ignored,
+    "refusal not read back": refusal_not_read_back,
+    "search chases": search_chases,
+    "clock far ahead is trusted": clock_ahead_trusted,
 }
-"""By name; the last four are a second reader's."""
+"""By name."""
 
 
 @contextmanager
@@ -233,5 +350,5 @@ def planted(name: str) -> Iterator[None]:
 
 
 def _patch_sweep_released(patch: Patch, sweep) -> None:
-    for module in (cleaner.sweep, cleaner.upkeep, keepers):
+    for module in (cleaner.sweep.objects, cleaner.log_round, keepers):
         patch(module, "sweep_released", sweep)

@@ -8,10 +8,19 @@ from actors import Actor
 from records import PARTITIONS
 
 from clog.storage.errors import OffsetOutOfRangeError, VersionExpiredError
-from clog.storage.tombstone_loss import missed_tombstones
+from clog.storage.read.missed_deletes import missed_deletes
 
 
-class Reader(Actor):
+class _Reading(Actor):
+    def _check_expired(self, version: int, error: VersionExpiredError) -> None:
+        """Of a version that is said to be expired; where the log is over, all are."""
+        if self.oracle.is_over:
+            raise error
+        oldest = self.oracle.manifest.head.oldest_readable
+        assert version < oldest, f"version {version} expired, readable from {oldest}"
+
+
+class Reader(_Reading):
     """Reads all, or the table of some version, now and then in a new process.
 
     Where days go by it sleeps, until what comes after the version that it knows is long gone.
@@ -20,15 +29,18 @@ class Reader(Actor):
     def act(self) -> None:
         if self.world.is_fleeting and self._log is not None and self.world.roll(3) == 0:
             version = self._log.handle.tip.version + 1
-            self.world.scheduler.sleep(lambda: self.world.is_long_gone(version))
+            oracle = self.oracle
+            self.world.scheduler.sleep(lambda: oracle.is_long_gone(version))
         if self.world.roll(8) == 0:
             self._log = None
-        newest, log = self.oracle.newest, self.log
+        log, newest = self.log, self.oracle.newest
         if self.world.roll(2):
             try:
                 batches = log.read()
-            except VersionExpiredError:
-                self._check_expired(log.handle.tip.version)
+            except VersionExpiredError as e:
+                self._check_expired(log.handle.tip.version, e)
+                return
+            if self.oracle.is_over:
                 return
             version = log.handle.tip.version
             assert version >= newest, f"{version} is read when {newest} is there"
@@ -37,14 +49,16 @@ class Reader(Actor):
             oldest = self.oracle.manifest.head.oldest_readable
             version = oldest + self.world.roll(newest + 1 - oldest)
             found, tip = self._table(version), log.handle.tip.version
+            if self.oracle.is_over:
+                return
             expected = expected_table(self.oracle, version, tip)
         assert found in (None, expected), f"version {version} reads {found}, it is {expected}"
 
     def _table(self, version: int):
         try:
             batches = self.log.table(at=version).to_batches()
-        except VersionExpiredError:
-            self._check_expired(version)
+        except VersionExpiredError as e:
+            self._check_expired(version, e)
             return None
         found = self._rows(batches, version)
         return None if found is None else sorted(found)
@@ -53,52 +67,53 @@ class Reader(Actor):
         """The rows; None where the version expired while it was read."""
         try:
             return rows_of(batches)
-        except VersionExpiredError:
-            self._check_expired(version)
+        except VersionExpiredError as e:
+            self._check_expired(version, e)
             return None
 
-    def _check_expired(self, version: int) -> None:
-        oldest = self.oracle.manifest.head.oldest_readable
-        assert version < oldest, f"version {version} expired, readable from {oldest}"
 
-
-class Follower(Actor):
+class Follower(_Reading):
     """Reads on from where it was, and keeps the latest value of each key: a stream (S2, S41)."""
 
     def __init__(self, world, name: str, clock) -> None:
         super().__init__(world, name, clock)
+        self._followed: str | None = None
         self._version: int | None = None
         self._positions: dict[int, int] = {}
         self._values: dict[tuple[int, bytes], bytes | None] = {}
 
     def act(self) -> None:
-        newest, log = self.oracle.newest, self.log
+        log, newest = self.log, self.oracle.newest
+        if self._followed != log.handle.standing.log_id:
+            self._followed, self._version = log.handle.standing.log_id, None
         try:
             batches = log.read(start=self._positions if self._version is not None else None)
         except OffsetOutOfRangeError as e:
+            if self.oracle.is_over:
+                raise
             start = self.oracle.seen[log.handle.tip.version].starts[e.partition]
             assert self._positions[e.partition] < start, f"{e}, the log starts at {start}"
             self._version = None  # It starts afresh.
             return
-        except VersionExpiredError:
-            expired, oldest = log.handle.tip.version, self.oracle.manifest.head.oldest_readable
-            assert expired < oldest, f"version {expired} expired, readable from {oldest}"
+        except VersionExpiredError as e:
+            self._check_expired(log.handle.tip.version, e)
             return
         manifest = log.handle.manifest()
+        if self.oracle.is_over:
+            return
         version, seen = manifest.version, self.oracle.seen[manifest.version]
         assert version >= newest, f"{version} is read when {newest} is there"
         if self._version is None:
             self._positions, self._values = dict(enumerate(seen.starts)), {}
         else:
             removed = manifest.tombstones_removed
-            if missed_tombstones(removed, self._positions, self._version):
+            if missed_deletes(removed, self._positions, self._version):
                 self._version = None
                 return
         try:
             found = rows_of(batches)
-        except VersionExpiredError:
-            oldest = self.oracle.manifest.head.oldest_readable
-            assert version < oldest, f"version {version} expired, readable from {oldest}"
+        except VersionExpiredError as e:
+            self._check_expired(version, e)
             return
         expected = expected_rows(self.oracle, version, self._positions)
         assert found == expected, f"from {self._positions} of {version}: {found}, not {expected}"

@@ -6,11 +6,11 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from clog.storage import paths
-from clog.storage.data_object import DataObject
+from clog.storage.format import paths
 from clog.storage.ids import SeededIds
-from clog.storage.object_writer import ObjectWriter
-from clog.storage.records import to_records
+from clog.storage.objects.data_object import DataObject
+from clog.storage.objects.records import to_records
+from clog.storage.objects.writer import ObjectWriter
 
 PARTITIONS = 2
 BATCHES = 48

@@ -53,7 +53,8 @@ def _replay(seed: int, *, trace: bool) -> int:
     if failure is not None:
         print(f"{command(seed)}\n    {failure}")
         return 1
-    print(f"seed {seed}: {len(world.trace)} calls, version {world.oracle.newest}, {world.digest}")
+    newest = -1 if world.logs.standing is None else world.logs.standing.newest
+    print(f"seed {seed}: {len(world.trace)} calls, version {newest}, {world.digest}")
     return 0
 
 

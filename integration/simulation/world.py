@@ -18,44 +18,52 @@ from collections.abc import Collection
 from functools import cache
 
 from actors import PlainWriter, Producer, Sink, Zombie, ZombieProducer
+from chased import Chased
+from crowd import Crowd
 from disk import Clock, Disk
-from keepers import CleanerActor, Coalescer, Operator, Sweeper, sweep
+from keepers import CleanerActor, Coalescer, Operator, Recreator, Sweeper, sweep
 from limits import small_limits
+from logs import Logs
 from marks import GHOST, MODES, points_of
-from oracle import Oracle
 from readers import Follower, Reader, expected_rows, expected_table, rows_of
 from records import PARTITIONS, TIME_MS, batches
 from scheduler import Scheduler
 
 from clog.cleaner import Cleaner
-from clog.storage import Log, ManualClock, paths
+from clog.storage import Log, ManualClock
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format import paths
 from clog.storage.ids import SeededIds
 from clog.storage.testing.faults import Fault, FaultKind
-from clog.storage.verify import verify_log
 
 CALLS = 200
 """Store calls of a run, at least."""
 SPECIAL_EVERY = 8
-"""Two of so many seeds are made for zombies, one for rivals."""
+"""Two of so many seeds are made for zombies; one for rivals, for cleaners, for a crowd of writers,
+and for logs that are recreated.
+"""
 ZOMBIE_CALLS = 400
+CLEANER_CALLS = 300
 PARQUET_EVERY = 64
 """One of so many seeds has real Parquet, and is verified as an operator would."""
 BEGINNINGS = 8
 """How many older worlds there are to go on from."""
 BEGINNING_CALLS = 600
 HOUR_MS = 3_600_000
+_DAYS_MS = 3 * 24 * HOUR_MS
 _JUMPS_MS = (60_000, 15 * 60_000, 2 * HOUR_MS, 2 * HOUR_MS, 26 * HOUR_MS, 30 * HOUR_MS)
 _WRITE_FAULTS = (
     *(FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.FAIL_AFTER) * 2,
-    *(FaultKind.FAIL_BEFORE, FaultKind.REPEAT),
+    *(FaultKind.FAIL_BEFORE, FaultKind.REPEAT, FaultKind.REFUSE_AFTER),
 )
 _READ_FAULTS = (
     *(FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.FAIL_AFTER, FaultKind.FAIL_BEFORE),
 )
 _WEIGHTS = (
     {"C1": 2, "C5/C6": 3, "W5": 4, "B1": 20, "B2": 12, "W1": 20, "W3": 45, "W4": 16, "W6": 30}
-    | {f"commit of {operation}": 12 for operation in ("clean", "coalesce", "trim", "retention")}
+    | {f"commit of {operation}": 12 for operation in ("coalesce", "trim", "retention")}
     | {f"commit of {operation}": 15 for operation in ("seal", "roll", "delete-records", "alter")}
+    | {"commit of clean": 25}
 )
 """How much likelier than a read a call at such a point is to go wrong: rare ones more."""
 _CALM_WEIGHTS = {"B1": 15, "B2": 8}
@@ -68,6 +76,7 @@ ROLES = (
     ("twin/1", Producer, 40),
     ("twin/2", Producer, 40),
     ("sink", Sink, 50),
+    ("crowd", Crowd, 15),
     ("zombie", Zombie, 30),
     ("zombie-producer", ZombieProducer, 30),
     ("reader", Reader, 40),
@@ -78,6 +87,8 @@ ROLES = (
     ("sweeper-1", Sweeper, 80),
     ("sweeper-2", Sweeper, 30),
     ("operator", Operator, 50),
+    ("recreator", Recreator, 3),
+    ("chased", Chased, 3),
 )
 """Names, what they are, and in how many of 100 worlds they act."""
 _FOUNDERS = ("plain", "producer", "sink", "cleaner-1", "sweeper-1", "operator", "coalescer")
@@ -87,6 +98,7 @@ _AROUND_ZOMBIES = (
     *("zombie", "zombie-producer"),
 )
 _RIVALS = ("sink", "follower", "cleaner-1", "cleaner-2", "coalescer")
+_AROUND_CLEANERS = ("plain", "cleaner-1", "cleaner-2")
 
 
 class World:
@@ -108,13 +120,13 @@ class World:
         self.dice = SeededIds(seed)
         self.clock = ManualClock(TIME_MS)
         self.disk = Disk(self.clock, {})
-        self.oracle = Oracle(self.disk, self.clock, PARTITIONS)
+        self.logs = Logs(self.disk, self.clock)
         self.sequences: dict[str, list] = {}
         self._begun = begin is not None
         if begin is not None:
             self.clock = ManualClock(begin.clock.now_ms())
             self.disk = Disk(self.clock, begin.disk.objects)
-            self.oracle = begin.oracle.copy(self.disk, self.clock)
+            self.logs = begin.logs.copy(self.disk, self.clock)
             self.sequences = {name: list(sent) for name, sent in begin.sequences.items()}
         self.scheduler = Scheduler(self.roll, stay=(60, 85, 95)[self.roll(3)])
         self.fault_rate = (0, 1, 2, 5)[self.roll(4)]
@@ -158,19 +170,25 @@ class World:
         """
         with small_limits(parquet=self.parquet):
             self.batches = batches(parquet=self.parquet)
-            self.disk.observer, self.disk.failed = self.oracle, self.scheduler.fail
+            self.disk.observer, self.disk.failed = self.logs, self.scheduler.fail
             if not self._begun:
-                ids, clock = SeededIds(self.seed), Clock(self.clock, 0)
-                Log.create(self.disk, PARTITIONS, self._config(), clock=clock, ids=ids)
+                self.create_log(self.disk, Clock(self.clock, 0), SeededIds(self.seed))
             for name, role, _ in self.cast:
                 off_ms = self.roll(240_000) - 120_000
                 if role.may_be_late and self._begun and self.roll(20) == 0:
                     off_ms = HOUR_MS  # Such a clock is refused; nothing may come of it.
+                if role.may_be_off and self.roll(16) == 0:
+                    off_ms = (_DAYS_MS, -_DAYS_MS)[self.roll(2)]
                 actor = role(self, name, Clock(self.clock, off_ms))
                 self.scheduler.add(name, actor.run)
             self.scheduler.run()
-            self.marks[GHOST] += self.oracle.ghosts
-            self._check_end()
+            self.marks[GHOST] += self.logs.ghosts
+            if self.logs.is_stable:
+                self._check_end(self.logs.standing)
+
+    def create_log(self, store, clock, ids) -> None:
+        """A new log, of any config."""
+        Log.create(store, PARTITIONS, self._config(), clock=clock, ids=ids)
 
     def keep_house(self) -> None:
         """Everything that is due is done, and what is then, and in days."""
@@ -186,8 +204,8 @@ class World:
         """The hash of the trace."""
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
-    def fault(self, actor, call) -> Fault | None:
-        """What happens to a call of an actor, before it is made."""
+    def fault(self, actor, call, oracle) -> Fault | None:
+        """What happens to a call of an actor, before it is made; ``oracle``, of the log where."""
         path = call.path
         if self.draining:
             self.trace.append(f"{actor.name} {call.operation} {path}")
@@ -198,13 +216,14 @@ class World:
         if creates and actor.sleeps and self.roll(3) < 2:
             self.trace.append(f"{actor.name} sleeps")
             version = paths.version_of(path)
-            self.scheduler.sleep(lambda: self.is_long_gone(version))
+            self.scheduler.sleep(lambda: oracle.is_long_gone(version))
         else:
             self.scheduler.turn()
         self.clock.advance(self.roll(40))
         if self.roll(self._jump) == 0:
             self._jump_ahead()
-        points = points_of(call, actor, self.oracle)
+        stands = oracle is not None and not oracle.is_over
+        points = points_of(call, actor, oracle) if stands else []
         kind = self._kind(call, points)
         self.trace.append(f"{actor.name} {call.operation} {path} {kind or ''}")
         if kind is None:
@@ -219,20 +238,20 @@ class World:
             self._jump_ahead()
         self.scheduler.give_way()
 
-    def is_long_gone(self, version: int) -> bool:
-        """Whether the version's block was closed and its commit deleted."""
-        return self.oracle.is_closed(version) and paths.commit_path(version) not in self.disk
-
     def _kind(self, call, points) -> FaultKind | None:
         writes = call.operation in ("put", "create", "delete")
         rest = 4 if call.operation == "list" else 6 if writes else 1
+        if call.path.startswith(paths.CLOCKS):
+            rest = 1  # Else few who compare clocks come any further.
         weights, rest = (_CALM_WEIGHTS, 0) if self.is_calm else (_WEIGHTS, rest)
         weight = max((weights[point] for point in points if point in weights), default=rest)
         if self.roll(100) >= self.fault_rate * weight:
             return None
         if call.operation == "create" and self.roll(8) == 0:
             return FaultKind.CONFLICT
-        kinds = _WRITE_FAULTS if writes else _READ_FAULTS
+        # A refusal to tell the time is believed, whatever the clock.
+        is_clock = call.path.startswith(paths.CLOCKS)
+        kinds = _WRITE_FAULTS if writes and not is_clock else _READ_FAULTS
         return kinds[self.roll(len(kinds))]
 
     def _jump_ahead(self) -> None:
@@ -240,7 +259,6 @@ class World:
 
     def _config(self) -> dict[str, str]:
         policy = _POLICIES[self.roll(len(_POLICIES))]
-        self.oracle.retention_ms_min = HOUR_MS // 2
         config = {
             "segment.bytes": str((100, 150, 250)[self.roll(3)]),
             "min.cleanable.dirty.ratio": "0",
@@ -253,8 +271,7 @@ class World:
             config |= {"message.timestamp.type": "LogAppendTime", "retention.ms": str(20 * HOUR_MS)}
         return config
 
-    def _check_end(self) -> None:
-        oracle = self.oracle
+    def _check_end(self, oracle) -> None:
         newest = oracle.newest
         log = Log.open(self.disk, clock=Clock(self.clock, 0), ids=SeededIds(1))
         assert log.version == newest, f"opened at {log.version}, the newest is {newest}"
@@ -286,14 +303,15 @@ def world_of(seed: int) -> World:
     """The world of a seed: a new log, or what is left of an older world.
 
     Some are made for zombies, who sleep while days go by; some for rivals, who clean the same
-    segments at once.
+    segments at once; some for a crowd of writer ids; some for cleaners, who have much to clean, and
+    whose commits go wrong. In some the log is deleted and recreated.
     """
     parquet = seed % PARQUET_EVERY == PARQUET_EVERY - 1
     kind, number = seed % SPECIAL_EVERY, 0 if parquet else seed % (BEGINNINGS + 1)
     half = BEGINNINGS // 2
     if kind in (0, 4):
         number = 1 + seed // SPECIAL_EVERY % half
-    elif kind == 1:
+    elif kind in (1, 5):
         number = 1 + half + seed // SPECIAL_EVERY % half
     world = World(seed, parquet=parquet, begin=beginning(number) if number else None)
     if kind in (0, 4):
@@ -303,4 +321,14 @@ def world_of(seed: int) -> World:
         world.is_fleeting, world.calls_left = True, ZOMBIE_CALLS
     elif kind == 1:
         world.let_act(_RIVALS)
+    elif kind == 3:
+        others = [given for given in world.cast if given[0] != "recreator"]
+        world.let_act({"recreator", *(given[0] for given in others)})
+    elif kind == 7:
+        world.let_act(("crowd",) if world.roll(2) else ("crowd", "sweeper-1"))
+        world.scheduler.stay = 95
+    elif kind == 5:
+        world.let_act(_AROUND_CLEANERS)
+        world.fault_rate, world.scheduler.stay = 2, 95
+        world.calls_left = CLEANER_CALLS
     return world

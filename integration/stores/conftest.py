@@ -11,6 +11,7 @@ import pytest
 # The servers stand beside the tests, which are not a package.
 sys.path.insert(0, str(Path(__file__).parent))
 
+import ceph
 import servers
 
 # Before gcsfs is imported: else it asks emulators, for a minute, what kind of bucket they have.
@@ -49,6 +50,16 @@ def s3_root(options):
     bucket = new_name()
     s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket=bucket)
     return f"s3://{bucket}/logs/orders", options
+
+
+def keeps_versions(url, options):
+    """The same, in a bucket that keeps versions from now on."""
+    s3fs = pytest.importorskip("s3fs")
+    bucket = url.removeprefix("s3://").partition("/")[0]
+    s3fs.S3FileSystem(**options).call_s3(
+        "put_bucket_versioning", Bucket=bucket, VersioningConfiguration={"Status": "Enabled"}
+    )
+    return url, options
 
 
 def azurite_options(endpoint):
@@ -90,6 +101,54 @@ def ministack(ministack_endpoint):
 
 
 @pytest.fixture(scope="session")
+def minio_endpoint(tmp_path_factory):
+    with servers.minio(tmp_path_factory.mktemp("minio")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def minio(minio_endpoint):
+    """A root on MinIO, and its storage options."""
+    return s3_root(s3_options(minio_endpoint))
+
+
+@pytest.fixture
+def minio_versioned(minio_endpoint):
+    """A root in a bucket of MinIO that keeps versions."""
+    return keeps_versions(*s3_root(s3_options(minio_endpoint)))
+
+
+@pytest.fixture(scope="session")
+def versitygw_endpoint(tmp_path_factory):
+    with servers.versitygw(tmp_path_factory.mktemp("versitygw")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def versitygw(versitygw_endpoint):
+    """A root on versitygw, and its storage options."""
+    return s3_root(s3_options(versitygw_endpoint))
+
+
+@pytest.fixture
+def versitygw_versioned(versitygw_endpoint):
+    """A root in a bucket of versitygw that keeps versions."""
+    return keeps_versions(*s3_root(s3_options(versitygw_endpoint)))
+
+
+@pytest.fixture(scope="session")
+def ceph_endpoint(tmp_path_factory):
+    with ceph.ceph(tmp_path_factory.mktemp("ceph")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def ceph_rgw(ceph_endpoint):
+    """A root on Ceph's gateway, and its storage options."""
+    return s3_root(s3_options(ceph_endpoint))
+
+
+@pytest.fixture(scope="session")
 def rclone_s3_endpoint(tmp_path_factory):
     options = ("--auth-key", "test-access-key,test-secret-key", "--vfs-cache-mode", "writes")
     with servers.rclone("s3", tmp_path_factory.mktemp("rclone-s3"), *options) as port:
@@ -106,7 +165,7 @@ def rclone_s3(rclone_s3_endpoint):
 def rclone_sftp(tmp_path):
     """A root on a server whose rename replaces."""
     pytest.importorskip("paramiko", reason="paramiko is not installed")
-    login = {"username": "me", "password": "test-password"}
+    login = {"username": "me", "password": "test-password", "host_key_policy": "auto_add"}
     words = ("--user", login["username"], "--pass", login["password"])
     with servers.rclone("sftp", tmp_path, *words) as port:
         yield f"sftp://127.0.0.1:{port}/logs/orders", login
@@ -139,8 +198,9 @@ def fake_gcs(fake_gcs_endpoint):
 @pytest.fixture(scope="session")
 def openssh_server(tmp_path_factory):
     pytest.importorskip("paramiko", reason="paramiko is not installed")
-    with servers.openssh(tmp_path_factory.mktemp("sshd")) as (port, key):
-        yield port, {"username": getpass.getuser(), "key_filename": key, "look_for_keys": False}
+    with servers.openssh(tmp_path_factory.mktemp("sshd")) as (port, key, host_key):
+        login = {"username": getpass.getuser(), "key_filename": key, "look_for_keys": False}
+        yield port, {**login, "host_key": host_key}
 
 
 @pytest.fixture
@@ -164,7 +224,7 @@ def engine():
 
 
 @pytest.fixture(scope="session")
-def minio_endpoint(engine):
+def minio_container_endpoint(engine):
     minio = pytest.importorskip("testcontainers.community.minio")
     login = {"access_key": "test-access-key", "secret_key": "test-secret-key"}
     with minio.MinioContainer(image=MINIO_IMAGE, **login) as container:
@@ -172,9 +232,9 @@ def minio_endpoint(engine):
 
 
 @pytest.fixture
-def minio(minio_endpoint):
-    """A root on MinIO, and its storage options."""
-    return s3_root(s3_options(minio_endpoint))
+def minio_container(minio_container_endpoint):
+    """A root on MinIO's image, and its storage options."""
+    return s3_root(s3_options(minio_container_endpoint))
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,9 @@ import pytest
 
 START_S = 60
 
+MINIO_VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
+VERSITYGW_VERSION = "v1.8.0"
+
 
 def free_port():
     """A port that nobody listens on just now."""
@@ -57,6 +60,46 @@ def ministack():
     name, port = program("ministack", "pip install ministack"), free_port()
     env = {**os.environ, "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "SERVICES": "s3"}
     with running([name], port, env=env):
+        yield f"http://127.0.0.1:{port}"
+
+
+def go_program(package, version):
+    """The path of a program in Go, built by ``go install`` where it is not there yet; skips the
+    test where there is no Go.
+    """
+    name = package.rpartition("/")[2]
+    remedy = f"install Go, or: go install {package}@{version}"
+    go = program("go", remedy, "/usr/local/go/bin")
+    home = Path(subprocess.check_output([go, "env", "GOPATH"], text=True).strip())
+    folder = os.environ.get("GOBIN") or str(home / "bin")
+    if shutil.which(name, path=folder) is None:
+        build = [go, "install", f"{package}@{version}"]
+        done = subprocess.run(build, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"{' '.join(build)} failed: {done.stderr[-300:]}")
+    return program(name, remedy, folder)
+
+
+@contextmanager
+def minio(folder):
+    """MinIO on one disk."""
+    name, port = go_program("github.com/minio/minio", MINIO_VERSION), free_port()
+    login = {"MINIO_ROOT_USER": "test-access-key", "MINIO_ROOT_PASSWORD": "test-secret-key"}
+    command = [name, "server", "--quiet", "--address", f"127.0.0.1:{port}", str(folder)]
+    with running(command, port, env={**os.environ, **login, "MINIO_BROWSER": "off"}):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def versitygw(folder):
+    """Versity's gateway before a folder; versions go into another."""
+    name = go_program("github.com/versity/versitygw/cmd/versitygw", VERSITYGW_VERSION)
+    port = free_port()
+    for part in ("data", "versions"):
+        (folder / part).mkdir()
+    login = ["--access", "test-access-key", "--secret", "test-secret-key"]
+    place = ["posix", "--versioning-dir", str(folder / "versions"), str(folder / "data")]
+    with running([name, *login, "--port", f"127.0.0.1:{port}", *place], port):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -115,7 +158,7 @@ def openssh(folder):
         f"StrictModes no\nPidFile none\nMaxStartups 200\nMaxSessions 200\n"
     )
     with running([sshd, "-D", "-e", "-f", str(folder / "sshd_config")], port):
-        yield port, str(folder / "user")
+        yield port, str(folder / "user"), (folder / "host.pub").read_text()
 
 
 def wait_for_port(port, ended=lambda: None):

@@ -1,20 +1,24 @@
 """The axioms of a store (COMMIT.md §1) on real servers; where one breaks them, the refusal."""
 
+import json
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from conftest import keeps_versions
 
 from clog.storage import Log, UnsupportedFilesystemError
 from clog.storage.store import open_store
 from clog.storage.store.base import ObjectExistsError
+from clog.storage.testing.axioms import CHECKS
 from clog.storage.testing.conformance import StoreConformance
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.model import rows_in
 
-SERVERS = ["ministack", "fake_gcs", "azurite", "openssh"]
-IMAGES = ["minio", "azurite_container", "fake_gcs_container"]
+SERVERS = ["ministack", "minio", "versitygw", "ceph_rgw", "fake_gcs", "azurite", "openssh"]
+IMAGES = ["minio_container", "azurite_container", "fake_gcs_container"]
 
 
 class OnAServer(StoreConformance):
@@ -32,6 +36,38 @@ class TestMiniStack(OnAServer):
     @pytest.fixture
     def store(self, ministack):
         return open_store(*ministack)
+
+
+@pytest.mark.timeout(1800)  # the first test builds the server
+class TestMinio(OnAServer):
+    """A real server of S3; also where the bucket keeps versions."""
+
+    secrets = ("test-secret-key", "test-access-key")
+
+    @pytest.fixture(params=["minio", "minio_versioned"])
+    def store(self, request):
+        return open_store(*request.getfixturevalue(request.param))
+
+
+@pytest.mark.timeout(1800)
+class TestVersitygw(OnAServer):
+    """A gateway of S3 before a folder."""
+
+    secrets = ("test-secret-key", "test-access-key")
+
+    @pytest.fixture
+    def store(self, versitygw):
+        return open_store(*versitygw)
+
+
+class TestCeph(OnAServer):
+    """Ceph's gateway, before a cluster of one disk in memory."""
+
+    secrets = ("test-secret-key", "test-access-key")
+
+    @pytest.fixture
+    def store(self, ceph_rgw):
+        return open_store(*ceph_rgw)
 
 
 class TestFakeGcsServer(OnAServer):
@@ -80,6 +116,41 @@ def test_a_log_lives_there(server, request):
     assert len(rows_in(reopened.read())) == 9
     assert reopened.version == log.version == 9
     check_log(open_store(url, options), every_version=False)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("server", "broken"),
+    [
+        ("minio_versioned", []),
+        ("versitygw_versioned", ["presence"]),  # a deleted name cannot be created again
+    ],
+)
+def test_verify_store_goes_through_where_versions_are_kept(server, broken, request):
+    """Though a folder of delete markers is listed after each check."""
+    url, options = request.getfixturevalue(server)
+    texts = {name: o if isinstance(o, str) else json.dumps(o) for name, o in options.items()}
+    given = [word for name, text in texts.items() for word in ("-o", f"{name}={text}")]
+    command = [str(Path(sys.executable).parent / "clog"), "verify-store", url, "--rounds", "3"]
+    command += ["--json", *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == bool(broken), done.stderr
+    checks = json.loads(done.stdout)["checks"]
+    assert [check["check"] for check in checks if check["problem"]] == broken
+    assert len(checks) == len(CHECKS)
+
+
+def test_ceph_with_versions_is_refused(ceph_rgw):
+    """It ignores the condition there: at the probe, or at the commit after it was switched on."""
+    url, options = ceph_rgw
+    log = Log.create(url, storage_options=options)
+    log.append([{"key": "a", "value": "1"}])
+    keeps_versions(url, options)
+    with pytest.raises(UnsupportedFilesystemError, match="versioning was switched on"):
+        log.append([{"key": "b", "value": "2"}])
+    with pytest.raises(UnsupportedFilesystemError, match="answered success to a second create"):
+        log.append([{"key": "c", "value": "3"}])
+    assert len(rows_in(Log.open(url, storage_options=options).read())) == 2
 
 
 FORK = """
@@ -133,7 +204,7 @@ def test_a_server_that_overwrites_is_refused(server, endpoint, request):
     assert "answered success to a second create of the same object" in str(raised.value)
     assert "test-" not in str(raised.value).replace(url, "")
     assert list(store.list("")) == []
-    assert list(store.list_temporary()) == []
+    assert list(store.list_temporary("")) == []
 
 
 def test_a_single_writer_may_use_it(rclone_s3):

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from clog.storage import Log
+from clog.storage.diagnostics.verify import verify_log
 from clog.storage.store import open_store
 from clog.storage.testing.races import append_in_processes, check_races
-from clog.storage.verify import verify_log
 
 PROCESSES, COMMITS = 8, 500
 

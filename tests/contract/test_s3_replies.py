@@ -32,6 +32,7 @@ class StubServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.objects = {}
         self.requests = []
+        self.waited = []
         self.replies = []  # (method, status, code, message, more) or (method, "lost")
         self.honours_condition = True
         self.names_condition = True
@@ -45,6 +46,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args):
         pass
+
+    def handle_expect_100(self):
+        self.server.waited.append(self.path)
+        return super().handle_expect_100()
 
     def answer(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -187,7 +192,7 @@ def test_400_is_no_conflict(server, store):
 
 
 def test_a_lost_reply_shows_as_a_conflict_with_oneself(server):
-    """The client repeats the PUT and is refused; the object holds our bytes (COMMIT.md step 4)."""
+    """The client repeats the PUT and is refused; the object holds our bytes (COMMIT.md, K4)."""
     server.replies = [("PUT", "lost")]
     store = store_at(server, probe=False, attempts=3)
     with pytest.raises(ObjectExistsError):
@@ -336,3 +341,13 @@ def test_a_forbidden_delete_does_not_fail_the_probe(server):
     server.replies = [("DELETE", 403, "AccessDenied")]
     store_at(server).create("a", b"1")
     assert len(server.objects) == 2
+
+
+def test_small_bodies_are_sent_at_once(server, store):
+    """One round trip for each PUT: up to 1 MiB nothing waits for "100 Continue"."""
+    store.put("a", b"1" * (1 << 20))
+    store.create("b", b"1" * (1 << 20))
+    assert server.waited == []
+    store.put("c", b"1" * ((1 << 20) + 1))
+    assert server.waited == ["/bucket/log/c"]
+    assert server.requests_of("PUT") == [f"/bucket/log/{name}" for name in "abc"]

@@ -159,4 +159,4 @@ def test_without_links_and_renames_local_files_are_refused(tmp_path, monkeypatch
         store.create("other", b"1")
     assert store.get("object") == b"1"
     assert [o.path for o in store.list("")] == ["object"]
-    assert list(store.list_temporary()) == []
+    assert list(store.list_temporary("")) == []

@@ -10,19 +10,21 @@ checked once.
 """
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.coalescing import coalesce
-from clog.cleaner.maintenance import apply_retention, seal_idle
-from clog.cleaner.sweep import sweep_orphans, sweep_released
-from clog.cleaner.trimming import trim
+from clog.cleaner.retention.apply import apply_retention, seal_idle
+from clog.cleaner.rewrite.coalescing import coalesce
+from clog.cleaner.rewrite.trimming import trim
+from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
 from clog.storage import Log, ManualClock
 from clog.storage.ids import SeededIds
-from clog.storage.records import to_records
-from clog.storage.testing.crash import contents, copy_of, crash_runs, discard, memory_store
+from clog.storage.objects.records import to_records
+from clog.storage.read.table_scan import table_batches
+from clog.storage.testing.crash import contents, copy_of, crash_runs, discard, inside, memory_store
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.model import rows_in
 
@@ -54,7 +56,7 @@ def dirty(store, **config):
     put(log, "a=9 z=1")
 
 
-def stamped(store):
+def with_horizons(store):
     """Tombstones that have had their time, and objects that have been replaced."""
     dirty(store)
     log = open_at(store, BEGIN_MS, seed=2)
@@ -64,7 +66,7 @@ def stamped(store):
 
 def unneeded(store):
     """Replaced objects and one that was never committed."""
-    stamped(store)
+    with_horizons(store)
     log = open_at(store, BEGIN_MS + HOUR_MS, seed=3)
     writer = log.object_writer()
     records, _ = to_records([{"key": "a", "value": "1"}], now_us=5)
@@ -137,7 +139,7 @@ def sweep_the_rest(log):
 SCENARIOS = {
     "clean": (dirty, clean, BEGIN_MS),
     "clean, map of 8 keys": (dirty, clean_with_a_small_map, BEGIN_MS),
-    "clean, tombstones go": (stamped, clean, BEGIN_MS + 1000),
+    "clean, tombstones go": (with_horizons, clean, BEGIN_MS + 1000),
     "clean, all maintenance": (unneeded, clean, BEGIN_MS + LATER_MS),
     "clean, few rows are dead": (marked, clean, BEGIN_MS + 1),
     "clean, dead rows have waited": (marked, clean, BEGIN_MS + 8 * 24 * HOUR_MS),
@@ -179,19 +181,18 @@ def outcome(begun, act, now_ms):
 
 @pytest.fixture(autouse=True)
 def small_maps(monkeypatch):
-    """The table view's map of 128 MiB is cleared for each partition of each version."""
-    monkeypatch.setattr("clog.storage.table.MAP_BYTES", 1 << 12)
-    from clog.storage import table
+    """A table's map of 128 MiB would be cleared for each partition of each version."""
+    small = partial(table_batches, map_bytes=1 << 12)
+    monkeypatch.setattr("clog.storage.read.table.table_batches", small)
 
-    monkeypatch.setattr(
-        table, "table_batches", lambda *a, f=table.table_batches: f(*a, map_bytes=1 << 12)
-    )
+
+SURVIVED = ("lost_reply", "refused", "denied")
 
 
 @pytest.fixture(autouse=True)
 def bitmap_files(monkeypatch):
     """However short a bitmap is."""
-    monkeypatch.setattr("clog.storage.dead_rows.INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr("clog.storage.format.dead_rows.INLINE_BYTES_MAX", 0)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
@@ -208,14 +209,14 @@ def test_every_crash_point(scenario):
 
     for run in crash_runs(begin_once, lambda store: act(open_at(store, now_ms, seed=60))):
         seen[run.when] += 1
-        assert run.killed or run.error is not None or run.when in ("lost_reply", "refused")
+        assert run.killed or run.error is not None or run.when in SURVIVED
         left = contents(run.store)
         if left not in checked:
             checked.add(left)
             check(run, before, expected, act, now_ms)
         discard(run.store)
     assert seen["before"] == seen["after"] == seen["lost_reply"] > 3
-    assert seen["refused"] > 0
+    assert seen["refused"] == seen["denied"] > 0
 
 
 def check(run, before, expected, act, now_ms):
@@ -241,9 +242,8 @@ def check(run, before, expected, act, now_ms):
     log.handle.clock.advance(LATER_MS)
     sweep_released(log.handle, now_ms=log.handle.clock.now_ms())
     sweep_orphans(log.handle, now_ms=log.handle.clock.now_ms())
-    chunks = check_log(run.store, every_version=False).chunks()
-    needed = {path for _, c in chunks for path in c.files}
-    assert {found.path for found in run.store.list("data/")} == needed, run
+    needed = set(check_log(run.store, every_version=False).files())
+    assert {found.path for found in inside(run.store).list("data/")} == needed, run
 
 
 def test_the_scenarios_of_dead_rows_have_some():
@@ -254,7 +254,9 @@ def test_the_scenarios_of_dead_rows_have_some():
         assert dead_rows_in(store) == [1]
         clean(open_at(store, now_ms))
         assert dead_rows_in(store) == left
-        assert len([f for f in store.list("data/") if f.path.endswith(".dead")]) == 1 + len(left)
+        assert len([f for f in inside(store).list("data/") if f.path.endswith(".dead")]) == 1 + len(
+            left
+        )
         discard(store)
 
 

@@ -12,13 +12,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from clog.storage import AlreadyExistsError, ClogError, Log, ManualClock, NotFoundError, paths
-from clog.storage.append import Writer
+from clog.storage import AlreadyExistsError, ClogError, Log, ManualClock, NotFoundError
 from clog.storage.clock import Clock
+from clog.storage.commit.idempotence import Writer
 from clog.storage.errors import CommitStateUnknownError
+from clog.storage.format import paths
 from clog.storage.ids import SeededIds
-from clog.storage.records import to_records
-from clog.storage.testing.crash import crash_runs, discard, memory_store
+from clog.storage.objects.records import to_records
+from clog.storage.store.wrapping import WrappingStore
+from clog.storage.testing.crash import crash_runs, discard, inside, memory_store
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.model import rows_in
 
@@ -91,24 +93,33 @@ def append_several_objects(log):
 
 def append_with_a_large_edit(log):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.commits.INLINE_EDIT_BYTES_MAX", 10)
+        patch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 10)
         return append(log)
 
 
 def append_with_a_snapshot(log):
     """Small limits, so that the edits outweigh the snapshot and its segments fill a page."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 10)
-        patch.setattr("clog.storage.snapshots.PAGE_CHUNKS_MIN", 3)
+        patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
+        patch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
         return append(log)
 
 
 def append_with_a_full_head(log):
     """A head that may hold four writers: this append moves two of them to a page."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.writers.WRITERS_MAX", 4)
+        patch.setattr("clog.storage.format.producers.WRITERS_MAX", 4)
         result = append(log)
     assert log.handle.tip.head.older_writers.count == 2
+    return result
+
+
+def append_that_begins_a_block(log):
+    """The first commit of a block, whose file is made before it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clog.storage.format.paths.BLOCK_VERSIONS", 8)
+        result = append(log)
+    assert result.version == 8
     return result
 
 
@@ -118,6 +129,7 @@ SCENARIOS = {
     "append with a large edit": (filled, append_with_a_large_edit),
     "append with snapshot, page and hint": (before_a_snapshot, append_with_a_snapshot),
     "append that pages writers out": (four_writers, append_with_a_full_head),
+    "append that begins a block": (before_a_snapshot, append_that_begins_a_block),
     "alter": (filled, lambda log: log.alter({"segment.chunks": 1})),
     "delete_records": (filled, lambda log: log.delete_records({0: 2})),
     "roll": (filled, lambda log: log.roll()),
@@ -173,17 +185,19 @@ def expected_states(begin, act):
 
 
 def test_every_crash_of_create():
-    """C5, C6: there is a log or there is none; creating again makes one, or finds it."""
+    """C5, C8, C9: there is a log or there is none; creating again makes one, or finds it (S47)."""
     seen = Counter()
     for run in crash_runs(lambda store: None, create):
         state = state_of(run.store)
         happened = state is not None
         seen[run.point] += 1
-        if run.error is None and not run.killed:
+        if run.killed:
+            assert happened == (run.point == "C9"), str(run)
+        elif run.error is None:
             assert happened, str(run)
-        elif run.error is not None and not isinstance(run.error, CommitStateUnknownError):
-            # What failed after the commit was only the opening.
-            assert not happened or run.point == "C7", f"{run}: {run.error}"
+        elif not isinstance(run.error, CommitStateUnknownError):
+            # What failed after the creation was only the opening.
+            assert not happened or run.point == "C9", f"{run}: {run.error}"
         if happened:
             check_log(run.store)
             with pytest.raises(AlreadyExistsError):
@@ -192,7 +206,40 @@ def test_every_crash_of_create():
             create(run.store, seed=4)
         assert reopen(run.store, 5).append(ONE, partition=0).version == 1
         discard(run.store)
-    assert {"C5", "C6", "C7"} <= set(seen), seen
+    assert {"C5", "C8", "C9"} <= set(seen), seen
+
+
+class LookedTooEarly(WrappingStore):
+    """The store of a creator that looked for a log when there was none yet."""
+
+    looked = False
+
+    def get(self, path, start=None, end=None):
+        data = self.inner.get(path, start, end)
+        if path == paths.LOG_FILE and not self.looked:
+            self.looked = True
+            raise FileNotFoundError(path)
+        return data
+
+
+def test_every_crash_of_a_creator_that_came_second():
+    """S47: whatever it left, the log that stands there is the first one's, and whole."""
+
+    def act(store):
+        with pytest.raises(AlreadyExistsError):
+            create(LookedTooEarly(store), seed=2)
+
+    standing, operations = set(), Counter()
+    for run in crash_runs(filled, act):
+        operations[run.call.operation] += 1
+        assert state_of(run.store)[1] == (4, 0), str(run)
+        check_log(run.store)
+        standing.add(reopen(run.store, 5).handle.standing.log_id)
+        assert reopen(run.store, 5).append(ONE, partition=0).version == 5
+        discard(run.store)
+    assert len(standing) == 1
+    assert operations["create"] >= 3 * 5
+    assert operations["delete"] == 2 * 3
 
 
 @pytest.mark.parametrize(
@@ -204,11 +251,11 @@ def test_crashes_leave_only_garbage_that_the_sweep_knows(name):
     begin, act = SCENARIOS[name]
     store = memory_store()
     begin(store)
-    before = {found.path.partition("-")[0] for found in store.list("")}
+    before = {found.path.partition("-")[0] for found in inside(store).list("")}
     discard(store)
     for run in crash_runs(begin, lambda store: act(reopen(store, 2))):
         if run.point in ("C1", "C2", "C3", "C4", "C5") and run.killed:
-            found = {found.path for found in run.store.list("")}
+            found = {found.path for found in inside(run.store).list("")}
             left = {path for path in found if path.partition("-")[0] not in before}
             assert all(path.startswith(swept) for path in left), (str(run), left)
         discard(run.store)

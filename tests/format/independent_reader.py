@@ -38,15 +38,27 @@ def rows_of(columns: dict[str, list], names: tuple[str, ...]) -> list[dict]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def folder(root: Path) -> Path:
+    """§1: the folder of the log that stands at the root."""
+    log_id = read_document(root / "_clog/log", "log")["log_id"]
+    check(len(log_id) == 32 and set(log_id) <= set("0123456789abcdef"), log_id)
+    return root / "_clog" / log_id
+
+
 def inside(root: Path, path: str) -> Path:
-    """§1: no path leaves the root."""
+    """§1: no path leaves the log's folder."""
     check(all(part not in ("", ".", "..") for part in path.split("/")), path)
-    return root / path
+    return folder(root) / path
 
 
 def document(root: Path, path: str, kind: str) -> dict:
+    """§1: a document, by its path in the log's folder."""
+    return read_document(inside(root, path), kind)
+
+
+def read_document(path: Path, kind: str) -> dict:
     """§2."""
-    line, _, body = inside(root, path).read_bytes().partition(b"\n")
+    line, _, body = path.read_bytes().partition(b"\n")
     envelope = json.loads(line)
     check(envelope["format"] == 1 and envelope["clog"] == kind, envelope)
     check(envelope["bytes"] == len(body), f"{path}: {len(body)} bytes")
@@ -56,7 +68,7 @@ def document(root: Path, path: str, kind: str) -> dict:
 
 def commit(root: Path, version: int) -> dict:
     """§3.1: a commit, with its place checked."""
-    body = document(root, f"_clog/commits/{version:020d}.json", "commit")
+    body = document(root, f"commits/{version:020d}.json", "commit")
     carried = [entry["version"] for entry in body["earlier"]]
     check([*carried, body["version"]] == [*range(version - len(carried), version + 1)], carried)
     first = (body["head"]["snapshot"] or {"version": -1})["version"] + 1
@@ -66,11 +78,12 @@ def commit(root: Path, version: int) -> dict:
         version % 2 == 1 or version - 1 < first or version - 1 in carried, f"{version}: {carried}"
     )
     check(set(body["head"]["log"]["features"]["read"]) <= {"dead-rows"}, "unknown feature")
+    check(body["head"]["log"]["log_id"] == folder(root).name, "another log's commit")
     return body
 
 
 def newest(root: Path) -> int:
-    return max(int(path.name[:20]) for path in (root / "_clog/commits").iterdir())
+    return max(int(path.name[:20]) for path in (folder(root) / "commits").iterdir())
 
 
 def replay(root: Path, version: int | None = None) -> State:
@@ -79,12 +92,31 @@ def replay(root: Path, version: int | None = None) -> State:
     for v in range((newest(root) if version is None else version) + 1):
         body = commit(root, v)
         check(body["parent"] == parent, f"parent of {v}")
-        check(state is None or body["time_ms"] >= state["time_ms"], f"time of {v}")
+        repair = "reset_times" in body.get("edit", {})
+        check(state is None or repair or body["time_ms"] >= state["time_ms"], f"time of {v}")
         entries[v] = {k: x for k, x in body.items() if k not in ("parent", "earlier", "head")}
         check(all(entries[e["version"]] == e for e in body["earlier"]), f"earlier of {v}")
         state, parent = advance(root, state, body), body["id"]
         check_head(root, state, body["head"])
     return state
+
+
+def reset_times(state: State, time_ms: int) -> None:
+    """§3.2: no time is later than this one."""
+    for p, segments in enumerate(state["segments"]):
+        check(not segments[-1]["chunks"], "times reset beside an active segment")
+        state["changed"][p] = state["version"]
+        for segment in segments:
+            segment["created_ms"] = min(segment["created_ms"], time_ms)
+            for chunk in segment["chunks"]:
+                if chunk["append_time_ms"] > time_ms:
+                    chunk.update(append_time_ms=time_ms, first_ms=time_ms, max_ms=time_ms)
+                if "dead" in chunk:
+                    since_ms = min(chunk["dead"]["since_ms"], time_ms)
+                    chunk["dead"] = {**chunk["dead"], "since_ms": since_ms}
+    state["released"] = [(*r[:3], min(r[3], time_ms)) for r in state["released"]]
+    for p, mark in state["uncleanable"].items():
+        state["uncleanable"][p] = {**mark, "time_ms": min(mark["time_ms"], time_ms)}
 
 
 def from_snapshot(root: Path, version: int | None = None) -> State:
@@ -106,7 +138,7 @@ def from_snapshot(root: Path, version: int | None = None) -> State:
 
 def load(root: Path, version: int) -> State:
     """§4: a snapshot, its pages brought in."""
-    body = document(root, f"_clog/snapshots/{version:020d}.json", "snapshot")
+    body = document(root, f"snapshots/{version:020d}.json", "snapshot")
     head, value = body["head"], body["manifest"]
     check(body["version"] == version, "snapshot's version")
     columns, objects, count = head["partitions"], {}, head["log"]["partitions"]
@@ -180,12 +212,16 @@ def advance(root: Path, state: State | None, entry: dict) -> State:
     state["uncleanable"] = {p: mark for p, mark in marks.items() if mark is not None}
     if "add" in edit:
         add(state, edit["add"])
-    if "writer" in edit:
-        state["writers"][edit["writer"][0]] = [*edit["writer"], version]
+    objects = len(edit.get("add", {}).get("objects", ()))
+    for *writer, begin, end in edit.get("writers", ()):
+        check(0 <= begin <= end <= objects, "objects of a writer")
+        state["writers"][writer[1], writer[0]] = [*writer, version]
     for name in ("orphan_floor", "oldest_readable"):
         state[name] = edit.get(name, state[name])
     forgotten = edit.get("forget", ())
     state["released"] = [r for r in state["released"] if r[0] not in forgotten]
+    if edit.get("reset_times"):
+        reset_times(state, entry["time_ms"])
     return state
 
 
@@ -284,7 +320,7 @@ def chunk_at(state: State, p: int, path: str, row: int) -> dict:
 def add(state: State, value: dict) -> None:
     """§3.3: an append."""
     rolls = {(p, base): jitter for p, base, jitter in value["rolls"]}
-    stamp = value.get("append_time_ms", -1)
+    append_ms = value.get("append_time_ms", -1)
     none = dict.fromkeys(("horizon_min", "horizon_max", "horizon", "up_to"), -1)
     names = ("p", "rows", "base", "bytes", "first_ms", "max_ms", "tombstones")
     for ref in value["objects"]:
@@ -293,7 +329,7 @@ def add(state: State, value: dict) -> None:
         for c in rows_of(ref["chunks"], names):
             p = c.pop("p")
             check(c["base"] == state["end"][p] and c["rows"] > 0, f"chunk at {c['base']}")
-            check(stamp == -1 or c["first_ms"] == c["max_ms"] == stamp, "append time")
+            check(append_ms == -1 or c["first_ms"] == c["max_ms"] == append_ms, "append time")
             if (p, c["base"]) in rolls:
                 roll(state, p, rolls.pop((p, c["base"])))
             active = state["segments"][p][-1]
@@ -302,7 +338,7 @@ def add(state: State, value: dict) -> None:
             active["next"] = state["end"][p] = c["base"] + c["rows"]
             where = {"object": ref["path"], "row": row, "next": active["next"]}
             active["chunks"].append(
-                {**c, **where, **none, "version": state["version"], "append_time_ms": stamp}
+                {**c, **where, **none, "version": state["version"], "append_time_ms": append_ms}
             )
             row += c["rows"]
         check(row == ref["rows"], "rows of an object")
@@ -360,7 +396,7 @@ def check_head(root: Path, state: State, head: dict) -> None:
     older = head["older_writers"]
     known = document(root, older["path"], "page")["writers"] if older else []
     check(len(known) == (older["count"] if older else 0), "count of older writers")
-    writers = {w[0]: w for w in [*known, *head["writers"]]}
+    writers = {(w[1], w[0]): w for w in [*known, *head["writers"]]}
     check(all(writers[name] == entry for name, entry in state["writers"].items()), "writers")
     for p, segments in enumerate(state["segments"]):
         ends = [s["next"] for s in segments]
@@ -398,22 +434,22 @@ def chunk_rows(root: Path, ref: dict, chunk: dict, log: dict) -> list[tuple]:
     footer = data[-ref["footer"] :]
     check(int.from_bytes(footer[-8:-4], "little") + 8 == len(footer), f"{ref['path']}: footer")
     check(data[-len(footer) - 16 : -len(footer)] == xxhash.xxh3_128_digest(footer), "footer's sum")
-    table = pq.read_table(root / ref["path"])
+    table = pq.read_table(inside(root, ref["path"]))
     check(("offset" not in table.column_names) == ref["dense"], "dense")
     check(len(table) == ref["rows"] >= chunk["row"] + chunk["rows"], "rows")
     if ref["index"]:
         index = data[: -ref["footer"] - 16][-ref["index"] :]
         check_index(index, table["key"].to_pylist(), int(log["seed"], 16))
-    stamps = table["timestamp"].cast("int64").to_pylist()
+    times = table["timestamp"].cast("int64").to_pylist()
     rows = []
     for i, row in enumerate(table.drop_columns("timestamp").to_pylist()):
         n = i - chunk["row"]
         if 0 <= n < chunk["rows"]:
             offset = chunk["base"] + n if ref["dense"] else row["offset"]
-            stamp = stamps[i] if chunk["append_time_ms"] < 0 else chunk["append_time_ms"] * 1000
+            time = times[i] if chunk["append_time_ms"] < 0 else chunk["append_time_ms"] * 1000
             headers = [(h["key"], h["value"]) for h in row.get("headers") or ()]
             horizon = row.get("delete_horizon")
-            rows.append((offset, stamp, row["key"], row["value"], headers, horizon))
+            rows.append((offset, time, row["key"], row["value"], headers, horizon))
     check_statistics(rows, chunk)
     dead = bits(root, chunk)
     return [(*row[:5], horizon_of(row, chunk)) for n, row in enumerate(rows) if not dead >> n & 1]
@@ -452,24 +488,27 @@ def check_statistics(rows: list[tuple], chunk: dict) -> None:
         + sum(len(name.encode()) for name, _ in headers)
         for _, _, key, value, headers, _ in rows
     )
-    stamps = [row[1] // 1000 for row in rows]
-    stamped = [row[5] for row in rows if row[5] is not None]
+    times = [row[1] // 1000 for row in rows]
+    horizons = [row[5] for row in rows if row[5] is not None]
     made = {
         "bytes": size,
-        "first_ms": stamps[0],
-        "max_ms": max(stamps),
+        "first_ms": times[0],
+        "max_ms": max(times),
         "tombstones": sum(row[3] is None for row in rows),
-        "horizon_min": min(stamped, default=-1),
-        "horizon_max": max(stamped, default=-1),
+        "horizon_min": min(horizons, default=-1),
+        "horizon_max": max(horizons, default=-1),
     }
     check(made == {name: chunk[name] for name in made}, f"{made} is not {chunk}")
 
 
 def horizon_of(row: tuple, chunk: dict) -> int | None:
     """§5.3."""
-    if row[3] is not None or row[5] is not None:
-        return row[5]
-    return chunk["horizon"] if chunk["horizon"] >= 0 and row[0] < chunk["up_to"] else None
+    own = None if row[5] is None or row[5] < 0 else row[5]
+    if row[3] is not None or own is not None:
+        return own
+    if chunk["horizon"] < 0 or row[0] >= chunk["up_to"]:
+        return None
+    return min(chunk["horizon"], 2**63 - 1)
 
 
 def bits(root: Path, chunk: dict) -> int:

@@ -15,10 +15,12 @@ from unittest.mock import patch
 import independent_reader as ir
 
 from clog.cleaner import Cleaner
-from clog.storage import Log, ManualClock, commits, object_encoding, snapshots
-from clog.storage import commit as committing
-from clog.storage import dead_rows as storage_dead_rows
+from clog.storage import Log, ManualClock
+from clog.storage.commit import committer as committing
+from clog.storage.format import commits, snapshots
+from clog.storage.format import dead_rows as storage_dead_rows
 from clog.storage.ids import SeededIds
+from clog.storage.objects import encoding
 
 GOLDEN = Path(__file__).parent / "golden"
 START_MS = 1_700_000_000_000
@@ -81,7 +83,7 @@ def paged(root: Path) -> None:
 
 
 def cleaned(root: Path) -> None:
-    """Superseded records, gaps, merged segments, tombstones that are stamped and that are gone."""
+    """Superseded records, gaps, merged segments, tombstones with horizons, some that are gone."""
     log = create(root, delete_retention_ms="1000", min_cleanable_dirty_ratio="0")
     cleaner = Cleaner(log, clock=log.handle.clock)
     log.append([{"key": f"gone{i}", "value": "x" if i else None} for i in range(4)])
@@ -98,8 +100,8 @@ def cleaned(root: Path) -> None:
 def indexed(root: Path) -> None:
     """Key indexes of several blocks, one with a key that is null; snapshots that know of them."""
     with (
-        patch.object(object_encoding, "WHOLE_BYTES", 0),
-        patch.object(object_encoding, "_GROUP_ROWS", 10),
+        patch.object(encoding, "WHOLE_BYTES", 0),
+        patch.object(encoding, "_GROUP_ROWS", 10),
     ):
         log = create(root, min_cleanable_dirty_ratio="0")
         for n in range(6):
@@ -170,9 +172,9 @@ def contents(root: Path, state: ir.State) -> dict:
 
 
 def plainly(row: tuple) -> list:
-    offset, stamp, key, value, headers, horizon = row
+    offset, time, key, value, headers, horizon = row
     pairs = [[name, text(header)] for name, header in headers]
-    return [offset, stamp, text(key), text(value), pairs, horizon]
+    return [offset, time, text(key), text(value), pairs, horizon]
 
 
 def text(data: bytes | None) -> str | None:

@@ -2,24 +2,24 @@
 
 from dataclasses import replace
 
-from clog.storage.commits import Commit, EditRecord, encode_commit, read_commit
-from clog.storage.edit_json import edit_to_json
-from clog.storage.edits import WriterEntry
-from clog.storage.paths import commit_path, snapshot_path
-from clog.storage.snapshots import read_snapshot, write_snapshot
+from clog.storage.format.commits import Commit, EditRecord, encode_commit, read_commit
+from clog.storage.format.edit_json import edit_to_json
+from clog.storage.format.edits import AppendedBy, WriterEntry
+from clog.storage.format.paths import commit_path, snapshot_path
+from clog.storage.format.snapshots import read_snapshot, write_snapshot
 from clog.storage.store import open_store
 from clog.storage.testing.histories import append_edit, applied, fresh_manifest
 
 COMMIT = (
-    '{"clog":"commit","format":1,"bytes":1076,'
-    '"xxh3_128":"b03241ca1de91fbe96f326ed1d6ce59f","encoding":"json"}\n{"version":1,'
+    '{"clog":"commit","format":1,"bytes":1083,'
+    '"xxh3_128":"8812b04f817c144e4af83868617f43b0","encoding":"json"}\n{"version":1,'
     '"id":"b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1","time_ms":1001,"operation":"append","edit":{'
     '"add":{"objects":[{'
     '"path":"data/00000000000000000000-4c1f4c1f4c1f4c1f4c1f4c1f4c1f4c1f.parquet",'
     '"bytes":660,"footer":500,"xxh3_128":"4c1f4c1f4c1f4c1f4c1f4c1f4c1f4c1f","rows":3,'
     '"stamp":0,"dense":true,"chunks":{"p":[0,1],"rows":[2,1],"base":[0,0],"bytes":[40,'
     '20],"first_ms":[1001,1001],"max_ms":[1001,1001],"tombstones":[0,0]}}],"rolls":[]},'
-    '"writer":["w","producer",null,7,"ab"]},"parent":"a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0",'
+    '"writers":[["w","producer",null,7,"ab",0,1]]},"parent":"a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0",'
     '"earlier":[],"head":{"log":{"log_id":"11111111111111111111111111111111",'
     '"created_ms":1000,"partitions":2,"partitioner":"murmur2","seed":"0123456789abcdef",'
     '"features":{"read":["dead-rows"],"write":[]},"schema":{"key":"binary","value":"binary"}},'
@@ -57,7 +57,9 @@ def appended():
     """An append of three records to an empty log, by a producer; the manifest it leaves."""
     empty = fresh_manifest(2)
     writer = WriterEntry("w", "producer", None, 7, "ab", 1)
-    edit = replace(append_edit(empty, {0: 2, 1: 1}, "4c1f" * 8), writer=writer)
+    edit = replace(
+        append_edit(empty, {0: 2, 1: 1}, "4c1f" * 8), writers=(AppendedBy(writer, 0, 1),)
+    )
     return edit, applied(empty, edit)
 
 

@@ -2,16 +2,15 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import independent_reader as ir
 import make_golden
 import pytest
 
 from clog.storage import Log, ManualClock
+from clog.storage.diagnostics.verify import verify_log
 from clog.storage.ids import SeededIds
 from clog.storage.store import open_store
-from clog.storage.verify import verify_log
 
 FOLDERS = sorted(path for path in make_golden.GOLDEN.glob("v*/*") if path.is_dir())
 NAMES = [f"{path.parent.name}/{path.name}" for path in FOLDERS]
@@ -46,10 +45,10 @@ def records_of(log, p):
     """What `Log.read` gives, as the expectation has it, but for the delete horizons."""
     found = []
     for batch in log.read(p):
-        stamps = batch.column("timestamp").cast("int64").to_pylist()
-        for row, stamp in zip(batch.drop_columns(["timestamp"]).to_pylist(), stamps, strict=True):
+        times = batch.column("timestamp").cast("int64").to_pylist()
+        for row, time in zip(batch.drop_columns(["timestamp"]).to_pylist(), times, strict=True):
             headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
-            one = (row["offset"], stamp, row["key"], row["value"], headers, None)
+            one = (row["offset"], time, row["key"], row["value"], headers, None)
             found.append(make_golden.plainly(one)[:5])
     return found
 
@@ -115,9 +114,11 @@ def test_making_a_case_twice_gives_the_same_bytes(name, tmp_path):
 
 def test_every_file_says_what_it_is():
     """Documents where FORMAT.md §1 puts them, objects elsewhere, nothing left over."""
-    places = {"_clog/commits", "_clog/snapshots", "_clog/pages", "_clog/edits", "_clog/gc", "data"}
+    places = {"commits", "snapshots", "pages", "edits", "blocks", "data"}
     for folder in FOLDERS:
         for path in (folder / "log").rglob("*"):
-            name = str(path.relative_to(folder / "log"))
-            if path.is_file() and name != "_clog/latest":
-                assert str(Path(name).parent) in places
+            name = path.relative_to(folder / "log")
+            if path.is_file() and str(name) != "_clog/log" and name.name != "latest":
+                assert name.parts[0] == "_clog"
+                assert name.parts[2] in places
+                assert len(name.parts) == 4

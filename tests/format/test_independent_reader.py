@@ -13,13 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
-from clog.storage import Log, ManualClock, commit, commits, dead_rows, snapshots
-from clog.storage.chunks import NONE, Chunk
-from clog.storage.data_object import REWRITTEN_SCHEMA
-from clog.storage.dead_rows import dead_rows_to_json
-from clog.storage.edits import ChunkHorizon, Edit, Replacement
+from clog.storage import Log, ManualClock
+from clog.storage.administration import reset_times
+from clog.storage.commit import committer
+from clog.storage.format import commits, dead_rows, snapshots
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.dead_rows import dead_rows_to_json
+from clog.storage.format.edits import ChunkHorizon, Edit, Replacement
 from clog.storage.ids import SeededIds
-from clog.storage.object_writer import write_rewritten
+from clog.storage.objects.data_object import REWRITTEN_SCHEMA
+from clog.storage.objects.writer import write_rewritten
 from clog.storage.testing.strategies import placed_records
 
 START_MS = 1_700_000_000_000
@@ -84,10 +87,10 @@ def delivered(log, p, **limits):
     """What `Log.read` gives, in the form of the independent reader."""
     found = []
     for batch in log.read(p, **limits):
-        stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        for row, stamp in zip(batch.drop_columns(["timestamp"]).to_pylist(), stamps, strict=True):
+        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        for row, time in zip(batch.drop_columns(["timestamp"]).to_pylist(), times, strict=True):
             headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
-            found.append((row["offset"], stamp, row["key"], row["value"], headers))
+            found.append((row["offset"], time, row["key"], row["value"], headers))
     return found
 
 
@@ -154,8 +157,8 @@ def test_log_append_time(root):
     log.alter({"message.timestamp.type": None})
     log.append(rows("e", "f", timestamp=11))
     state = agree(root, log)
-    stamps = {row[1] for p in range(2) for row in ir.records(root, state, p)}
-    assert stamps == {5_000, (START_MS + 77) * 1_000, 11_000}
+    times = {row[1] for p in range(2) for row in ir.records(root, state, p)}
+    assert times == {5_000, (START_MS + 77) * 1_000, 11_000}
 
 
 def test_starts_in_the_middle_of_a_chunk(root):
@@ -185,7 +188,7 @@ def test_segments_sealed_by_hand_by_size_and_by_chunks(root):
 
 def test_many_commits_with_snapshots_and_pages(root, monkeypatch):
     """FORMAT.md §3.1, §4: every version is read in both ways, and as clog reads it."""
-    monkeypatch.setattr(commit, "SNAPSHOT_EDIT_BYTES_MIN", 900)
+    monkeypatch.setattr(committer, "SNAPSHOT_EDIT_BYTES_MIN", 900)
     monkeypatch.setattr(snapshots, "PAGE_CHUNKS_MIN", 4)
     log = create(root, partitions=3)
     for n in range(50):
@@ -195,8 +198,8 @@ def test_many_commits_with_snapshots_and_pages(root, monkeypatch):
         if n == 30:
             log.delete_records({1: 12})
     agree(root, log)
-    assert len(list((root / "_clog/snapshots").iterdir())) > 4
-    assert len(list((root / "_clog/pages").iterdir())) > 2
+    assert len(list((ir.folder(root) / "snapshots").iterdir())) > 4
+    assert len(list((ir.folder(root) / "pages").iterdir())) > 2
     for version in range(log.version):
         state = ir.replay(root, version)
         assert ir.manifest(state) == ir.manifest(ir.from_snapshot(root, version))
@@ -207,9 +210,31 @@ def test_many_commits_with_snapshots_and_pages(root, monkeypatch):
             assert mine == theirs
 
 
+def test_times_that_were_set_back(root, monkeypatch):
+    """FORMAT.md §3.2: also those of segments in pages; a timestamp of a record stays as it is."""
+    monkeypatch.setattr(committer, "SNAPSHOT_EDIT_BYTES_MIN", 500)
+    monkeypatch.setattr(snapshots, "PAGE_CHUNKS_MIN", 3)
+    log = create(root, message_timestamp_type="LogAppendTime", segment_chunks="1")
+    log.append(rows("early"))
+    ahead = Log.open(str(root), clock=ManualClock(2 * START_MS), ids=SeededIds(6))
+    for n in range(12):
+        ahead.append(rows(f"late {n}"), partition=0)
+    log.append(rows("still late"))
+    assert agree(root, log)["time_ms"] == 2 * START_MS
+    assert START_MS - 1000 < reset_times(log.handle) <= START_MS
+    now_ms = log.handle.clock.now_ms()  # turns were taken meanwhile
+    state = agree(root, log)
+    assert state["time_ms"] == now_ms
+    times = {row[1] for p in range(2) for row in ir.records(root, state, p)}
+    assert times == {START_MS * 1000, now_ms * 1000}
+    assert reset_times(log.handle) == 0
+    log.append(rows("in time"))
+    assert agree(root, log)["time_ms"] == now_ms
+
+
 def test_cleaning_under_pages(root, monkeypatch):
     """An edit of segments that are in a page takes them out of it for that partition alone."""
-    monkeypatch.setattr(commit, "SNAPSHOT_EDIT_BYTES_MIN", 900)
+    monkeypatch.setattr(committer, "SNAPSHOT_EDIT_BYTES_MIN", 900)
     monkeypatch.setattr(snapshots, "PAGE_CHUNKS_MIN", 4)
     log = create(root)
     for n in range(40):
@@ -228,7 +253,7 @@ def test_cleaning_under_pages(root, monkeypatch):
 
 def test_dead_rows(root, monkeypatch):
     """FORMAT.md §5.4: inline, in files, in pages, kept by merges, one in place of another."""
-    monkeypatch.setattr(commit, "SNAPSHOT_EDIT_BYTES_MIN", 900)
+    monkeypatch.setattr(committer, "SNAPSHOT_EDIT_BYTES_MIN", 900)
     monkeypatch.setattr(snapshots, "PAGE_CHUNKS_MIN", 4)
     log = create(root, partitions=1, object_bytes="1000", segment_bytes="3000")
     cleaner = Cleaner(log)
@@ -256,7 +281,7 @@ def test_an_edit_in_a_document_of_its_own(root, monkeypatch):
     for n in range(6):
         log.append(rows(*"abc", key=f"{n}-"))
     agree(root, log)
-    assert len(list((root / "_clog/edits").iterdir())) == 6
+    assert len(list((ir.folder(root) / "edits").iterdir())) == 6
 
 
 def test_more_writers_than_a_head_holds(root):
@@ -293,7 +318,7 @@ def test_a_chunk_with_gaps(root):
 
 
 def test_merged_segments_with_horizons_in_rows(root):
-    """S23, S25: a column for the tombstones that are stamped, bounds of it in the chunk."""
+    """S23, S25: a column for the tombstones that have a horizon, bounds of it in the chunk."""
     log = create(root, partitions=1)
     for values in ("ab", [None, "c"], "de"):
         log.append(rows(*values))
@@ -431,7 +456,10 @@ def damaged_somewhere(root):
 
 def test_the_independent_reader_sees_damage(sound):
     """Its agreement means something: one bit anywhere in a commit or an object, and it refuses."""
-    for path in [sound / "_clog/commits" / f"{3:020d}.json", next((sound / "data").iterdir())]:
+    for path in [
+        ir.folder(sound) / "commits" / f"{3:020d}.json",
+        next((ir.folder(sound) / "data").iterdir()),
+    ]:
         data = path.read_bytes()
         for at in range(0, len(data), 37):
             path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
@@ -442,9 +470,9 @@ def test_the_independent_reader_sees_damage(sound):
 
 def rewritten(root, version, change):
     """Changes the body of a commit and makes its envelope agree."""
-    from clog.storage.documents import decode, encode
+    from clog.storage.format.documents import decode, encode
 
-    path = root / "_clog/commits" / f"{version:020d}.json"
+    path = ir.folder(root) / "commits" / f"{version:020d}.json"
     body = decode("commit", path.read_bytes(), where="x")
     change(body)
     path.write_bytes(encode("commit", body))

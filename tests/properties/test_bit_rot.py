@@ -8,15 +8,16 @@ bytes and by steps between.
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.blocks import close_blocks
-from clog.storage import ClogError, Log, ManualClock, paths
-from clog.storage.commits import read_commit
-from clog.storage.edits import Edit
+from clog.cleaner.sweep.commit_blocks import close_blocks
+from clog.storage import ClogError, Log, ManualClock
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format import paths
+from clog.storage.format.commits import read_commit
+from clog.storage.format.edits import Edit
+from clog.storage.format.snapshots import read_snapshot
 from clog.storage.ids import SeededIds
-from clog.storage.snapshots import read_snapshot
-from clog.storage.testing.crash import discard, memory_store
+from clog.storage.testing.crash import discard, inside, memory_store
 from clog.storage.testing.model import rows_in
-from clog.storage.verify import verify_log
 
 START_MS = 1_000_000
 DAY_MS = 86_400_000
@@ -27,11 +28,11 @@ STEPS = 12
 @pytest.fixture(scope="module", autouse=True)
 def small_limits():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.paths.BLOCK_VERSIONS", 8)
-        patch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 10)
-        patch.setattr("clog.storage.snapshots.PAGE_CHUNKS_MIN", 3)
-        patch.setattr("clog.storage.writers.WRITERS_MAX", 4)
-        patch.setattr("clog.storage.head.WRITERS_MAX", 4)
+        patch.setattr("clog.storage.format.paths.BLOCK_VERSIONS", 8)
+        patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
+        patch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
+        patch.setattr("clog.storage.format.producers.WRITERS_MAX", 4)
+        patch.setattr("clog.storage.format.head.WRITERS_MAX", 4)
         yield
 
 
@@ -50,7 +51,7 @@ def rotten(small_limits):
     while log.handle.tip.version % 4 != 2:
         log.append([{"key": "z", "value": "y", "timestamp": 1}])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.commits.INLINE_EDIT_BYTES_MAX", 10)
+        patch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 10)
         log.append([{"key": "z", "value": "large", "timestamp": 1}])
     clock.advance(2 * DAY_MS)
     close_blocks(log.handle, now_ms=clock.now_ms())
@@ -60,24 +61,26 @@ def rotten(small_limits):
 
 
 def needed(store, log):
-    """Paths of all that a readable version needs, by kind."""
+    """Paths from the root of all that a readable version needs, by kind."""
     manifest = log.handle.manifest()
     snapshot = log.handle.tip.head.snapshot
     kinds = {
         "data": sorted({c.object.path for _, c in manifest.chunks()}),
-        "commits": [o.path for o in store.list(paths.COMMITS)],
+        "commits": [o.path for o in inside(store).list(paths.COMMITS)],
         "snapshots": [paths.snapshot_path(snapshot.version)],
         "pages": [log.handle.tip.head.older_writers.path],
-        "blocks": [o.path for o in store.list(paths.BLOCKS)],
+        "blocks": [o.path for o in inside(store).list(paths.BLOCKS)],
     }
-    kinds["pages"] += [page.path for page in read_snapshot(store, snapshot.version).pages]
+    kinds["pages"] += [page.path for page in read_snapshot(inside(store), snapshot.version).pages]
     kinds["edits"] = [
         record.stored["edit_at"]["path"]
         for version in range(paths.version_of(kinds["commits"][0]), manifest.version + 1)
-        for record in [read_commit(store, version).record]
+        for record in [read_commit(inside(store), version).record]
         if "edit_at" in record.stored
     ]
-    return kinds
+    folder = paths.folder_of(log.handle.standing.log_id)
+    found = {kind: [f"{folder}/{path}" for path in some] for kind, some in kinds.items()}
+    return found | {"log": [paths.LOG_FILE]}
 
 
 def places(size_bytes):
@@ -108,7 +111,9 @@ def test_verify_finds_every_flipped_bit(rotten, kind):
             assert verify_log(store).findings, f"byte {at} of {path}"
 
 
-@pytest.mark.parametrize("kind", ["data", "commits", "snapshots", "pages", "blocks", "edits"])
+@pytest.mark.parametrize(
+    "kind", ["data", "commits", "snapshots", "pages", "blocks", "edits", "log"]
+)
 def test_no_reader_believes_a_flipped_bit(rotten, kind):
     """It reads what was written, where it did not need the object, or raises our error."""
     store, rows, objects = rotten
@@ -122,7 +127,7 @@ def test_no_reader_believes_a_flipped_bit(rotten, kind):
             else:
                 believed += 1
                 assert read == rows, f"byte {at} of {path}"
-    if kind in ("data", "snapshots"):
+    if kind in ("data", "snapshots", "log"):
         assert refused > believed
 
 

@@ -1,7 +1,7 @@
 """The cleaner against a log that is obviously right, over random histories.
 
 Cleaning is not one result but a relation: what a pass leaves must be legal (S1-S4, S21-S23), and
-with a map that holds all keys it must be exactly the model's survivors.
+with a map that holds all keys it must be what the model retains.
 """
 
 from dataclasses import dataclass, field, replace
@@ -10,17 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clog.cleaner import Cleaner, fates
-from clog.cleaner.sweep import sweep_orphans
-from clog.storage import Log, ManualClock, VersionExpiredError, object_encoding
-from clog.storage.bounds import bounds
-from clog.storage.commits import read_commit
-from clog.storage.config import LogConfig
+from clog.cleaner import Cleaner
+from clog.cleaner.compaction import rewrite_policy
+from clog.cleaner.compaction.offset_map import SLOT_BYTES
+from clog.cleaner.sweep.objects import sweep_orphans
+from clog.storage import Log, ManualClock, VersionExpiredError
+from clog.storage.config.log_config import LogConfig
+from clog.storage.format.commits import read_commit
 from clog.storage.ids import SeededIds
-from clog.storage.offset_map import SLOT_BYTES
-from clog.storage.reader import DELETE_HORIZON, plan_range, read_pieces
-from clog.storage.table import plan_table, table_batches
-from clog.storage.testing.crash import discard, memory_store
+from clog.storage.objects import encoding
+from clog.storage.read.cleanable import cleanable_bounds
+from clog.storage.read.scan import DELETE_HORIZON, plan_range, read_pieces
+from clog.storage.read.table_plan import plan_table
+from clog.storage.read.table_scan import table_batches
+from clog.storage.testing.crash import discard, inside, memory_store
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.model import ModelLog, fields_of, rows_in
@@ -44,8 +47,8 @@ def _settings():
     are too few here for ten to live beside one that died.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(object_encoding, "WHOLE_BYTES", 0)
-        patch.setattr(fates, "REWRITE_FACTOR", 1)
+        patch.setattr(encoding, "WHOLE_BYTES", 0)
+        patch.setattr(rewrite_policy, "REWRITE_FACTOR", 1)
         yield
 
 
@@ -76,28 +79,28 @@ class World:
         log = log or self.log
         result = log.append([fields_of(r) for _, r in records], partition=parts)
         if log.config["message.timestamp.type"] == "LogAppendTime":
-            time_ms = read_commit(self.store, result.version).record.time_ms
+            time_ms = read_commit(inside(self.store), result.version).record.time_ms
             records = [(p, replace(r, timestamp_ms=time_ms)) for p, r in records]
         self.model.append(records)
 
     def table(self, at=None):
         """The rows of the table view; with a small map, which is faster to make."""
         manifest = self.log.handle.manifest() if at is None else self.log.handle.manifest_at(at)
-        plans = [plan_table(manifest, p) for p in range(PARTITIONS)]
-        return rows_in(b for plan in plans for b in table_batches(self.store, plan, map_bytes=999))
+        plans, store = [plan_table(manifest, p) for p in range(PARTITIONS)], inside(self.store)
+        return rows_in(b for plan in plans for b in table_batches(store, plan, map_bytes=999))
 
     def present(self):
         """By partition the records that are there, by offset."""
         rows = rows_in(self.log.read())
         return [{o: r for q, o, r in rows if q == p} for p in range(PARTITIONS)]
 
-    def stamped(self):
+    def given_horizons(self):
         """(partition, offset) of each tombstone -> its horizon, where it has one."""
         found = {}
         for p, end in self.log.end_offsets().items():
             pieces = plan_range(self.log.handle.manifest(), p, 0, end)
             for batch in read_pieces(
-                self.store, pieces, columns=("offset", "value", DELETE_HORIZON)
+                inside(self.store), pieces, columns=("offset", "value", DELETE_HORIZON)
             ):
                 for row in batch.to_pylist():
                     if row["value"] is None and row[DELETE_HORIZON] is not None:
@@ -120,7 +123,7 @@ class World:
         for p, there in enumerate(present):
             appended = {o: r for _, o, r in self.model.read(p)}
             assert there.items() <= appended.items()
-            b = bounds(manifest, p, config, now_ms=self.clock.now_ms())
+            b = cleanable_bounds(manifest, p, config, now_ms=self.clock.now_ms())
             last = {r.key: o for o, r in appended.items()}
             for offset, record in appended.items():
                 is_latest = record.key is not None and last[record.key] == offset
@@ -133,8 +136,8 @@ class World:
                     assert offset in there, (p, offset)
 
     def check_horizons(self):
-        """S23: once stamped a horizon never changes."""
-        now = self.stamped()
+        """S23: once set a horizon never changes."""
+        now = self.given_horizons()
         assert {place: now[place] for place in now if place in self.horizons} == {
             place: ms for place, ms in self.horizons.items() if place in now
         }
@@ -191,7 +194,7 @@ class World:
             assert chunk.dead is None or self.clock.now_ms() - chunk.dead.since_ms < delay_ms
 
     def check_exact(self, before, first_dirty_before, cleaned):
-        """Up to where the maps went, however many: exactly the survivors, S20-S23."""
+        """Up to where the maps went, however many: exactly what is to stay, S20-S23."""
         now_ms = self.clock.now_ms()
         starts = self.log.start_offsets()
         for p in cleaned:
@@ -208,8 +211,8 @@ class World:
             assert found == expected
             assert end >= first_dirty_before[p]
             # Every tombstone in the clean part has its horizon (S23).
-            stamped = self.stamped()
-            assert all((p, o) in stamped for o, r in found.items() if r.value is None)
+            horizons = self.given_horizons()
+            assert all((p, o) in horizons for o, r in found.items() if r.value is None)
 
 
 APPENDS = placed_records(PARTITIONS)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clog.storage import object_encoding, object_reader
-from clog.storage.compression import ZSTD, Compression
-from clog.storage.data_object import RECORD_SCHEMA, REWRITTEN_SCHEMA
+from clog.storage.config.compression import ZSTD, Compression
 from clog.storage.ids import SeededIds
-from clog.storage.object_reader import read_ranges
-from clog.storage.object_writer import ObjectWriter, write_rewritten
+from clog.storage.objects import encoding, reader
+from clog.storage.objects.data_object import RECORD_SCHEMA, REWRITTEN_SCHEMA
+from clog.storage.objects.reader import read_ranges
+from clog.storage.objects.writer import ObjectWriter, write_rewritten
 from clog.storage.store import open_store
 
 PARTITIONS = 4
@@ -30,10 +30,10 @@ _numbers = itertools.count()
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
     """Limits that a few records reach."""
-    monkeypatch.setattr(object_reader, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(object_encoding, "_GROUP_BYTES", 120)
-    monkeypatch.setattr(object_encoding, "_GROUP_BYTES_MIN", 40)
-    monkeypatch.setattr(object_encoding, "_GROUP_ROWS", 6)
+    monkeypatch.setattr(reader, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(encoding, "_GROUP_BYTES", 120)
+    monkeypatch.setattr(encoding, "_GROUP_BYTES_MIN", 40)
+    monkeypatch.setattr(encoding, "_GROUP_ROWS", 6)
 
 
 def new_store():
@@ -47,8 +47,8 @@ def as_table(rows, schema):
 
 
 def as_rows(batch):
-    stamps = batch.column("timestamp").cast(pa.int64())
-    columns = [stamps if name == "timestamp" else batch.column(name) for name in COLUMNS]
+    times = batch.column("timestamp").cast(pa.int64())
+    columns = [times if name == "timestamp" else batch.column(name) for name in COLUMNS]
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 

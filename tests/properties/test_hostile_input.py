@@ -11,15 +11,17 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clog.storage import ClogError, CorruptionError, Log, ManualClock, documents, paths
-from clog.storage.commits import edit_of, read_commit
+from clog.cleaner import Cleaner
+from clog.storage import ClogError, CorruptionError, InvalidInputError, Log, ManualClock
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.diagnostics.verify_rows import object_problems
+from clog.storage.format import documents, paths
+from clog.storage.format.commits import edit_of, read_commit
+from clog.storage.format.snapshots import read_snapshot, unpage
 from clog.storage.ids import SeededIds
-from clog.storage.reader import piece_of, read_pieces
-from clog.storage.snapshots import read_snapshot, unpage
-from clog.storage.testing.crash import copy_of, discard, memory_store
+from clog.storage.read.scan import piece_of, read_pieces
+from clog.storage.testing.crash import copy_of, discard, inside, memory_store
 from clog.storage.testing.model import rows_in
-from clog.storage.verify import verify_log
-from clog.storage.verify_rows import object_problems
 
 SLOW = settings(
     deadline=None,
@@ -31,7 +33,8 @@ VALUES = st.recursive(
     | st.booleans()
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False)
-    | st.sampled_from(["", "a", "../../etc/passwd", "/abs", "data/x", "\0"]),
+    | st.sampled_from([2**31, 2**53, 2**62, 2**63 - 1, -(2**63), 2 * 10**9])
+    | st.sampled_from(["", "a", "../../etc/passwd", "/abs", "data/x", "\0", "\ud800", "x" * 5000]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )
@@ -42,8 +45,8 @@ def good():
     """A log with a snapshot and a page; its newest commit is divisible by 4."""
     store = memory_store()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 10)
-        patch.setattr("clog.storage.snapshots.PAGE_CHUNKS_MIN", 3)
+        patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
+        patch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
         config = {"segment.chunks": 1}
         log = Log.create(store, 2, config, clock=ManualClock(5_000), ids=SeededIds(1))
         for i in range(12):
@@ -53,26 +56,42 @@ def good():
 
 
 def read_everything(store):
-    """What a reader and a verifier make of it."""
-    try:
-        rows_in(Log.open(store, clock=ManualClock(5_000)).read())
-    except ClogError:
-        pass
-    try:
-        verify_log(store)
-    except ClogError:
-        pass
+    """What readers, a writer, the cleaner and a verifier make of it: errors of ours at most."""
+
+    def log():
+        return Log.open(store, clock=ManualClock(5_000), ids=SeededIds(9))
+
+    for use in (
+        lambda: rows_in(log().read()),
+        lambda: log().table().get("k"),
+        lambda: log().table().to_arrow(),
+        lambda: log().table(at=11).to_arrow(),
+        lambda: log().describe(),
+        lambda: log().segments(0),
+        lambda: log().offsets_for_times(1),
+        lambda: list(log().history()),
+        lambda: log().append([{"key": "k", "value": "v"}], producer=("w0", 99)),
+        lambda: log().roll(),
+        lambda: Cleaner(log()).run_once(force=True),
+        lambda: verify_log(store),
+    ):
+        with suppress(ClogError, FileNotFoundError):
+            use()
 
 
 def targets(store):
-    """The newest commit, its snapshot, a page."""
+    """The newest commit, its snapshot, a page, its block, and what names the log."""
     tip = Log.open(store).handle.tip
-    snapshot = read_snapshot(store, tip.head.snapshot.version)
-    return {
+    snapshot = read_snapshot(inside(store), tip.head.snapshot.version)
+    found = {
         "commit": paths.commit_path(tip.version),
         "snapshot": paths.snapshot_path(snapshot.version),
         "page": snapshot.pages[0].path,
+        "block": paths.block_path(tip.version),
     }
+    folder = paths.folder_of(tip.head.log.log_id)
+    whole = {kind: f"{folder}/{path}" for kind, path in found.items()}
+    return whole | {"log": paths.LOG_FILE}
 
 
 def places(value, at=()):
@@ -116,9 +135,9 @@ def document(kind, body, encoding="json", **header):
     return json.dumps(envelope).encode() + b"\n" + stored
 
 
-@pytest.mark.parametrize("kind", ["commit", "snapshot", "page"])
+@pytest.mark.parametrize("kind", ["commit", "snapshot", "page", "block", "log"])
 @given(data=st.data())
-@SLOW
+@settings(SLOW, max_examples=50)
 def test_a_document_with_one_wrong_value(good, kind, data):
     """Sealed with the right hash: of another type, out of range, out of the root, or missing."""
     store = copy_of(good)
@@ -138,7 +157,7 @@ def test_a_document_with_one_wrong_value(good, kind, data):
 @SLOW
 def test_bytes_that_are_no_document(data):
     """Nothing but CorruptionError, or that a newer clog is needed."""
-    for kind in ("commit", "snapshot", "page", "edit", "gc"):
+    for kind in ("commit", "snapshot", "page", "edit", "block", "log"):
         with pytest.raises(ClogError):
             documents.decode(kind, data, where="there")
 
@@ -164,7 +183,7 @@ def test_a_data_object_of_other_bytes(good, data):
     """Parquet's own footer and pages, torn and written over: the manifest's checksums tell."""
     store = copy_of(good)
     try:
-        path = next(o.path for o in store.list(paths.DATA))
+        path = next(o.path for o in store.list(paths.FOLDERS) if "/data/" in o.path)
         content = bytearray(store.get(path))
         at = data.draw(st.integers(0, len(content) - 1), label="at")
         patch = data.draw(st.binary(min_size=1, max_size=40), label="patch")
@@ -183,7 +202,8 @@ def test_a_data_object_that_its_manifest_agrees_with(good, data):
     try:
         manifest = Log.open(store).handle.manifest()
         p, chunk = next(iter(manifest.chunks()))
-        content = bytearray(store.get(chunk.object.path))
+        folder = inside(store)
+        content = bytearray(folder.get(chunk.object.path))
         at = data.draw(st.integers(0, len(content) - 1), label="at")
         patch = data.draw(st.binary(min_size=1, max_size=12), label="patch")
         content[at : at + len(patch)] = patch
@@ -191,33 +211,83 @@ def test_a_data_object_that_its_manifest_agrees_with(good, data):
         ref = replace(chunk.object, checksum=xxhash.xxh3_128_hexdigest(found))
         same = replace(chunk, object=ref)
         list(object_problems(found, ref, [(p, same)], key_seed=manifest.head.log.key_seed))
-        store.put(ref.path, found)
+        folder.put(ref.path, found)
         with suppress(ClogError):
-            list(read_pieces(store, [piece_of(p, same, chunk.base, chunk.next)]))
+            list(read_pieces(folder, [piece_of(p, same, chunk.base, chunk.next)]))
     finally:
         discard(store)
 
 
 def test_a_bomb_is_refused_in_bounded_memory():
-    """A body that inflates to more than the limit is given up at the limit."""
-    bomb = b" " * (1 << 20)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.documents.BODY_BYTES_MAX", 1 << 16)
-        stored = zlib.compress(bomb * 64)
-        envelope = {
-            "clog": "commit",
-            "format": 1,
-            "bytes": len(stored),
-            "xxh3_128": xxhash.xxh3_128_hexdigest(stored),
-            "encoding": "json+zlib",
-        }
-        data = json.dumps(envelope).encode() + b"\n" + stored
-        tracemalloc.start()
-        with pytest.raises(CorruptionError):
-            documents.decode("commit", data, where="there")
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert peak < 4 << 20
+    """64 KiB that inflate to 64 MiB are given up at 100 times their length (FORMAT.md §2)."""
+    stored = zlib.compress(b"[" + b"[]," * (21 << 20) + b"[]]")
+    assert 60_000 < len(stored) < 70_000
+    envelope = {
+        "clog": "commit",
+        "format": 1,
+        "bytes": len(stored),
+        "xxh3_128": xxhash.xxh3_128_hexdigest(stored),
+        "encoding": "json+zlib",
+    }
+    data = json.dumps(envelope).encode() + b"\n" + stored
+    tracemalloc.start()
+    with pytest.raises(CorruptionError, match="not a single zlib stream of at most 6"):
+        documents.decode("commit", data, where="there")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 << 20
+
+
+@pytest.mark.parametrize("partitions", [2 * 10**9, 65_537, 0, -1, 2**63, True])
+def test_a_log_of_so_many_partitions(partitions):
+    """The number is checked before a column of as many entries is made (FORMAT.md §3.2)."""
+    store = memory_store()
+    Log.create(store, 1)
+    path, folder = paths.commit_path(0), inside(store)
+    body = documents.decode("commit", folder.get(path), where=path)
+    body["edit"]["create"]["partitions"] = body["head"]["log"]["partitions"] = partitions
+    folder.put(path, document("commit", body))
+    with pytest.raises(CorruptionError):
+        Log.open(store)
+    assert "the format: " in str(verify_log(store).findings)
+    discard(store)
+
+
+@pytest.mark.parametrize(
+    ("text", "sound"),
+    [
+        (b'{"id": "\\ud800"}', False),
+        (b'{"id": "\\uDFFF\\uD800"}', False),
+        (b'{"id": "\xed\xa0\x80"}', False),
+        (b'{"id": "\xff"}', False),
+        ('{"id": "a"}'.encode("utf-16"), False),
+        (b'{"id": "\\ud83d\\ude00 \\\\ud800"}', True),
+    ],
+)
+def test_half_of_a_surrogate_pair(text, sound):
+    """A text that cannot be written again is refused where it is read (FORMAT.md §2)."""
+    envelope = {
+        "clog": "commit",
+        "format": 1,
+        "bytes": len(text),
+        "xxh3_128": xxhash.xxh3_128_hexdigest(text),
+        "encoding": "json",
+    }
+    data = json.dumps(envelope).encode() + b"\n" + text
+    if sound:
+        assert documents.decode("commit", data, where="there") == {"id": "\U0001f600 \\ud800"}
+        return
+    with pytest.raises(CorruptionError, match="there is not JSON"):
+        documents.decode("commit", data, where="there")
+
+
+def test_a_writer_whose_id_is_no_text(good):
+    """It could not be written to the log: an error of ours, and nothing is appended."""
+    store = copy_of(good)
+    log = Log.open(store)
+    with pytest.raises(InvalidInputError, match="is not \\(id, sequence\\)"):
+        log.append([{"key": "k", "value": "v"}], producer=("\ud800", 1))
+    discard(store)
 
 
 def test_json_that_is_nested_deeply():
@@ -234,15 +304,35 @@ def test_json_that_is_nested_deeply():
         documents.decode("commit", json.dumps(envelope).encode() + b"\n" + stored, where="there")
 
 
+def test_a_field_of_later_writers_that_is_nested_deeply(good):
+    """A writer keeps what it does not know in the head. Whether it is too deep to be read or, a few
+    levels less, only to be written again: an error of ours.
+    """
+    path = targets(good)["commit"]
+    body = documents.decode("commit", good.get(path), where=path)
+    body["head"]["later"] = "HERE"
+    refused = []
+    for depth in (10, *range(802, 1000, 2)):
+        store = copy_of(good)
+        text = json.dumps(body).replace('"HERE"', "[" * depth + "]" * depth)
+        store.put(path, documents.encode_json("commit", text.encode()))
+        try:
+            Log.open(store).append([{"key": "k", "value": "v"}])
+        except CorruptionError as e:
+            refused.append(str(e))
+        discard(store)
+    assert len(refused) < 100
+
+
 @pytest.mark.parametrize("dense", [None, False, 0])
 def test_a_fresh_object_that_is_said_to_have_offsets(good, dense):
     """It has no such column: its rows have none, and that is an error of ours."""
     store = copy_of(good)
     tip = Log.open(store).handle.tip
-    path = paths.commit_path(tip.version)
-    body = documents.decode("commit", store.get(path), where=path)
+    path, folder = paths.commit_path(tip.version), inside(store)
+    body = documents.decode("commit", folder.get(path), where=path)
     body["edit"]["add"]["objects"][0]["dense"] = dense
-    store.put(path, document("commit", body))
+    folder.put(path, document("commit", body))
     with pytest.raises(CorruptionError, match="without offsets"):
         rows_in(Log.open(store).read())
     discard(store)
@@ -252,5 +342,6 @@ def test_the_good_log_is_good(good):
     """Else the tests above would prove nothing."""
     assert verify_log(good).findings == ()
     tip = Log.open(good).handle.tip
-    assert edit_of(good, read_commit(good, tip.version).record) is not None
-    assert unpage(good, read_snapshot(good, tip.head.snapshot.version)).pages == ()
+    folder = inside(good)
+    assert edit_of(folder, read_commit(folder, tip.version).record) is not None
+    assert unpage(folder, read_snapshot(folder, tip.head.snapshot.version)).pages == ()

@@ -34,9 +34,9 @@ class LogMachine(RuleBasedStateMachine):
     def create(self, partitions, seed):
         # Small limits, so that short histories have snapshots, pages and pages of writers.
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 10)
-        self.patch.setattr("clog.storage.snapshots.PAGE_CHUNKS_MIN", 3)
-        self.patch.setattr("clog.storage.writers.WRITERS_MAX", 2)
+        self.patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
+        self.patch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
+        self.patch.setattr("clog.storage.format.producers.WRITERS_MAX", 2)
         self.clock = ManualClock(START_MS)
         self.ids = SeededIds(seed)
         self.store = memory_store()

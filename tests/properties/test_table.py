@@ -7,18 +7,19 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
-from clog.connector.views import slices
+from clog.cleaner.compaction.offset_map import SLOT_BYTES
+from clog.connector.read.plan_views import slices
 from clog.storage import Log, ManualClock
-from clog.storage.changes import changes_batches
 from clog.storage.ids import SeededIds
-from clog.storage.latest_keys import ROW_BYTES
-from clog.storage.offset_map import SLOT_BYTES
+from clog.storage.read.changes import changes_batches
+from clog.storage.read.latest_keys import ROW_BYTES
+from clog.storage.read.missed_deletes import missed_deletes
+from clog.storage.read.table_plan import plan_table
+from clog.storage.read.table_scan import table_batches
 from clog.storage.state import StateTable
-from clog.storage.table import plan_table, table_batches
-from clog.storage.testing.crash import discard, memory_store
+from clog.storage.testing.crash import discard, inside, memory_store
 from clog.storage.testing.model import ModelLog, fields_of, rows_in
 from clog.storage.testing.strategies import TIME_MS_MAX, placed_records
-from clog.storage.tombstone_loss import missed_tombstones
 
 PARTITIONS = 2
 CONFIG = {
@@ -112,7 +113,7 @@ def test_the_view_is_the_models(operations, entries, tasks):
         for version, expected in then.items():
             manifest = world.log.handle.manifest_at(version)
             kept = {key: row for key, row in expected.items() if row[1] >= starts[row[0]]}
-            assert view(world.store, manifest, starts, entries, tasks) == kept
+            assert view(inside(world.store), manifest, starts, entries, tasks) == kept
     finally:
         discard(world.store)
 
@@ -146,7 +147,7 @@ def test_a_view_and_what_follows_it(before, after):
             state[row[0], row[2].key] = row[2].value
         state = {key: value for key, value in state.items() if value is not None}
         final = {key: row[2].value for key, row in world.expected().items()}
-        missed = missed_tombstones(manifest.tombstones_removed, table.offsets, table.version)
+        missed = missed_deletes(manifest.tombstones_removed, table.offsets, table.version)
         event(f"tombstones lost: {bool(missed)}")
         assert missed or state == final
         assert final.items() <= state.items()
@@ -170,7 +171,7 @@ def test_any_columns(operations, entries, data):
             rows = [
                 row
                 for batch in table_batches(
-                    world.store, plan, columns=columns, map_bytes=entries * ROW_BYTES
+                    inside(world.store), plan, columns=columns, map_bytes=entries * ROW_BYTES
                 )
                 for row in batch.to_pylist()
             ]
@@ -202,7 +203,9 @@ def test_changes_are_the_last_records_since(operations, entries, shares):
             p: world.model.starts[p] + int((world.model.end(p) - world.model.starts[p]) * share)
             for p, share in enumerate(shares)
         }
-        batches = changes_batches(world.store, manifest, starts, map_bytes=entries * ROW_BYTES)
+        batches = changes_batches(
+            inside(world.store), manifest, starts, map_bytes=entries * ROW_BYTES
+        )
         rows = rows_in(batches)
         found = {(row[0], row[2].key): row for row in rows}
         assert len(found) == len(rows)

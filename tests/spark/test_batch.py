@@ -67,6 +67,11 @@ def test_offsets_bound_a_read(queries, url):
     queries.append(Log.create(url, partitions=1), *"abcde")
     df = queries.read(url, startingOffsets='{"0": 1}', endingOffsets='{"orders": {"0": 4}}')
     assert queries.collected(df) == [(0, 1, "b"), (0, 2, "c"), (0, 3, "d")]
+    turned = queries.read(url, startingOffsets='{"0": 4}', endingOffsets='{"0": 1}')
+    assert "starts at offset 4 and ends at 1" in refusal(turned.count)
+    beyond = {"endingOffsets": '{"orders": {"0": 9}}', "startingOffsets": '{"orders": "earliest"}'}
+    assert "beyond the end offset 5" in refusal(queries.read(url, **beyond).count)
+    assert queries.read(url, failOnDataLoss=False, **beyond).count() == 5
 
 
 def test_a_schema_chooses_columns(spark, queries, url):
@@ -146,7 +151,7 @@ def test_errors_of_users_are_readable(spark, queries, url):
     assert "OptionError" in message
     message = refusal(lambda: queries.read(url).collect())
     assert "NotFoundError: no log at" in message
-    assert "timeline.py" not in message
+    assert "versions.py" not in message
     overwrite = queries.frame(("a", "1")).write.format("clog").mode("overwrite")
     assert "delete-records" in refusal(lambda: overwrite.save(url))
     wrong = spark.sql("SELECT 'a' AS key, 1 AS value").write.format("clog").mode("append")

@@ -110,11 +110,11 @@ def run_block(code, spark, tmp_path, *names, **given):
 
 
 def test_the_spark_of_the_readme_runs(spark, queries, tmp_path):
-    """On the log that the README's Python made."""
+    """As it stands, from the session to the table, on a log as the README's Python makes it."""
     queries.append(Log.create(str(tmp_path / "orders")), "a", "b", "a")
     (code,) = spark_blocks("README.md")
     found = run_block(code, spark, tmp_path, "orders", "orders-copy", "checkpoint")
-    found["query"].awaitTermination()
+    assert found["spark"] is spark
     assert sorted(queries.values(tmp_path / "orders-copy")) == ["a", "a", "b"]
     assert found["latest"].count() == 2
 
@@ -165,7 +165,7 @@ def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
 @pytest.mark.parametrize("path", ["docs/coming-from-kafka.md", "docs/coming-from-delta.md"])
 def test_options_in_the_tables_exist(path):
     """What takes the place of a source's option, or is "the same", is an option of clog."""
-    from clog.connector.option_definitions import NAMES
+    from clog.connector.options.definitions import NAMES
 
     text = (ROOT / path).read_text()
     table = re.split(r"## (?:Streaming source|Source options)\n", text)[1].split("\n## ")[0]

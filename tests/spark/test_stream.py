@@ -1,8 +1,11 @@
 """Structured Streaming from and to logs."""
 
+import shutil
+
 import pytest
 from pyspark.errors import PySparkException
 
+from clog.cleaner import Cleaner
 from clog.connector import lag
 from clog.storage.log import Log
 
@@ -56,13 +59,82 @@ def test_a_batch_whose_commit_spark_did_not_note_is_there_once(queries, log, tar
     assert before < set(queries.written(target))
 
 
+def test_a_batch_that_runs_again_is_the_same_though_its_source_was_cleaned(
+    queries, log, target, checkpoint
+):
+    """Its offsets say at which version it was planned: the log knows the rows again."""
+    queries.append(log, *"ab")
+    queries.run(log.url, target, checkpoint, startingOffsets="earliest")
+    queries.append(log, *"cac")
+    queries.run(log.url, target, checkpoint)
+    forget_last_commit(checkpoint, 1)
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    assert len(queries.written(log.url)) == 3
+    queries.append(log, "d")
+    assert sum(queries.run(log.url, target, checkpoint)) == 4
+    assert sorted(queries.values(target)) == sorted("abcacd")
+
+
+def test_a_checkpoint_that_was_put_back_stops_the_query(queries, log, target, checkpoint, tmp_path):
+    """Its next batch has the number of one that the log has, and other rows: they would be lost.
+    An option takes that for a query that does not repeat itself.
+    """
+    queries.append(log, *"ab")
+    queries.run(log.url, target, checkpoint, startingOffsets="earliest")
+    shutil.copytree(checkpoint, tmp_path / "old")
+    queries.append(log, "c")
+    queries.run(log.url, target, checkpoint)
+    queries.append(log, *"de")
+    with pytest.raises(
+        PySparkException, match=r"with other rows: 1 in version 2, 3 now.*failOnCha"
+    ):
+        queries.run(log.url, target, tmp_path / "old")
+    assert sorted(queries.values(target)) == sorted("abc")
+    queries.run(log.url, target, tmp_path / "old", sink={"failOnChangedBatch": False})
+    queries.append(log, "f")
+    queries.run(log.url, target, tmp_path / "old")
+    assert sorted(queries.values(target)) == sorted("abcf")
+
+
+def test_a_sink_whose_log_was_recreated_stops_the_query(queries, log, target, checkpoint, tmp_path):
+    """What was written before is not there: a new log with the rest of it would say nothing. A
+    query that began at the end, with an empty batch, is known too.
+    """
+    queries.run(log.url, target, checkpoint)
+    queries.append(log, *"ab")
+    queries.run(log.url, target, checkpoint)
+    shutil.rmtree(target)
+    queries.append(log, "c")
+    with pytest.raises(PySparkException, match=r"none of the batches before batch 2.*recreated"):
+        queries.run(log.url, target, checkpoint)
+    assert queries.values(target) == []
+    queries.run(log.url, target, tmp_path / "another", startingOffsets="earliest")
+    assert sorted(queries.values(target)) == list("abc")
+
+
+def test_a_query_says_that_its_source_was_recreated(queries, log, target, checkpoint, tmp_path):
+    """Restarted on its checkpoint it does not skip the first rows of the new log in silence; told
+    to, it goes on from that log's start, as its error says.
+    """
+    queries.append(log, *"ab")
+    queries.run(log.url, target, checkpoint, startingOffsets="earliest")
+    shutil.rmtree(log.url)
+    queries.append(Log.create(log.url, partitions=2), *"cdef")
+    with pytest.raises(PySparkException, match=r"deleted and recreated.*failOnDataLoss=false"):
+        queries.run(log.url, target, checkpoint)
+    queries.run(log.url, target, checkpoint, failOnDataLoss=False)
+    assert sorted(queries.values(target)) == list("abcdef")
+    assert sum(queries.run(log.url, target, checkpoint)) == 0
+
+
 def failing_after_commit(flag):
     """A data source whose sink raises once after its commit; made here, so that workers get it by
     value.
     """
     from clog.connector import ClogDataSource
-    from clog.connector.options import write_options
-    from clog.connector.stream_writer import ClogStreamWriter
+    from clog.connector.options.settings import write_options
+    from clog.connector.write.stream_writer import ClogStreamWriter
 
     class Writer(ClogStreamWriter):
         def commit(self, messages, batchId):  # noqa: N803

@@ -88,7 +88,7 @@ def test_two_upserts_under_one_name_are_refused(spark, words, counts, tmp_path):
 
     def each_batch(df, batch_id):
         upsert(df, counts, "value", batch_id=batch_id)
-        with pytest.raises(InvalidInputError, match="a second time"):
+        with pytest.raises(InvalidInputError, match=r"upserted into .* twice"):
             upsert(df, counts, "value", batch_id=batch_id)
         upsert(df, counts, "value", batch_id=batch_id, name="other")
         said.append(batch_id)

@@ -89,6 +89,16 @@ def test_a_snapshot_takes_options_of_both_reads(spark, url):
             )
 
 
+def test_small_partitions_share_a_task(queries, url):
+    """A task for each partition would cost Spark more than reading them."""
+    log = Log.create(url, partitions=100)
+    for value in "12":
+        log.append([{"key": f"k{j}", "value": value} for j in range(300)])
+    table = queries.read(url, view="table")
+    assert table.rdd.getNumPartitions() == 1
+    assert state_of(table) == {f"k{j}": "2" for j in range(300)}
+
+
 def test_views_in_several_tasks(spark, queries, url):
     """`view=table` at a version, and `view=latest` since it."""
     log = Log.create(url, partitions=1)

@@ -1,9 +1,20 @@
 """The cleaner of clog: compaction, retention and the sweep, beside the writers.
 
-It is never in a writer's or a reader's way (S30); `cleaner.Cleaner` is all there is to call.
+It is never in a writer's or a reader's way. Start with `Cleaner`; what its signatures mention is
+exported here, and what is not exported may change with any release.
 """
 
-from clog.cleaner.cleaner import Cleaner
-from clog.cleaner.stats import PassResult, PassStats
+from clog.cleaner.cleaner import Cleaner, FoundLogs
+from clog.cleaner.compaction.stats import PassResult, PassStats
+from clog.cleaner.log_round import CleanerSettings
+from clog.cleaner.retention.apply import Expired, MaintenanceResult
 
-__all__ = ["Cleaner", "PassResult", "PassStats"]
+__all__ = [
+    "Cleaner",
+    "CleanerSettings",
+    "Expired",
+    "FoundLogs",
+    "MaintenanceResult",
+    "PassResult",
+    "PassStats",
+]

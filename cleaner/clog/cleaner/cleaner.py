@@ -2,18 +2,25 @@
 
 A *round* over all its logs, in this order:
 
-1. Seal active segments that are idle (S8).
-2. Retention and the start offset rule (S31-S35); trimming below the low watermark (S37).
-3. Passes over the eligible partitions of all logs, most urgent first, each once (`selection`,
-   `passes`), by ``threads`` at a time.
-4. Delete objects whose delay is over (S27); rewrite what has held dead rows for long (S46);
-   coalesce what the passes left fresh, under every policy.
-5. Once a day delete what was never committed (`sweep`) and blocks of old commits (`blocks`).
+R1. Seal active segments that are idle (S8).
+R2. Retention and the start offset rule (S31-S35); trimming below the low watermark (S37).
+R3. Passes over the eligible partitions of all logs, each once, by ``threads`` at a time
+    (`selection`, `run_pass`). Before each the most urgent one is chosen anew.
+R4. Delete objects whose delay is over (S27); rewrite what has held dead rows for long (S46);
+    coalesce what the passes left fresh, under every policy; merge small sealed segments
+    where no pass does it.
+R5. Once a day delete what was never committed (`sweep`) and blocks of old commits
+    (`commit_blocks`).
 
-With several threads a log's round begins when its last one ended, whatever other logs are at. What
-a log has of all that is in `upkeep`. A pass that fails leaves the log as it was; its partition is
-marked uncleanable with the reason and retried with back-off, the others go on (S28). A log whose
-round fails, or whose store does, waits alone.
+A pass may take hours, and nothing else waits for more than one. Between two passes the rounds of
+other logs begin and end, ``log.cleaner.backoff.ms`` apart where there is nothing to clean; logs
+whose own passes go on are maintained (R1, R2, and what is to be deleted of R4) each
+``log.retention.check.interval.ms``, at least `BETWEEN_MS_MIN` apart. With several threads all that
+goes on beside the passes.
+
+The share of one log is in `log_round`. A pass that fails leaves the log as it was; its partition is
+uncleanable, with the reason, and retried with back-off, the others go on (S28). A log whose round
+fails, or whose store does, waits alone.
 """
 
 import logging
@@ -24,48 +31,64 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from clog.cleaner.compaction.build_map import check_share
+from clog.cleaner.compaction.selection import Candidate
+from clog.cleaner.compaction.stats import PassResult
+from clog.cleaner.log_round import CleanerSettings, LogRound
 from clog.cleaner.metered_store import NAP_MS, StoppedError, Throttle, nap
 from clog.cleaner.monitor import Monitor
-from clog.cleaner.selection import Candidate
-from clog.cleaner.stats import PassResult
-from clog.cleaner.uncleanable import BACKOFF_MS
-from clog.cleaner.upkeep import Upkeep, UpkeepSettings
+from clog.cleaner.retention.apply import MaintenanceResult
+from clog.cleaner.retention.uncleanable import BACKOFF_MS
 from clog.storage import Log
 from clog.storage.clock import Clock, SystemClock
 from clog.storage.errors import InvalidInputError
-from clog.storage.offset_map import OffsetMap
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What changed about the logs that a cleaner looks after: new ones, and URLs of those that were
-    deleted.
+class FoundLogs:
+    """What changed about the logs that a cleaner looks after.
+
+    Attributes:
+        logs: logs that are new.
+        gone: URLs of logs that were deleted.
     """
 
     logs: Sequence[Log] = ()
     gone: Collection[str] = ()
 
 
-@dataclass(slots=True, eq=False)
-class _Round:
-    """The round of one log under way; ``is_well``: what came before its passes did not fail."""
+BETWEEN_MS_MIN = 60_000
+"""A log whose passes go on is not maintained more often."""
 
-    upkeep: Upkeep
+
+@dataclass(slots=True, eq=False)
+class _OpenRound:
+    """The round of one log under way.
+
+    ``is_well``: what came before its passes did not fail. ``begun`` are the partitions that had
+    their pass, ``running`` how many go on, ``has_more`` whether others wait.
+    """
+
+    log_round: LogRound
+    force: bool
+    maintained_ms: int
     is_well: bool = True
-    passes_left: int = 0
+    begun: set[int] = field(default_factory=set)
+    running: int = 0
+    has_more: bool = False
     failure: Exception | None = None
-    results: list[tuple[Candidate, PassResult]] = field(default_factory=list)
+    results: list[tuple[int, PassResult]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A pass of a round."""
+    """A pass of a round, the ``number``-th that began."""
 
-    round: _Round
+    round: _OpenRound
     candidate: Candidate
-    force: bool
+    number: int
 
 
 class Cleaner:
@@ -79,20 +102,21 @@ class Cleaner:
             (``log.cleaner.dedupe.buffer.size``), 24 bytes an entry.
         io_bytes_per_second: limit on bytes read and written by all threads
             (``log.cleaner.io.max.bytes.per.second``); None: no limit.
-        clock: None: that of each log.
-        backoff_ms: sleep of `run` when there was nothing to clean.
+        clock: where times come from; None: the clock of each log.
+        backoff_ms: how long `run` sleeps when there was nothing to clean.
         settings: what holds for all logs.
         on_pass: called after each pass, from the thread that did it.
-        find: called by `run` before each round: what logs there are beside those given. With it
-            there may be none at first.
+        on_maintained: called when segments were sealed, or went by retention.
+        find: called by `run` before each round; returns the logs that came and went since. With it
+            there may be no log at first.
 
     Attributes:
         backoff_ms: as given.
-        monitor: what it does and has done.
+        monitor: what it does and has done, for metrics and health.
 
     Raises:
-        InvalidInputError: a thread's share of the buffer cannot hold one key (S18), no log, no
-            thread.
+        InvalidInputError: a thread's share of the buffer cannot hold one key; no log or no thread
+            is given.
     """
 
     def __init__(
@@ -104,9 +128,10 @@ class Cleaner:
         clock: Clock | None = None,
         *,
         backoff_ms: int = BACKOFF_MS,
-        settings: UpkeepSettings | None = None,
+        settings: CleanerSettings | None = None,
         on_pass: Callable[[Log, PassResult], None] | None = None,
-        find: Callable[[], Found] | None = None,
+        on_maintained: Callable[[Log, MaintenanceResult], None] | None = None,
+        find: Callable[[], FoundLogs] | None = None,
     ) -> None:
         if type(threads) is not int or threads < 1:
             raise InvalidInputError(f"threads={threads!r} is out of range; allowed: 1 or more")
@@ -123,16 +148,17 @@ class Cleaner:
         self._clock = clock or (given[0].handle.clock if given else SystemClock())
         self._threads = threads
         self._map_bytes = dedupe_buffer_bytes // threads
-        OffsetMap(memory_bytes=self._map_bytes)  # S18: refuses a share that holds no key
+        check_share(self._map_bytes)
         self._throttle = Throttle(io_bytes_per_second, self._clock, self._stopping.is_set)
         self.backoff_ms = backoff_ms
-        self._settings = settings or UpkeepSettings()
+        self._settings = settings or CleanerSettings()
         self._on_pass = on_pass
+        self._on_maintained = on_maintained
         self._find = find
-        self._upkeep: list[Upkeep] = []
-        self._open: dict[Upkeep, _Round] = {}
-        self._waiting: list[_Work] = []
-        self._running: dict[Future[None], _Round] = {}
+        self._log_rounds: list[LogRound] = []
+        self._open: dict[LogRound, _OpenRound] = {}
+        self._passes_begun = 0
+        self._running: dict[Future[None], _OpenRound] = {}
         self.monitor = Monitor(self._clock)
         for log in given:
             self._add(log)
@@ -143,11 +169,12 @@ class Cleaner:
         return max(self._throttle.moved_ms, self.monitor.round_ms)
 
     def run_once(self, force: bool = False) -> list[PassResult]:  # noqa: FBT001, FBT002 - public
-        """One round over all logs: maintenance that is due, then every eligible partition once.
+        """Does one round over all logs: maintenance that is due, then every eligible partition
+        once.
 
         Args:
-            force: clean whatever can be cleaned, whatever the dirty ratio (S17); active segments
-                and those under ``min.compaction.lag.ms`` stay out (S10, S11).
+            force: clean whatever can be cleaned, whatever the dirty ratio; active segments, and
+                those with records younger than ``min.compaction.lag.ms``, stay out.
 
         Returns:
             What each pass did; the most urgent began first. Empty where nothing was eligible.
@@ -155,42 +182,45 @@ class Cleaner:
         Raises:
             StoreUnavailableError: the file system failed, or the clocks differ too much; what was
                 done until then is done, and so are the other logs.
+            CommitConflictError, CommitStateUnknownError: other writers were faster for too long, or
+                the store did not answer about a commit; the same holds.
             CorruptionError, FileNotFoundError: what was to be trimmed or coalesced is damaged or
                 gone; all else is done.
         """
         with self._workers() as pool:
-            for upkeep in self._upkeep:
-                self._begin(upkeep, force=force)
-            self._work(pool)
+            for log_round in self._log_rounds:
+                self._begin(log_round, force=force)
+            while any(mine.has_more or mine.running for mine in self._open.values()):
+                self._work(pool)
+                self._maintain_between()
         ended = self._end()
         for mine in ended:
             if mine.failure is not None:
                 raise mine.failure
         done = [pair for mine in ended for pair in mine.results]
-        done.sort(key=lambda pair: pair[0].urgency)
+        done.sort(key=lambda pair: pair[0])
         return [result for _, result in done]
 
     def run(self) -> None:
-        """Rounds until `stop` is called; sleeps where there was nothing to clean. Survives logs and
-        stores that fail. With several threads no log waits for the passes of another: its next
-        round begins while they go on.
+        """Does rounds until `stop` is called; sleeps where there was nothing to clean. Survives
+        logs and stores that fail. No log waits for more than one pass of another, with several
+        threads for none: its next round begins while they go on.
         """
         with self._workers() as pool:
             while not self._stopping.is_set():
                 self._look_around()
                 if not self._open:  # Else a pass that hangs would look alive.
                     self.monitor.looked()
-                now_ms = self._clock.monotonic_ms()
-                for upkeep in self._upkeep:
-                    if upkeep.rest.until_ms <= now_ms and upkeep not in self._open:
-                        self._begin(upkeep, force=False)
-                self._work(pool, patience_ms=self.backoff_ms)
-                ended = self._end()
-                for mine in ended:
-                    self._rest(mine)
-                moved = any(result.complete for mine in ended for _, result in mine.results)
-                if not (moved or self._open):
-                    nap(self._clock, self.backoff_ms, self._stopping.is_set)
+                for log_round in self._log_rounds:
+                    if log_round not in self._open and self._waits_ms(log_round) <= 0:
+                        self._begin(log_round, force=False)
+                self._end_some()  # They are done before a pass that may take hours.
+                self._maintain_between()
+                self._work(pool)
+                self._end_some()
+                if not self._open:
+                    waits_ms = min(map(self._waits_ms, self._log_rounds), default=self.backoff_ms)
+                    nap(self._clock, min(waits_ms, self.backoff_ms), self._stopping.is_set)
 
     def stop(self) -> None:
         """Makes `run` return before the next request to the store; safe from a signal handler."""
@@ -198,78 +228,124 @@ class Cleaner:
 
     def _look_around(self) -> None:
         """Takes logs that were found, drops those that are gone."""
-        found = self._find() if self._find else Found()
-        self._upkeep = [u for u in self._upkeep if u.log.url not in found.gone]
+        found = self._find() if self._find else FoundLogs()
+        self._log_rounds = [r for r in self._log_rounds if r.log.url not in found.gone]
         for url in found.gone:
             self.monitor.forget(url)
         for log in found.logs:
             self._add(log)
 
-    def _rest(self, mine: _Round) -> None:
-        """A log whose round failed rests before the next one."""
+    def _end_some(self) -> None:
+        for mine in self._end():
+            self._rest(mine)
+
+    def _rest(self, mine: _OpenRound) -> None:
+        """Lets a log whose round failed rest before the next one, and one that was clean wait."""
+        moved = any(result.complete for _, result in mine.results)
+        mine.log_round.due_ms = self._clock.monotonic_ms() + (0 if moved else self.backoff_ms)
         if mine.failure is None:
-            mine.upkeep.rest.succeeded()
+            mine.log_round.rest.succeeded()
             return
-        mine.upkeep.failed()
-        url = mine.upkeep.log.url
-        logger.error("a round over %s failed; it is repeated", url, exc_info=mine.failure)
+        mine.log_round.failed(mine.failure)
+        url = mine.log_round.log.url
+        logger.error("a round over %s failed; it will be retried", url, exc_info=mine.failure)
+
+    def _waits_ms(self, log_round: LogRound) -> int:
+        """Returns how long it is until a log's next round."""
+        return max(log_round.rest.until_ms, log_round.due_ms) - self._clock.monotonic_ms()
 
     def _add(self, log: Log) -> None:
         clock = self._given_clock or log.handle.clock
-        self._upkeep.append(Upkeep(log, clock, self._throttle, self._settings))
+        self._log_rounds.append(LogRound(log, clock, self._throttle, self._settings))
 
-    def _begin(self, upkeep: Upkeep, *, force: bool) -> None:
-        """Steps 1 and 2 of a log's round; its passes wait for `_work`."""
-        mine = _Round(upkeep)
+    def _begin(self, log_round: LogRound, *, force: bool) -> None:
+        """Does R1 and R2 of a log's round; its passes wait for `_work`."""
+        mine = self._open[log_round] = _OpenRound(log_round, force, self._clock.monotonic_ms())
+        self._maintain(mine, log_round.begin)
+        self._choices(mine)
+
+    def _maintain(self, mine: _OpenRound, step: Callable[[], MaintenanceResult]) -> None:
+        """Does R1 and R2."""
 
         def maintain() -> None:
-            upkeep.maintain()
-            self._watch(upkeep)
-            chosen = upkeep.candidates(force=force)
-            self._waiting.extend(_Work(mine, candidate, force) for candidate in chosen)
-            mine.passes_left = len(chosen)
+            log, done = mine.log_round.log, step()
+            self.monitor.maintained(log.url, done)
+            if done and self._on_maintained is not None:
+                self._on_maintained(log, done)
+            self._watch(mine.log_round)
 
-        self._open[upkeep] = mine
-        mine.is_well = self._attempt(mine, maintain)
-        self._waiting.sort(key=lambda work: work.candidate.urgency)
+        mine.maintained_ms = self._clock.monotonic_ms()
+        mine.is_well = self._attempt(mine, maintain) and mine.is_well
 
-    def _work(self, pool: Executor | None, *, patience_ms: int | None = None) -> None:
-        """Step 3: the passes that wait, most urgent first, by ``threads`` at a time. Returns when
-        all are done, or ``patience_ms`` after one ended the last time.
+    def _maintain_between(self) -> None:
+        """Maintains logs whose passes go on, where that is due."""
+        interval_ms = max(self._settings.retention_check_ms, BETWEEN_MS_MIN)
+        for mine in self._open.values():
+            waited_ms = self._clock.monotonic_ms() - mine.maintained_ms
+            if mine.is_well and waited_ms >= interval_ms:
+                self._maintain(mine, mine.log_round.maintain)
+                self._attempt(mine, mine.log_round.sweep_released)
+
+    def _choices(self, mine: _OpenRound) -> list[Candidate]:
+        """Returns the partitions of a log that wait for their pass, as far as it was looked at."""
+        chosen: list[Candidate] = []
+
+        def choose() -> None:
+            found = mine.log_round.candidates(force=mine.force)
+            chosen.extend(c for c in found if c.partition not in mine.begun)
+
+        if mine.is_well and mine.log_round in self._log_rounds:
+            mine.is_well = self._attempt(mine, choose)
+        mine.has_more = bool(chosen)
+        return chosen
+
+    def _most_urgent(self) -> _Work | None:
+        """Returns the pass that comes next, of all logs, if there is one."""
+        waiting = [(c, mine) for mine in self._open.values() for c in self._choices(mine)]
+        if not waiting:
+            return None
+        chosen, mine = min(waiting, key=lambda pair: pair[0].urgency)
+        mine.begun.add(chosen.partition)
+        mine.has_more = any(mine is of for c, of in waiting if c is not chosen)
+        mine.running += 1
+        self._passes_begun += 1
+        return _Work(mine, chosen, self._passes_begun)
+
+    def _work(self, pool: Executor | None) -> None:
+        """Does R3 for a while: with one thread one pass, with several until one ended, or
+        nothing did for `backoff_ms`.
         """
         if pool is None:
-            while self._waiting:
-                work = self._waiting.pop(0)
+            if (work := self._most_urgent()) is not None:
                 self._clean(work)
-                work.round.passes_left -= 1
+                work.round.running -= 1
             return
-        while self._waiting or self._running:
-            while self._waiting and len(self._running) < self._threads:
-                work = self._waiting.pop(0)
-                self._running[pool.submit(self._clean, work)] = work.round
+        while len(self._running) < self._threads and (work := self._most_urgent()) is not None:
+            self._running[pool.submit(self._clean, work)] = work.round
+        patience_ms = max(self.backoff_ms, NAP_MS)
+        while self._running and patience_ms > 0:
             done, _ = wait(self._running, NAP_MS / 1000, FIRST_COMPLETED)
             for future in done:
-                self._running.pop(future).passes_left -= 1
+                self._running.pop(future).running -= 1
                 future.result()
-            if patience_ms is not None and not done:
-                patience_ms -= NAP_MS
-                if patience_ms <= 0:
-                    return
+            patience_ms = 0 if done else patience_ms - NAP_MS
 
-    def _end(self) -> list[_Round]:
-        """Steps 4 and 5 of the logs whose passes are done: their rounds, which end by that."""
-        ended = [mine for mine in self._open.values() if not mine.passes_left]
+    def _end(self) -> list[_OpenRound]:
+        """Does R4 and R5 of the logs whose passes are done, which ends their rounds; returns
+        these.
+        """
+        ended = [m for m in self._open.values() if not (m.running or m.has_more)]
         for mine in ended:
             if mine.is_well:
-                self._attempt(mine, partial(self._tidy, mine.upkeep))
-            url = mine.upkeep.log.url
+                self._attempt(mine, partial(self._finish, mine.log_round))
+            url = mine.log_round.log.url
             self.monitor.round_ended(url, mine.failure)
-            if all(url != upkeep.log.url for upkeep in self._upkeep):
+            if all(url != log_round.log.url for log_round in self._log_rounds):
                 self.monitor.forget(url)  # It was deleted while its passes went on.
-            del self._open[mine.upkeep]
+            del self._open[mine.log_round]
         return ended
 
-    def _attempt(self, mine: _Round, step: Callable[[], None]) -> bool:
+    def _attempt(self, mine: _OpenRound, step: Callable[[], None]) -> bool:
         """Does a step of a log's round; False where it failed: whatever it is, the others go on
         (S28).
         """
@@ -286,13 +362,13 @@ class Cleaner:
     def _clean(self, work: _Work) -> None:
         self._attempt(work.round, partial(self._pass, work))
 
-    def _tidy(self, upkeep: Upkeep) -> None:
-        self.monitor.tidied(upkeep.log.url, upkeep.tidy())
-        self._watch(upkeep)
+    def _finish(self, log_round: LogRound) -> None:
+        self.monitor.rewrote(log_round.log.url, log_round.end())
+        self._watch(log_round)
 
     @contextmanager
     def _workers(self) -> Iterator[Executor | None]:
-        """What passes are done by; None: the caller's own thread, where one is enough."""
+        """Yields what passes are done by; None: the caller's own thread, where one is enough."""
         if self._threads == 1:
             yield None
         else:
@@ -300,19 +376,21 @@ class Cleaner:
                 yield pool
 
     def _pass(self, work: _Work) -> None:
-        """One pass; its result, if it has one, goes to the round."""
-        upkeep, chosen = work.round.upkeep, work.candidate
-        url = upkeep.log.url
+        """Does one pass; its result, if it has one, goes to the round."""
+        log_round, chosen = work.round.log_round, work.candidate
+        url = log_round.log.url
         with self.monitor.watched(url, chosen) as progress:
-            result = upkeep.clean(chosen.partition, self._map_bytes, progress, force=work.force)
+            result = log_round.clean(
+                chosen.partition, self._map_bytes, progress, force=work.round.force
+            )
         if result is None:
             return
         self.monitor.passed(url, result)
         if self._on_pass is not None:
-            self._on_pass(upkeep.log, result)
-        work.round.results.append((chosen, result))
+            self._on_pass(log_round.log, result)
+        work.round.results.append((work.number, result))
 
-    def _watch(self, upkeep: Upkeep) -> None:
-        manifest = upkeep.log.handle.manifest()
-        now_ms = upkeep.clock.now_ms()
-        self.monitor.saw(upkeep.log.url, manifest, upkeep.config(manifest), now_ms=now_ms)
+    def _watch(self, log_round: LogRound) -> None:
+        manifest = log_round.log.handle.manifest()
+        now_ms = log_round.clock.now_ms()
+        self.monitor.saw(log_round.log.url, manifest, log_round.config(manifest), now_ms=now_ms)

@@ -1,4 +1,4 @@
-"""What a cleaner does and has done, for who watches it: metrics, health, the live view.
+"""What a cleaner does and has done, for whoever watches it: metrics, health, the live view.
 
 The cleaner writes, from all its threads; anybody may read, at any time.
 """
@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 
-from clog.cleaner.pass_progress import PassProgress
-from clog.cleaner.selection import Candidate, overdue_ms
-from clog.cleaner.stats import PassResult
-from clog.storage.bounds import bounds
+from clog.cleaner.compaction.pass_progress import PassProgress
+from clog.cleaner.compaction.selection import Candidate, overdue_ms
+from clog.cleaner.compaction.stats import PassResult
+from clog.cleaner.retention.apply import MaintenanceResult
 from clog.storage.clock import Clock
-from clog.storage.config import LogConfig
+from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
-from clog.storage.manifest import Manifest
+from clog.storage.format.manifest import Manifest
+from clog.storage.read.cleanable import cleanable_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +75,12 @@ class Monitor:
         return self._round_ms
 
     def logs(self) -> dict[str, LogState]:
-        """The state of each log, by its URL."""
+        """Returns the state of each log, by its URL."""
         with self._lock:
             return dict(self._logs)
 
     def activities(self) -> list[Activity]:
-        """The passes under way."""
+        """Returns the passes under way."""
         with self._lock:
             return list(self._activities)
 
@@ -107,7 +108,7 @@ class Monitor:
 
     @contextmanager
     def watched(self, url: str, candidate: Candidate) -> Iterator[PassProgress]:
-        """A pass is under way in the block; it keeps the progress up to date."""
+        """Notes that a pass is under way in the block, which keeps the progress up to date."""
         activity = Activity(url, candidate, self.clock.monotonic_ms(), PassProgress())
         with self._lock:
             self._activities.append(activity)
@@ -122,8 +123,19 @@ class Monitor:
         with self._lock:
             self._logs.pop(url, None)
 
-    def tidied(self, url: str, counts: Counter[str]) -> None:
+    def rewrote(self, url: str, counts: Counter[str]) -> None:
         """Notes what was rewritten outside of passes."""
+        with self._lock:
+            before = self._logs.get(url, LogState())
+            self._logs[url] = replace(before, totals=before.totals + counts)
+
+    def maintained(self, url: str, done: MaintenanceResult) -> None:
+        """Notes what sealing and retention did."""
+        counts = Counter(
+            segments_sealed=len(done.sealed),
+            retention_records=sum(e.records for e in done.expired),
+            retention_bytes=sum(e.size_bytes for e in done.expired),
+        )
         with self._lock:
             before = self._logs.get(url, LogState())
             self._logs[url] = replace(before, totals=before.totals + counts)
@@ -143,8 +155,8 @@ def _is_damage(error: Exception) -> bool:
 
 
 def _state(manifest: Manifest, p: int, config: LogConfig, now_ms: int) -> PartitionState:
-    b = bounds(manifest, p, config, now_ms=now_ms)
-    mark = manifest.uncleanable.get(p)
+    b = cleanable_bounds(manifest, p, config, now_ms=now_ms)
+    uncleanable = manifest.uncleanable.get(p)
     delay_ms = overdue_ms(manifest, b, config, now_ms=now_ms)
-    reason = None if mark is None else mark.reason
+    reason = None if uncleanable is None else uncleanable.reason
     return PartitionState(p, b.dirty_ratio, b.cleanable_bytes, delay_ms, reason)

@@ -1,4 +1,8 @@
-"""Spark reads and writes logs: ``format("clog")``, found by Spark itself once clog is installed."""
+"""Spark reads and writes logs: ``format("clog")``, found by Spark itself once clog is installed.
+
+What is exported here is public, and so is all that its signatures mention; what is not exported
+may change with any release.
+"""
 
 from clog.connector.datasource import ClogDataSource
 from clog.connector.explain import Explanation, Share, explain

@@ -15,10 +15,10 @@ from clog.connector.shallow import shallow
 from clog.storage.errors import ClogError, InvalidInputError
 
 if TYPE_CHECKING:
-    from clog.connector.batch_reader import ClogReader
-    from clog.connector.batch_writer import ClogWriter
-    from clog.connector.stream_reader import ClogStreamReader, RefusedStreamReader
-    from clog.connector.stream_writer import ClogStreamWriter
+    from clog.connector.read.batch_reader import ClogReader
+    from clog.connector.read.stream_reader import ClogStreamReader, RefusedStreamReader
+    from clog.connector.write.batch_writer import ClogWriter
+    from clog.connector.write.stream_writer import ClogStreamWriter
 
 
 SPARK_MIN = (4, 2)
@@ -26,7 +26,7 @@ SPARK_MIN = (4, 2)
 
 
 class ClogDataSource(DataSource):
-    """A log as a source and a sink of Spark; options are in `option_definitions`, columns in
+    """A log as a source and a sink of Spark; options are in `options.definitions`, columns in
     `schema`.
     """
 
@@ -38,13 +38,13 @@ class ClogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Returns the format's name."""
         return "clog"
 
     @shallow
     def schema(self) -> StructType:
-        """Columns of a read without ``.schema(…)``."""
-        from clog.connector.options import read_options
+        """Returns the columns of a read without ``.schema(…)``."""
+        from clog.connector.options.settings import read_options
         from clog.connector.schema import read_schema
 
         options = read_options(self.options)
@@ -52,19 +52,19 @@ class ClogDataSource(DataSource):
 
     @shallow
     def reader(self, schema: StructType) -> "ClogReader":
-        """A batch read."""
-        from clog.connector.batch_reader import ClogReader
-        from clog.connector.options import read_options
+        """Returns a batch read."""
+        from clog.connector.options.settings import read_options
+        from clog.connector.read.batch_reader import ClogReader
 
         return ClogReader(read_options(self.options), schema)
 
     @shallow
     def streamReader(self, schema: StructType) -> "ClogStreamReader | RefusedStreamReader":
-        """A streaming read. An error here would be followed by one of Spark's own worker, which
-        stops a reader that it does not have; so the reader tells it.
+        """Returns a streaming read. An error here would be followed by one of Spark's own worker,
+        which stops a reader that it does not have; so the reader raises it.
         """
-        from clog.connector.options import read_options
-        from clog.connector.stream_reader import ClogStreamReader, RefusedStreamReader
+        from clog.connector.options.settings import read_options
+        from clog.connector.read.stream_reader import ClogStreamReader, RefusedStreamReader
 
         try:
             return ClogStreamReader(read_options(self.options), schema)
@@ -73,17 +73,17 @@ class ClogDataSource(DataSource):
 
     @shallow
     def writer(self, schema: StructType, overwrite: bool) -> "ClogWriter":
-        """A batch write."""
-        from clog.connector.batch_writer import ClogWriter
-        from clog.connector.options import write_options
+        """Returns a batch write."""
+        from clog.connector.options.settings import write_options
+        from clog.connector.write.batch_writer import ClogWriter
 
         return ClogWriter(write_options(self.options), schema, overwrite=overwrite)
 
     @shallow
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ClogStreamWriter":
-        """A streaming write."""
-        from clog.connector.options import write_options
-        from clog.connector.stream_writer import ClogStreamWriter
+        """Returns a streaming write."""
+        from clog.connector.options.settings import write_options
+        from clog.connector.write.stream_writer import ClogStreamWriter
 
         return ClogStreamWriter(write_options(self.options), schema, overwrite=overwrite)
 
@@ -92,6 +92,6 @@ def _check_spark() -> None:
     major, minor = pyspark.__version__.split(".")[:2]
     if (int(major), int(minor)) < SPARK_MIN:
         raise InvalidInputError(
-            f"this is Spark {pyspark.__version__}, format clog needs {SPARK_MIN[0]}.{SPARK_MIN[1]}"
-            " or newer: upgrade pyspark, on the executors too"
+            f"this is Spark {pyspark.__version__}, but format clog needs"
+            f" {SPARK_MIN[0]}.{SPARK_MIN[1]} or newer; upgrade pyspark, on the executors too"
         )

@@ -8,16 +8,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clog.connector.options import ReadOptions
-    from clog.storage.handle import Handle
-    from clog.storage.manifest import Manifest
-    from clog.storage.object_reader import Footprint
-    from clog.storage.reader import ReadPiece
+    from clog.connector.options.settings import ReadOptions
+    from clog.storage.commit.handle import Handle
+    from clog.storage.format.manifest import Manifest
+    from clog.storage.objects.reader import Footprint
+    from clog.storage.read.scan import ReadPiece
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many are read, of so many."""
+    """How many things a read takes, of how many there are.
+
+    Attributes:
+        read: how many it takes.
+        total: how many there are.
+    """
 
     read: int
     total: int
@@ -28,10 +33,17 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a read of ``url`` at ``version`` takes.
+    """What a read takes of a log at one version. `str` shows it in lines.
 
-    ``row_groups`` counts those of the objects that are read. ``size_bytes`` are bytes fetched, of
-    all that the version's objects hold; the search for ``keys`` is part of them.
+    Attributes:
+        url: the log.
+        version: the version that would be read.
+        partitions: the share of partitions.
+        segments: the share of segments that hold records.
+        objects: the share of data objects.
+        row_groups: the share of row groups, of the objects that are read.
+        size_bytes: the share of bytes, of all that the version's objects hold; the search for
+            ``keys`` is part of it.
     """
 
     url: str
@@ -55,7 +67,8 @@ class Explanation:
 
 
 def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
-    """What ``spark.read.format("clog")`` with these options would read now; needs no Spark session.
+    """Explains what ``spark.read.format("clog")`` with these options would read now; needs no Spark
+    session.
 
     Costs what opening the log does, and a request for each object that is read; with ``keys`` the
     search for them, too.
@@ -68,9 +81,9 @@ def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
         OptionError: as the read would.
         NotFoundError: there is no log.
     """
-    from clog.connector.batch_reader import check_batch
-    from clog.connector.option_values import as_text
-    from clog.connector.options import read_options
+    from clog.connector.options.parsing import as_text
+    from clog.connector.options.settings import read_options
+    from clog.connector.read.batch_reader import check_batch
     from clog.storage.log import Log
 
     given = {"path": source} if isinstance(source, str) else dict(source)
@@ -82,10 +95,10 @@ def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
 
 
 def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
-    from clog.connector.reading import stored_columns
+    from clog.connector.read.plan_views import view_manifest
+    from clog.connector.read.task_read import stored_columns
     from clog.connector.schema import read_schema
-    from clog.connector.views import view_manifest
-    from clog.storage.reader import footprints
+    from clog.storage.read.scan import footprints
 
     names = read_schema(options.columns, include_headers=options.include_headers).names
     columns = stored_columns(names)
@@ -94,9 +107,7 @@ def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
     store, manifest = handle.store, view_manifest(handle, options)
     pieces, searched = _pieces(handle, options)
     prints = list(footprints(store, pieces, columns=columns))
-    chunks = [chunk for _, chunk in manifest.chunks()]
-    objects = {chunk.object.path for chunk in chunks}
-    stored = {path: size for chunk in chunks for path, size in chunk.files.items()}
+    objects = {chunk.object.path for _, chunk in manifest.chunks()}
     return Explanation(
         store.url,
         manifest.version,
@@ -104,14 +115,14 @@ def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
         _segments(manifest, pieces),
         Share(len({p.path for p in prints}), len(objects)),
         Share(sum(p.row_groups for p in prints), _row_groups_total(prints)),
-        Share(sum(p.fetched_bytes for p in prints) + searched, sum(stored.values())),
+        Share(sum(p.fetched_bytes for p in prints) + searched, sum(manifest.files().values())),
     )
 
 
 def _pieces(handle: "Handle", options: "ReadOptions") -> tuple[list["ReadPiece"], int]:
-    """What is read, and how many bytes were fetched to find it."""
-    from clog.storage.key_scan import is_searched, pieces_of_keys
-    from clog.storage.reader import footprints
+    """Returns what is read, and how many bytes were fetched to find it."""
+    from clog.storage.read.key_lookup import is_searched, pieces_of_keys
+    from clog.storage.read.scan import footprints
 
     store = handle.store
     pieces = [piece for piece in _planned(handle, options) if piece.rows]
@@ -128,9 +139,9 @@ def _pieces(handle: "Handle", options: "ReadOptions") -> tuple[list["ReadPiece"]
 
 
 def _planned(handle: "Handle", options: "ReadOptions") -> Iterator["ReadPiece"]:
-    from clog.connector.planned import batch_ranges
-    from clog.connector.views import view_plans
-    from clog.storage.reader import plan_range
+    from clog.connector.read.plan_ranges import batch_ranges
+    from clog.connector.read.plan_views import view_plans
+    from clog.storage.read.scan import plan_range
 
     if options.view != "log":
         for plan in view_plans(handle, options):

@@ -13,32 +13,39 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Offsets between the end of the last batch and the end of the log, by partition."""
+    """How far one source is behind its log.
+
+    Attributes:
+        partitions: by partition, the offsets between the end of the last batch and the end of the
+            log.
+        log: the log's name; empty where an older clog made the last batch.
+    """
 
     partitions: Mapping[int, int]
+    log: str = ""
 
     @property
     def min_offsets_behind_latest(self) -> int:
-        """Of the partition that is least behind; 0 without partitions."""
+        """The lag of the partition that is least behind; 0 without partitions."""
         return min(self.partitions.values(), default=0)
 
     @property
     def max_offsets_behind_latest(self) -> int:
-        """Of the partition that is most behind."""
+        """The lag of the partition that is most behind."""
         return max(self.partitions.values(), default=0)
 
     @property
     def avg_offsets_behind_latest(self) -> float:
-        """The mean over the partitions."""
+        """The mean lag of the partitions."""
         return sum(self.partitions.values()) / max(1, len(self.partitions))
 
 
 def lag(progress: Any) -> list[Lag]:
-    """One `Lag` for each clog source of a query, in the order of its sources.
+    """Returns one `Lag` for each clog source of a query, in the order of its sources.
 
     Args:
-        progress: ``query.lastProgress``, or what a ``StreamingQueryListener`` is given; None (no
-        progress yet) has no sources.
+        progress: ``query.lastProgress``, or what a ``StreamingQueryListener`` is given; None,
+            before the first progress, has no sources.
 
     >>> source = {"endOffset": {"0": 5, "1": 9, "version": 3}, "latestOffset": {"0": 7, "1": 9}}
     >>> lag({"sources": [source]})[0].max_offsets_behind_latest
@@ -46,9 +53,11 @@ def lag(progress: Any) -> list[Lag]:
     """
     found = []
     for source in _field(progress, "sources") or ():
-        at, latest = (_offsets(_field(source, name)) for name in ("endOffset", "latestOffset"))
+        values = (_parsed(_field(source, name)) for name in ("endOffset", "latestOffset"))
+        (at, named), (latest, _) = ((_offsets(value), value) for value in values)
         if at and latest:
-            found.append(Lag({p: max(0, end - at[p]) for p, end in latest.items() if p in at}))
+            behind = {p: max(0, end - at[p]) for p, end in latest.items() if p in at}
+            found.append(Lag(behind, str(named.get("log", ""))))
     return found
 
 
@@ -56,13 +65,16 @@ def _field(holder: Any, name: str) -> Any:
     return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
 
 
-def _offsets(value: Any) -> dict[int, int]:
-    """Offsets by partition, of a clog source; nothing for another's."""
+def _parsed(value: Any) -> Mapping[str, Any]:
+    """Returns the object that JSON holds; an empty one for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
             return {}
-    if not isinstance(value, Mapping):
-        return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _offsets(value: Mapping[str, Any]) -> dict[int, int]:
+    """Returns offsets by partition, of a clog source; nothing for another's."""
     return {int(p): n for p, n in value.items() if p.isdigit() and type(n) is int}

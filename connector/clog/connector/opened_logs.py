@@ -1,28 +1,28 @@
 """Logs that stay open in a process: Spark reuses its Python workers from batch to batch.
 
-A log that was deleted and made anew under its URL must not be written with what is known of the
-old one (a commit would follow on versions that are gone), so the newest commit that is known is
-read again each time: one request instead of up to five.
+A log that was deleted and recreated under its URL is another one (S47), so each time one asks which
+log stands there: one request instead of up to six. So is one that was restored from an older copy;
+its id is the same, so the newest commit tells, at most `tip_tracker.CONFIRM_MS` later.
 """
 
 from typing import TYPE_CHECKING
 
-from clog.connector.location import Location
-from clog.storage.errors import AlreadyExistsError, NotFoundError
+from clog.connector.options.location import Location
+from clog.storage.errors import AlreadyExistsError, LogReplacedError, NotFoundError
 
 if TYPE_CHECKING:
-    from clog.connector.options import WriteOptions
+    from clog.connector.options.settings import WriteOptions
     from clog.storage.log import Log
 
 _LOGS: dict[Location, "Log"] = {}
 STALE_MS = 600_000
-"""A newest commit older than this is looked past: objects stamped with an old version may be
+"""A newest commit older than this is looked past: objects with an old version as their stamp may be
 swept.
 """
 
 
 def opened(location: Location) -> "Log":
-    """The log at a location, as it is now or was `STALE_MS` ago.
+    """Returns the log at a location, as it is now or was `STALE_MS` ago.
 
     Raises:
         NotFoundError: there is none.
@@ -40,24 +40,26 @@ def opened(location: Location) -> "Log":
 
 
 def of_id(location: Location, log_id: str) -> "Log":
-    """The log with this id; no request where it is open already.
+    """Returns the log with this id; no request where it is open already.
 
     Raises:
-        NotFoundError: the log at the location is another one by now.
+        LogReplacedError: the log at the location is another one by now.
     """
     log = _LOGS.get(location)
-    if log is None or log.handle.tip.head.log.log_id != log_id:
+    if log is None or log.handle.standing.log_id != log_id:
         log = opened(location)
-    if log.handle.tip.head.log.log_id != log_id:
-        raise NotFoundError(
-            f"{log.url} was deleted and made anew while records were written to it; nothing was"
-            " committed, write again"
+    if log.handle.standing.log_id != log_id:
+        raise LogReplacedError(
+            f"{log.url} was deleted and recreated while records were written to it; nothing was"
+            " committed; write again"
         )
     return log
 
 
 def opened_or_created(options: "WriteOptions") -> "Log":
-    """The log to write to, made on the first write; concurrent makers agree on the first one."""
+    """Returns the log to write to, made on the first write; concurrent makers agree on the first
+    one.
+    """
     from clog.storage.log import Log
 
     location = options.location
@@ -76,11 +78,9 @@ def opened_or_created(options: "WriteOptions") -> "Log":
 
 
 def _is_still_there(log: "Log") -> bool:
-    from clog.storage.commits import read_commit
-
-    handle = log.handle
     try:
-        there = read_commit(handle.store, handle.tip.version)
-    except FileNotFoundError:
+        log.handle.standing.check()
+        log.handle.recent()
+    except NotFoundError:
         return False
-    return there.record.commit_id == handle.tip.record.commit_id
+    return True

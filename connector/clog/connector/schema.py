@@ -49,7 +49,7 @@ _MAY_BE_NULL = ("key", "value", "headers")
 
 
 def read_schema(columns: Sequence[str] | None, *, include_headers: bool) -> StructType:
-    """The schema of a read without ``.schema(…)``.
+    """Returns the schema of a read without ``.schema(…)``.
 
     Raises:
         OptionError: ``columns`` names one that does not exist.
@@ -58,53 +58,53 @@ def read_schema(columns: Sequence[str] | None, *, include_headers: bool) -> Stru
         columns = [name for name in COLUMNS if include_headers or name != "headers"]
     for name in columns:
         if name not in COLUMNS:
-            raise OptionError(f'option "columns" names {name!r}; there are {", ".join(COLUMNS)}')
+            raise OptionError(f'option "columns" names {name!r}; columns are {", ".join(COLUMNS)}')
     return StructType([StructField(name, COLUMNS[name]) for name in columns])
 
 
 def check_read_schema(schema: StructType) -> None:
-    """Whether a schema that the user gave can be read.
+    """Raises if a schema that the user gave cannot be read.
 
     Raises:
         InvalidInputError: it has a column that does not exist, another type, one twice, or NOT NULL
             where a record may have null.
     """
     if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
-        raise InvalidInputError(f"the schema given has columns twice: {', '.join(twice)}")
+        raise InvalidInputError(f"the given schema repeats {', '.join(twice)}; name each once")
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise InvalidInputError(
-                f"column {field.name!r} of the schema given does not exist; there are"
+                f"column {field.name!r} of the given schema does not exist; columns are"
                 f" {', '.join(COLUMNS)}"
             )
         expected = COLUMNS[field.name]
         if not _same(field.dataType, expected):
             raise InvalidInputError(
-                f"column {field.name} has type {field.dataType.simpleString()} in the schema given;"
-                f" it is {expected.simpleString()}: read it as that, and cast"
+                f"column {field.name} has type {field.dataType.simpleString()} in the given schema,"
+                f" but is {expected.simpleString()}; read it as that, and cast"
                 f" (cast({field.name} as {field.dataType.simpleString()}))"
             )
         # Spark believes it: it would count no tombstone, or fail in its own code.
         if field.name in _MAY_BE_NULL and (not field.nullable or _same_but_for_nulls(field)):
             raise InvalidInputError(
-                f"column {field.name} is NOT NULL in the schema given, but a record may have null"
-                " there (the value of a tombstone is); leave NOT NULL out"
+                f"column {field.name} is NOT NULL in the given schema, but it may be null, as the"
+                " value of a tombstone is; omit NOT NULL"
             )
 
 
 def arrow_schema(schema: StructType) -> "pa.Schema":
-    """The Arrow schema that Spark compares batches with."""
+    """Returns the Arrow schema that Spark compares batches with."""
     import pyarrow as pa
 
     return pa.schema([_arrow_field(f) for f in schema.fields])
 
 
 def check_write_schema(schema: StructType, *, key_needed: bool, where: str) -> None:
-    """Whether rows of this schema can be appended, by the rules of Spark's Kafka sink.
+    """Raises if rows of this schema cannot be appended, by the rules of Spark's Kafka sink.
 
     ``value`` is required, ``key`` too where the log is compacted; columns that a record has no
-    place for are ignored, as there, but for the source's own: who writes back what a source read
-    must not believe that offsets are kept.
+    place for are ignored, as there, but for the source's own: a job that writes back what a source
+    read must not believe that offsets are kept.
 
     Raises:
         InvalidInputError: a column is missing, has a wrong type, or is a position.
@@ -115,13 +115,13 @@ def check_write_schema(schema: StructType, *, key_needed: bool, where: str) -> N
         if name not in types:
             raise InvalidInputError(
                 f"column {name!r} is missing, {where} needs {' and '.join(required)};"
-                f" there are {', '.join(types)}"
+                f" the DataFrame has {', '.join(types)}"
             )
     if own := [name for name in _POSITION_COLUMNS if name in types]:
         kept = [name for name in WRITTEN[:4] if name in types]
         select = ", ".join(f'"{name}"' for name in kept)
         raise InvalidInputError(
-            f"cannot write columns {', '.join(own)} to {where}: offsets are given at commit;"
+            f"cannot write columns {', '.join(own)} to {where}: the commit assigns offsets;"
             f" write .select({select}); in SQL, a view with the option columns '{','.join(kept)}'"
         )
     for name, kind in types.items():

@@ -1,4 +1,4 @@
-"""Errors as users of Spark see them: our sentence, without the way it took through our modules.
+"""Errors as users of Spark see them: the message, without clog's traceback.
 
 Spark prints the traceback of a Python error in full and drops its cause, so each method that Spark
 calls raises anew at its own border; the message of a `ClogError` holds the cause already.
@@ -15,7 +15,7 @@ _R = TypeVar("_R")
 
 
 def shallow(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A method whose `ClogError`s have no frames below it."""
+    """Wraps a method so that its `ClogError`s have no frames below it."""
 
     @wraps(method)
     def outermost(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -30,7 +30,7 @@ def shallow(method: Callable[_P, _R]) -> Callable[_P, _R]:
 def shallow_iterator(
     method: Callable[_P, Iterator[_R]],
 ) -> Callable[_P, Iterator[_R]]:
-    """The same for a generator."""
+    """Wraps a generator in the same way."""
 
     @wraps(method)
     def outermost(*args: _P.args, **kwargs: _P.kwargs) -> Iterator[_R]:

@@ -1,9 +1,10 @@
 """A table and what happens to it afterwards: the snapshot and the stream that follows it.
 
-Both are told one version of the log: the snapshot shows it (``asOfVersion``), the stream starts
-after it (``sinceVersion``). So no record is in both or in neither, whatever is appended or cleaned
-before either of them runs, and a tombstone that was removed in between is noticed (S41). The
-version must be kept until both have run for the first time: for ``file.delete.delay.ms``, a day.
+Both are given one version of the log: the snapshot shows it (``asOfVersion``), the stream starts
+after it (``sinceVersion``). So each record is in exactly one of them, whatever is appended or
+cleaned before they run, and a tombstone that was removed in between is noticed (S41). The version
+must stay readable until both have run for the first time: it does for ``file.delete.delay.ms``, a
+day by default.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 class Snapshot:
     """The latest value of each key at a version, and the stream of all records after it.
 
-    ``offsets``: by partition where the stream begins.
+    Attributes:
+        table: a DataFrame with a row for each key.
+        stream: a streaming DataFrame of the records that came later.
+        version: the version of the table.
+        offsets: by partition, where the stream begins.
     """
 
     table: "DataFrame"
@@ -27,24 +32,24 @@ class Snapshot:
 
 
 def snapshot_and_stream(spark: "SparkSession", url: str, **options: object) -> Snapshot:
-    """The table view of a log now, and the stream that follows it, without gap or overlap.
+    """Returns the table view of a log now, and the stream that follows it, without gap or overlap.
 
     Nothing is read yet. Opens the log here, on the driver: at most 5 requests.
 
     Args:
         spark: the session.
         url: the log.
-        options: of both reads, but for those that say where they start, end or are.
+        options: options of both reads, other than where they start and end, and the path.
 
     Raises:
-        OptionError: an option is unknown, or says that.
-        NotFoundError: there is no log.
+        OptionError: an option is unknown, or is one of those.
+        NotFoundError: there is no log at this URL.
     """
-    from clog.connector.batch_reader import check_batch
-    from clog.connector.option_values import as_text
-    from clog.connector.options import read_options
-    from clog.connector.planned import bounds, partitions_read
-    from clog.connector.stream_reader import check_stream
+    from clog.connector.options.parsing import as_text
+    from clog.connector.options.settings import read_options
+    from clog.connector.read.batch_reader import check_batch
+    from clog.connector.read.plan_ranges import offset_bounds, partitions_read
+    from clog.connector.read.stream_reader import check_stream
     from clog.storage.log import Log
 
     given = {name: as_text(value) for name, value in options.items()}
@@ -55,7 +60,7 @@ def snapshot_and_stream(spark: "SparkSession", url: str, **options: object) -> S
     check_batch(read_options({**of_table, "path": url}))
     settings = read_options({**of_stream, "path": url})
     check_stream(settings)
-    starts = bounds(head, partitions_read(head, settings.partitions, url=log.url))[1]
+    starts = offset_bounds(head, partitions_read(head, settings.partitions, url=log.url))[1]
     return Snapshot(
         spark.read.format("clog").options(**of_table).load(url),
         spark.readStream.format("clog").options(**of_stream).load(url),

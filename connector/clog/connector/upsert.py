@@ -2,7 +2,7 @@
 
 Spark refuses output mode update for Python sinks, but not for ``foreachBatch``. There a batch can
 run again after its rows were appended (a crash before Spark noted it), so the append carries the
-query's id and the batch's number as `txnAppId` and `txnVersion`.
+query's id and the batch's number as ``txnAppId`` and ``txnVersion``.
 
 A record of the changelog is a row: its key columns are the record's key, the others its value. One
 column of string or binary type stands for itself, one of another type is cast to string; a struct,
@@ -12,7 +12,7 @@ an array, a map, or several columns become JSON.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from clog.connector.option_values import as_text
+from clog.connector.options.parsing import as_text
 from clog.storage.errors import InvalidInputError
 from clog.storage.store.urls import redact
 
@@ -40,32 +40,33 @@ def upsert(
     """Appends the rows of a micro-batch to a log, once; for use in ``foreachBatch``.
 
     Args:
-        df: the batch, one row for each key; of several rows of one key, which comes last is left
-            to chance.
-        url: the log; made by the first batch that has rows.
+        df: the batch, with one row for each key; if a key has several rows, any of them may win.
+        url: the log; the first batch that has rows creates it.
         keys: the column or columns that make the record's key.
         batch_id: the second argument of the function given to ``foreachBatch``.
         values: the columns that make the value; None: all others.
-        deleted: a condition; a row that meets it becomes a tombstone. A value that is a single
-            column with null is one in any case.
+        deleted: a condition; a row that meets it becomes a tombstone. So does a row whose value is
+            one column that is null.
         name: tells two upserts of one batch into one log apart.
-        query_id: the streaming query's id, where Spark does not tell it: with Spark Connect.
+        query_id: the id of the streaming query; needed with Spark Connect, which does not show it.
         options: further options of the write, such as ``partitions`` or ``config.<name>``.
 
     Raises:
-        InvalidInputError: a column does not exist; there is no query; a second upsert of the batch
-            has no name of its own.
+        InvalidInputError: a column does not exist; no query is known; a second upsert of the batch
+            into this log has no name of its own; the batch, or a later one, is in the log already
+            with other rows, unless an option says that ``failOnChangedBatch`` is false.
     """
     records = _records(df, [keys] if isinstance(keys, str) else list(keys), values, deleted)
     run_id = _local_property(df, _RUN_ID) or ""
     app_id = _app_id(query_id or _local_property(df, _QUERY_ID), name, url)
     if run_id and _done.get((url, app_id)) == (run_id, batch_id):
         raise InvalidInputError(
-            f"batch {batch_id} is upserted into {redact(url)} a second time: it would be taken for"
-            " the first one and dropped; give each upsert a name of its own (name=…)"
+            f"batch {batch_id} is upserted into {redact(url)} twice; the second upsert would be"
+            " dropped as a repetition of the first; give each upsert its own name (name=…)"
         )
     given = {name: as_text(value) for name, value in (options or {}).items()}
-    writer = records.write.format("clog").mode("append").options(**given)
+    writer = records.write.format("clog").mode("append").option("failOnChangedBatch", "true")
+    writer = writer.options(**given)
     writer.option("txnAppId", app_id).option("txnVersion", str(batch_id)).save(url)
     _done[(url, app_id)] = (run_id, batch_id)
 
@@ -73,7 +74,7 @@ def upsert(
 def _app_id(query_id: str | None, name: str | None, url: str) -> str:
     if query_id is None:
         raise InvalidInputError(
-            f"upsert into {redact(url)} does not know its streaming query: call it in foreachBatch,"
+            f"upsert into {redact(url)} cannot tell its streaming query; call it in foreachBatch,"
             " and give query_id=query.id with Spark Connect"
         )
     return query_id if name is None else f"{query_id}/{name}"
@@ -99,7 +100,7 @@ def _check_columns(df: "DataFrame", columns: Sequence[str], role: str) -> None:
     missing = [c for c in columns if c not in df.columns]
     if missing or not columns:
         what = f"{role} columns {missing} do not exist" if columns else f"no {role} column is left"
-        raise InvalidInputError(f"{what}; there are {', '.join(df.columns)}")
+        raise InvalidInputError(f"{what}; the DataFrame has {', '.join(df.columns)}")
 
 
 def _one(df: "DataFrame", columns: Sequence[str]) -> "Column":
@@ -123,7 +124,9 @@ def _without(value: "Column", deleted: "str | Column") -> "Column":
 
 
 def _local_property(df: "DataFrame", name: str) -> str | None:
-    """What Spark says of the micro-batch; None with Spark Connect, which has no such thing here."""
+    """Returns what Spark says of the micro-batch; None with Spark Connect, which has no such thing
+    here.
+    """
     try:
         value: str | None = df.sparkSession.sparkContext.getLocalProperty(name)
     except Exception:  # noqa: BLE001 -- Connect raises one of several kinds

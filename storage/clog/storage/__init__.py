@@ -1,5 +1,10 @@
-"""A log on a filesystem: append, read, trim, and what is committed."""
+"""A log on a filesystem: create and open it, append, read, trim, and follow it with a state table.
 
+Everything that a signature of this API mentions is exported here; what is not exported may change
+with any release. Start with `Log` and `StateTable`; all errors are kinds of `ClogError`.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from clog.storage.clock import Clock, ManualClock, SystemClock
@@ -9,7 +14,9 @@ from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     CorruptionError,
+    ErrorKind,
     InvalidInputError,
+    LogReplacedError,
     NotFoundError,
     OffsetOutOfRangeError,
     OptionError,
@@ -18,41 +25,86 @@ from clog.storage.errors import (
     UnsupportedFormatError,
     VersionExpiredError,
 )
+from clog.storage.ids import Ids, SeededIds, SystemIds
 
 if TYPE_CHECKING:
+    from clog.storage.append import AppendResult
+    from clog.storage.diagnostics.describe import (
+        LogDescription,
+        PartitionDescription,
+        SegmentInfo,
+    )
+    from clog.storage.diagnostics.history import CommitInfo
     from clog.storage.log import Log
-    from clog.storage.state import StateTable
+    from clog.storage.objects.records import Appendable, ArrowStream
+    from clog.storage.read.scan import READ_SCHEMA
+    from clog.storage.read.table import Table
+    from clog.storage.state import Refreshed, StateTable
+    from clog.storage.store.base import Store, StoredObject
 
 __all__ = [
+    "READ_SCHEMA",
     "AlreadyExistsError",
+    "AppendResult",
+    "Appendable",
+    "ArrowStream",
     "Clock",
     "ClogError",
     "CommitConflictError",
+    "CommitInfo",
     "CommitStateUnknownError",
     "CorruptionError",
+    "ErrorKind",
+    "Ids",
     "InvalidInputError",
     "Log",
+    "LogDescription",
+    "LogReplacedError",
     "ManualClock",
     "NotFoundError",
     "OffsetOutOfRangeError",
     "OptionError",
+    "PartitionDescription",
+    "Refreshed",
+    "SeededIds",
+    "SegmentInfo",
     "StateTable",
+    "Store",
     "StoreUnavailableError",
+    "StoredObject",
     "SystemClock",
+    "SystemIds",
+    "Table",
     "UnsupportedFilesystemError",
     "UnsupportedFormatError",
     "VersionExpiredError",
 ]
+_NEEDS_ARROW = {
+    "READ_SCHEMA": "read.scan",
+    "AppendResult": "append",
+    "Appendable": "objects.records",
+    "ArrowStream": "objects.records",
+    "CommitInfo": "diagnostics.history",
+    "Log": "log",
+    "LogDescription": "diagnostics.describe",
+    "PartitionDescription": "diagnostics.describe",
+    "Refreshed": "state",
+    "SegmentInfo": "diagnostics.describe",
+    "StateTable": "state",
+    "Store": "store.base",
+    "StoredObject": "store.base",
+    "Table": "read.table",
+}
+"""Where each name is defined that would load Arrow, or the store, with it."""
 
 
 def __getattr__(name: str) -> Any:
     """Loads what needs Arrow when asked: errors are wanted in cold processes, too."""
-    if name == "Log":
-        from clog.storage.log import Log
+    if name not in _NEEDS_ARROW:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_NEEDS_ARROW[name]}"), name)
 
-        return Log
-    if name == "StateTable":
-        from clog.storage.state import StateTable
 
-        return StateTable
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    """Lists the names that are not loaded yet, too, for ``help`` and completion."""
+    return sorted({*globals(), *__all__})

@@ -4,14 +4,20 @@ the tip's head alone.
 
 from collections.abc import Iterable, Mapping
 
-from clog.storage.commit import Answer
-from clog.storage.commits import Commit, edit_of
-from clog.storage.config import LogConfig, parse_overrides
-from clog.storage.edits import Edit
+from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.store_clock import (
+    SKEW_MS_MAX,
+    ClockSkewError,
+    is_comparable,
+    store_now_ms,
+)
+from clog.storage.config.log_config import LogConfig, parse_overrides
 from clog.storage.errors import InvalidInputError, OffsetOutOfRangeError
-from clog.storage.handle import Handle
-from clog.storage.offsets import by_partition
-from clog.storage.rolling import new_jitter_ms
+from clog.storage.format.commits import Commit, edit_of
+from clog.storage.format.edits import Edit
+from clog.storage.format.rolling import new_jitter_ms
+from clog.storage.read.offsets import by_partition
 
 
 def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
@@ -23,23 +29,21 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
     parse_overrides({name: defaults.get(name, "") for name in removed})  # refuses unknown names
     given = parse_overrides({k: v for k, v in changes.items() if v is not None})
 
-    def prepare(tip: Commit, _: int) -> Edit:
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
         before = tip.head.config
         after = {k: v for k, v in {**before, **given}.items() if k not in removed}
         settings = LogConfig.from_overrides(after)  # two that contradict each other (S43)
         if settings.partitioner != tip.head.log.partitioner:
             raise InvalidInputError(
-                f"partitioner={settings.partitioner} cannot be set: the log was created with"
-                f" {tip.head.log.partitioner}, and its keys stay where they are"
+                f"partitioner={settings.partitioner} is refused: the log was created with"
+                f" {tip.head.log.partitioner}, and its keys stay where they are; create another"
+                " log and copy the records to change it"
             )
         if after == before:
-            raise Answer(None)
+            return NothingToCommit()
         return Edit(config=after)
 
-    try:
-        handle.commit(prepare, operation="alter")
-    except Answer:
-        pass
+    handle.commit(prepare, operation="alter")
     return LogConfig.from_overrides(handle.tip.head.config).as_dict()
 
 
@@ -51,13 +55,13 @@ def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:
     # -1 is resolved once: records that are appended meanwhile stay.
     wanted = {p: ends[p] if offset == -1 else offset for p, offset in asked.items()}
 
-    def prepare(tip: Commit, _: int) -> Edit:
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
         columns = tip.head.partitions
         for p, offset in wanted.items():
             if not 0 <= offset <= columns.end[p]:
                 raise OffsetOutOfRangeError(
                     f"cannot delete records before offset {offset} of partition {p} of {url}:"
-                    f" allowed are 0 to its end offset {columns.end[p]}, and -1 for the end;"
+                    f" give 0 to its end offset {columns.end[p]}, or -1 for the end;"
                     " nothing was changed",
                     partition=p,
                     offset=offset,
@@ -66,32 +70,55 @@ def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:
                 )
         raised = {p: offset for p, offset in wanted.items() if offset > columns.start[p]}
         if not raised:
-            raise Answer(None)
+            return NothingToCommit()
         return Edit(start=raised)
 
-    try:
-        handle.commit(prepare, operation="delete-records")
-    except Answer:
-        pass
+    handle.commit(prepare, operation="delete-records")
     starts = handle.tip.head.partitions.start
     return {p: starts[p] for p in wanted}
+
+
+def reset_times(handle: Handle) -> int:
+    """Sets back what a clock that was ahead has left: the time of the newest commit, those in the
+    manifest, LogAppendTime stamps. Returns how many ms the newest commit was ahead, 0 where it was
+    not.
+
+    Raises:
+        ClockSkewError: this machine's clock and the store's differ, so neither is believed.
+    """
+    now_ms = handle.clock.now_ms()
+    store_ms = store_now_ms(handle.store, ids=handle.ids) if is_comparable(handle.clock) else None
+    if store_ms is not None and abs(store_ms - now_ms) > SKEW_MS_MAX:
+        raise ClockSkewError(
+            f"this machine's clock says {now_ms} ms, the store of {handle.store.url} {store_ms}:"
+            " they differ by more than five minutes; set the wrong one first; nothing was changed"
+        )
+
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        if tip.record.time_ms <= now_ms + SKEW_MS_MAX:
+            return NothingToCommit()
+        filled = [p for p, chunks in enumerate(tip.head.partitions.chunks) if chunks]
+        return Edit(seal=tuple((p, 0) for p in filled), reset_times=True)
+
+    ahead_ms = handle.refresh().record.time_ms - now_ms
+    done = handle.commit(prepare, operation="reset-times")
+    return 0 if isinstance(done, NothingToCommit) else ahead_ms
 
 
 def roll(handle: Handle, partitions: Iterable[int], *, operation: str) -> list[int]:
     """Seals active segments that are not empty; returns their partitions."""
     wanted = tuple(partitions)
 
-    def prepare(tip: Commit, _: int) -> Edit:
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
         config = LogConfig.from_overrides(tip.head.config)
         filled = [p for p in wanted if tip.head.partitions.chunks[p]]
         if not filled:
-            raise Answer(None)
+            return NothingToCommit()
         return Edit(
             seal=tuple((p, new_jitter_ms(config, uniform=handle.ids.uniform)) for p in filled)
         )
 
-    try:
-        commit = handle.commit(prepare, operation=operation)
-    except Answer:
+    commit = handle.commit(prepare, operation=operation)
+    if isinstance(commit, NothingToCommit):
         return []
     return [p for p, _ in edit_of(handle.store, commit.record).seal]

@@ -1,66 +1,54 @@
-"""Appends: what the tip's head demands of fresh objects, and the edit that binds them to offsets
-(COMMIT.md §2 step 2).
+"""Appends: from records to fresh objects, what the tip's head demands of these, and the edit that
+binds them to offsets (COMMIT.md, K1 and K2).
+
+`append` does it all in one process. Where tasks write the objects, each does so by an
+`object_writer`, and their driver commits what they made by `append_objects`.
 
 A fresh object carries no offsets, so a lost race rewrites nothing: `AppendRequest.prepare` is
 called again with the new tip and gives other offsets.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.chunks import NONE, Chunk
-from clog.storage.commit import Answer
-from clog.storage.commits import Commit, edit_of, read_commit
-from clog.storage.config import LogConfig
-from clog.storage.content_hash import ContentHash
-from clog.storage.data_object import DataObject, record_sizes
-from clog.storage.edits import Append, Edit, WriterEntry
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.idempotence import Duplicate, Writer, find_duplicate, producer_of
+from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CommitConflictError, InvalidInputError
-from clog.storage.head import Head
-from clog.storage.partitioner import partitions_for
-from clog.storage.rolling import rolls_for
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.commits import Commit, edit_of, read_commit
+from clog.storage.format.edits import Append, AppendedBy, Edit, WriterEntry
+from clog.storage.format.head import Head
+from clog.storage.format.rolling import rolls_for
+from clog.storage.keys.partitioner import partitions_for
+from clog.storage.numpy_arrays import to_numpy
+from clog.storage.objects.data_object import DataObject, record_sizes
+from clog.storage.objects.records import Appendable, to_records
+from clog.storage.objects.writer import ObjectWriter
 from clog.storage.store.base import Store
-from clog.storage.writers import find_writer
 
 _Partitions = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What an append did. ``offsets`` are half-open, by partition; of a duplicate, those of the
-    first time.
+    """What an append did.
 
-    A duplicate whose commit has been deleted since has no ``offsets`` any more.
+    Attributes:
+        version: the version that its commit made; without records, the newest.
+        offsets: by partition, the half-open range of offsets that its records got; of a duplicate,
+            that of the first time. Empty for a duplicate whose commit was swept since, and where
+            nothing was appended.
+        duplicate: whether the producer's sequence was there already, so that nothing was done.
     """
 
     version: int
     offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """Who appends, for appends that must happen once. ``kind``: producer, stream or txn;
-    ``content`` a hash of the records.
-    """
-
-    writer_id: str
-    kind: str
-    sequence: int
-    query_id: str | None = None
-    content: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Duplicate:
-    """The writer's entry says that this sequence, or a later one, was committed already."""
-
-    entry: WriterEntry
-    same_content: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +60,19 @@ class AppendRequest:
     writer: Writer | None
     uniform: Callable[[], float]
 
-    def prepare(self, tip: Commit, time_ms: int) -> Edit:
-        """The edit, given the tip.
+    def prepare(self, tip: Commit, time_ms: int) -> Edit | Duplicate:
+        """Returns the edit, given the tip.
 
         Raises:
-            Answer: with a `Duplicate`: nothing is to be committed.
             InvalidInputError: records that the config of the log refuses (S5, S6, S9); a sequence
                 that went back.
             CommitConflictError: an object was written so long ago that the sweep may have taken it.
         """
         head = tip.head
         if self.writer is not None:
-            check_writer(self.store, head, self.writer)
+            duplicate = find_duplicate(self.store, head, self.writer)
+            if duplicate is not None:
+                return duplicate
         config = LogConfig.from_overrides(head.config)
         for obj in self.objects:
             _check_floor(obj, head, self.store.url)
@@ -91,74 +80,86 @@ class AppendRequest:
         append_time_ms = time_ms if config.log_append_time else NONE
         chunks = _bind(self.objects, head, tip.version + 1, append_time_ms)
         rolls = rolls_for(head.partitions, chunks, config, uniform=self.uniform)
-        return Edit(add=Append(tuple(chunks), rolls), writer=_entry(self.writer, tip.version + 1))
+        version, objects = tip.version + 1, len(self.objects)
+        by = () if self.writer is None else (_appended_by(self.writer, version, objects),)
+        return Edit(add=Append(tuple(chunks), rolls), writers=by)
 
 
-def check_writer(store: Store, head: Head, writer: Writer) -> None:
-    """Whether the writer's sequence is new.
-
-    Raises:
-        Answer: with a `Duplicate`.
-        InvalidInputError: the sequence went back, or comes from another query under this writer id.
-    """
-    entry = find_writer(store, head, writer.writer_id)
-    if entry is None:
-        return
-    same = entry.content == writer.content or None in (entry.content, writer.content)
-    if writer.kind == "txn":
-        if writer.sequence <= entry.sequence:
-            raise Answer(Duplicate(entry, same or writer.sequence < entry.sequence))
-        return
-    if writer.kind == "stream" and entry.query_id != writer.query_id:
-        raise InvalidInputError(
-            f"writer {writer.writer_id!r} of {store.url} belongs to query {entry.query_id},"
-            f" batch {entry.sequence}; query {writer.query_id} cannot go on with it. A recreated"
-            " checkpoint or a second query needs a writerId (txnAppId) of its own"
-        )
-    if writer.sequence == entry.sequence:
-        if not same and writer.kind == "producer":
-            raise InvalidInputError(
-                f"producer {writer.writer_id!r} repeats sequence {writer.sequence} with other"
-                f" records than version {entry.version} of {store.url} holds; use a new sequence"
-            )
-        raise Answer(Duplicate(entry, same))
-    if writer.sequence < entry.sequence:
-        raise InvalidInputError(
-            f"{writer.kind} {writer.writer_id!r} is at sequence {entry.sequence} in {store.url},"
-            f" {writer.sequence} lies before it; the next one must be above {entry.sequence}"
-        )
+def append(
+    handle: Handle,
+    data: Appendable,
+    partition: int | Sequence[int] | _Partitions | None,
+    producer: tuple[str, int] | None,
+) -> AppendResult:
+    """Appends records in one commit; see `Log.append`."""
+    records, has_times = to_records(data, now_us=handle.clock.now_us())
+    if records.num_rows == 0:
+        return AppendResult(handle.tip.version)
+    parts = partitions_of(records, partition, handle.tip.head, url=handle.store.url)
+    writer = None if producer is None else producer_of(producer, records, has_times=has_times)
+    if writer is not None:
+        duplicate = _known_duplicate(handle, writer)
+        if duplicate is not None:
+            return _first_result(handle.store, duplicate)
+    _check_records_early(handle, records)
+    objects = object_writer(handle)
+    objects.add(records, parts)
+    return append_objects(handle, objects.finish(), writer)
 
 
-def producer_of(producer: tuple[str, int], records: pa.Table, *, stamped: bool) -> Writer:
-    """The writer that ``Log.append(producer=)`` names. ``stamped``: the caller gave all timestamps,
-    so they belong to the content.
+def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
+    """Asks the tip before anything is written; twice where it says something and was perhaps never
+    committed (COMMIT.md §6).
 
     Raises:
-        InvalidInputError: it is not (id, sequence).
+        InvalidInputError: as `find_duplicate`.
     """
+    tip = handle.recent()
     try:
-        writer_id, sequence = producer
-    except (TypeError, ValueError):
-        writer_id, sequence = None, None
-    if (
-        not (isinstance(writer_id, str) and writer_id)
-        or type(sequence) is not int
-        or not 0 <= sequence < 1 << 63
-    ):
-        raise InvalidInputError(
-            f"producer={producer!r} is not (id, sequence): a text that is not empty, an"
-            " integer from 0 to 2^63 - 1"
-        )
-    content = ContentHash()
-    for batch in records.to_batches():
-        content.update(batch if stamped else batch.drop_columns(["timestamp"]))
-    return Writer(writer_id, "producer", sequence, content=content.hexdigest())
+        duplicate = find_duplicate(handle.store, tip.head, writer)
+    except InvalidInputError:
+        settled = handle.recent(settled=True)
+        if settled is tip:
+            raise
+        return find_duplicate(handle.store, settled.head, writer)
+    except FileNotFoundError:  # A page of older writers that newer versions need no more (§5).
+        return find_duplicate(handle.store, handle.refresh().head, writer)
+    if duplicate is None or (settled := handle.recent(settled=True)) is tip:
+        return duplicate
+    return find_duplicate(handle.store, settled.head, writer)
+
+
+def object_writer(handle: Handle, *, stamp: int | None = None) -> ObjectWriter:
+    """Returns a writer of fresh objects (COMMIT.md, K1); see `Log.object_writer`."""
+    tip = handle.recent()
+    config = LogConfig.from_overrides(tip.head.config)
+    return ObjectWriter(
+        handle.store,
+        stamp=tip.version if stamp is None else stamp,
+        new_id=handle.ids.new_id,
+        partitions=tip.head.log.partitions,
+        compression=config.compression,
+        object_bytes=config.object_bytes,
+    )
+
+
+def append_objects(
+    handle: Handle, objects: Sequence[DataObject], writer: Writer | None
+) -> AppendResult:
+    """Commits objects, in this order; see `Log.append_objects`."""
+    request = AppendRequest(handle.store, objects, writer, handle.ids.uniform)
+    done = handle.append(request.prepare, chunks=sum(len(obj.chunks) for obj in objects))
+    if isinstance(done, Duplicate):
+        return _first_result(handle.store, done)
+    chunks = done.edit.add.chunks if done.edit.add else ()
+    return AppendResult(done.version, _offsets_of(chunks))
 
 
 def partitions_of(
     records: pa.Table, given: int | Sequence[int] | _Partitions | None, head: Head, *, url: str
 ) -> _Partitions:
-    """The partition of each record: the one given for all, or for each; None: by its key's hash.
+    """Returns the partition of each record: the one given for all, or for each; None: by its key's
+    hash.
 
     Raises:
         InvalidInputError: a partition that does not exist, or not one for each record.
@@ -171,8 +172,8 @@ def partitions_of(
     parts = np.asarray(given)
     if parts.ndim and parts.shape != (records.num_rows,):
         raise InvalidInputError(
-            f"{parts.size} partitions are given for {records.num_rows} records; give one for"
-            " all, or one for each"
+            f"got {parts.size} partitions for {records.num_rows} records; give one for all"
+            " records, or one for each"
         )
     parts = np.broadcast_to(parts, (records.num_rows,))
     if parts.dtype.kind not in "iu" or parts.min() < 0 or parts.max() >= count:
@@ -183,13 +184,13 @@ def partitions_of(
 
 
 def check_records(records: pa.Table, config: LogConfig) -> None:
-    """Whether the config takes the records, naming the first that it does not (S5, S6)."""
+    """Raises if the config refuses a record, and names the first (S5, S6)."""
     if config.compact and (nulls := records.column("key").null_count):
-        first = int(np.argmax(records.column("key").is_null().to_numpy()))
+        first = int(np.argmax(to_numpy(records.column("key").is_null())))
         raise InvalidInputError(
             f"{nulls} of {records.num_rows} records have no key, the first is record {first};"
-            f" a log with cleanup.policy={config.as_dict()['cleanup.policy']} needs one in every"
-            " record; nothing was appended"
+            f" cleanup.policy={config.as_dict()['cleanup.policy']} requires a key in every record;"
+            " nothing was appended"
         )
     sizes = record_sizes(records)
     if (over := np.flatnonzero(sizes > config.max_message_bytes)).size:
@@ -201,12 +202,12 @@ def check_records(records: pa.Table, config: LogConfig) -> None:
 
 
 def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int) -> None:
-    """Whether the log's config of now takes the records of an object (S5, S6, S9)."""
+    """Raises if the log's config as of now refuses a record of the object (S5, S6, S9)."""
     facts = obj.facts
     if config.compact and facts.null_keys:
         raise InvalidInputError(
-            f"{facts.null_keys} of {obj.rows} records have no key; a log with"
-            f" cleanup.policy={config.as_dict()['cleanup.policy']} needs one in every record"
+            f"{facts.null_keys} of {obj.rows} records have no key;"
+            f" cleanup.policy={config.as_dict()['cleanup.policy']} requires a key in every record"
         )
     if facts.largest_record_bytes > config.max_message_bytes:
         raise InvalidInputError(
@@ -229,34 +230,54 @@ def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int) -> None:
         )
 
 
-def first_result(store: Store, duplicate: object) -> AppendResult:
-    """What a repeated append did the first time."""
-    assert isinstance(duplicate, Duplicate)
+def _check_records_early(handle: Handle, records: pa.Table) -> None:
+    """Refuses before anything is written, and names the record (S5, S6); the commit would say it of
+    the whole.
+    """
+    known = handle.tip.head.config
+    try:
+        check_records(records, LogConfig.from_overrides(known))
+    except InvalidInputError:
+        newest = handle.refresh().head.config
+        if newest == known:
+            raise
+        check_records(records, LogConfig.from_overrides(newest))  # altered since (S42)
+
+
+def _first_result(store: Store, duplicate: Duplicate) -> AppendResult:
+    """Returns what a repeated append did the first time."""
     entry = duplicate.entry
+    if not duplicate.repeats:
+        return AppendResult(entry.version, duplicate=True)
     try:
         edit = edit_of(store, read_commit(store, entry.version).record)
     except FileNotFoundError:
         edit = Edit()
-    # Where the commit was deleted, a file of a committer that slept may have taken its place.
-    genuine = edit.writer is not None and edit.writer.writer_id == entry.writer_id
-    first = result_of(entry.version, edit.add if genuine else None)
-    return AppendResult(first.version, first.offsets, duplicate=True)
+    # Where the commit was deleted, a file of a committer that slept may have taken its place: it
+    # does not name the entry.
+    chunks = [
+        pair
+        for by in edit.writers
+        if by.entry == entry and edit.add is not None
+        for pairs in edit.add.by_object()[by.first : by.next]
+        for pair in pairs
+    ]
+    return AppendResult(entry.version, _offsets_of(chunks), duplicate=True)
 
 
-def result_of(commit_version: int, add: Append | None) -> AppendResult:
-    """The offsets that an append's commit gave."""
+def _offsets_of(chunks: Iterable[tuple[int, Chunk]]) -> dict[int, tuple[int, int]]:
     offsets: dict[int, tuple[int, int]] = {}
-    for p, chunk in add.chunks if add else ():
+    for p, chunk in chunks:
         base = offsets.get(p, (chunk.base, 0))[0]
         offsets[p] = (base, chunk.next)
-    return AppendResult(commit_version, offsets)
+    return offsets
 
 
 def _check_floor(obj: DataObject, head: Head, url: str) -> None:
     if obj.stamp < head.orphan_floor:
         raise CommitConflictError(
-            f"an object of this append began at version {obj.stamp} of {url}, below the sweep's"
-            f" floor {head.orphan_floor}: it took too long and may be gone; append again"
+            f"this append took too long: an object of it began at version {obj.stamp} of {url},"
+            f" below the orphan floor {head.orphan_floor}, and may be swept by now; append again"
         )
 
 
@@ -271,7 +292,7 @@ def _bind(
         for stats in obj.chunks:
             p, base = stats.partition, ends[stats.partition]
             ends[p] = base + stats.rows
-            stamped = append_time_ms != NONE
+            is_append_time = append_time_ms != NONE
             chunk = Chunk(
                 object=ref,
                 first_row=first_row,
@@ -279,8 +300,8 @@ def _bind(
                 base=base,
                 next=ends[p],
                 size_bytes=stats.size_bytes,
-                first_timestamp_ms=append_time_ms if stamped else stats.first_timestamp_ms,
-                max_timestamp_ms=append_time_ms if stamped else stats.max_timestamp_ms,
+                first_timestamp_ms=append_time_ms if is_append_time else stats.first_timestamp_ms,
+                max_timestamp_ms=append_time_ms if is_append_time else stats.max_timestamp_ms,
                 tombstones=stats.tombstones,
                 version=version,
                 append_time_ms=append_time_ms,
@@ -290,10 +311,9 @@ def _bind(
     return bound
 
 
-def _entry(writer: Writer | None, version: int) -> WriterEntry | None:
-    if writer is None:
-        return None
-    return WriterEntry(
+def _appended_by(writer: Writer, version: int, objects: int) -> AppendedBy:
+    entry = WriterEntry(
         *(writer.writer_id, writer.kind, writer.query_id),
         *(writer.sequence, writer.content, version),
     )
+    return AppendedBy(entry, 0, objects)

@@ -11,22 +11,22 @@ from clog.storage.errors import InvalidInputError
 
 
 class Clock(Protocol):
-    """What clog knows of time."""
+    """Where clog takes times from."""
 
     def now_ms(self) -> int:
-        """Wall clock: ms since 1970, UTC. May jump, also backwards."""
+        """Returns the wall clock: ms since 1970, UTC. May jump, also backwards."""
         ...
 
     def now_us(self) -> int:
-        """Wall clock: µs since 1970, UTC."""
+        """Returns the wall clock: µs since 1970, UTC."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Ms since some moment; never goes back. For durations and deadlines."""
+        """Returns the ms since some moment; never goes back. For durations and deadlines."""
         ...
 
     def sleep_ms(self, ms: int) -> None:
-        """Waits."""
+        """Waits for ``ms`` milliseconds."""
         ...
 
 

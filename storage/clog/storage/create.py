@@ -1,46 +1,51 @@
-"""Creating a log: version 0, created if absent like any other (COMMIT.md)."""
+"""Creating a log: its first version, then the file that makes it the log of its root (COMMIT)."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from clog.storage.clock import Clock
-from clog.storage.commit import create_commit
-from clog.storage.commits import Commit, EditRecord
-from clog.storage.config import LogConfig, parse_overrides
-from clog.storage.dead_rows import DEAD_ROWS
-from clog.storage.edit_json import edit_to_json
-from clog.storage.edits import Edit, LogInfo
-from clog.storage.errors import AlreadyExistsError, NotFoundError
-from clog.storage.head import first_head
+from clog.storage.commit.committer import Created, create_commit
+from clog.storage.commit.identity import LogFile, create_log_file, read_log_file, store_of
+from clog.storage.commit.store_clock import StoreClock
+from clog.storage.config.log_config import LogConfig, parse_overrides
+from clog.storage.errors import AlreadyExistsError, NotFoundError, StoreUnavailableError
+from clog.storage.format import paths
+from clog.storage.format.commits import Commit, EditRecord
+from clog.storage.format.dead_rows import DEAD_ROWS
+from clog.storage.format.edit_json import edit_to_json
+from clog.storage.format.edits import Edit, LogInfo
+from clog.storage.format.head import first_head
 from clog.storage.ids import Ids
 from clog.storage.store.base import Store
-from clog.storage.timeline import find_newest
 
 NEW_LOG_FEATURES = (DEAD_ROWS,)
 """What a new log demands of its readers, from the start: it cannot be demanded later."""
 
 
 def create_log(
-    store: Store, *, partitions: int, config: Mapping[str, object], clock: Clock, ids: Ids
+    root: Store, *, partitions: int, config: Mapping[str, object], clock: Clock, ids: Ids
 ) -> None:
-    """Writes version 0.
+    """Writes version 0 into a folder of its own, then ``_clog/log``, which makes it a log (S47).
 
     Raises:
         AlreadyExistsError: there is a log, or somebody made one at the same time.
         InvalidInputError: a config that is unknown or out of range.
         CommitStateUnknownError: whether it was created cannot be found out now.
+        ClockSkewError: this machine's clock is far ahead of the store's.
     """
     overrides = parse_overrides(config)
     settings = LogConfig.from_overrides(overrides)
-    # Version 0 may have been deleted with its block: only the search tells whether there is a log.
     try:
-        find_newest(store)
+        read_log_file(root)
     except NotFoundError:
         pass
     else:
-        raise _exists(store)
-    now_ms = clock.now_ms()
+        raise _exists(root)
+    log_id, now_ms = ids.new_id(), clock.now_ms()
+    store = store_of(root, log_id)
+    StoreClock(store, clock=clock, ids=ids).check(newest_ms=0)
     info = LogInfo(
-        log_id=ids.new_id(),
+        log_id=log_id,
         created_ms=now_ms,
         partitions=partitions,
         partitioner=settings.partitioner,
@@ -50,9 +55,15 @@ def create_log(
     edit = Edit(create=info, config=overrides)
     record = EditRecord(0, ids.new_id(), now_ms, "create", {"edit": edit_to_json(edit)})
     commit = Commit(record, None, (), first_head(edit))
-    if create_commit(store, commit, clock=clock, ids=ids) is not None:
-        raise _exists(store)
+    created = create_commit(store, commit, clock=clock, ids=ids)
+    assert created is Created.OURS, created  # The id is new, so the folder is.
+    made = LogFile(log_id, now_ms)
+    if create_log_file(root, made, clock).log_id != log_id:
+        for path in (paths.commit_path(0), paths.block_path(0)):
+            with suppress(StoreUnavailableError):
+                store.delete(path)
+        raise _exists(root)
 
 
-def _exists(store: Store) -> AlreadyExistsError:
-    return AlreadyExistsError(f"there is a log at {store.url} already; open it, or use another URL")
+def _exists(root: Store) -> AlreadyExistsError:
+    return AlreadyExistsError(f"a log already exists at {root.url}; open it, or use another URL")

@@ -7,7 +7,8 @@
     ├── OptionError (ValueError)            fix a Spark option; the message names the nearest one
     ├── NotFoundError (LookupError)         there is no log at this URL
     │   ├── OffsetOutOfRangeError           seek into [start, end)
-    │   └── VersionExpiredError             load again, from a newer version
+    │   ├── VersionExpiredError             load again, from a newer version
+    │   └── LogReplacedError                another log stands there: open it anew
     ├── AlreadyExistsError (FileExistsError)  open the log instead, or choose another URL
     ├── CommitConflictError                 lost the race too often: reload and retry
     ├── CommitStateUnknownError             the commit may have happened: read back first
@@ -34,6 +35,7 @@ class ErrorKind(StrEnum):
     NOT_FOUND = "not_found"
     OFFSET_OUT_OF_RANGE = "offset_out_of_range"
     VERSION_EXPIRED = "version_expired"
+    LOG_REPLACED = "log_replaced"
     ALREADY_EXISTS = "already_exists"
     COMMIT_CONFLICT = "commit_conflict"
     COMMIT_STATE_UNKNOWN = "commit_state_unknown"
@@ -68,7 +70,7 @@ class NotFoundError(ClogError, LookupError):
 
 
 class OffsetOutOfRangeError(NotFoundError):
-    """An offset below the log start or above the end of a partition (S36, S38).
+    """An offset below the log start or above the end of a partition.
 
     Attributes:
         partition: the partition.
@@ -98,9 +100,33 @@ class OffsetOutOfRangeError(NotFoundError):
 
 
 class VersionExpiredError(NotFoundError):
-    """The version's objects may be gone already (S27): load again, from a newer version."""
+    """The version's objects may be gone already: load again, from a newer version."""
 
     kind = ErrorKind.VERSION_EXPIRED
+
+
+def version_expired(
+    url: str,
+    version: int,
+    *,
+    gone: FileNotFoundError | None = None,
+    why: str = "",
+    remedy: str = "load() again",
+) -> VersionExpiredError:
+    """Makes the error of a version that expired while somebody worked with it; ``why`` follows
+    "expired", ``gone`` names the file that was looked for.
+    """
+    file = "" if gone is None else f": {gone.filename or gone} is gone"
+    return VersionExpiredError(f"version {version} of {url} expired{why}{file}; {remedy}")
+
+
+class LogReplacedError(NotFoundError):
+    """The log that was opened is not the one at this URL any more: it was deleted and recreated, or
+    replaced by a copy with another history. Nothing was written into the one that is there; open it
+    to go on.
+    """
+
+    kind = ErrorKind.LOG_REPLACED
 
 
 class AlreadyExistsError(ClogError, FileExistsError):

@@ -13,18 +13,18 @@ ID_HEX_DIGITS = 32
 
 
 class Ids(Protocol):
-    """What clog draws at random."""
+    """Where clog takes random numbers from."""
 
     def new_id(self) -> str:
-        """32 hex digits that nobody has drawn before: commit ids, names of objects."""
+        """Returns 32 hex digits that nobody has drawn before: commit ids, names of objects."""
         ...
 
     def uniform(self) -> float:
-        """In [0, 1), for jitter."""
+        """Returns a number in [0, 1), for jitter."""
         ...
 
     def seed(self) -> int:
-        """In [0, 2**64), for hashes that nobody may predict (S19)."""
+        """Returns a number in [0, 2**64), for hashes that nobody may predict."""
         ...
 
 

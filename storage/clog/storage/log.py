@@ -1,63 +1,64 @@
 """`Log`: one log, opened. Orchestration only: each rule is in the module that names it.
 
 A handle follows the log: a call that answers about its state first looks for newer versions, which
-    costs one GET when there is none.
-Several threads may share it; it cannot be pickled (give the URL instead).
+costs one GET when there is none.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from clog.storage import administration, offsets
-from clog.storage.append import (
-    AppendRequest,
-    AppendResult,
-    Writer,
-    check_records,
-    check_writer,
-    first_result,
-    partitions_of,
-    producer_of,
-    result_of,
-)
-from clog.storage.as_of import version_asked
-from clog.storage.changes import plan_changes
+from clog.storage import administration, append
+from clog.storage.append import AppendResult
 from clog.storage.clock import Clock, SystemClock
-from clog.storage.commit import Answer
-from clog.storage.commits import edit_of
-from clog.storage.config import LogConfig
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.idempotence import Writer
+from clog.storage.config.log_config import LogConfig
 from clog.storage.create import create_log
-from clog.storage.data_object import DataObject
-from clog.storage.describe import SegmentInfo, describe, segment_infos
-from clog.storage.errors import InvalidInputError, VersionExpiredError
-from clog.storage.handle import Handle
-from clog.storage.history import CommitInfo, history
+from clog.storage.diagnostics.describe import LogDescription, SegmentInfo, describe, segment_infos
+from clog.storage.diagnostics.history import CommitInfo, history
+from clog.storage.errors import InvalidInputError, version_expired
+from clog.storage.format.manifest import Manifest
 from clog.storage.ids import Ids, SystemIds
-from clog.storage.key_indexes import KeyIndexes
-from clog.storage.manifest import Manifest
-from clog.storage.object_writer import ObjectWriter
-from clog.storage.reader import plan_range, read_pieces
-from clog.storage.records import Appendable, to_records
+from clog.storage.objects.data_object import DataObject
+from clog.storage.objects.records import Appendable
+from clog.storage.objects.writer import ObjectWriter
+from clog.storage.read import offsets
+from clog.storage.read.as_of import version_asked
+from clog.storage.read.changes import plan_changes
+from clog.storage.read.key_index_cache import KeyIndexCache
+from clog.storage.read.scan import plan_range, read_pieces
+from clog.storage.read.table import Table
+from clog.storage.read.table_plan import KnownPieces, plan_table
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
-from clog.storage.table import Table, plan_table
 
 PARTITIONS_MAX = 4096
 """Tested limit: heads and commits hold columns over the partitions."""
 
 
 class Log:
-    """A keyed changelog under one root.
+    """A keyed changelog under one root, compacted as Kafka compacts a topic.
 
-    Make one with `create` or `open`; see `storage/README.md` for an example.
+    `create` or `open` one. Every call sees the newest version: it first looks for newer commits,
+    which costs one request when there is none. Threads may share a log; processes cannot, and open
+    it by its URL instead.
+
+    >>> log = Log.create("memory://help-of-log")
+    >>> log.append([{"key": "alice", "value": "1 espresso"}]).version
+    1
+    >>> log.table().get("alice")
+    b'1 espresso'
     """
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._indexes = KeyIndexes(handle.store, seed=handle.tip.head.log.key_seed)
+        self._indexes = KeyIndexCache(handle.store, seed=handle.tip.head.log.key_seed)
+        self._table: tuple[Manifest, object, Table] | None = None
+        self._pieces: defaultdict[int, KnownPieces] = defaultdict(KnownPieces)
 
     @classmethod
     def create(
@@ -74,20 +75,20 @@ class Log:
         """Creates a log and opens it.
 
         Args:
-            url: any fsspec URL or local path; or a store.
-            partitions: 1 to 4096, for good.
-            config: Kafka's topic configs (S42, S43) and clog's own; ``cleanup.policy`` is
-                ``compact`` unless given.
-            storage_options: for fsspec: credentials, endpoints.
-            clock: the system's, unless given; as are ``ids``.
-            ids: where random ids come from.
+            url: any fsspec URL, a local path, or a store.
+            partitions: their number, from 1 to 4096; it cannot be changed later.
+            config: Kafka's topic configs and clog's own; ``cleanup.policy`` is ``compact`` unless
+                it is given.
+            storage_options: what fsspec needs: credentials, endpoints.
+            clock: where times come from; None: the system's clock.
+            ids: where random ids come from; None: the operating system.
             single_writer: the caller promises that nobody else writes, so the filesystem need not
                 create exclusively.
 
         Raises:
-            AlreadyExistsError: there is a log.
-            InvalidInputError: a config that is unknown or out of range, a number of partitions that
-                is.
+            AlreadyExistsError: there is a log at this URL.
+            InvalidInputError: a config that is unknown, out of range, or contradicts another; a
+                number of partitions out of range.
             UnsupportedFilesystemError: the filesystem cannot create exclusively.
         """
         if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
@@ -109,11 +110,11 @@ class Log:
         ids: Ids | None = None,
         single_writer: bool = False,
     ) -> Self:
-        """Opens a log; at most 5 requests.
+        """Opens a log; at most 5 requests. The arguments are those of `create`.
 
         Raises:
-            NotFoundError: there is none under this URL.
-            UnsupportedFormatError: it was written by a newer clog.
+            NotFoundError: there is no log at this URL.
+            UnsupportedFormatError: a newer clog wrote it.
         """
         store = _store(url, storage_options, single_writer=single_writer)
         return cls(Handle(store, clock=clock or SystemClock(), ids=ids or SystemIds()))
@@ -137,12 +138,12 @@ class Log:
 
     @property
     def config(self) -> dict[str, str]:
-        """The configuration in force, by Kafka's names: what was set, and defaults (S42)."""
+        """The configs in force, by Kafka's names, as text: those that were set, and defaults."""
         return LogConfig.from_overrides(self._handle.refresh().head.config).as_dict()
 
     @property
     def handle(self) -> Handle:
-        """What maintenance and connectors build on; not for users."""
+        """What the cleaner and connectors build on; not for users."""
         return self._handle
 
     def append(
@@ -151,67 +152,56 @@ class Log:
         partition: int | Sequence[int] | np.ndarray[Any, Any] | None = None,
         producer: tuple[str, int] | None = None,
     ) -> AppendResult:
-        """Appends records to all partitions they belong to, in one atomic commit; their order stays
-        (S44).
+        """Appends records to all the partitions they belong to, in one atomic commit; in each
+        partition they keep their order.
 
         Args:
-            data: what `records.to_records` accepts.
-            partition: one for all, or one for each record; None: by the hash of the key.
-            producer: (id, sequence): the same sequence again is answered with the first result and
-                commits nothing.
+            data: a pyarrow Table or RecordBatch, a pandas or Polars DataFrame (the index of a
+                pandas frame is left out), any other object with ``__arrow_c_stream__``, or a list
+                of dicts. It has the columns, or fields:
+
+                - ``key``: binary or string, which is stored as UTF-8; null is no key.
+                - ``value``: likewise; null is a tombstone, which deletes the key.
+                - ``headers``, optional: lists of structs with ``key`` and ``value``; in dicts also
+                  (name, value) pairs, or a dict.
+                - ``timestamp``, optional: a timestamp of any unit (UTC where it names no zone), a
+                  datetime, or milliseconds since 1970 as an integer. Kept to the microsecond;
+                  where it is missing, the time of the call.
+            partition: one for all records, or one for each; None: by the hash of the key.
+            producer: (id, sequence). Repeating the producer's last sequence with the same records
+                commits nothing and returns the first result; the next one must be greater.
+
+        Returns:
+            The commit's version, and by partition the half-open range of offsets it filled.
 
         Raises:
-            InvalidInputError: a record without key in a compacted log (S5), one too large (S6), a
-                timestamp out of bounds (S9), a partition that does not exist, a producer's sequence
-                that went back or came with other records. Nothing is committed.
-            CommitStateUnknownError: the commit may have happened.
+            InvalidInputError: a column that is unknown, missing or of a wrong type; in a compacted
+                log a record without key; a record larger than ``max.message.bytes``; a timestamp
+                before 1970 or outside ``message.timestamp.before.max.ms`` and ``…after.max.ms``; a
+                partition that does not exist; a producer's sequence that went back, or came with
+                other records; more than 2 GiB of keys or of values. Nothing is committed.
+            CommitConflictError: other writers were first each time; append again.
+            CommitStateUnknownError: the commit may have happened; with a ``producer``, append the
+                same again.
         """
-        handle = self._handle
-        records, stamped = to_records(data, now_us=handle.clock.now_us())
-        if records.num_rows == 0:
-            return AppendResult(handle.tip.version)
-        parts = partitions_of(records, partition, handle.tip.head, url=self.url)
-        writer = None if producer is None else producer_of(producer, records, stamped=stamped)
-        if writer is not None:
-            try:
-                check_writer(handle.store, handle.recent().head, writer)
-            except Answer as answer:
-                return first_result(handle.store, answer.value)
-        self._check_records(records)
-        objects = self.object_writer()
-        objects.add(records, parts)
-        return self.append_objects(objects.finish(), writer)
+        return append.append(self._handle, data, partition, producer)
 
     def object_writer(self, *, stamp: int | None = None) -> ObjectWriter:
-        """A writer of fresh objects, for tasks that hand what it made to `append_objects`
-        (COMMIT.md step 1).
+        """Returns a writer of fresh objects, for tasks that hand what it made to `append_objects`;
+        for connectors, not for users (COMMIT.md, K1).
         """
-        tip = self._handle.recent()
-        config = LogConfig.from_overrides(tip.head.config)
-        return ObjectWriter(
-            self._handle.store,
-            stamp=tip.version if stamp is None else stamp,
-            new_id=self._handle.ids.new_id,
-            partitions=self.partitions,
-            compression=config.compression,
-            object_bytes=config.object_bytes,
-        )
+        return append.object_writer(self._handle, stamp=stamp)
 
     def append_objects(
         self, objects: Sequence[DataObject], writer: Writer | None = None
     ) -> AppendResult:
-        """Commits objects that tasks wrote, in this order; with ``writer``, once.
+        """Commits objects that tasks wrote, in this order; with ``writer``, once. For connectors,
+        not for users.
 
         Raises:
             as `append`; CommitConflictError: the objects are older than the sweep's floor.
         """
-        handle = self._handle
-        request = AppendRequest(handle.store, objects, writer, handle.ids.uniform)
-        try:
-            commit = handle.commit(request.prepare, operation="append")
-        except Answer as answer:
-            return first_result(handle.store, answer.value)
-        return result_of(commit.version, edit_of(handle.store, commit.record).add)
+        return append.append_objects(self._handle, objects, writer)
 
     def read(
         self,
@@ -220,21 +210,22 @@ class Log:
         end: int | Mapping[int, int] | None = None,
         isolation: str = "read_uncommitted",
     ) -> Iterator[pa.RecordBatch]:
-        """Records with ``start <= offset < end``, partition by partition, as batches of
+        """Yields the records with ``start <= offset < end``, partition by partition, as batches of
         `READ_SCHEMA`.
 
         Args:
             partition: one, or None for all.
-            start: an offset, or one by partition; None: the log start. In a gap: the next record
-                there is (S1).
-            end: likewise; None: the end at the time of the call.
-            isolation: ``read_uncommitted`` or ``read_committed`` (S40).
+            start: an offset, or one by partition; None: the log start. In a gap that the cleaner
+                left, reading begins at the next record.
+            end: an offset, or one by partition; None: the end at the time of the call.
+            isolation: ``read_uncommitted`` or ``read_committed``; they are the same until there are
+                transactions.
 
         Raises:
-            OffsetOutOfRangeError: a start below the log start or beyond the end (S38).
+            OffsetOutOfRangeError: a start below the log start or beyond the end.
             InvalidInputError: a partition that does not exist.
-            VersionExpiredError: while reading: what the call planned was cleaned and swept since,
-                longer than ``file.delete.delay.ms`` ago.
+            VersionExpiredError: while reading: the planned objects were replaced, and deleted
+                after ``file.delete.delay.ms``.
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise InvalidInputError(
@@ -248,37 +239,42 @@ class Log:
     def table(
         self, partition: int | None = None, at: int | None = None, *, at_time_ms: int | None = None
     ) -> Table:
-        """The latest value of each key at a version; tombstoned keys are absent, and so is what
-        was deleted since (`delete_records`, retention).
+        """Returns the latest value of each key at a version. Deleted keys are absent, and so is
+        what `delete_records` or retention has removed since.
 
         Args:
             partition: one, or None for all.
             at: the version; None: the newest.
-            at_time_ms: instead of ``at``: the newest version committed by then, ms since 1970.
+            at_time_ms: instead of ``at``: the newest version committed by then, in ms since 1970.
 
         Raises:
-            VersionExpiredError: below the oldest readable version, or beyond the newest.
+            VersionExpiredError: the version is below the oldest readable one, or above the newest.
         """
         tip = self._handle.refresh()
         manifest = self._handle.manifest_at(version_asked(self._handle.store, tip, at, at_time_ms))
         parts = offsets.partitions_named(tip.head, partition, url=self.url)
         starts, ends = tip.head.partitions.start, manifest.head.partitions.end
-        plans = [plan_table(manifest, p, starts[p]) for p in parts]
-        return Table(
+        asked, known = (parts, starts), self._table
+        if known is not None and known[0] is manifest and known[1] == asked:
+            return known[2]
+        plans = [plan_table(manifest, p, starts[p], self._pieces[p]) for p in parts]
+        table = Table(
             self._indexes, manifest.version, plans, {p: max(ends[p], starts[p]) for p in parts}
         )
+        self._table = manifest, asked, table
+        return table
 
     def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
-        """The latest record of each key changed since, tombstones included: what brings a copy of
-        that position up to date. Unless it slept through a tombstone's removal (S41), which a
-        `StateTable` would notice.
+        """Returns the latest record of each key changed since a position, tombstones included: it
+        brings a copy as of that position up to date. A copy so old that the cleaner has removed
+        tombstones since misses these deletes; a `StateTable` notices, and loads again.
 
         Args:
             start: an offset, or one by partition, as in `Table.offsets`.
             partition: one, or None for all that ``start`` names.
 
         Raises:
-            OffsetOutOfRangeError: a start below the log start or beyond the end (S38).
+            OffsetOutOfRangeError: a start below the log start or beyond the end.
         """
         self._handle.refresh()
         manifest = self._handle.manifest()
@@ -288,69 +284,79 @@ class Log:
         return Table(self._indexes, manifest.version, plans, ends)
 
     def start_offsets(self) -> dict[int, int]:
-        """First readable offset of each partition (the low watermark)."""
+        """Returns the first readable offset of each partition (the low watermark)."""
         return dict(enumerate(self._handle.refresh().head.partitions.start))
 
     def end_offsets(self) -> dict[int, int]:
-        """The offset that the next record gets (the high watermark), by partition."""
+        """Returns the offset that the next record gets (the high watermark), by partition."""
         return dict(enumerate(self._handle.refresh().head.partitions.end))
 
     def offsets_for_times(self, ts_ms: int | Mapping[int, int]) -> dict[int, int | None]:
-        """Offset of the first record, in offset order, whose timestamp is at or after the time;
-        None where no record is that late (S39).
+        """Returns, by partition, the offset of the first record whose timestamp is at or after the
+        time; None where no record is that late.
+
+        Args:
+            ts_ms: the time, in ms since 1970, or one by partition.
         """
         tip = self._handle.refresh()
         times = offsets.by_partition(tip.head, ts_ms, "timestamp", url=self.url)
         return offsets.for_times(self._handle.store, self._handle.manifest(), times)
 
     def delete_records(self, before: Mapping[int, int]) -> dict[int, int]:
-        """Raises log start offsets: records below are gone for every read planned from now on
-        (S36).
+        """Raises log start offsets: no read that is planned from now on sees records below them.
 
         Args:
-            before: by partition the first offset to keep; -1: the end offset at the start of the
+            before: by partition, the first offset to keep; -1: the end offset at the time of the
                 call.
 
         Returns:
-            The low watermark of each partition named.
+            The log start offset of each partition named.
 
         Raises:
-            OffsetOutOfRangeError: below -1 or beyond the end; nothing changes for any partition.
+            OffsetOutOfRangeError: an offset below -1 or beyond the end; nothing changes for any
+                partition.
         """
         self._handle.refresh()
         return administration.delete_records(self._handle, before)
 
     def alter(self, config: Mapping[str, object]) -> dict[str, str]:
-        """Changes configs; a value of None takes one back to its default. Returns the configuration
-        in force (S42, S43).
+        """Changes configs, and returns those in force; None takes one back to its default. Appends,
+        reads and passes that begin later follow them.
 
         Raises:
-            InvalidInputError: a name that is unknown, a value out of range, two that contradict
-                each other; nothing changes.
+            InvalidInputError: a config that is unknown, out of range, or contradicts another;
+                nothing changes.
         """
         self._handle.refresh()
         return administration.alter(self._handle, config)
 
     def roll(self, partition: int | None = None) -> list[int]:
-        """Seals the active segments now, empty ones excepted. Returns the partitions in which it
-        did.
+        """Seals active segments, so that they can be cleaned; returns the partitions in which there
+        was something to seal.
+
+        Args:
+            partition: one, or None for all.
         """
         tip = self._handle.refresh()
         parts = offsets.partitions_named(tip.head, partition, url=self.url)
         return administration.roll(self._handle, parts, operation="roll")
 
     def segments(self, partition: int) -> list[SegmentInfo]:
-        """The segments of a partition in offset order, the active one last."""
+        """Returns the segments of a partition in offset order, the active one last."""
         tip = self._handle.refresh()
         (p,) = offsets.partitions_named(tip.head, partition, url=self.url)
         return segment_infos(self._handle.manifest(), p)
 
     def history(self, start: int = 0) -> Iterator[CommitInfo]:
-        """What each commit from version ``start`` on did, oldest first, as far as they are kept."""
+        """Yields what each commit from version ``start`` on did, oldest first; one request each.
+        Old commits that were swept are left out.
+        """
         return history(self._handle.store, self._handle.refresh(), start=start)
 
-    def describe(self) -> dict[str, Any]:
-        """All there is to say about the log, fit for JSON."""
+    def describe(self) -> LogDescription:
+        """Returns what the log is and holds now, and what of each partition is clean, dirty and
+        active, as a dict fit for JSON.
+        """
         self._handle.refresh()
         return describe(self._handle.manifest(), url=self.url, now_ms=self._handle.clock.now_ms())
 
@@ -364,21 +370,9 @@ class Log:
         except FileNotFoundError as e:
             # Never planned anew: a value that was cleaned since would be missing, and the newer one
             # lies beyond the end.
-            raise VersionExpiredError(
-                f"version {manifest.version} of {self.url} expired while it was read:"
-                f" {e.filename or e} is gone; read again"
-            ) from e
-
-    def _check_records(self, records: pa.Table) -> None:
-        """Refuses early, and names the record (S5, S6); the commit would say it of the whole."""
-        known = self._handle.tip.head.config
-        try:
-            check_records(records, LogConfig.from_overrides(known))
-        except InvalidInputError:
-            newest = self._handle.refresh().head.config
-            if newest == known:
-                raise
-            check_records(records, LogConfig.from_overrides(newest))  # altered since (S42)
+            why = " while it was read"
+            remedy = "read again"
+            raise version_expired(self.url, manifest.version, gone=e, why=why, remedy=remedy) from e
 
 
 def _store(

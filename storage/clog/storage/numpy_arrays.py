@@ -1,33 +1,80 @@
-"""NumPy's arrays as Arrow's and back, without pandas.
+"""NumPy's arrays and Python's values as Arrow's and back, without pandas.
 
-`pa.array`, `pa.scalar`, `Array.to_numpy`, and all that takes Python's numbers (``fill_null(0)``),
-look whether they deal with objects of pandas, and for that import it where it is installed: most
-of a second, for nothing, in each of the short-lived processes that Spark reads and writes with. So
-what these processes run hands buffers over: no copy, no pandas.
+``pa.array``, ``pa.scalar``, ``Array.to_numpy``, and all that takes Python's numbers, such as
+``fill_null(0)``, look whether they deal with objects of pandas, and for that import it where it is
+installed: most of a second, for nothing, in each of the short-lived processes that Spark reads and
+writes with. So what these processes run hands buffers over: no copy, no pandas.
 
-Not here: nulls. A null's slot holds any number; fill it first.
+Nulls on the way back are the caller's: a null's slot holds any number; fill it first.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from clog.storage.errors import InvalidInputError
 
-def to_arrow(numbers: NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
-    """An array of these numbers or truth values; ``kind``: as this type of the same width."""
+Hashes = NDArray[np.uint64]
+"""Shape (n, 2): high and low word of each key's 128-bit hash."""
+Offsets = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+BYTES_MAX = (1 << 31) - 1
+"""Of a column of type binary or string: its offsets have 32 bits."""
+
+
+def to_arrow(
+    numbers: NDArray[Any], kind: pa.DataType | None = None, *, valid: Mask | None = None
+) -> pa.Array:
+    """Returns an array of these numbers or truth values, null where they are not ``valid``;
+    ``kind``: as this type of the same width.
+    """
+    nulls = None if valid is None else _bits(valid)
     if numbers.dtype == np.bool_:
-        bits = np.packbits(numbers, bitorder="little")
-        return pa.Array.from_buffers(pa.bool_(), len(numbers), [None, pa.py_buffer(bits)])
+        return pa.Array.from_buffers(pa.bool_(), len(numbers), [nulls, _bits(numbers)])
     kind = kind or pa.from_numpy_dtype(numbers.dtype)
     assert kind.bit_width == 8 * numbers.dtype.itemsize, f"{numbers.dtype} as {kind}"
     data = pa.py_buffer(np.ascontiguousarray(numbers))
-    return pa.Array.from_buffers(kind, len(numbers), [None, data])
+    return pa.Array.from_buffers(kind, len(numbers), [nulls, data])
+
+
+def of_bytes(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
+    """Returns an array of type binary, unless ``kind`` says string: then the bytes are UTF-8.
+
+    Raises:
+        InvalidInputError: more than `BYTES_MAX`.
+    """
+    data = b"".join([value for value in values if value is not None])
+    if len(data) > BYTES_MAX:
+        raise InvalidInputError(
+            f"{len(data)} bytes of keys or values at once are more than {BYTES_MAX};"
+            " hand them over in parts"
+        )
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(value or b"") for value in values], out=offsets[1:])
+    buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind or pa.binary(), len(values), buffers)
+
+
+def of_numbers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
+    """Returns an array of a type of integers or times, null where there is no number."""
+    numbers = np.array([value or 0 for value in values], f"i{kind.bit_width // 8}")
+    return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(numbers)])
+
+
+def of_lists(values: Sequence[Sequence[Any] | None], kind: pa.DataType, flat: pa.Array) -> pa.Array:
+    """Returns an array of lists as long as those of ``values``; what is in them is ``flat``."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(value or ()) for value in values], out=offsets[1:])
+    buffers = [_validity(values), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, len(values), buffers, children=[flat])
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """The integers or truth values of a column; a time as the integer it is stored as."""
+    """Returns the integers or truth values of a column; a time as the integer it is stored as."""
     kind, rows = column.type, len(column)
     if isinstance(column, pa.ChunkedArray):
         chunks = column.chunks or [pa.nulls(0, kind)]
@@ -46,23 +93,33 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
 
 
 def scalar(number: int, kind: pa.DataType) -> pa.Scalar:
-    """A value of a type of integers or times."""
+    """Returns a value of a type of integers or times."""
     return to_arrow(np.array([number], f"i{kind.bit_width // 8}"), kind)[0]
 
 
 def null(kind: pa.DataType) -> pa.Scalar:
-    """No value of this type."""
+    """Returns the null of this type."""
     return pa.nulls(1, kind)[0]
 
 
 def empty(kind: pa.DataType) -> pa.Scalar:
-    """No bytes, of type string or binary."""
+    """Returns the empty value of type string or binary."""
     return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes(8)), pa.py_buffer(b"")])[0]
 
 
 def repeated_text(text: str, rows: int) -> pa.Array:
-    """A column of strings that are all this one."""
+    """Returns a column of strings that are all this one."""
     data = text.encode()
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(len(data))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * rows)]
     return pa.Array.from_buffers(pa.string(), rows, buffers)
+
+
+def _validity(values: Sequence[object]) -> pa.Buffer | None:
+    if None not in values:
+        return None
+    return _bits(np.array([value is not None for value in values], np.bool_))
+
+
+def _bits(truths: Mask) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(truths, bitorder="little"))

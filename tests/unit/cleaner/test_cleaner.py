@@ -5,20 +5,27 @@ import threading
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.cleaner import Found
-from clog.cleaner.uncleanable import BACKOFF_MS, RETRY_MS_MAX, is_resting
-from clog.storage import InvalidInputError, Log, StoreUnavailableError
+from clog.cleaner.cleaner import FoundLogs
+from clog.cleaner.retention.uncleanable import BACKOFF_MS, RETRY_MS_MAX, is_resting
+from clog.storage import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidInputError,
+    Log,
+    StoreUnavailableError,
+)
+from clog.storage.commit.committer import CREATES_MAX, LOSSES_MAX
 from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
+from clog.storage.testing.crash import discard, inside, memory_store
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
 
 
-def damage(log, store, partition=0):
+def damage(log, partition=0):
     """Makes the first object of a partition unreadable."""
     path = log.handle.manifest().segments[partition][0].chunks[0].object.path
-    data = store.get(path)
-    store.put(path, b"\0" * len(data))
+    data = log.handle.store.get(path)
+    log.handle.store.put(path, b"\0" * len(data))
     return path, data
 
 
@@ -33,7 +40,7 @@ def two_partitions(make_log, put, **config):
 def test_a_pass_that_fails(make_log, put, store, there):
     """S28: it leaves the log as it was; the partition is marked with the reason, others go on."""
     log = two_partitions(make_log, put)
-    damage(log, store)
+    damage(log)
     (result,) = Cleaner(log).run_once()
     assert result.partition == 1
     assert there(log, 1) == "1:b=1 2:a=2"
@@ -46,7 +53,7 @@ def test_a_pass_that_fails(make_log, put, store, there):
 def test_it_is_retried_with_back_off(make_log, put, store, clock, there):
     """S28: 15 s at first, doubled each time; a pass that succeeds clears the mark."""
     log = two_partitions(make_log, put)
-    path, data = damage(log, store)
+    path, data = damage(log)
     cleaner = Cleaner(log)
     cleaner.run_once()
     waited = []
@@ -58,7 +65,7 @@ def test_it_is_retried_with_back_off(make_log, put, store, clock, there):
             cleaner.run_once()
         waited.append(clock.now_ms() - before)
     assert waited == [BACKOFF_MS, 2 * BACKOFF_MS, 4 * BACKOFF_MS]
-    store.put(path, data)
+    log.handle.store.put(path, data)
     clock.advance(8 * BACKOFF_MS)
     assert [r.partition for r in cleaner.run_once()] == [0]
     assert log.handle.manifest().uncleanable == {}
@@ -68,7 +75,7 @@ def test_it_is_retried_with_back_off(make_log, put, store, clock, there):
 def test_the_longest_back_off(make_log, put, store, clock):
     """S28: however often it failed, an hour later it is tried again."""
     log = two_partitions(make_log, put)
-    damage(log, store)
+    damage(log)
     cleaner = Cleaner(log)
     for _ in range(12):
         clock.advance(RETRY_MS_MAX)
@@ -83,16 +90,16 @@ def test_the_longest_back_off(make_log, put, store, clock):
 def test_an_operator_need_not_wait(make_log, put, store):
     """S17, S28: a forced round tries a marked partition."""
     log = two_partitions(make_log, put)
-    path, data = damage(log, store)
+    path, data = damage(log)
     Cleaner(log).run_once()
-    store.put(path, data)
+    log.handle.store.put(path, data)
     assert [r.partition for r in Cleaner(log).run_once(force=True)] == [0]
 
 
 def test_retention_of_an_uncleanable_partition_goes_on(make_log, put, store, clock):
     """S28."""
     log = two_partitions(make_log, put, cleanup_policy="compact,delete", retention_ms=1000)
-    damage(log, store)
+    damage(log)
     cleaner = Cleaner(log)
     cleaner.run_once()
     clock.advance(1001)
@@ -103,7 +110,7 @@ def test_retention_of_an_uncleanable_partition_goes_on(make_log, put, store, clo
 def test_an_object_that_is_missing(make_log, put, store):
     """S28: the daemon survives it, and it is told."""
     log = two_partitions(make_log, put)
-    store.delete(log.handle.manifest().segments[0][0].chunks[0].object.path)
+    inside(store).delete(log.handle.manifest().segments[0][0].chunks[0].object.path)
     assert [r.partition for r in Cleaner(log).run_once()] == [1]
     assert "FileNotFoundError" in log.handle.manifest().uncleanable[0].reason
 
@@ -112,7 +119,7 @@ def test_a_store_that_fails_says_nothing_about_a_partition(make_log, put, store,
     """S28: no mark; the other partitions have their turn before it is told."""
     log = two_partitions(make_log, put)
     path = log.handle.manifest().segments[0][0].chunks[0].object.path
-    faulty = FaultyStore(store, Faults(Fault(FaultKind.FAIL_BEFORE, "get*", path, times=9)))
+    faulty = FaultyStore(store, Faults(Fault(FaultKind.FAIL_BEFORE, "get*", f"*/{path}", times=9)))
     with pytest.raises(StoreUnavailableError, match="failed as planned"):
         Cleaner(open_log(faulty)).run_once()
     log.handle.refresh()
@@ -120,13 +127,37 @@ def test_a_store_that_fails_says_nothing_about_a_partition(make_log, put, store,
     assert there(log, 1) == "1:b=1 2:a=2"
 
 
+@pytest.mark.parametrize(
+    ("kind", "times", "error"),
+    [
+        (FaultKind.FAIL_BEFORE, CREATES_MAX, CommitStateUnknownError),
+        (FaultKind.MEANWHILE, LOSSES_MAX, CommitConflictError),
+    ],
+)
+def test_the_store_and_other_writers_mark_no_partition(
+    make_log, put, store, open_log, there, kind, times, error
+):
+    """S28: five creates that failed, or 200 lost races, are no fault of the partition: no mark, and
+    the next round cleans it."""
+    log = two_partitions(make_log, put)
+    rival = open_log()
+    run = lambda: rival.append([{"key": "x", "value": "1"}], partition=1)  # noqa: E731
+    fault = Fault(kind, "create", "*/commits/*", times=times, run=run)
+    cleaner = Cleaner(open_log(FaultyStore(store, Faults(fault))))
+    with pytest.raises(error):
+        cleaner.run_once()
+    log.handle.refresh()
+    assert log.handle.manifest().uncleanable == {}
+    assert 0 in [r.partition for r in cleaner.run_once()]
+    assert there(log) == "1:b=1 2:a=2"
+
+
 def test_the_daemon_survives_a_store_that_fails(make_log, put, store, open_log, clock, there):
     """S28, S29: a round that failed is repeated after the back-off; `stop` ends it."""
     log = two_partitions(make_log, put)
-    faulty = FaultyStore(store, Faults(Fault(FaultKind.FAIL_BEFORE, "*", "*", times=40)))
-    hit = open_log(faulty.inner)
-    hit.handle.store = faulty
-    hit.handle._follower.store = faulty
+    faulty = FaultyStore(store)
+    hit = open_log(faulty)
+    faulty.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "*", "*", times=40))
     done = []
 
     def on_pass(_, result):
@@ -156,8 +187,8 @@ def test_one_log_that_fails_does_not_stop_the_others(make_log, put, store, clock
     put(gone, "a=1 a=2")
     gone.roll()
     gone.alter({"min.cleanable.dirty.ratio": 0})
-    for found in list(other.list("data/")):
-        other.delete(found.path)
+    for found in list(inside(other).list("data/")):
+        inside(other).delete(found.path)
     discard(other)
     cleaner = Cleaner([gone, log], on_pass=on_pass)
     cleaner.run()
@@ -213,7 +244,7 @@ def test_stopping_within_a_pass(make_log, put, store, open_log, there, request_o
     put(log, "a=1 b=1 b=2 c=1 d=1 d=2 e=1 e=2 f=1")
     log.roll()
     operation, number = request_of
-    path = "_clog/commits/*" if operation == "create" else "data/*"
+    path = "*/commits/*" if operation == "create" else "*/data/*"
     stop = lambda: cleaner.stop()  # noqa: E731, PLW0108 - made below
     fault = Fault(FaultKind.MEANWHILE, operation, path, nth=number, run=stop)
     cleaner = Cleaner(open_log(FaultyStore(store, Faults(fault))))
@@ -306,7 +337,7 @@ def test_a_log_that_is_deleted_during_its_pass(make_log, put):
         elif runs.is_set():
             assert log.url not in cleaner.monitor.logs()
             dropped.set()
-        return Found(gone=gone)
+        return FoundLogs(gone=gone)
 
     cleaner = Cleaner([log], threads=2, backoff_ms=1, on_pass=on_pass, find=look)
     cleaner.run()
@@ -326,11 +357,12 @@ def test_no_log_waits_for_the_pass_of_another(make_log, put, clock):
         cleaner.stop()
 
     def look():
+        clock.advance(1)
         totals = {url: state.totals["rounds"] for url, state in cleaner.monitor.logs().items()}
         if totals.get(other.url, 0) >= 2:
             assert totals[long.url] == 0
             rounds.set()
-        return Found()
+        return FoundLogs()
 
     cleaner = Cleaner([long, other], threads=2, backoff_ms=1, on_pass=on_pass, find=look)
     cleaner.run()

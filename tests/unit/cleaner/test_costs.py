@@ -7,8 +7,11 @@ import math
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.blocks import close_blocks
-from clog.cleaner.sweep import sweep_orphans, sweep_released
+from clog.cleaner.sweep.commit_blocks import close_blocks
+from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
+from clog.storage.objects import encoding, reader
+from clog.storage.read.scan import footprints, plan_range, read_pieces
+from clog.storage.store import base
 from clog.storage.testing.counting import CountingStore
 
 DAY_MS = 86_400_000
@@ -47,22 +50,60 @@ def test_a_pass_reads_each_object_twice_and_writes_what_is_left(dirty):
     assert cost(store, cleaner.run_once) == {"get": 1}
 
 
+@pytest.mark.parametrize("value_bytes", [40, 400])
+def test_keys_of_many_row_groups_take_few_requests(
+    make_log, open_log, store, monkeypatch, value_bytes
+):
+    """COMMIT.md §7: the footer, and four requests for the keys of an object however many row groups
+    it has; where values are large, as many more as keep what is read below twice the keys."""
+    monkeypatch.setattr(encoding, "_GROUP_BYTES", 4000)
+    monkeypatch.setattr(encoding, "_GROUP_BYTES_MIN", 1000)
+    monkeypatch.setattr(reader, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(base, "COALESCE_GAP_BYTES", 16)
+    rows = 100_000 // value_bytes
+    log = make_log(2, segment_bytes=1 << 20, min_cleanable_dirty_ratio=0, compression_type="none")
+    log.append(
+        [{"key": f"{i:060}", "value": f"{i:0{value_bytes}}"} for i in range(rows)],
+        partition=[0] * rows,
+    )
+    log.roll()
+    counting = CountingStore(store)
+    log = open_log(counting)
+    log.handle.manifest()
+    pieces = plan_range(log.handle.manifest(), 0, 0, rows)
+    within = log.handle.store
+    with counting.count() as counts:
+        read = sum(b.num_rows for b in read_pieces(within, pieces, columns=("offset", "key")))
+    assert read == rows
+    (found,) = footprints(within, pieces, columns=("offset", "key"))
+    assert found.row_groups > 20
+    assert counts["get"] == 1
+    if value_bytes == 40:
+        assert counts["get_ranges"] == base.REQUESTS_FEW
+    else:
+        assert base.REQUESTS_FEW < counts["get_ranges"] <= found.row_groups
+    assert found.fetched_bytes < 3 * rows * 60
+
+
 def test_a_sweep_costs_listings_and_what_it_deletes(dirty, clock):
     """Replaced objects: two commits and the deletions. Orphans: five listings of what may be one
-    and one of temporary files, and a GET for each halving of the versions.
+    and one of temporary files, two of what creators left beside the log, a GET for each halving of
+    the versions, and the floor's commit.
     """
     objects, store, log = dirty
     Cleaner(log).run_once(force=True)
     clock.advance(2 * DAY_MS)
     released = cost(store, lambda: sweep_released(log.handle, now_ms=clock.now_ms()))
     assert released.pop("delete") == objects
-    assert released.pop("get") <= ADMINISTRATION
+    assert released.pop("get") <= 1 + ADMINISTRATION  # which log stands there, after so long
     assert released.pop("create") <= 3  # with a snapshot
     assert released.pop("put", 0) <= 2
     assert not released
     orphans = cost(store, lambda: sweep_orphans(log.handle, now_ms=clock.now_ms()))
-    assert orphans.pop("list") == 6
+    assert orphans.pop("list") == 8
     assert orphans.pop("get") <= math.log2(objects) + ADMINISTRATION
+    assert orphans.pop("create") == 1
+    assert orphans.pop("put", 0) <= 1
     assert not orphans
     assert cost(store, lambda: sweep_released(log.handle, now_ms=clock.now_ms())) == {}
     assert cost(store, lambda: close_blocks(log.handle, now_ms=clock.now_ms())) == {"get": 2}

@@ -3,8 +3,8 @@
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.coalescing import WAIT_MS_MAX
-from clog.cleaner.selection import TOMBSTONE_WAIT_MS_MAX
+from clog.cleaner.compaction.selection import TOMBSTONE_WAIT_MS_MAX
+from clog.cleaner.rewrite.coalescing import WAIT_MS_MAX
 from clog.storage.testing.invariants import check_log
 
 HOUR_MS = 3_600_000
@@ -28,7 +28,7 @@ def files_with(store, *words):
     """Paths of the files that hold any of the words."""
     return [
         found.path
-        for folder in ("data/", "_clog/")
+        for folder in ("_clog/",)
         for found in store.list(folder)
         if any(word in store.get(found.path) for word in words)
     ]

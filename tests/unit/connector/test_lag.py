@@ -20,6 +20,14 @@ def test_lag_has_kafkas_three_numbers():
     assert one.avg_offsets_behind_latest == 10.0
 
 
+def test_lag_names_the_log():
+    """A query may read several; offsets of an older clog do not say it."""
+    end = '{"0": 5, "1": 10, "log": "orders", "log_id": "6f", "planned": 3, "version": 1}'
+    one, other = lag({"sources": [{**SOURCE, "endOffset": end}, SOURCE]})
+    assert (one.log, other.log) == ("orders", "")
+    assert one.partitions == other.partitions
+
+
 def test_progress_may_be_an_object():
     """A listener is given objects, `lastProgress` may be a dict."""
     progress = SimpleNamespace(sources=[SimpleNamespace(**SOURCE)])

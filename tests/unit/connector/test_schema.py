@@ -80,7 +80,7 @@ def test_columns_can_be_chosen():
     [
         ("key string", ["cast(key as string)"]),
         ("id bigint", ["column 'id'", "key, value"]),
-        ("offset bigint, key binary, offset bigint", ["columns twice: offset"]),
+        ("offset bigint, key binary, offset bigint", ["repeats offset"]),
         ("offset bigint!, value binary!", ["column value is NOT NULL", "tombstone"]),
     ],
 )

@@ -4,6 +4,7 @@ between.
 
 import json
 import pickle
+import shutil
 
 import pyarrow as pa
 import pytest
@@ -15,17 +16,22 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from clog.connector import opened_logs, writing
+from clog.cleaner import Cleaner
+from clog.connector import opened_logs
 from clog.connector.datasource import ClogDataSource
-from clog.connector.location import Location
-from clog.connector.writing import TaskIds
+from clog.connector.options.location import Location
+from clog.connector.write import write_task
+from clog.connector.write.write_task import TaskIds
 from clog.storage import (
     ClogError,
     CommitStateUnknownError,
     InvalidInputError,
+    LogReplacedError,
     NotFoundError,
     OptionError,
 )
+from clog.storage.commit import tip_tracker
+from clog.storage.format.edits import Edit
 from clog.storage.log import Log
 from clog.storage.store import open_store
 from clog.storage.testing.counting import CountingStore
@@ -70,7 +76,7 @@ class Sink:
         for i, rows in enumerate(tasks):
             ids = TaskIds(self.query, batch if self.query else None, i)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(writing.TaskIds, "current", classmethod(lambda cls, ids=ids: ids))
+                patch.setattr(write_task.TaskIds, "current", classmethod(lambda cls, ids=ids: ids))
                 messages.append(pickle.loads(pickle.dumps(writer.write(iter(self.batches(rows))))))
         return messages
 
@@ -86,6 +92,11 @@ class Sink:
 
     def write(self, *tasks, batch=0):
         self.commit(self.run(*tasks, batch=batch), batch)
+
+    def begun(self):
+        """The sink after its query's first batch, which had no rows."""
+        self.write([], batch=0)
+        return self
 
 
 def rows_of(*pairs):
@@ -157,12 +168,61 @@ def test_a_batch_write_is_one_commit(url):
 
 
 def test_an_empty_write_leaves_no_commit(url):
-    """Neither of a batch nor of a stream."""
-    for query in (None, "q"):
+    """Neither of a batch nor of a stream, but for the first of a query: by that the log knows the
+    query.
+    """
+    for query, batch in ((None, 0), ("q", 3)):
         sink = Sink(url, query=query)
         before = Log.open(url).version
-        sink.write([], [])
+        sink.write([], [], batch=batch)
         assert Log.open(url).version == before
+    for _ in range(2):
+        Sink(url, query="q").write([], [], batch=0)
+        assert Log.open(url).version == before + 1
+    assert read(url) == []
+
+
+def test_a_query_whose_first_batch_was_empty_goes_on(url):
+    """Also that batch, should it come with rows when it runs again."""
+    sink = Sink(url, query="q")
+    sink.write([], batch=0)
+    sink.write(rows_of(("a", "0")), batch=0)
+    sink.write(rows_of(("a", "1")), batch=1)
+    other = Sink(url, query="other")
+    other.write([], batch=0)
+    other.write([], batch=1)
+    other.write(rows_of(("a", "2")), batch=2)
+    assert [v for *_, v in read(url)] == ["0", "1", "2"]
+
+
+def test_a_query_that_the_log_does_not_know_fails_after_its_first_batch(url, caplog):
+    """The log was deleted and recreated: what the query wrote before is not there, and nothing
+    would say so. A failed batch that runs again fails again.
+    """
+    sink = Sink(url, query="q")
+    sink.write(rows_of(("a", "0")), batch=0)
+    shutil.rmtree(url)
+    opened_logs._LOGS.clear()
+    for _ in range(2):
+        with pytest.raises(LogReplacedError, match=r"batches before batch 1.*recreated"):
+            Sink(url, query="q").write(rows_of(("a", "1")), batch=1)
+    assert read(url) == []
+    lenient = Sink(url, query="q", failOnChangedBatch="false")
+    lenient.write(rows_of(("a", "1")), batch=1)
+    assert "none of the batches before batch 1" in caplog.text
+    Sink(url, query="q").write(rows_of(("a", "2")), batch=2)
+    assert [v for *_, v in read(url)] == ["1", "2"]
+
+
+def test_a_query_is_known_to_a_process_that_saw_the_log_long_ago(url):
+    """It looks for newer versions before it concludes anything."""
+    sink = Sink(url, query="q")
+    stale = opened_logs._LOGS.pop(sink.writer._plan.location)
+    sink.write(rows_of(("a", "0")), batch=0)
+    opened_logs._LOGS[sink.writer._plan.location] = stale
+    assert stale.handle.tip.version == 0
+    Sink(url, query="q").write(rows_of(("a", "1")), batch=1)
+    assert len(read(url)) == 2
 
 
 def test_a_partition_column_says_where_rows_go(url):
@@ -186,7 +246,7 @@ def test_a_topic_must_be_the_log(url):
     """Null is fine, another log's rows are not."""
     sink = Sink(url, "key value topic")
     sink.write([{"key": "a", "value": "1", "topic": "orders"}, {"key": "b", "value": "1"}])
-    with pytest.raises(InvalidInputError, match="another topic"):
+    with pytest.raises(InvalidInputError, match="topics other than the log"):
         sink.run([{"key": "a", "value": "1", "topic": "payments"}])
 
 
@@ -269,7 +329,7 @@ def test_a_streaming_batch_that_runs_again_is_there_once(url, caplog):
     """Spark repeats the batch, with fresh tasks and objects, when it does not know that it was
     committed.
     """
-    sink = Sink(url, query="q")
+    sink = Sink(url, query="q").begun()
     sink.write(rows_of(("a", "1")), rows_of(("b", "1")), batch=3)
     before = read(url)
     sink.write(rows_of(("a", "1")), rows_of(("b", "1")), batch=3)
@@ -277,18 +337,70 @@ def test_a_streaming_batch_that_runs_again_is_there_once(url, caplog):
     assert "other rows" not in caplog.text
 
 
-def test_the_first_of_two_different_runs_of_a_batch_stays(url, caplog):
+def test_a_batch_with_other_rows_than_the_log_has_of_it_fails(url):
+    """A checkpoint that was put back or copied runs another batch under this number: silence would
+    lose its rows.
+    """
+    sink = Sink(url, query="q").begun()
+    sink.write(rows_of(("a", "1")), batch=3)
+    for rows in (rows_of(("a", "2")), rows_of(("a", "1"), ("a", "1"))):
+        with pytest.raises(InvalidInputError, match="failOnChangedBatch") as caught:
+            sink.write(rows, batch=3)
+        assert f"1 in version 2, {len(rows)} now" in str(caught.value)
+    assert [v for *_, v in read(url)] == ["1"]
+
+
+def test_the_first_of_two_different_runs_of_a_batch_can_stay(url, caplog):
     """A query that does not repeat itself is told of."""
-    sink = Sink(url, query="q")
+    sink = Sink(url, query="q", failOnChangedBatch="false").begun()
     sink.write(rows_of(("a", "1")), batch=3)
     sink.write(rows_of(("a", "2")), batch=3)
     assert [v for *_, v in read(url)] == ["1"]
-    assert "with other rows than now" in caplog.text
+    assert "batch 3 of 'q' is in" in caplog.text
+
+
+def test_rows_in_another_order_are_the_same_batch(url, caplog):
+    """A shuffle does not repeat their order, nor which task has them."""
+    sink = Sink(url, query="q").begun()
+    sink.write(rows_of(("a", "1"), ("b", "1")), rows_of(("c", None)), batch=3)
+    before = read(url)
+    sink.write(rows_of(("c", None), ("b", "1")), rows_of(("a", "1")), batch=3)
+    assert read(url) == before
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_a_batch_is_compared_with_what_it_brought_not_with_what_is_left(url):
+    """Rows that were cleaned since are part of it, until its version expires (S27)."""
+    sink = Sink(url, query="q", partitions="1").begun()
+    sink.write(rows_of(("a", "1"), ("a", "2")), batch=3)
+    log = Log.open(url)
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    assert [v for *_, v in read(url)] == ["2"]
+    sink.write(rows_of(("a", "2"), ("a", "1")), batch=3)
+    newest = log.version
+    log.handle.commit(lambda tip, ms: Edit(oldest_readable=newest), operation="sweep")
+    sink.write(rows_of(("a", "1"), ("a", "2")), batch=3)
+    opened_logs._LOGS.clear()
+    with pytest.raises(InvalidInputError, match=r"perhaps with other rows: version .* expired"):
+        sink.write(rows_of(("a", "2"), ("a", "1")), batch=3)
+
+
+def test_a_transaction_with_other_rows_fails_where_that_is_asked_for(url):
+    """As `upsert` does, whose batches come from a checkpoint; a later one tells, too."""
+    options = {"txnAppId": "job", "failOnChangedBatch": "true"}
+    Sink(url, txnVersion="5", **options).write(rows_of(("a", "1"), ("b", "1")))
+    Sink(url, txnVersion="5", **options).write(rows_of(("b", "1")), rows_of(("a", "1")))
+    with pytest.raises(InvalidInputError, match=r"txnVersion 5 of 'job' .*2 in version 1, 1 now"):
+        Sink(url, txnVersion="5", **options).write(rows_of(("a", "1")))
+    with pytest.raises(InvalidInputError, match="or was skipped: 5, a later one"):
+        Sink(url, txnVersion="4", **options).write(rows_of(("a", "1")))
+    assert len(read(url)) == 2
 
 
 def test_a_batch_that_ran_empty_can_come_with_rows(url):
     """An empty one leaves no trace, so nothing is lost."""
-    sink = Sink(url, query="q")
+    sink = Sink(url, query="q").begun()
     sink.write([], batch=1)
     sink.write(rows_of(("a", "1")), batch=1)
     assert len(read(url)) == 1
@@ -312,8 +424,8 @@ def test_two_queries_are_independent(url):
 
 @pytest.mark.parametrize("option", ["writerId", "txnAppId"])
 def test_another_query_under_a_writer_id_is_refused(url, option):
-    """A checkpoint that was made anew, or a second query: batches would be dropped as known."""
-    Sink(url, query="q1", **{option: "job"}).write(rows_of(("a", "1")), batch=4)
+    """A checkpoint that was recreated, or a second query: batches would be dropped as known."""
+    Sink(url, query="q1", **{option: "job"}).begun().write(rows_of(("a", "1")), batch=4)
     for batch in (0, 4, 5):
         with pytest.raises(InvalidInputError, match="writerId") as caught:
             Sink(url, query="q2", **{option: "job"}).write(rows_of(("a", "2")), batch=batch)
@@ -323,9 +435,9 @@ def test_another_query_under_a_writer_id_is_refused(url, option):
 
 def test_an_older_batch_is_refused(url):
     """A checkpoint that was put back: silence would lose its rows."""
-    sink = Sink(url, query="q")
+    sink = Sink(url, query="q").begun()
     sink.write(rows_of(("a", "1")), batch=4)
-    with pytest.raises(InvalidInputError, match="4"):
+    with pytest.raises(InvalidInputError, match=r"batch 4 .*batch 3 .*checkpoint was restored"):
         sink.write(rows_of(("a", "2")), batch=3)
 
 
@@ -348,7 +460,7 @@ def test_an_unknown_outcome_is_told_and_settled_by_the_next_run(url, monkeypatch
 
     def lost(self, *args):
         append(self, *args)
-        raise CommitStateUnknownError("commit 1 may have happened")
+        raise CommitStateUnknownError("the outcome of commit 1 is unknown")
 
     with monkeypatch.context() as patch:
         patch.setattr(Log, "append_objects", lost)
@@ -366,10 +478,8 @@ def test_a_retried_tasks_first_objects_are_not_committed(url):
     assert len(read(url)) == 1
 
 
-def test_a_log_that_is_made_anew_is_not_written_with_what_is_known_of_the_old(url):
+def test_a_log_that_is_recreated_is_not_written_with_what_is_known_of_the_old(url):
     """Versions would follow on versions that are gone."""
-    import shutil
-
     sink = Sink(url, query="q")
     for batch in range(3):
         sink.write(rows_of(("a", "1")), batch=batch)
@@ -380,10 +490,26 @@ def test_a_log_that_is_made_anew_is_not_written_with_what_is_known_of_the_old(ur
     shutil.rmtree(url, ignore_errors=True)
     opened_logs._LOGS.clear()
     anew = Sink(url, query="q")
-    with pytest.raises(NotFoundError, match="made anew"):
+    with pytest.raises(NotFoundError, match="deleted and recreated"):
         anew.commit(stale, batch=3)
     anew.write(rows_of(("a", "3")), batch=0)
     assert [v for *_, v in read(url)] == ["3"]
+
+
+def test_a_log_that_was_restored_is_opened_anew(url, tmp_path, monkeypatch):
+    """A process that knows a version which the restored copy lacks fails no batch after the one
+    that noticed, if any: it opens the log that stands there (S47).
+    """
+    monkeypatch.setattr(tip_tracker, "CONFIRM_MS", 0)
+    sink = Sink(url)
+    sink.write(rows_of(("a", "1")))
+    shutil.copytree(url, tmp_path / "copy")
+    sink.write(rows_of(("a", "2")))
+    shutil.rmtree(url)
+    shutil.copytree(tmp_path / "copy", url)
+    for value in ("3", "4"):
+        Sink(url).write(rows_of(("a", value)))
+    assert [v for *_, v in read(url)] == ["1", "3", "4"]
 
 
 def test_a_warm_batch_costs_few_requests(url, monkeypatch):
@@ -393,7 +519,7 @@ def test_a_warm_batch_costs_few_requests(url, monkeypatch):
     """
     counting = CountingStore(open_store(url))
     monkeypatch.setattr(Location, "store", lambda self: counting)
-    monkeypatch.setattr(writing.Location, "store", lambda self: counting)
+    monkeypatch.setattr(write_task.Location, "store", lambda self: counting)
     opened_logs._LOGS.clear()
     sink = Sink(url, query="q")
     costs = []
@@ -414,7 +540,7 @@ def test_storage_options_reach_the_filesystem(s3_bucket, s3_options):
     """From the options of the write and the read, in tasks and on the driver."""
     url = f"s3://{s3_bucket}/logs/orders"
     storage = {"storage_options": json.dumps(s3_options)}
-    sink = Sink(url, query="q", **storage)
+    sink = Sink(url, query="q", **storage).begun()
     for _ in range(2):
         sink.write(rows_of(("a", "1"), ("b", "1")), batch=1)
     assert s3_options["secret"] not in repr(sink.writer._plan)

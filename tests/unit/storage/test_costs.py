@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from clog.storage import Log, ManualClock
-from clog.storage.append import Writer
-from clog.storage.head import WRITERS_MAX
+from clog.storage.commit.idempotence import Writer
+from clog.storage.format.head import WRITERS_MAX
 from clog.storage.ids import SeededIds
-from clog.storage.records import to_records
+from clog.storage.objects.records import to_records
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import discard, memory_store
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -129,6 +129,8 @@ def test_an_append_of_nothing(aged, log):
 
 
 def test_an_idle_poll(aged, log):
+    """One GET; the first after opening asks for the block that opening left out."""
+    assert cost(aged, log.end_offsets) == {"get": 2}
     assert cost(aged, log.end_offsets) == {"get": 1}
     assert cost(aged, lambda: log.version) == {"get": 1}
 
@@ -146,7 +148,7 @@ def test_an_older_version(aged, log, age):
 
 @pytest.mark.parametrize("residue", range(4))
 def test_opening(aged, log, residue):
-    """At most 5 GETs, whatever the age: the hint, at most 3 probes, the block."""
+    """At most 5 GETs, whatever the age: which log stands there, the hint, at most 3 probes."""
     until(log, residue)
     found = cost(aged, lambda: open_log(aged))
     assert set(found) == {"get"}
@@ -155,12 +157,14 @@ def test_opening(aged, log, residue):
 
 @pytest.mark.parametrize("residue", range(4))
 def test_the_first_look_at_the_segments(aged, log, residue):
-    """After opening: the commit at the hint if it was not read, the snapshot and its pages."""
+    """After opening: the block, the commit at the hint if it was not read, the snapshot and its
+    pages.
+    """
     until(log, residue)
     cold = open_log(aged)
     found = cost(aged, cold.handle.manifest)
     snapshot = cold.handle.tip.head.snapshot
-    assert_at_most(found, Counter(get=1 + (snapshot is not None) + PAGES_MAX))
+    assert_at_most(found, Counter(get=2 + (snapshot is not None) + PAGES_MAX))
     assert cost(aged, cold.handle.manifest) == {}
 
 
@@ -196,9 +200,10 @@ def test_a_lost_race(aged, between):
             append(log)
 
     late = FaultyStore(
-        aged.inner, Faults(Fault(FaultKind.MEANWHILE, "create", "_clog/commits/*", run=others))
+        aged.inner, Faults(Fault(FaultKind.MEANWHILE, "create", "*/commits/*", run=others))
     )
     loser = open_log(late)
+    loser.end_offsets()
     before = len(late.calls)
     loser.append_objects(objects)
     hint = (loser.handle.tip.version % 4 == 0) * 1
@@ -232,11 +237,14 @@ def test_a_duplicate(aged, log):
 
 
 def test_a_handle_that_was_idle(aged):
-    """After ten minutes it asks for the block before it trusts a probe."""
+    """After ten minutes it asks for the block before it trusts a probe; after ten seconds, which
+    log stands there, and whether what it knows is still its newest commit.
+    """
     clock = ManualClock()
     log = Log.open(aged, clock=clock)
+    assert cost(aged, lambda: log.version) == {"get": 2}  # The first look after opening: the block.
     clock.advance(600_001)
-    assert cost(aged, lambda: log.version) == {"get": 2}
+    assert cost(aged, lambda: log.version) == {"get": 4}
     assert cost(aged, lambda: log.version) == {"get": 1}
 
 

@@ -13,6 +13,7 @@ TREE = {
     "NotFoundError": ("ClogError", LookupError, "not_found"),
     "OffsetOutOfRangeError": ("NotFoundError", LookupError, "offset_out_of_range"),
     "VersionExpiredError": ("NotFoundError", LookupError, "version_expired"),
+    "LogReplacedError": ("NotFoundError", LookupError, "log_replaced"),
     "AlreadyExistsError": ("ClogError", FileExistsError, "already_exists"),
     "CommitConflictError": ("ClogError", Exception, "commit_conflict"),
     "CommitStateUnknownError": ("ClogError", Exception, "commit_state_unknown"),

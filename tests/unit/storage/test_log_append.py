@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from clog.storage import InvalidInputError
-from clog.storage.partitioner import partitions_for
-from clog.storage.records import to_records
+from clog.storage.keys.partitioner import partitions_for
+from clog.storage.objects.records import to_records
 from clog.storage.testing.model import Record, rows_in
 
 NO_KEYS = {"cleanup.policy": "delete"}

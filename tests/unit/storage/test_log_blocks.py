@@ -9,13 +9,13 @@ from clog.storage import (
     ManualClock,
     NotFoundError,
     VersionExpiredError,
-    documents,
-    paths,
 )
-from clog.storage.commits import read_commit
+from clog.storage.commit.versions import block_body
+from clog.storage.format import documents, paths
+from clog.storage.format.commits import read_commit
 from clog.storage.ids import SeededIds
-from clog.storage.records import to_records
-from clog.storage.testing.crash import copy_of, discard, memory_store
+from clog.storage.objects.records import to_records
+from clog.storage.testing.crash import copy_of, discard, inside, memory_store
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.model import rows_in
 
@@ -29,8 +29,8 @@ ASLEEP_AT = 5
 def small_blocks():
     """Blocks of 8 versions, a snapshot at each fourth: the rules are those of blocks of 1024."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.paths.BLOCK_VERSIONS", BLOCK)
-        patch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 10)
+        patch.setattr("clog.storage.format.paths.BLOCK_VERSIONS", BLOCK)
+        patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
         yield
 
 
@@ -59,20 +59,21 @@ def objects_of(log, key):
 
 
 def close_block(store, first):
-    """What block deletion does: the gc file, then the files."""
+    """What block deletion does: the block's file, then the files."""
     versions = range(first, first + BLOCK)
-    ids = {str(v): read_commit(store, v).record.commit_id for v in versions}
-    store.create(paths.block_path(first), documents.encode("gc", {"block": first, "ids": ids}))
+    ids = {v: read_commit(inside(store), v).record.commit_id for v in versions}
+    inside(store).put(paths.block_path(first), documents.encode("block", block_body(first, ids)))
     for version in versions:
-        store.delete(paths.commit_path(version))
+        inside(store).delete(paths.commit_path(version))
 
 
 class SwappedStore(FaultyStore):
     """A store that another one takes the place of, while its users sleep."""
 
     def become(self, store):
-        for found in self.inner.list(paths.DATA):
-            store.put(found.path, self.inner.get(found.path))
+        for found in self.inner.list(""):
+            if "/data/" in found.path:
+                store.put(found.path, self.inner.get(found.path))
         discard(self.inner)
         self.inner = store
 
@@ -100,7 +101,7 @@ def zombie_commit(store, early):
     other = Log.open(copy_of(early), ids=SeededIds(88))
     other.append([{"key": "zombie", "value": "never committed"}], producer=("zombie", 1))
     path = paths.commit_path(ASLEEP_AT + 1)
-    store.put(path, other.handle.store.get(path))
+    inside(store).put(path, other.handle.store.get(path))
 
 
 def keys_in(log):
@@ -118,7 +119,7 @@ def test_a_cold_reader_finds_the_head(aged, open_log):
         b'{"version": 400}',
     ):
         changed = copy_of(store)
-        changed.put(paths.LATEST, hint)
+        inside(changed).put(paths.LATEST, hint)
         log = open_log(changed)
         assert log.version == NEWEST
         assert len(rows_in(log.read())) == NEWEST
@@ -131,9 +132,9 @@ def test_a_zombies_file_is_not_believed(aged, open_log, hint):
     early, store = aged
     changed = copy_of(store)
     zombie_commit(changed, early)
-    changed.delete(paths.LATEST)
+    inside(changed).delete(paths.LATEST)
     if hint:
-        changed.put(paths.LATEST, hint)
+        inside(changed).put(paths.LATEST, hint)
     log = open_log(changed)
     assert log.version == NEWEST
     assert keys_in(log) == {b"k"}
@@ -149,7 +150,7 @@ def test_a_sleeping_reader_looks_again(sleeper):
 
 def test_a_sleeping_reader_does_not_follow_a_zombie(sleeper, aged):
     log = sleeper()
-    zombie_commit(log.handle.store, aged[0])
+    zombie_commit(log.handle.standing.root, aged[0])
     assert log.end_offsets() == {0: NEWEST}
     assert keys_in(log) == {b"k"}
 
@@ -164,13 +165,13 @@ def test_a_sleeping_committer_commits_at_the_head(aged, clock):
     swapped.become(copy_of(late))
     result = log.append_objects(objects)
     assert (result.version, result.offsets) == (NEWEST + 1, {0: (NEWEST, NEWEST + 1)})
-    created = [c.path for c in swapped.calls if c.operation == "create"]
-    assert created == [paths.commit_path(NEWEST + 1)]
+    (created,) = [c.path for c in swapped.calls if c.operation == "create"]
+    assert created.endswith(paths.commit_path(NEWEST + 1))
     discard(swapped.inner)
 
 
 def test_a_committer_that_sleeps_in_the_middle(aged, clock):
-    """Step 5: it creates version 6, which was deleted, finds its block closed, and starts anew: the
+    """K5: it creates version 6, which was deleted, finds its block closed, and starts anew: the
     file it made was never committed, whoever finds it.
     """
     early, late = aged
@@ -181,7 +182,7 @@ def test_a_committer_that_sleeps_in_the_middle(aged, clock):
     )
     result = log.append([{"key": "awake", "value": "1"}], producer=("p", 0))
     assert result.version == NEWEST + 1
-    assert swapped.inner.get(paths.commit_path(6))
+    assert inside(swapped.inner).get(paths.commit_path(6))
     assert log.append([{"key": "awake", "value": "1"}], producer=("p", 0)).duplicate
     cold = Log.open(swapped.inner, clock=clock)
     assert keys_in(cold) == {b"k", b"awake"}
@@ -209,7 +210,7 @@ def test_a_committer_that_loses_to_a_zombie(aged, clock):
 def test_no_log_is_created_over_deleted_commits(aged, clock):
     """Version 0 is absent, and the log is there."""
     changed = copy_of(aged[1])
-    changed.delete(paths.LATEST)
+    inside(changed).delete(paths.LATEST)
     with pytest.raises(AlreadyExistsError):
         Log.create(changed, clock=clock)
     discard(changed)
@@ -233,7 +234,7 @@ def test_a_duplicate_of_a_deleted_commit(aged, clock):
     log = Log.open(store, clock=clock, ids=SeededIds(5))
     log.append([{"key": "a", "value": "1"}], producer=("p", 0))
     path = paths.commit_path(ASLEEP_AT + 1)
-    store.delete(path)
+    inside(store).delete(path)
     zombie_commit(store, aged[0])
     again = log.append([{"key": "a", "value": "1"}], producer=("p", 0))
     assert (again.duplicate, again.offsets) == (True, {})
@@ -241,9 +242,10 @@ def test_a_duplicate_of_a_deleted_commit(aged, clock):
 
 
 def test_closed_blocks_without_anything_after_them(aged, clock):
-    """A gc file alone is no log."""
-    store = memory_store()
-    store.put(paths.block_path(0), aged[1].get(paths.block_path(0)))
+    """A file of a block alone is no log."""
+    store = copy_of(aged[1])
+    for found in list(inside(store).list(paths.COMMITS)):
+        inside(store).delete(found.path)
     with pytest.raises(NotFoundError):
         Log.open(store, clock=clock)
     discard(store)
@@ -269,9 +271,9 @@ def forked(clock):
     close_block(store, BLOCK)
     zombie.append([{"key": "zombie", "value": "never committed"}] * 2)
     path = paths.commit_path(4)
-    store.put(path, zombie.handle.store.get(path))
+    inside(store).put(path, zombie.handle.store.get(path))
     yield early, store
-    for used in (early.inner, store, zombie.handle.store):
+    for used in (early.inner, store, zombie.handle.standing.root):
         discard(used)
 
 
@@ -282,11 +284,11 @@ def closing_before_version_4(early, late, clock):
         clock.advance(2 * DAY_MS)
         early.become(copy_of(late))
 
-    return Fault(FaultKind.MEANWHILE, "get", paths.commit_path(4), run=sleep)
+    return Fault(FaultKind.MEANWHILE, "get", f"*/{paths.commit_path(4)}", run=sleep)
 
 
 def test_a_committer_that_needs_edits_of_a_closed_block(forked, clock):
-    """Step 3: for its snapshot it reads the edits since the last one, and sleeps: it finds what
+    """K3: for its snapshot it reads the edits since the last one, and sleeps: it finds what
     another that slept left there. Only the newest version may say that a log is damaged.
     """
     early, late = forked
@@ -301,9 +303,9 @@ def test_a_reader_of_a_version_whose_block_is_closed_meanwhile(forked, clock, de
     """COMMIT.md §4: what it reads fits, and was never committed; or it is gone."""
     early, late = forked
     if deleted:
-        late.delete(paths.commit_path(4))
+        inside(late).delete(paths.commit_path(4))
     log = Log.open(early, clock=clock, ids=SeededIds(77))
     early.plan = Faults(closing_before_version_4(early, late, clock))
     with pytest.raises(VersionExpiredError):
         log.table(at=4)
-    assert paths.block_path(0) in {found.path for found in early.inner.list("")}
+    assert paths.block_path(0) in {found.path for found in inside(early.inner).list("")}

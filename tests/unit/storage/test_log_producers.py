@@ -3,10 +3,12 @@
 import pytest
 
 from clog.storage import InvalidInputError
-from clog.storage.append import Writer, partitions_of
-from clog.storage.head import WRITERS_MAX
-from clog.storage.records import to_records
+from clog.storage.append import partitions_of
+from clog.storage.commit.idempotence import Writer
+from clog.storage.format.head import WRITERS_MAX
+from clog.storage.objects.records import to_records
 from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.crash import inside
 from clog.storage.testing.invariants import check_log
 
 ONE = [{"key": "a", "value": "1"}]
@@ -45,9 +47,9 @@ def test_a_duplicate_that_learns_at_the_commit(make_log, open_log, store):
 def test_other_records_under_the_same_sequence_are_an_error(make_log):
     log = make_log()
     log.append(ONE, producer=("p", 3))
-    with pytest.raises(InvalidInputError, match="repeats sequence 3 with other records"):
+    with pytest.raises(InvalidInputError, match="repeats sequence 3, but with other records"):
         log.append(TWO, producer=("p", 3))
-    with pytest.raises(InvalidInputError, match="repeats sequence 3 with other records"):
+    with pytest.raises(InvalidInputError, match="repeats sequence 3, but with other records"):
         log.append([{**ONE[0], "timestamp": 5}], producer=("p", 3))
     assert log.version == 1
 
@@ -55,7 +57,7 @@ def test_other_records_under_the_same_sequence_are_an_error(make_log):
 def test_a_sequence_that_goes_back_is_an_error(make_log):
     log = make_log()
     log.append(ONE, producer=("p", 3))
-    with pytest.raises(InvalidInputError, match=r"at sequence 3 .* 2 lies before it"):
+    with pytest.raises(InvalidInputError, match=r"at sequence 3 .* sequence 2 is lower"):
         log.append(ONE, producer=("p", 2))
     assert log.append(ONE, producer=("p", 10)).offsets == {0: (1, 2)}  # gaps are fine
 
@@ -95,6 +97,21 @@ def test_no_writer_is_forgotten(make_log, open_log, store):
     check_log(store, every_version=False)
 
 
+def test_a_page_that_newer_versions_need_no_more(make_log, open_log):
+    """A handle whose tip refers to it looks for a newer version (COMMIT.md §5)."""
+    log = make_log()
+    for i in range(WRITERS_MAX + 1):
+        log.append(ONE, producer=(f"p{i}", 0))
+    behind = open_log()
+    page = log.handle.tip.head.older_writers
+    for i in range(WRITERS_MAX):
+        log.append(ONE, producer=(f"q{i}", 0))
+    assert log.handle.tip.head.older_writers != page
+    log.handle.store.delete(page.path)
+    assert behind.append(ONE, producer=("p0", 0)).duplicate
+    assert not behind.append(ONE, producer=("p0", 1)).duplicate
+
+
 def test_a_writer_that_comes_back_counts_once(make_log, open_log):
     """Its newest entry is in the head, and the one in the page no longer counts."""
     log = make_log()
@@ -127,7 +144,7 @@ def test_a_stream_repeats_its_last_batch(make_log):
     first = log.append_objects(objects_of(log), Writer("w", "stream", 4, "query-1", "aa"))
     again = log.append_objects(objects_of(log, TWO), Writer("w", "stream", 4, "query-1", "bb"))
     assert (again.duplicate, again.offsets) == (True, first.offsets)
-    with pytest.raises(InvalidInputError, match="at sequence 4"):
+    with pytest.raises(InvalidInputError, match="has batch 4"):
         log.append_objects(objects_of(log), Writer("w", "stream", 3, "query-1", "aa"))
 
 
@@ -154,6 +171,41 @@ def test_a_duplicate_whose_commit_is_gone(make_log, store):
     """Its offsets are not known any more; that it is one is."""
     log = make_log()
     log.append(ONE, producer=("p", 0))
-    store.delete("_clog/commits/00000000000000000001.json")
+    inside(store).delete("commits/00000000000000000001.json")
     again = log.append(ONE, producer=("p", 0))
     assert (again.duplicate, again.version, again.offsets) == (True, 1, {})
+
+
+def test_writers_of_one_name_and_different_kinds_are_different(make_log):
+    """A sequence is compared with those of its own kind: neither is taken for a repetition."""
+    log = make_log()
+    log.append([{"key": "a", "value": "1"}], producer=("app", 100))
+    objects = objects_of(log)
+    assert not log.append_objects(objects, Writer("app", "txn", 5)).duplicate
+    assert not log.append_objects(objects, Writer("app", "stream", 0, query_id="q")).duplicate
+    assert log.end_offsets() == {0: 3}
+    assert log.append_objects(objects, Writer("app", "txn", 5)).duplicate
+    assert log.append([{"key": "a", "value": "1"}], producer=("app", 100)).duplicate
+
+
+def test_a_transaction_below_the_last_one_is_skipped_without_a_result(make_log):
+    """What the last one did is not what this one did: its offsets are not told."""
+    log = make_log()
+    objects = objects_of(log)
+    log.append_objects(objects, Writer("app", "txn", 5))
+    last = log.append_objects(objects, Writer("app", "txn", 7))
+    skipped = log.append_objects(objects, Writer("app", "txn", 6))
+    assert (skipped.version, skipped.offsets, skipped.duplicate) == (last.version, {}, True)
+    again = log.append_objects(objects, Writer("app", "txn", 7))
+    assert (again.offsets, again.duplicate) == (last.offsets, True)
+
+
+@pytest.mark.parametrize("size", [1024, 1025])
+def test_an_id_has_a_length(make_log, size):
+    """Each commit repeats it."""
+    log = make_log()
+    if size > 1024:
+        with pytest.raises(InvalidInputError, match="allowed: 1 to 1024 bytes"):
+            log.append([{"key": "a", "value": "1"}], producer=("p" * size, 0))
+    else:
+        log.append([{"key": "a", "value": "1"}], producer=("p" * size, 0))

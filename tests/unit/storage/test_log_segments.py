@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from clog.storage import InvalidInputError
-from clog.storage.records import to_records
+from clog.storage.objects.records import to_records
 
 RECORD_BYTES = 12 + 1 + 7
 VALUE = "7 bytes"

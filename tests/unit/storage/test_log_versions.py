@@ -3,19 +3,20 @@
 import numpy as np
 import pytest
 
-from clog.storage import CommitConflictError, CommitStateUnknownError, paths
-from clog.storage.commits import read_commit
-from clog.storage.edits import Edit
+from clog.storage import CommitConflictError, CommitStateUnknownError
 from clog.storage.errors import CorruptionError, StoreUnavailableError
-from clog.storage.records import to_records
+from clog.storage.format import paths
+from clog.storage.format.commits import read_commit
+from clog.storage.format.edits import Edit
+from clog.storage.objects.records import to_records
 from clog.storage.store.base import StoreRefusedError
 from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.crash import copy_of
+from clog.storage.testing.crash import copy_of, inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.model import rows_in
 
-COMMIT = "_clog/commits/*"
+COMMIT = "*/commits/*"
 
 
 def put(log, value, partition=0):
@@ -51,7 +52,7 @@ def test_snapshots_share_pages(make_log, open_log, store):
     log = make_log(config={"segment.chunks": 1})
     for i in range(700):
         put(log, i)
-    pages = log.handle.tip.head.snapshot and list(store.list(paths.PAGES))
+    pages = log.handle.tip.head.snapshot and list(inside(store).list(paths.PAGES))
     assert 1 <= len(pages) <= 8
     assert [row[2].value for row in rows_in(open_log().read())] == [
         str(i).encode() for i in range(700)
@@ -118,14 +119,16 @@ def test_who_always_loses_gives_up(make_log, open_log, store):
     log = make_log()
     rules = Fault(FaultKind.MEANWHILE, "create", COMMIT, times=10_000, run=lambda: put(log, "x"))
     other = open_log(FaultyStore(store, Faults(rules)))
-    with pytest.raises(CommitConflictError, match=r"append on .* lost 200 races"):
+    with pytest.raises(CommitConflictError, match=r"append on .* lost 200 commit races"):
         put(other, "ours")
     assert b"ours" not in [row[2].value for row in rows_in(log.read())]
 
 
-@pytest.mark.parametrize("kind", [FaultKind.FAIL_AFTER, FaultKind.REPEAT])
+@pytest.mark.parametrize("kind", [FaultKind.FAIL_AFTER, FaultKind.REPEAT, FaultKind.REFUSE_AFTER])
 def test_a_lost_reply_is_recognised(make_log, open_log, store, kind):
-    """A create that succeeded and did not say so is read back: no second commit, no conflict."""
+    """A create that succeeded and did not say so is read back: no second commit, no conflict; also
+    where the client was denied its own repeat.
+    """
     log = make_log()
     other = open_log(FaultyStore(store, Faults(Fault(kind, "create", COMMIT))))
     assert put(other, 1).version == 1
@@ -138,7 +141,7 @@ def test_a_create_that_failed_is_made_again(make_log, open_log, store):
     faulty = FaultyStore(store, Faults(Fault(FaultKind.FAIL_BEFORE, "create", COMMIT, times=3)))
     assert put(open_log(faulty), 1).version == 1
     created = [c.path for c in faulty.calls if c.operation == "create"]
-    assert created == ["_clog/commits/00000000000000000001.json"] * 4
+    assert [path.partition("/commits/")[2] for path in created] == [f"{1:020d}.json"] * 4
     assert log.version == 1
 
 
@@ -147,11 +150,11 @@ def test_what_cannot_be_found_out_is_said(make_log, open_log, store):
     make_log()
     faults = Faults(
         Fault(FaultKind.FAIL_AFTER, "create", COMMIT, times=9),
-        Fault(FaultKind.FAIL_BEFORE, "get", "_clog/commits/*1.json", times=99),
+        Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*1.json", times=99),
     )
     other = open_log(FaultyStore(store, Faults()))
-    other.handle.store.plan = faults
-    with pytest.raises(CommitStateUnknownError, match=r"commit 1 of .* may have happened"):
+    other.handle.standing.root.plan = faults
+    with pytest.raises(CommitStateUnknownError, match=r"the outcome of commit 1 of .* is unknown"):
         put(other, 1)
     assert open_log().end_offsets() == {0: 1}
 
@@ -159,7 +162,7 @@ def test_what_cannot_be_found_out_is_said(make_log, open_log, store):
 def test_an_unreadable_winner_is_no_conflict(make_log, open_log, store):
     """What stands at our version cannot be read: we cannot know whether it is ours."""
     make_log()
-    store.put("_clog/commits/00000000000000000001.json", b"torn")
+    inside(store).put("commits/00000000000000000001.json", b"torn")
     other = FaultyStore(store)
     with pytest.raises(CorruptionError, match="not a clog document"):
         open_log(other)
@@ -170,22 +173,22 @@ def test_an_unreadable_winner_is_no_conflict(make_log, open_log, store):
 
 def open_log_at_zero(open_log, store):
     """A handle that opened before version 1 was there."""
-    path = "_clog/commits/00000000000000000001.json"
-    torn = store.get(path)
-    store.delete(path)
+    path = "commits/00000000000000000001.json"
+    torn = inside(store).get(path)
+    inside(store).delete(path)
     log = open_log()
-    store.put(path, torn)
+    inside(store).put(path, torn)
     return log
 
 
 def test_a_block_that_cannot_be_read_leaves_the_state_unknown(make_log, open_log, store):
-    """Step 5: the commit is there; who is told of damage instead would make it again."""
+    """K5: the commit is there; who is told of damage instead would make it again."""
 
     class Torn(WrappingStore):
         torn = False
 
         def get(self, path, start=None, end=None):
-            if self.torn and path.startswith(paths.BLOCKS):
+            if self.torn and f"/{paths.BLOCKS}" in path:
                 return b"torn"
             return super().get(path, start, end)
 
@@ -193,26 +196,26 @@ def test_a_block_that_cannot_be_read_leaves_the_state_unknown(make_log, open_log
     torn = Torn(store)
     log = open_log(torn)
     torn.torn = True
-    with pytest.raises(CommitStateUnknownError, match=r"may have happened: .* not a clog document"):
+    with pytest.raises(CommitStateUnknownError, match=r"is unknown: .* not a clog document"):
         put(log, 1)
     assert open_log().end_offsets() == {0: 1}
 
 
 def test_a_damaged_snapshot_stops_nobody_who_appends(make_log, open_log, store, monkeypatch):
-    """Step 3: failure is harmless, of the snapshot that the next one would go on from, too."""
-    monkeypatch.setattr("clog.storage.commit.SNAPSHOT_EDIT_BYTES_MIN", 100)
+    """K3: failure is harmless, of the snapshot that the next one would go on from, too."""
+    monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 100)
     log = make_log()
     while log.handle.tip.head.snapshot is None:
         put(log, 1)
     path = paths.snapshot_path(log.handle.tip.head.snapshot.version)
-    data = store.get(path)
-    store.put(path, data[:-1])
+    data = inside(store).get(path)
+    inside(store).put(path, data[:-1])
     late = open_log()
     for i in range(60):
         put(late, i)
     with pytest.raises(CorruptionError, match=path):
         open_log().segments(0)
-    store.put(path, data)
+    inside(store).put(path, data)
     check_log(store, every_version=False)
     assert open_log().end_offsets() == {0: log.version}
 
@@ -227,14 +230,14 @@ class TwoStepStore(WrappingStore):
         self.meanwhile = meanwhile
 
     def get(self, path, start=None, end=None):
-        if path.startswith(paths.BLOCKS) and self.meanwhile:
+        if f"/{paths.BLOCKS}" in path and self.meanwhile:
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()
         return super().get(path, start, end)
 
 
 def test_a_commit_that_was_overwritten_is_made_again(make_log, open_log, store):
-    """Step 5: where the exclusive create is only probed, what we created is read back: the other's
+    """K5: where the exclusive create is only probed, what we created is read back: the other's
     commit stands there, so ours comes after it.
     """
     log = make_log()
@@ -243,19 +246,20 @@ def test_a_commit_that_was_overwritten_is_made_again(make_log, open_log, store):
     path = paths.commit_path(1)
 
     def overwrite():
-        for found in twin.list("data/"):
-            store.put(found.path, twin.get(found.path))
-        store.put(path, twin.get(path))
+        for found in inside(twin).list("data/"):
+            inside(store).put(found.path, inside(twin).get(found.path))
+        inside(store).put(path, inside(twin).get(path))
 
     weak = open_log(TwoStepStore(store, None))
-    weak.handle.store.meanwhile = overwrite
+    weak.handle.refresh()
+    weak.handle.standing.root.meanwhile = overwrite
     assert put(weak, "ours").version == 2
     assert [row[2].value for row in rows_in(log.read())] == [b"theirs", b"ours"]
     check_log(store)
 
 
 def test_denied_writes_fail_at_once(make_log, open_log, store):
-    """Permission denied: nothing was written, so nothing is unknown and nothing retried."""
+    """Permission denied, for sure: nothing was written, is unknown, or is tried again."""
     log = make_log()
     faulty = FaultyStore(store, Faults(Fault(FaultKind.REFUSE, "create", COMMIT, times=99)))
     with pytest.raises(StoreRefusedError):
@@ -267,14 +271,14 @@ def test_denied_writes_fail_at_once(make_log, open_log, store):
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("_clog/latest", FaultKind.FAIL_BEFORE),
-        ("_clog/snapshots/*", FaultKind.FAIL_BEFORE),
-        ("_clog/snapshots/*", FaultKind.CONFLICT),
-        ("_clog/pages/*", FaultKind.FAIL_BEFORE),
+        ("*/latest", FaultKind.FAIL_BEFORE),
+        ("*/snapshots/*", FaultKind.FAIL_BEFORE),
+        ("*/snapshots/*", FaultKind.CONFLICT),
+        ("*/pages/*", FaultKind.FAIL_BEFORE),
     ],
 )
 def test_hints_and_snapshots_may_fail(make_log, open_log, store, path, kind):
-    """Steps 3 and 6 are no part of the commit: it goes on without."""
+    """K3 and K6 are no part of the commit: it goes on without."""
     make_log(config={"segment.chunks": 1})
     failing = Fault(kind, path=path, operation="[pc]*", times=9999)
     other = open_log(FaultyStore(store, Faults(failing)))
@@ -286,20 +290,22 @@ def test_hints_and_snapshots_may_fail(make_log, open_log, store, path, kind):
 
 def test_objects_that_cannot_be_written_commit_nothing(make_log, open_log, store):
     log = make_log()
-    failing = Fault(FaultKind.FAIL_BEFORE, "put", "data/*", times=99)
+    failing = Fault(FaultKind.FAIL_BEFORE, "put", "*/data/*", times=99)
     with pytest.raises(StoreUnavailableError):
         put(open_log(FaultyStore(store, Faults(failing))), 1)
     assert log.version == 0
 
 
-def test_large_edits_are_documents_of_their_own(make_log, open_log, store):
+def test_large_edits_are_documents_of_their_own(make_log, open_log, store, monkeypatch):
     """Above 1 MiB of JSON the edit is written first, and the commit refers to it."""
+    monkeypatch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 1 << 10)
     log = make_log()
-    long_name = "w" * (1 << 20)
+    long_name = "w" * 1024
     first = log.append([{"key": "a", "value": "1"}], producer=(long_name, 0))
-    assert "edit_at" in read_commit(store, 1).record.stored
-    (edit,) = store.list(paths.EDITS)
-    assert edit.size_bytes < 1 << 20  # compressed
+    monkeypatch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 1 << 20)
+    assert "edit_at" in read_commit(inside(store), 1).record.stored
+    (edit,) = inside(store).list(paths.EDITS)
+    assert edit.size_bytes > 1 << 10
     put(log, 2)
     cold = open_log()
     assert (
@@ -318,7 +324,7 @@ def test_a_thousand_partitions(make_log, open_log, store):
             [{"key": str(i), "value": str(round_)} for i in range(1000)],
             partition=list(range(1000)),
         )
-        assert result.version == len(list(store.list(paths.DATA))) == round_ + 1
+        assert result.version == len(list(inside(store).list(paths.DATA))) == round_ + 1
         assert result.offsets == dict.fromkeys(range(1000), (round_, round_ + 1))
     assert open_log().end_offsets() == dict.fromkeys(range(1000), 5)
     rows = rows_in(open_log().read())
@@ -327,7 +333,7 @@ def test_a_thousand_partitions(make_log, open_log, store):
 
 
 def test_a_writer_that_slept_over_the_sweep_is_refused(make_log, open_log):
-    """Objects stamped below the floor may be gone: such an append commits nothing."""
+    """Objects with a stamp below the floor may be gone: such an append commits nothing."""
     log, sleeper = make_log(), open_log()
     writer = sleeper.object_writer()
     records, _ = to_records([{"key": "a", "value": "1"}], now_us=0)

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clog.storage import numpy_arrays
+from clog.storage import InvalidInputError, numpy_arrays
 
 
 @pytest.mark.parametrize("dtype", ["i4", "i8", "u8", "i2", "?"])
@@ -24,9 +24,11 @@ def test_there_and_back_is_what_it_was(dtype, rows):
 
 def test_values_and_nulls():
     """Of the types that records have."""
-    stamp = pa.timestamp("us", "UTC")
-    assert numpy_arrays.scalar(5, stamp).equals(pa.scalar(5, pa.int64()).cast(stamp))
-    assert numpy_arrays.to_arrow(np.array([5]), stamp).equals(pa.array([5], pa.int64()).cast(stamp))
+    micros = pa.timestamp("us", "UTC")
+    assert numpy_arrays.scalar(5, micros).equals(pa.scalar(5, pa.int64()).cast(micros))
+    assert numpy_arrays.to_arrow(np.array([5]), micros).equals(
+        pa.array([5], pa.int64()).cast(micros)
+    )
     assert numpy_arrays.null(pa.list_(pa.string())).as_py() is None
     assert numpy_arrays.empty(pa.string()).as_py() == ""
     assert numpy_arrays.empty(pa.binary()).as_py() == b""
@@ -35,3 +37,32 @@ def test_values_and_nulls():
     assert texts.equals(pa.array(["größe"] * 3))
     assert numpy_arrays.repeated_text("", 2).to_pylist() == ["", ""]
     assert len(numpy_arrays.repeated_text("a", 0)) == 0
+
+
+def test_values_of_python():
+    """Bytes, numbers and lists as `pa.array` makes them; nulls, empty ones, none at all."""
+    for values in ([], [None], [b""], [b"a", None, b"", b"bcd"] * 5):
+        column = numpy_arrays.of_bytes(values)
+        column.validate(full=True)
+        assert column.equals(pa.array(values, pa.binary()))
+    assert numpy_arrays.of_bytes(["ö".encode()], pa.string()).to_pylist() == ["ö"]
+    micros = pa.timestamp("us", "UTC")
+    for numbers in ([], [None, 0, -5, 2**62], [7]):
+        column = numpy_arrays.of_numbers(numbers, micros)
+        column.validate(full=True)
+        assert column.equals(pa.array(numbers, micros))
+    lists = [[1, 2], None, [], [3]]
+    kind = pa.list_(pa.int64())
+    column = numpy_arrays.of_lists(lists, kind, numpy_arrays.of_numbers([1, 2, 3], pa.int64()))
+    column.validate(full=True)
+    assert column.equals(pa.array(lists, kind))
+    valid = np.array([True, False, True])
+    assert numpy_arrays.to_arrow(np.arange(3), valid=valid).to_pylist() == [0, None, 2]
+
+
+def test_more_bytes_than_a_column_holds(monkeypatch):
+    """Offsets of a binary column have 32 bits: an error of ours, not columns that wrap round."""
+    monkeypatch.setattr(numpy_arrays, "BYTES_MAX", 5)
+    assert len(numpy_arrays.of_bytes([b"abc", b"de"])) == 2
+    with pytest.raises(InvalidInputError, match="6 bytes of keys or values at once"):
+        numpy_arrays.of_bytes([b"abc", b"def"])

@@ -2,28 +2,29 @@
 
 Two kinds of names. ``log.cleaner.threads`` and its like are about the process. The others, such as
 ``log.retention.hours``, are defaults for logs that do not set the config themselves; only those
-count here that maintenance alone reads. What writers must know too is a log's own affair:
+count here that the cleaner alone reads. What writers must know too is a log's own affair:
 a default in this process would not reach them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clog.storage.config import parse_overrides, parse_value
-from clog.storage.config_definitions import (
+from clog.storage.config.definitions import (
     BROKER_NAMES,
     DEFINITIONS,
+    SUCCESSORS,
     Choice,
     Integer,
     Kind,
     Positive,
     Value,
 )
+from clog.storage.config.did_you_mean import did_you_mean
+from clog.storage.config.log_config import LogConfig, parse_overrides, parse_value
 from clog.storage.errors import InvalidInputError
-from clog.storage.key_hash import ALGORITHMS
-from clog.storage.nearest import nearest
+from clog.storage.keys.hashing import ALGORITHMS
 
-OF_MAINTENANCE = frozenset(
+OF_THE_CLEANER = frozenset(
     {
         "min.cleanable.dirty.ratio",
         "min.compaction.lag.ms",
@@ -36,7 +37,7 @@ OF_MAINTENANCE = frozenset(
         "file.delete.delay.ms",
     }
 )
-"""A log's configs that only maintenance reads."""
+"""A log's configs that only the cleaner reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def broker_config(given: Mapping[str, object]) -> BrokerConfig:
 
     Raises:
         InvalidInputError: a name that is none (the nearest is named), or that does not belong to a
-            daemon; a value out of range.
+            daemon; a value out of range; defaults that contradict each other.
     """
     values = {name: setting.default for name, setting in SETTINGS.items()}
     defaults: dict[str, str] = {}
@@ -109,13 +110,17 @@ def broker_config(given: Mapping[str, object]) -> BrokerConfig:
         if name in SETTINGS:
             setting = SETTINGS[name]
             values[name] = parse_value(name, setting.kind, value, doc=setting.doc)
-        elif name in BROKER_NAMES and (ours := BROKER_NAMES[name][0]) in OF_MAINTENANCE:
+        elif name in BROKER_NAMES and (ours := BROKER_NAMES[name][0]) in OF_THE_CLEANER:
             rank = list(DEFINITIONS[ours].broker).index(name)
             parsed = _in_our_unit(name, value)
             if rank < ranks.get(ours, len(BROKER_NAMES)):
                 defaults[ours], ranks[ours] = parsed, rank
         else:
             raise InvalidInputError(_refused(name))
+    try:
+        LogConfig.from_overrides(defaults)
+    except InvalidInputError as e:
+        raise InvalidInputError(f"the daemon's defaults contradict each other: {e}") from None
     return BrokerConfig(
         compaction=values["log.cleaner.enable"] == "true",
         threads=_integer(values["log.cleaner.threads"]),
@@ -129,7 +134,9 @@ def broker_config(given: Mapping[str, object]) -> BrokerConfig:
 
 
 def _in_our_unit(name: str, value: object) -> str:
-    """The canonical text of a default by a broker's name, in the unit of the log's config."""
+    """Returns the canonical text of a default by a broker's name, in the unit of the log's
+    config.
+    """
     ours, factor = BROKER_NAMES[name]
     if factor != 1:
         given = parse_value(name, Integer(-1), value, doc=DEFINITIONS[ours].doc)
@@ -142,9 +149,11 @@ def _in_our_unit(name: str, value: object) -> str:
 
 
 def _refused(name: str) -> str:
-    """Why a name is no config of the daemon, and which one was probably meant."""
+    """Returns why a name is no config of the daemon, and which one was probably meant."""
     if name in POINTLESS:
         return f'config "{name}" has no meaning here: {POINTLESS[name]}; leave it out'
+    if name in SUCCESSORS and name not in BROKER_NAMES:
+        return f'config "{name}" is an old name; today it is {SUCCESSORS[name]}'
     if name in BROKER_NAMES:
         ours = BROKER_NAMES[name][0]
         return (
@@ -152,11 +161,11 @@ def _refused(name: str) -> str:
             f" them; set {ours} on each log"
         )
     if name in DEFINITIONS:
-        brokers = [b for b in DEFINITIONS[name].broker if name in OF_MAINTENANCE]
+        brokers = [b for b in DEFINITIONS[name].broker if name in OF_THE_CLEANER]
         instead = f"; the default of all logs is {brokers[0]} here" if brokers else ""
         return f'config "{name}" is a log\'s own: change it with "clog alter"{instead}'
-    valid = [*SETTINGS, *(b for b, (ours, _) in BROKER_NAMES.items() if ours in OF_MAINTENANCE)]
-    meant = nearest(name, valid)
+    valid = [*SETTINGS, *(b for b, (ours, _) in BROKER_NAMES.items() if ours in OF_THE_CLEANER)]
+    meant = did_you_mean(name, valid)
     if meant is not None:
         return f'unknown config "{name}"; did you mean {meant}?'
     return f'unknown config "{name}"; valid names are {", ".join(sorted(valid))}'

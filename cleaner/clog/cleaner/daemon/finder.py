@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from clog.cleaner.cleaner import Found
+from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.daemon.measured_store import MeasuredStore
-from clog.cleaner.upkeep import Rest
+from clog.cleaner.log_round import Rest
 from clog.storage import Log
 from clog.storage.clock import Clock
 from clog.storage.errors import ClogError, NotFoundError, StoreUnavailableError
@@ -59,14 +59,14 @@ class Finder:
         self._opened_as: dict[str, str] = {}
         self._gone: list[str] = []
 
-    def __call__(self) -> Found:
-        """What changed; what fails is told and tried again."""
+    def __call__(self) -> FoundLogs:
+        """Looks for logs and returns what changed; failures are logged and retried."""
         self._gone = []
-        return Found(self._opened(told=(ClogError, OSError)), self._gone)
+        return FoundLogs(self._opened(told=(ClogError, OSError)), self._gone)
 
     def first(self, *, patient: bool) -> list[Log]:
-        """The same, but a log that is not there, or an option that is wrong, is an error; so is a
-        store that is away, unless ``patient``.
+        """Looks for the first time; a log that is not there, or an option that is wrong, is an
+        error; so is a store that is away, unless ``patient``.
 
         Raises:
             NotFoundError: no log at a URL that was given.
@@ -79,8 +79,11 @@ class Finder:
         for prefix, rest in self._prefixes.items():
             self._attempt(partial(self._look_below, prefix), rest, told)
         logs: list[Log] = []
+        discovered = set().union(*self._discovered.values())
         for url, rest in list(self._waiting.items()):
-            self._attempt(partial(self._open, url, logs), rest, told)
+            # A listing may show the folder of a log that was deleted: versioned buckets do.
+            patient = (*told, NotFoundError) if url in discovered else told
+            self._attempt(partial(self._open, url, logs), rest, patient)
         return logs
 
     def _attempt(
@@ -93,7 +96,7 @@ class Finder:
             step()
         except told as e:
             rest.failed(now_ms, self._ids.uniform)
-            logger.warning("%s: %s; it is tried again", type(e).__name__, e)
+            logger.warning("%s: %s; will retry", type(e).__name__, e)
 
     def _look_below(self, prefix: str) -> None:
         there, mine = set(find_logs(prefix, self._options)), self._discovered[prefix]
@@ -116,7 +119,7 @@ class Finder:
                 Log.open(self.stores[opened], clock=self._clock, ids=self._ids)
                 return
             except NotFoundError:
-                logger.warning("%s was deleted; it is cleaned no more", opened)
+                logger.warning("%s was deleted; it is no longer cleaned", opened)
             del self.stores[opened], self._opened_as[url]
             self._gone.append(opened)
         self._waiting.pop(url, None)

@@ -9,9 +9,9 @@ STALLED_MS = 900_000
 
 
 def ailments(cleaner: Cleaner) -> list[str]:
-    """Why the daemon is not well; empty when it is. A partition that is uncleanable is no reason,
-    nor is a damaged object: to start again would not mend it, and end the passes of all other logs
-    (metrics, `clog describe` and what is logged tell of it).
+    """Returns why the daemon is not well; empty when it is. A partition that is uncleanable is no
+    reason, nor is a damaged object: to start again would not mend it, and end the passes of all
+    other logs (metrics, `clog describe` and what is logged tell of it).
     """
     found = [
         f"{url}: {state.failures} rounds failed in a row, the last with {state.error}"

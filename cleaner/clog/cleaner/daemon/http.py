@@ -1,4 +1,4 @@
-"""``/metrics`` and ``/healthz`` over HTTP, for who asked for them."""
+"""``/metrics`` and ``/healthz`` over HTTP, where they are asked for."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S = 30
-"""Who connects and says nothing for so long is sent away: each connection has a thread."""
+"""A connection that is silent for so long is closed: each has a thread."""
 
 
 class MonitorServer:
@@ -80,7 +80,7 @@ def _handler(
                 self._answer(404, "text/plain", b"there are /metrics and /healthz\n")
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Requests are not logged."""
+            """Keeps requests out of the log."""
 
         def _answer(self, status: int, content_type: str, body: bytes) -> None:
             self.send_response(status)

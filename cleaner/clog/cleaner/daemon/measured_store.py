@@ -55,8 +55,8 @@ class MeasuredStore(WrappingStore):
     def list(self, prefix: str) -> Iterator[StoredObject]:
         return self._listed(lambda: self.inner.list(prefix))
 
-    def list_temporary(self) -> Iterator[StoredObject]:
-        return self._listed(self.inner.list_temporary)
+    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
+        return self._listed(lambda: self.inner.list_temporary(prefix))
 
     def _listed(self, call: Callable[[], Iterator[StoredObject]]) -> Iterator[StoredObject]:
         with self._counted("list", 1):

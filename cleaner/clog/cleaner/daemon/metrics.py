@@ -11,10 +11,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from clog.cleaner.cleaner import Cleaner
+from clog.cleaner.compaction.stats import PassResult
 from clog.cleaner.daemon.health import ailments
 from clog.cleaner.daemon.measured_store import MeasuredStore
 from clog.cleaner.monitor import LogState
-from clog.cleaner.stats import PassResult
 
 PREFIX = "clog_cleaner_"
 
@@ -29,6 +29,9 @@ COUNTERS = {
     "records_marked": "records that passes made invisible, their bytes go later",
     "records_materialised": "records rewritten so that the bytes of marked ones go",
     "records_coalesced": "records rewritten from small objects into big ones",
+    "segments_sealed": "active segments sealed because nobody had written to them for long",
+    "retention_records": "records of whole segments that retention or the log start removed",
+    "retention_bytes": "record bytes of these",
     "tombstones_expired": "tombstones removed after their delete horizon",
     "records_without_key": "invalid records: those without a key, removed",
     "records_trimmed": "records below the log start offset that passes met: most go before, unread",
@@ -61,14 +64,14 @@ class CleanerCollector(Collector):
 
 
 def registry(cleaner: Cleaner, stores: Mapping[str, MeasuredStore]) -> CollectorRegistry:
-    """A registry of the cleaner's metrics and nothing else."""
+    """Returns a registry of the cleaner's metrics and nothing else."""
     made = CollectorRegistry(auto_describe=False)
     made.register(CleanerCollector(cleaner, stores))
     return made
 
 
 def _kafkas(logs: Mapping[str, LogState]) -> Iterator[Metric]:
-    """Those that Kafka has."""
+    """Yields the metrics that Kafka has."""
     last = [state.last_pass for state in logs.values() if state.last_pass is not None]
     partitions = [p for state in logs.values() for p in state.partitions]
     dirtiest = max((p.dirty_ratio for p in partitions), default=0.0)
@@ -88,9 +91,9 @@ def _kafkas(logs: Mapping[str, LogState]) -> Iterator[Metric]:
     )
     ratio = GaugeMetricFamily(PREFIX + "dirty_ratio", "dirty ratio", labels=["log", "partition"])
     for url, state in logs.items():
-        marked = [p for p in state.partitions if p.uncleanable is not None]
-        count.add_metric([url], len(marked))
-        size.add_metric([url], sum(p.cleanable_bytes for p in marked))
+        uncleanable = [p for p in state.partitions if p.uncleanable is not None]
+        count.add_metric([url], len(uncleanable))
+        size.add_metric([url], sum(p.cleanable_bytes for p in uncleanable))
         for p in state.partitions:
             ratio.add_metric([url, str(p.partition)], p.dirty_ratio)
     yield from (count, size, ratio)

@@ -3,7 +3,11 @@ SQLite database (decision 0004).
 
 *Generation*: a file is built whole under a name that no generation had, and renamed when it is
 complete; then the older ones are deleted. So a crash leaves the old one or the new one, and no
-journal of one is ever taken for that of the other. Who still reads an older one may go on.
+journal of one is ever taken for that of the other. A process that reads an older one may go on.
+
+*Pages*: SQLite keeps at most a quarter of a page of a row in its place. The rest goes to pages of
+its own, which it shares with nobody. So four rows of mean length must fit a page with room to
+spare; rows too long for any page get small ones, of which the last wastes least.
 
 Within a generation a refresh is one transaction, rows and position together. Readers in this and
 other processes see the state before it or after it.
@@ -14,7 +18,6 @@ Not here: what the log says (`state_table`), locks between processes that write.
 import os
 import re
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -22,8 +25,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
-"""Of the tables below; a file of another one is built anew."""
+from clog.storage import forks
+
+SCHEMA = 3
+"""Of the tables below and the size of their pages; a file of another one is built anew."""
+PAGES = ((2 << 10, 16 << 10), (12 << 10, 64 << 10))
+"""Up to which mean length of key and value the pages have which size."""
+LONG_ROWS_PAGE_BYTES = 4096
+"""Size of the pages where rows are longer."""
 READER_CACHE_KIB = 65_536
 BUSY_S = 60
 """How long a refresh waits for whoever else has the file locked."""
@@ -40,7 +49,8 @@ create table state (
   primary key (key, partition)
 ) without rowid;
 create table position (
-  schema integer, log_id text, version integer, partition integer, offset integer, start integer
+  schema integer, log_id text, version integer, commit_id text,
+  partition integer, offset integer, start integer
 );
 """
 _GET = "select timestamp, partition, value from state where key = ?"
@@ -69,12 +79,13 @@ class DamagedCacheError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What the rows are the state of: a version of a log, all offsets below ``offsets``; log starts
-    were ``starts``.
+    """What the rows are the state of: a version of a log, made by this commit, all offsets below
+    ``offsets``; log starts were ``starts``.
     """
 
     log_id: str
     version: int
+    commit_id: str
     offsets: Mapping[int, int]
     starts: Mapping[int, int]
 
@@ -90,9 +101,17 @@ class Cache:
     def __init__(self, path: Path, generation: int) -> None:
         self.path = path
         self.generation = generation
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
+        self._inherited: list[sqlite3.Connection] = []
         with _DAMAGE:
             self._reader = _connect(path, read_only=True)
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """Opens the file anew: SQLite's connections must neither be used nor closed in a child."""
+        self._inherited.append(self._reader)
+        with suppress(sqlite3.Error):
+            self._reader = _connect(self.path, read_only=True)
 
     def close(self) -> None:
         with self._lock:
@@ -107,7 +126,7 @@ class Cache:
             self.path, self.generation = newer.path, newer.generation
 
     def position(self) -> Position:
-        """Where the rows are.
+        """Returns the position in the log up to which the rows are.
 
         Raises:
             DamagedCacheError: the file does not say so.
@@ -116,13 +135,15 @@ class Cache:
             return _position(self._reader)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value; of a key that several partitions have, the one with the latest timestamp."""
+        """Returns the value; of a key that several partitions have, the one with the latest
+        timestamp.
+        """
         with _DAMAGE, self._lock:
             rows = self._reader.execute(_GET, (key,)).fetchall()
         return _latest(rows) if rows else None
 
     def get_many(self, keys: list[bytes]) -> dict[bytes, bytes]:
-        """The values of the keys that are there."""
+        """Returns the values of the keys that are there."""
         found: list[tuple[Any, ...]] = []
         with _DAMAGE, self._lock:
             for first in range(0, len(keys), GET_MANY_KEYS):
@@ -132,8 +153,8 @@ class Cache:
         return {k: _latest([row[1:] for row in rows]) for k, rows in groupby(found, _key)}
 
     def scan(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys in ``[low, high)`` in their order, None: no end; one state of the table, through a
-        connection of its own.
+        """Yields the rows with keys in ``[low, high)`` in their order, None: no end; one state of
+        the table, through a connection of its own.
         """
         statement, bounds = (_SCAN, (low,)) if high is None else (_SCAN_BELOW, (low, high))
         with _DAMAGE, closing(_connect(self.path, read_only=True)) as connection:
@@ -142,7 +163,7 @@ class Cache:
                 yield key, _latest([row[1:] for row in same])
 
     def count(self) -> int:
-        """Number of rows."""
+        """Returns the number of rows."""
         with _DAMAGE, self._lock:
             (number,) = self._reader.execute("select count(*) from state").fetchone()
         return int(number)
@@ -170,7 +191,7 @@ class Cache:
 
 
 def newest(folder: Path, name: str) -> Cache | None:
-    """The newest generation there is.
+    """Returns the newest generation there is.
 
     Raises:
         DamagedCacheError: it cannot be opened.
@@ -180,7 +201,7 @@ def newest(folder: Path, name: str) -> Cache | None:
 
 
 def newest_generation(folder: Path, name: str) -> int:
-    """Its number; 0 when there is none."""
+    """Returns the number of the newest generation; 0 when there is none."""
     pattern = re.compile(rf"{re.escape(name)}\.(\d+)\.sqlite3")
     found = (pattern.fullmatch(path.name) for path in folder.iterdir())
     return max((int(match[1]) for match in found if match), default=0)
@@ -197,9 +218,13 @@ def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
     try:
         with closing(_connect(building, journal=False)) as connection:
             connection.execute("begin")
+            _stage(connection, rows)
+            connection.execute("commit")
+            # Outside a transaction and before the first table, else SQLite ignores it.
+            connection.execute(f"pragma page_size = {_page_bytes(connection)}")
+            connection.execute("begin")
             for statement in _TABLES.split(";"):
                 connection.execute(statement)
-            _stage(connection, rows)
             _enter(connection)
             _move(connection, position)
             connection.execute("commit")
@@ -257,6 +282,14 @@ def _stage(connection: sqlite3.Connection, rows: Rows) -> None:
         connection.executemany("insert into staged values (?, ?, ?, ?, ?)", some)
 
 
+def _page_bytes(connection: sqlite3.Connection) -> int:
+    """Returns the size of pages that the staged rows waste least of."""
+    (mean,) = connection.execute(
+        "select avg(ifnull(length(key), 0) + length(value)) from staged"
+    ).fetchone()
+    return next((size for up_to, size in PAGES if (mean or 0) <= up_to), LONG_ROWS_PAGE_BYTES)
+
+
 def _enter(connection: sqlite3.Connection) -> None:
     connection.execute(
         "insert or replace into state select key, partition, offset, timestamp, value"
@@ -267,23 +300,27 @@ def _enter(connection: sqlite3.Connection) -> None:
 def _move(connection: sqlite3.Connection, position: Position) -> None:
     connection.execute("delete from position")
     connection.executemany(
-        "insert into position values (?, ?, ?, ?, ?, ?)",
+        "insert into position values (?, ?, ?, ?, ?, ?, ?)",
         [
-            (SCHEMA, position.log_id, position.version, p, offset, position.starts[p])
-            for p, offset in position.offsets.items()
+            (SCHEMA, position.log_id, position.version, position.commit_id, p, offset, start)
+            for (p, offset), start in zip(
+                position.offsets.items(), position.starts.values(), strict=True
+            )
         ],
     )
 
 
 def _position(connection: sqlite3.Connection) -> Position:
     rows = connection.execute("select * from position order by partition").fetchall()
-    if not rows or any(len(row) != 6 or row[:3] != rows[0][:3] for row in rows):
+    if not rows:
         raise DamagedCacheError("it has no position")
-    schema, log_id, version = rows[0][:3]
-    if schema != SCHEMA:
-        raise DamagedCacheError(f"its schema is {schema}, expected {SCHEMA}")
-    offsets, starts = ({row[3]: row[column] for row in rows} for column in (4, 5))
-    return Position(log_id, version, offsets, starts)
+    if rows[0][0] != SCHEMA:
+        raise DamagedCacheError(f"its schema is {rows[0][0]}, expected {SCHEMA}")
+    if any(len(row) != 7 or row[:4] != rows[0][:4] for row in rows):
+        raise DamagedCacheError("it has no position")
+    _, log_id, version, commit_id = rows[0][:4]
+    offsets, starts = ({row[4]: row[column] for row in rows} for column in (5, 6))
+    return Position(log_id, version, commit_id, offsets, starts)
 
 
 def _key(row: tuple[Any, ...]) -> bytes:
@@ -292,7 +329,9 @@ def _key(row: tuple[Any, ...]) -> bytes:
 
 
 def _latest(rows: list[tuple[Any, ...]]) -> bytes:
-    """The value of (timestamp, partition, value) that is latest; nearly always there is one."""
+    """Returns the value of (timestamp, partition, value) that is latest; nearly always there is
+    one.
+    """
     value: bytes = (rows[0] if len(rows) == 1 else max(rows, key=lambda row: row[:2]))[2]
     return value
 
@@ -316,3 +355,9 @@ class _Damage:
 
 
 _DAMAGE = _Damage()
+
+
+def after_prefix(prefix: bytes) -> bytes | None:
+    """Returns the first key after all those with the prefix; None when there is none."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None

@@ -1,13 +1,13 @@
 """`StateTable`: the latest value of each key of a log, in a local file that follows the log.
 
-1. Open: the file there is, and only what the log got since (steps 3 to 5). None there, a damaged
-   one, or one of another log: step 2.
-2. Build: the table view of the newest version, into a new file.
-3. Refresh: nothing new costs one GET. Else, from the file's offsets on, the changelog slice: the
-   latest record of each key that changed, tombstones included.
-4. Before that, S41: where a tombstone that lies beyond the file's offsets was removed after its
-   version, keys that are gone could stay. Then step 2, or an error, as asked.
-5. Rows, offsets and version are entered in one transaction.
+V1. Open: the file there is, and only what the log got since (V3 to V5). None there, a damaged
+    one, or one of another log: V2.
+V2. Build: the table view of the newest version, into a new file.
+V3. Refresh: nothing new costs one GET. Else, from the file's offsets on, the changelog slice: the
+    latest record of each key that changed, tombstones included.
+V4. Before that, S41: where a tombstone that lies beyond the file's offsets was removed after its
+    version, keys that are gone could stay. Then V2, or an error, as asked.
+V5. Rows, offsets and version are entered in one transaction.
 
 Several processes may use one folder: a file lock lets one at a time build or refresh.
 """
@@ -15,7 +15,6 @@ Several processes may use one folder: a file lock lets one at a time build or re
 import fcntl
 import logging
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,23 +24,27 @@ from typing import Any, Self
 import pyarrow as pa
 import xxhash
 
-from clog.storage.changes import changes_batches
+from clog.storage import forks
 from clog.storage.clock import Clock, SystemClock
+from clog.storage.commit.handle import Handle
 from clog.storage.errors import (
     CorruptionError,
     InvalidInputError,
+    LogReplacedError,
     NotFoundError,
     VersionExpiredError,
 )
-from clog.storage.handle import Handle
+from clog.storage.format.manifest import Manifest
 from clog.storage.ids import SystemIds
-from clog.storage.manifest import Manifest
+from clog.storage.numpy_arrays import to_numpy
+from clog.storage.read.changes import changes_batches
+from clog.storage.read.missed_deletes import missed_deletes
+from clog.storage.read.table_plan import plan_table
+from clog.storage.read.table_scan import MAP_BYTES, table_batches
 from clog.storage.state import cache as caches
 from clog.storage.state.cache import Cache, DamagedCacheError, Position, Row
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
-from clog.storage.table import MAP_BYTES, plan_table, table_batches
-from clog.storage.tombstone_loss import missed_tombstones
 
 CHANGED_MAX = 100_000
 """More changed keys than this are not named one by one."""
@@ -58,8 +61,8 @@ class Refreshed:
 
     Attributes:
         version: the version of the log that the table shows now.
-        changed: keys that have another value now, or none any more; None: any may, the table was
-            built anew, or they are more than `CHANGED_MAX`.
+        changed: the keys that were set or deleted; None: any may have been, since the table was
+            built anew, or there are more than 100,000.
     """
 
     version: int
@@ -67,7 +70,12 @@ class Refreshed:
 
 
 class StateTable:
-    """The latest value of each key. A context manager; threads may share it."""
+    """The latest value of each key of a log, in a local file that follows the log.
+
+    Opening builds the file, or brings an older one up to date; `refresh` and `follow` keep it so.
+    Look-ups read the file alone. A context manager; threads, and processes on one host, may share
+    it.
+    """
 
     def __init__(
         self,
@@ -82,27 +90,30 @@ class StateTable:
         """Opens the table and refreshes it.
 
         Args:
-            url: of the log; or a store.
-            cache_dir: a local folder, made when missing; tables of several logs may share it.
-            storage_options: for fsspec.
-            clock: the system's, unless given.
-            on_loss: when a tombstone was missed: ``resync`` builds the table anew, with a warning;
-                ``fail`` raises.
-            map_bytes: memory for telling the last record of each key, in bytes.
+            url: the log's URL, or a store.
+            cache_dir: a local folder, made if it is missing; tables of several logs may share it.
+            storage_options: what fsspec needs: credentials, endpoints.
+            clock: where times come from; None: the system's clock.
+            on_loss: what to do when the table was away so long that it missed a delete, or the log
+                was recreated meanwhile: ``resync`` builds it anew, with a warning; ``fail`` raises.
+            map_bytes: memory for finding the last record of each key, in bytes.
 
         Raises:
-            NotFoundError: there is no log; or a tombstone was missed, and ``on_loss="fail"``.
+            NotFoundError: there is no log at this URL; or a delete was missed, and ``on_loss`` is
+                ``fail``.
+            InvalidInputError: an unknown ``on_loss``.
         """
         if on_loss not in ("resync", "fail"):
             raise InvalidInputError(f"on_loss={on_loss!r}; allowed: resync, fail")
         store = open_store(url, storage_options) if isinstance(url, str) else url
         self._handle = Handle(store, clock=clock or SystemClock(), ids=SystemIds())
+        self._is_verified = False
         self._on_loss = on_loss
         self._map_bytes = map_bytes
         self._folder = Path(cache_dir)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._name = xxhash.xxh3_64_hexdigest(store.url.encode())
-        self._lock = threading.RLock()
+        self._lock = forks.Lock()
         with self._writing():
             self._cache, self._position = self._opened()
             try:
@@ -136,8 +147,8 @@ class StateTable:
         return dict(self._position.offsets)
 
     def get(self, key: bytes | str) -> bytes | None:
-        """The latest value, None where the key is not there or was deleted. Of a key that writers
-        put in several partitions, the value with the latest timestamp.
+        """Returns the latest value, or None where the key is not there or was deleted. If writers
+        put the key in several partitions, the value with the latest timestamp counts.
         """
         raw = key.encode() if isinstance(key, str) else key
         try:
@@ -147,7 +158,7 @@ class StateTable:
             return self._cache.get(raw)
 
     def get_many(self, keys: Iterable[bytes | str]) -> dict[bytes, bytes]:
-        """The latest values of those keys that are there."""
+        """Returns the latest values of those keys that are there."""
         raw = [key.encode() if isinstance(key, str) else key for key in keys]
         try:
             return self._cache.get_many(raw)
@@ -156,8 +167,8 @@ class StateTable:
             return self._cache.get_many(raw)
 
     def scan(self, prefix: bytes | str | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values in the order of keys, of one state of the table even while it is
-        refreshed.
+        """Yields keys and values in the order of the keys; all that begin with ``prefix``, if it is
+        given. Shows one state of the table, even while it is refreshed.
 
         Raises:
             CorruptionError: the file is damaged; the next `refresh` or `get` builds it anew.
@@ -166,15 +177,17 @@ class StateTable:
         if not self._is_newest():
             self.refresh()  # Another process built the file anew, and deleted this one.
         try:
-            yield from self._cache.scan(low, _after(low))
+            yield from self._cache.scan(low, caches.after_prefix(low))
         except DamagedCacheError as e:
             raise CorruptionError(
                 f"the state table of {self.url} in {self._folder} is damaged: {e};"
-                " refresh() and scan again"
+                " call refresh() and scan again"
             ) from e
 
     def __len__(self) -> int:
-        """Number of keys, those in several partitions once for each; reads all of the file."""
+        """Returns the number of keys, those in several partitions once for each; reads all of the
+        file.
+        """
         try:
             return self._cache.count()
         except DamagedCacheError as e:
@@ -182,20 +195,20 @@ class StateTable:
             return self._cache.count()
 
     def refresh(self) -> Refreshed:
-        """Takes in what is new; one GET when nothing is.
+        """Brings the table up to date; one request when nothing is new.
 
         Raises:
-            NotFoundError: a tombstone was missed, and ``on_loss="fail"``; the table stays as it
-                was.
+            NotFoundError: a delete was missed, or the log recreated, and ``on_loss`` is ``fail``;
+                the table stays as it was.
         """
         with self._lock:
-            if self._handle.refresh().version == self.version and self._is_newest():
+            if self._is_current() and self._is_newest():
                 return Refreshed(self.version, ())
             with self._writing():
                 return self._refreshed()
 
     def follow(self, *, poll_ms: int = POLL_MS) -> Iterator[Refreshed]:
-        """Refreshes for ever, at least ``poll_ms`` apart, and yields what brought something new."""
+        """Refreshes for ever, at least ``poll_ms`` apart, and yields each result that is new."""
         while True:
             refreshed = self.refresh()
             if refreshed.changed != ():
@@ -208,7 +221,7 @@ class StateTable:
             self._cache.close()
 
     def _opened(self) -> tuple[Cache, Position]:
-        """The file there is, or a new one (steps 1 and 2)."""
+        """Returns the file there is, or a new one (V1 and V2)."""
         try:
             found = caches.newest(self._folder, self._name)
             if found is not None:
@@ -224,8 +237,17 @@ class StateTable:
         except DamagedCacheError as e:
             return self._build(f"its file is damaged: {e}")
 
+    def _is_current(self) -> bool:
+        try:
+            return self._handle.refresh().version == self.version
+        except LogReplacedError:
+            if self._on_loss == "fail":
+                raise
+            self._handle, self._is_verified = self._handle.opened_anew(), False
+            return False
+
     def _refresh(self) -> Refreshed:
-        """Steps 3 to 5, under both locks."""
+        """Does V3 to V5, under both locks."""
         before = self._position
         if not self._is_newest():  # Another process built it anew.
             newer, self._position = self._opened()
@@ -243,8 +265,8 @@ class StateTable:
             if loss := self._loss(manifest):
                 if self._on_loss == "fail":
                     raise NotFoundError(
-                        f"{loss}; open the table with on_loss='resync' to build it anew, and"
-                        " prevent it by a longer delete.retention.ms"
+                        f"{loss}; open the table with on_loss='resync' to rebuild it; a longer"
+                        " delete.retention.ms prevents this"
                     )
                 return self._build(loss)
             try:
@@ -254,22 +276,24 @@ class StateTable:
                 continue
             return Refreshed(self.version, None if moved else changed)
         raise VersionExpiredError(
-            f"{self.url} changed {_ATTEMPTS} times while its state table was refreshed;"
-            " file.delete.delay.ms is shorter than a refresh takes"
+            f"{self.url} changed {_ATTEMPTS} times while its state table was refreshed; raise"
+            " file.delete.delay.ms above the time that a refresh takes"
         )
 
     def _not_of_this_log(self) -> str:
-        head, position = self._handle.tip.head, self._position
-        if head.log.log_id != position.log_id:
+        handle, position = self._handle, self._position
+        if handle.standing.log_id != position.log_id:
             return "another log is there now"
-        if self._handle.tip.version < position.version:
-            return f"the log went back from version {position.version}"
+        # Once: afterwards the handle sees to it that each commit follows the one before.
+        if not (self._is_verified or handle.has_committed(position.version, position.commit_id)):
+            return f"version {position.version} is another one now: the log was restored"
+        self._is_verified = True
         return ""
 
     def _loss(self, manifest: Manifest) -> str:
-        """Step 4: what was missed, in words; empty when nothing was."""
+        """Does V4: returns what was missed, in words; empty when nothing was."""
         starts = self._starts(manifest)
-        missed = missed_tombstones(manifest.tombstones_removed, starts, self.version)
+        missed = missed_deletes(manifest.tombstones_removed, starts, self.version)
         if not missed:
             return ""
         return (
@@ -314,9 +338,9 @@ class StateTable:
         return Refreshed(self.version, None)
 
     def _built(self, reason: str) -> tuple[Cache, Position]:
-        """Step 2."""
+        """Does V2."""
         if reason:
-            _LOGGER.warning("building the state table of %s anew: %s", self.url, reason)
+            _LOGGER.warning("rebuilding the state table of %s: %s", self.url, reason)
         for _ in range(_ATTEMPTS):
             self._handle.refresh()
             manifest = self._handle.manifest()
@@ -327,8 +351,8 @@ class StateTable:
                 continue  # The cleaner and the sweep overtook it.
             return built, position
         raise VersionExpiredError(
-            f"{self.url} changed {_ATTEMPTS} times while its state table was built;"
-            " file.delete.delay.ms is shorter than that takes"
+            f"{self.url} changed {_ATTEMPTS} times while its state table was built; raise"
+            " file.delete.delay.ms above the time that building takes"
         )
 
     def _view(self, manifest: Manifest) -> Iterator[Iterable[Row]]:
@@ -358,22 +382,19 @@ class StateTable:
 def _position_of(manifest: Manifest) -> Position:
     heads = manifest.head.partitions
     offsets, starts = (dict(enumerate(column)) for column in (heads.end, heads.start))
-    return Position(manifest.head.log.log_id, manifest.version, offsets, starts)
+    log_id = manifest.head.log.log_id
+    return Position(log_id, manifest.version, manifest.commit_id, offsets, starts)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterable[Row]:
-    """A batch as SQLite takes it: column by column, without a step of Python for each row."""
+    """Returns a batch as SQLite takes it: column by column, without a step of Python for each
+    row.
+    """
 
     def values(name: str) -> list[Any]:
         column = batch.column(name)
-        column = column.cast(pa.int64()) if name == "timestamp" else column
-        listed: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+        numbers = not pa.types.is_binary(column.type)
+        listed: list[Any] = to_numpy(column).tolist() if numbers else column.to_pylist()
         return listed
 
     return zip(*map(values, ("key", "partition", "offset", "timestamp", "value")), strict=True)
-
-
-def _after(prefix: bytes) -> bytes | None:
-    """The first key after all those with the prefix; None when there is none."""
-    stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None

@@ -25,7 +25,7 @@ def open_store(
     single_writer: bool = False,
     probe: bool = True,
 ) -> Store:
-    """The store at a URL. Makes no request.
+    """Opens the store at a URL. Makes no request.
 
     Args:
         url: a path, or a URL of any filesystem that fsspec knows.

@@ -18,24 +18,33 @@ The errors of all operations:
 - the builtin ``FileNotFoundError``, from reads alone: no such object;
 - `ObjectExistsError`, from ``create`` alone: something is there, or another create was under way;
 - `StoreUnavailableError`: the filesystem failed; after a ``create`` its outcome is unknown;
-- `StoreRefusedError`, a kind of the former: permission was denied, and nothing was written;
+- `StoreRefusedError`, a kind of the former: permission was denied; what was sent before is unknown,
+  unless the refusal is ``certain``;
 - `NotFoundError`: the bucket does not exist;
 - `InvalidInputError`: a path that leads out of the root, a wrong option, a missing package;
 - `UnsupportedFilesystemError`, from ``create`` alone: A2 cannot be had here. Reading needs nothing.
 
-Who gets `ObjectExistsError` or `StoreUnavailableError` from ``create`` reads the object back: a
-client that repeats a request whose reply was lost is refused by its own first success.
+After `ObjectExistsError` or `StoreUnavailableError` from ``create`` the caller reads the object
+back: a client that repeats a request whose reply was lost is refused by its own first success, or
+since the permission was taken away meanwhile.
 """
 
 import builtins
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 
+REQUESTS_FEW = 4
+"""So many requests for one object go out together and are not worth a byte that nobody needs."""
 COALESCE_GAP_BYTES = 1 << 20
 """Ranges nearer than this come in one request: 1 MiB takes about as long as a round trip."""
+
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
 
 
 class ObjectExistsError(FileExistsError):
@@ -43,12 +52,38 @@ class ObjectExistsError(FileExistsError):
 
 
 class StoreRefusedError(StoreUnavailableError):
-    """Permission denied. Nothing was written; the same call fails until somebody grants it."""
+    """Permission denied; the same call fails until somebody grants it.
+
+    Attributes:
+        certain: whether nothing was written, for sure. A client that repeats requests by itself
+            tells of the last reply alone: what it sent before may have been done.
+    """
+
+    def __init__(self, message: str, *, certain: bool = False) -> None:
+        super().__init__(message)
+        self.certain = certain
+
+
+class OnlyRequestError(Exception):
+    """The one request of a create was refused, so that nothing was written; ``__cause__`` says how.
+
+    From the ways to create of each class to `failures`, which makes a `StoreRefusedError` of it.
+    """
+
+
+class ProbeAgainError(Exception):
+    """A create was answered with success by an endpoint that is not any more what was probed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One entry of a listing. ``modified_ms`` is by the clock of the store, often in whole s."""
+    """One entry of a listing.
+
+    Attributes:
+        path: relative to the root.
+        size_bytes: of the object.
+        modified_ms: when it was written, by the clock of the store, often in whole seconds.
+    """
 
     path: str
     size_bytes: int
@@ -56,7 +91,11 @@ class StoredObject:
 
 
 class Store(Protocol):
-    """A root and the objects under it. Picklable, and safe to use from many threads."""
+    """A root and the objects under it. Picklable, and safe to use from many threads.
+
+    What it promises, such as that of all creates of one path at most one succeeds, is in the
+    docstring of `clog.storage.store.base`; `clog.storage.testing.conformance` tests it.
+    """
 
     @property
     def url(self) -> str:
@@ -65,13 +104,14 @@ class Store(Protocol):
 
     @property
     def create_is_proven(self) -> bool:
-        """Whether A2 is known to hold here, and not only asked for: servers that speak S3 may check
-        and write in two steps, and then of two creates at once both succeed and the last stays.
+        """Whether exclusive creates (A2) are known to be that here, and not only asked for: servers
+        that speak S3 may check and write in two steps, and then of two creates at once both succeed
+        and the last stays.
         """
         ...
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        """The bytes ``[start, end)`` of an object, by default all, in one request.
+        """Returns the bytes ``[start, end)`` of an object, by default all, in one request.
 
         An ``end`` past the end of the object is fine, and so is a ``start``. An empty range costs
         no request, and so does not tell whether the object is there.
@@ -82,7 +122,7 @@ class Store(Protocol):
         ...
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
-        """The bytes of several half-open ranges of one object, in their order.
+        """Returns the bytes of several half-open ranges of the object ``path``, in their order.
 
         Costs a request for each of `coalesce` of the ranges.
 
@@ -92,14 +132,15 @@ class Store(Protocol):
         ...
 
     def put(self, path: str, data: bytes | memoryview) -> None:
-        """Writes an object, over another if there is one.
+        """Writes ``data`` as the object ``path``, over another if there is one.
 
         For unique names, and for the hint, whose content decides nothing.
         """
         ...
 
     def create(self, path: str, data: bytes) -> None:
-        """Writes an object if there is none, complete, for one caller alone (A2).
+        """Writes ``data`` as the object ``path`` if there is none, complete, for one caller alone
+        (A2).
 
         Raises:
             ObjectExistsError: something is there, or came at the same time.
@@ -109,20 +150,24 @@ class Store(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Deletes an object, if it is there."""
+        """Deletes the object ``path``, if it is there."""
         ...
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """The objects whose path begins with ``prefix``, in no order; no temporary files."""
+        """Yields the objects whose path begins with ``prefix``, in no order; no temporary files."""
         ...
 
-    def list_temporary(self) -> Iterator[StoredObject]:
-        """What writes that never ended have left, below the whole root, for the sweep to delete."""
+    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
+        """Yields what writes that never ended have left below a folder, for the sweep to delete.
+
+        ``prefix`` ends with a slash. Only names that a store makes for its temporary files, and no
+        folder behind a symbolic link.
+        """
         ...
 
 
 def check_path(path: str) -> str:
-    """The path itself, if it names something under a root.
+    """Returns the path itself, if it names something under a root.
 
     Raises:
         InvalidInputError: it is empty, absolute, or has an empty, ``.`` or ``..`` element.
@@ -135,14 +180,14 @@ def check_path(path: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix itself, if every path that begins with it can be under a root."""
+    """Returns the prefix itself, if every path that begins with it can be under a root."""
     if prefix:
         check_path(prefix.removesuffix("/"))
     return prefix
 
 
 def check_range(start: int | None, end: int | None) -> tuple[int, int | None]:
-    """The range with its start filled in.
+    """Returns the range with its start filled in.
 
     Raises:
         InvalidInputError: a bound is negative: not every filesystem counts from the end.
@@ -153,12 +198,19 @@ def check_range(start: int | None, end: int | None) -> tuple[int, int | None]:
 
 
 def is_temporary(path: str) -> bool:
-    """Whether the name marks a write under way: its last element begins with a dot."""
-    return path.rpartition("/")[2].startswith(".")
+    """Tells whether the name is that of a write under way, as `temporary_name` makes them."""
+    return _TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def temporary_name(name: str, write_id: str) -> str:
+    """Returns what a file is called while it is written, beside its own name."""
+    return f".{name}.{write_id}.tmp"
 
 
 def coalesce(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The requests that fetch these ranges: ordered, disjoint, gaps of 1 MiB and more between.
+    """Returns the requests that fetch these ranges: ordered, disjoint, gaps of 1 MiB and more
+    between. Where they are more than `REQUESTS_FEW`, the smallest gaps are read along, too, until
+    they are as few, or twice the bytes would be read.
 
     >>> coalesce([(4_000_000, 4_000_010), (0, 10), (20, 30), (7, 7)])
     [(0, 30), (4000000, 4000010)]
@@ -172,11 +224,26 @@ def coalesce(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
             merged.append((start, end))
-    return merged
+    return _fewer(merged) if len(merged) > REQUESTS_FEW else merged
+
+
+def _fewer(requests: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns fewer requests, by reading the smallest gaps between them along."""
+    room = sum(end - start for start, end in requests)
+    gaps = sorted((b[0] - a[1], i) for i, (a, b) in enumerate(pairwise(requests), 1))
+    filled: set[int] = set()
+    for gap, i in gaps[: len(requests) - REQUESTS_FEW]:
+        room -= gap
+        if room < 0:
+            break
+        filled.add(i)
+    first = [i for i in range(len(requests)) if i not in filled]
+    ends = [*(i - 1 for i in first[1:]), len(requests) - 1]
+    return [(requests[i][0], requests[j][1]) for i, j in zip(first, ends, strict=True)]
 
 
 def cut(ranges: Sequence[tuple[int, int]], fetched: Sequence[tuple[int, bytes]]) -> list[bytes]:
-    """The bytes of each range, out of ``(start, bytes)`` of the requests of `coalesce`."""
+    """Returns the bytes of each range, out of ``(start, bytes)`` of the requests of `coalesce`."""
     return [_cut_one(start, end, fetched) for start, end in ranges]
 
 

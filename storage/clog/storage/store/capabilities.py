@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clog.storage.errors import UnsupportedFilesystemError
-from clog.storage.store import writes
+from clog.storage.store import s3, writes
 from clog.storage.store.probe import probe_endpoint
 from clog.storage.store.writes import Write
 
@@ -54,7 +54,10 @@ _GCS = Capability(
 
 TABLE = {
     "s3fs.core.S3FileSystem": Capability(
-        writes.create_on_s3, endpoint=lambda fs: str(fs.s3.meta.endpoint_url), finds=True
+        s3.create,
+        s3.put,
+        endpoint=lambda fs: str(fs.s3.meta.endpoint_url),
+        finds=True,
     ),
     "gcsfs.core.GCSFileSystem": _GCS,
     "gcsfs.extended_gcsfs.ExtendedGcsFileSystem": _GCS,
@@ -82,17 +85,18 @@ TABLE = {
 
 
 def class_name(fs: object) -> str:
-    """The full name of a filesystem's class, the key of the table."""
+    """Returns the full name of a filesystem's class, the key of the table."""
     return f"{type(fs).__module__}.{type(fs).__qualname__}"
 
 
 def capability_of(fs: object) -> Capability:
-    """What is known of the class of a filesystem."""
+    """Returns what is known of the class of a filesystem."""
     return TABLE.get(class_name(fs), _UNKNOWN)
 
 
 def choose_create(fs: Any, root: str, url: str, *, single_writer: bool, probe: bool) -> Write:
-    """The way to create objects on this filesystem; may ask the endpoint, once in a process.
+    """Returns the way to create objects on this filesystem; may ask the endpoint, once in a
+    process.
 
     Raises:
         UnsupportedFilesystemError: there is no exclusive one, and no promise of a single writer.
@@ -112,7 +116,7 @@ def choose_create(fs: Any, root: str, url: str, *, single_writer: bool, probe: b
             raise
         warnings.warn(
             f"{url} is written without an exclusive create: a second writer would overwrite"
-            f" commits, and a crash may leave half a file ({e})",
+            f" commits, and a crash may leave a partial file ({e})",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -17,7 +17,7 @@ from clog.storage.errors import (
     StoreUnavailableError,
     UnsupportedFilesystemError,
 )
-from clog.storage.store.base import ObjectExistsError, StoreRefusedError
+from clog.storage.store.base import ObjectExistsError, OnlyRequestError, StoreRefusedError
 
 CAUSE_CHARS_MAX = 200
 """Causes longer than this are cut: some servers answer with a page."""
@@ -44,36 +44,42 @@ _EXTRAS = {
 
 
 def not_found(path: str, url: str) -> FileNotFoundError:
-    """The builtin error that reads of an absent object raise; ``filename`` is the path."""
+    """Returns the builtin error that reads of an absent object raise; ``filename`` is the path."""
     return FileNotFoundError(errno.ENOENT, f"no such object in {url}", path)
 
 
 def exists(path: str, url: str) -> ObjectExistsError:
-    """The error of a create that came second."""
+    """Returns the error of a create that came second."""
     return ObjectExistsError(errno.EEXIST, f"object exists in {url}", path)
 
 
-def from_os_error(operation: str, path: str, url: str, cause: OSError) -> Exception:
-    """Our error for one of the operating system."""
+def from_os_error(
+    operation: str, path: str, url: str, cause: OSError, *, certain: bool = False
+) -> Exception:
+    """Makes our error of one of the operating system; ``certain``: nothing was written."""
     if operation == "get" and cause.errno in ABSENT:
         return not_found(path, url)
+    remedy = None
     if cause.errno in DENIED:
-        return _refused(
-            operation, path, url, short(cause), "check the owner and mode of the folder"
-        )
-    if cause.errno == errno.ENOTDIR:
-        return _refused(operation, path, url, short(cause), "a file is in the way; correct the URL")
-    return _unavailable(operation, path, url, short(cause))
+        remedy = "check the owner and mode of the folder"
+    elif cause.errno == errno.ENOTDIR:
+        remedy = "a file is in the way; correct the URL"
+    if remedy is None:
+        return _unavailable(operation, path, url, short(cause))
+    return _refused(operation, path, url, f"{short(cause)}; {remedy}", certain=certain)
 
 
 def from_client_error(
     operation: str, path: str, url: str, cause: Exception, options: Mapping[str, object]
 ) -> Exception:
-    """Our error for one of an fsspec class, by HTTP status and code where there are any.
+    """Makes our error of one of an fsspec class, by HTTP status and code where there are any.
 
     409 is the reply to one of two creates under way at once: the object may be there or not.
     An unknown error of a client may come after the request was sent, so it is unavailability.
     """
+    certain = isinstance(cause, OnlyRequestError)
+    if isinstance(cause, OnlyRequestError) and isinstance(cause.__cause__, Exception):
+        cause = cause.__cause__
     status, code = http_status(cause)
     reason = short(cause, secrets_in(options))
     if isinstance(cause, ClogError):
@@ -83,20 +89,23 @@ def from_client_error(
             f"storage option {option[1]!r} of {url} is unknown; correct its name"
         )
     if type(cause).__name__ == "ParamValidationError" or code == "InvalidBucketName":
-        return InvalidInputError(f"{url} is no valid place: {reason}; correct the URL")
+        return InvalidInputError(f"{url} is not a valid location: {reason}; correct the URL")
     if code in _NO_BUCKET or (operation in ("create", "put") and is_absent(cause)):
         return NotFoundError(f"the bucket of {url} does not exist; create it, or correct the URL")
     if operation == "create" and (conflict := _of_create(path, url, cause, status, code)):
         return conflict
     if operation == "get" and is_absent(cause):
         return not_found(path, url)
-    if status in (401, 403) or type(cause).__name__ in _NO_CREDENTIALS or _is_denied(cause):
-        return _refused(operation, path, url, reason, _permission_remedy(operation))
+    if is_denied(cause):
+        reason = f"{reason}; {_permission_remedy(operation)}"
+        return _refused(operation, path, url, reason, certain=certain)
     return _unavailable(operation, path, url, reason)
 
 
 def cannot_open(url: str, cause: Exception, options: Mapping[str, object]) -> InvalidInputError:
-    """No filesystem object can be made: an unknown scheme, a missing package, a wrong option."""
+    """Returns the error for a filesystem that cannot be made: an unknown scheme, a missing package,
+    a wrong option.
+    """
     extra = _EXTRAS.get(url.partition(":")[0])
     remedy = "correct the URL or the storage options, or install the package"
     if isinstance(cause, ImportError) and extra is not None:
@@ -107,7 +116,9 @@ def cannot_open(url: str, cause: Exception, options: Mapping[str, object]) -> In
 
 
 def http_status(cause: BaseException) -> tuple[int | None, str | None]:
-    """The HTTP status and the error code of a botocore, Azure or gcsfs error, wherever it hides."""
+    """Returns the HTTP status and the error code of a botocore, Azure or gcsfs error, wherever it
+    hides.
+    """
     for error in (cause, cause.__cause__, cause.__context__):
         response = getattr(error, "response", None)
         if isinstance(response, dict):
@@ -121,19 +132,27 @@ def http_status(cause: BaseException) -> tuple[int | None, str | None]:
 
 
 def is_absent(cause: Exception) -> bool:
-    """Whether the object is not there (while the bucket is)."""
+    """Tells whether the object is not there (while the bucket is)."""
     missing = isinstance(cause, FileNotFoundError) or errno_of(cause) in ABSENT
     return missing and http_status(cause)[1] not in _NO_BUCKET
 
 
+def is_denied(cause: Exception) -> bool:
+    """Returns whether the credentials do not allow it, or there are none."""
+    if http_status(cause)[0] in (401, 403) or type(cause).__name__ in _NO_CREDENTIALS:
+        return True
+    forbidden = str(cause).startswith("Forbidden: ")  # gcsfs, of 403
+    return isinstance(cause, PermissionError) or errno_of(cause) in DENIED or forbidden
+
+
 def errno_of(cause: BaseException) -> int | None:
-    """The errno; some classes (smb) do not raise the builtin error that goes with it."""
+    """Returns the errno; some classes (smb) do not raise the builtin error that goes with it."""
     number = getattr(cause, "errno", None)
     return number if isinstance(number, int) else None
 
 
 def short(cause: BaseException, secrets: Iterable[str] = ()) -> str:
-    """The class and the words of an error, without ``secrets``."""
+    """Returns the class and the words of an error, without ``secrets``."""
     if isinstance(cause, OSError) and cause.strerror:
         text = cause.strerror  # str(cause) would name the absolute file
     else:
@@ -145,7 +164,7 @@ def short(cause: BaseException, secrets: Iterable[str] = ()) -> str:
 
 
 def secrets_in(options: Mapping[str, object]) -> list[str]:
-    """The values of storage options, nested ones too, that no message may show."""
+    """Returns the values of storage options, nested ones too, that no message may show."""
     found: list[str] = []
     for name, value in options.items():
         if isinstance(value, Mapping):
@@ -170,11 +189,6 @@ def _of_create(
     return None
 
 
-def _is_denied(cause: Exception) -> bool:
-    forbidden = str(cause).startswith("Forbidden: ")  # gcsfs, of 403
-    return isinstance(cause, PermissionError) or errno_of(cause) in DENIED or forbidden
-
-
 def _permission_remedy(operation: str) -> str:
     if operation == "get":
         # S3 answers 403 for an absent object to those who may not list.
@@ -186,5 +200,8 @@ def _unavailable(operation: str, path: str, url: str, reason: str) -> StoreUnava
     return StoreUnavailableError(f"{operation} of {path!r} in {url} failed: {reason}; retry later")
 
 
-def _refused(operation: str, path: str, url: str, reason: str, remedy: str) -> StoreRefusedError:
-    return StoreRefusedError(f"{operation} of {path!r} in {url} was refused: {reason}; {remedy}")
+def _refused(
+    operation: str, path: str, url: str, reason: str, *, certain: bool
+) -> StoreRefusedError:
+    message = f"{operation} of {path!r} in {url} was refused: {reason}"
+    return StoreRefusedError(message, certain=certain)

@@ -8,11 +8,13 @@ from clog.storage.store.remote import connect
 
 DEPTH_MAX = 8
 """Folders deeper than this are not looked into."""
-MARK = "_clog"
+LOG_FOLDER = "_clog"
+"""What every log has, and no other folder."""
 
 
 def find_logs(url: str, storage_options: Mapping[str, object] | None = None) -> list[str]:
-    """URLs of the logs at and below a folder, sorted; what is inside a log is not looked at.
+    """Returns the URLs of the logs at and below a folder, sorted; what is inside a log is not
+    looked at.
 
     Costs one listing for each folder that is no log.
 
@@ -32,7 +34,7 @@ def find_logs(url: str, storage_options: Mapping[str, object] | None = None) -> 
 
 def _below(fs: Any, folder: str, url: str, depth: int) -> Iterator[str]:
     names = _folders(fs, folder)
-    if MARK in names:
+    if LOG_FOLDER in names:
         yield url
     elif depth > 0:
         for name in names:

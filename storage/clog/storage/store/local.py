@@ -2,15 +2,15 @@
 
 Create (A1, A2):
 
-1. Write the bytes into ``.<name>.<id>.tmp`` beside the object, and fsync it. A crash leaves a
-   temporary file, which no listing shows and the sweep deletes.
-2. ``link`` it to its name. This is the create: of all callers one succeeds, and what appears is
-   complete. ``O_EXCL`` would be exclusive as well, but readers would see the file being written.
-3. Unlink the temporary name, and fsync the folder, so that the name survives a power failure.
+F1. Write the bytes into ``.<name>.<id>.tmp`` beside the object, and fsync it. A crash leaves a
+    temporary file, which no listing shows and the sweep deletes.
+F2. ``link`` it to its name. This is the create: of all callers one succeeds, and what appears is
+    complete. ``O_EXCL`` would be exclusive as well, but readers would see the file being written.
+F3. Unlink the temporary name, and fsync the folder, so that the name survives a power failure.
 
 Where the filesystem has no hard links (FAT, some network and FUSE mounts) ``renameat2`` with
-``RENAME_NOREPLACE`` takes the place of step 2; where it has neither, creating is refused.
-Put replaces steps 2 and 3 by ``rename``. Folders appear when they are needed.
+``RENAME_NOREPLACE`` takes the place of F2; where it has neither, creating is refused.
+Put replaces F2 and F3 by ``rename``. Folders appear when they are needed.
 """
 
 # System calls take text, and an append makes a dozen of them: no `Path` here.
@@ -32,6 +32,7 @@ from clog.storage.store.base import (
     check_prefix,
     check_range,
     is_temporary,
+    temporary_name,
 )
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -91,12 +92,18 @@ class LocalStore:
             raise failures.from_os_error("put", path, self.url, e) from e
 
     def create(self, path: str, data: bytes) -> None:
+        target = self._path(path)
         try:
-            create_file(self._path(path), data, fsync=self._fsync)
+            create_file(target, data, fsync=self._fsync)
         except ObjectExistsError:
             raise ObjectExistsError(errno.EEXIST, f"exists in {self.url}", path) from None
         except OSError as e:
-            raise failures.from_os_error("create", path, self.url, e) from e
+            raise failures.from_os_error("create", path, self.url, e, certain=True) from e
+        if self._fsync:
+            try:
+                _fsync_folder(os.path.dirname(target))
+            except OSError as e:  # others see it already
+                raise failures.from_os_error("create", path, self.url, e) from e
 
     def delete(self, path: str) -> None:
         try:
@@ -111,8 +118,9 @@ class LocalStore:
             if found.path.startswith(prefix) and not is_temporary(found.path):
                 yield found
 
-    def list_temporary(self) -> Iterator[StoredObject]:
-        return (found for found in self._walk("") if is_temporary(found.path))
+    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
+        folder = check_prefix(prefix).rstrip("/")
+        return (found for found in self._walk(folder) if is_temporary(found.path))
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
@@ -132,7 +140,7 @@ class LocalStore:
             raise failures.from_os_error("get", path, self.url, e) from e
 
     def _walk(self, folder: str) -> Iterator[StoredObject]:
-        """The files below a folder, by name."""
+        """Yields the files below a folder, by name."""
         try:
             with os.scandir(f"{self._root}/{folder}" if folder else self._root) as entries:
                 found = sorted(entries, key=lambda entry: entry.name)
@@ -142,6 +150,8 @@ class LocalStore:
             raise failures.from_os_error("list", folder, self.url, e) from e
         for entry in found:
             path = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_symlink():
+                continue  # None of ours: it may lead anywhere, or to itself.
             if entry.is_dir():
                 yield from self._walk(path)
                 continue
@@ -151,20 +161,20 @@ class LocalStore:
 
 
 def create_file(target: str, data: bytes, *, fsync: bool) -> None:
-    """Creates a file, complete, if there is none of this name.
+    """Creates a file, complete, if there is none of this name: F1 and F2.
 
     Raises:
         ObjectExistsError: there is one.
         UnsupportedFilesystemError: there are neither hard links nor a rename that refuses.
-        OSError: anything else.
+        OSError: anything else; there is no such file by us.
     """
+    if os.path.lexists(target):
+        raise ObjectExistsError  # Whoever lost a race syncs nothing to find that out.
     temporary = _write_temporary(target, data, fsync=fsync)
     try:
         _link(temporary, target)
     finally:
         _unlink(temporary)
-    if fsync:
-        _fsync_folder(os.path.dirname(target))
 
 
 def _link(temporary: str, target: str) -> None:
@@ -195,7 +205,7 @@ def _rename_no_replace(temporary: str, target: str) -> None:
 
 
 def _rename_no_replace_code(source: bytes, target: bytes) -> int:
-    """The errno of the system call, 0 for success; Python has no name for it."""
+    """Returns the errno of the system call, 0 for success; Python has no name for it."""
     import ctypes
 
     at_working_folder, no_replace = -100, 1
@@ -211,7 +221,7 @@ def _rename_no_replace_code(source: bytes, target: bytes) -> int:
 def _write_temporary(target: str, data: bytes | memoryview, *, fsync: bool) -> str:
     """Writes a new file beside the target and returns its path."""
     folder, name = os.path.split(target)
-    temporary = f"{folder}/.{name}.{_IDS.new_id()}.tmp"
+    temporary = f"{folder}/{temporary_name(name, _IDS.new_id())}"
     try:
         fd = os.open(temporary, _TEMPORARY_FLAGS, 0o666)
     except FileNotFoundError:

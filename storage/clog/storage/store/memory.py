@@ -75,7 +75,7 @@ class MemoryStore:
                 modified_ms = int(file.modified.timestamp() * 1000)
                 yield StoredObject(path, file.getbuffer().nbytes, modified_ms)
 
-    def list_temporary(self) -> Iterator[StoredObject]:
+    def list_temporary(self, _prefix: str) -> Iterator[StoredObject]:
         return iter(())  # a write is one step
 
     def _path(self, path: str) -> str:
@@ -92,8 +92,8 @@ class MemoryStore:
     def _filesystem(self) -> Any:
         if self._pid != os.getpid():
             raise UnsupportedFilesystemError(
-                f"{self.url} lives in the memory of process {self._pid} and is used in process"
-                f" {os.getpid()}; several processes need a log on local files or S3"
+                f"{self.url} exists only in the memory of process {self._pid}, but process"
+                f" {os.getpid()} uses it; for several processes, put the log on local files or S3"
             )
         if self._fs is None:
             import fsspec

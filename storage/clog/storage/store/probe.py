@@ -3,16 +3,17 @@
 Once in a process for each endpoint and bucket, before the first create: two PUTs, a GET and a
 DELETE of ``.probe-<id>`` under the root. The endpoints of Amazon, Google and Microsoft themselves
 are not asked. The probe finds
-servers that ignore the condition; it cannot find a check followed by a write, hence the table of
+servers that ignore the condition (Ceph where versioning is on; when it is switched on later, the
+next create finds it out); it cannot find a check followed by a write, hence the table of
 classes in `capabilities`.
 """
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+from clog.storage import forks
 from clog.storage.errors import UnsupportedFilesystemError
 from clog.storage.ids import SystemIds
 from clog.storage.store import failures, urls
@@ -26,7 +27,7 @@ _PROMISED = (
     ".blob.core.chinacloudapi.cn",
     ".blob.core.usgovcloudapi.net",
 )
-_lock = threading.Lock()
+_lock = forks.Lock()
 _passed: set[tuple[str, str]] = set()
 """(endpoint, bucket) that passed; where there are no buckets, each root is asked for: another
 folder may be another disk.
@@ -41,7 +42,7 @@ def probe_endpoint(
     Raises:
         UnsupportedFilesystemError: the second create succeeded, or the first bytes were lost.
     """
-    place = endpoint, root.partition("/")[0] or root
+    place = _place(root, endpoint)
     if _is_the_makers(endpoint):
         return
     with _lock:
@@ -50,11 +51,21 @@ def probe_endpoint(
             _passed.add(place)
 
 
+def forget(root: str, endpoint: str) -> None:
+    """Makes the next `probe_endpoint` ask again."""
+    with _lock:
+        _passed.discard(_place(root, endpoint))
+
+
 def is_promised(endpoint: str) -> bool:
-    """Whether the exclusive create is known to be one: on the makers' own endpoints, and where a
-    rename or a link does it. Other servers may check first, and write then.
+    """Tells whether the exclusive create is known to be one: on the makers' own endpoints, and
+    where a rename or a link does it. Other servers may check first, and write then.
     """
     return not endpoint.startswith("http") or _is_the_makers(endpoint)
+
+
+def _place(root: str, endpoint: str) -> tuple[str, str]:
+    return endpoint, root.partition("/")[0] or root
 
 
 def _is_the_makers(endpoint: str) -> bool:

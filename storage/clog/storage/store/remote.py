@@ -1,9 +1,10 @@
 """Filesystems behind fsspec: all operations where `capabilities` lists the class, reading anywhere.
 
 The filesystem object is made when it is needed, in each process for itself: it survives neither a
-fork nor pickling. It is made without its listing cache, which never expires, and would show
-another writer's objects late or cut short. Reads always give a range: s3fs asks for the size
-first where there is none.
+fork nor pickling. A forked child never lets go of the one it inherited: that would close its
+parent's connections, on an event loop that is not theirs. It is made without its listing cache,
+which never expires, and would show another writer's objects late or cut short. Reads always give a
+range: s3fs asks for the size first where there is none.
 
 A class that is not asynchronous belongs to the thread that made it: fsspec makes one for each. An
 SFTP connection that broke is made anew at the next call.
@@ -15,14 +16,16 @@ to 125. Nothing is repeated on top of that here; what `storage_options` say of i
 
 import builtins
 import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from clog.storage.errors import InvalidInputError, UnsupportedFilesystemError
-from clog.storage.store import capabilities, failures
+from clog.storage.store import capabilities, failures, probe, s3, sftp
 from clog.storage.store.base import (
     ObjectExistsError,
+    ProbeAgainError,
     Store,
     StoredObject,
     check_path,
@@ -32,19 +35,8 @@ from clog.storage.store.base import (
     cut,
     is_temporary,
 )
-from clog.storage.store.probe import is_promised
 from clog.storage.store.urls import Location
 from clog.storage.store.writes import Write
-
-S3_CONFIG: Mapping[str, object] = {
-    "retries": {"total_max_attempts": 3, "mode": "standard"},
-    "connect_timeout": 10,
-    "max_pool_connections": 32,
-}
-"""botocore's; its own defaults wait a minute for a connection, five times."""
-
-S3_RETRIES = 2
-"""s3fs's, on top."""
 
 _WITHOUT_CACHE = frozenset({"sftp", "ssh", "hdfs", "viewfs"})
 """They keep no listings, and pass options that they do not know on to their clients."""
@@ -56,6 +48,20 @@ _MODIFIED = (
 """By class, the first one that is there; HDFS's is in ms, other numbers are s."""
 
 
+_connected: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Filesystems of this process, each with an event loop and connections of its own."""
+_inherited: list[Any] = []
+"""Those of the process that this one was forked from."""
+
+
+def _keep_inherited() -> None:
+    _inherited.extend(_connected)
+    _connected.clear()
+
+
+os.register_at_fork(after_in_child=_keep_inherited)
+
+
 def open_remote(
     location: Location,
     options: Mapping[str, object],
@@ -63,7 +69,9 @@ def open_remote(
     single_writer: bool,
     probe: bool,
 ) -> Store:
-    """The store behind fsspec's class, or the local or memory store where a chain leads there."""
+    """Returns the store behind fsspec's class, or the local or memory store where a chain leads
+    there.
+    """
     store = RemoteStore(location, options, single_writer=single_writer, probe=probe)
     if "::" not in location.url and location.protocol != "dir":
         return store
@@ -111,7 +119,7 @@ class RemoteStore:
     def create_is_proven(self) -> bool:
         fs, _ = self.filesystem()
         endpoint = capabilities.capability_of(fs).endpoint
-        return self._single_writer or endpoint is None or is_promised(endpoint(fs))
+        return self._single_writer or endpoint is None or probe.is_promised(endpoint(fs))
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         first, end = check_range(start, end)
@@ -162,7 +170,10 @@ class RemoteStore:
             fs, name = self._locate(path)
             create = self._choose_create()
             self._make_folder(fs, name)
-            create(fs, name, data)
+            try:
+                create(fs, name, data)
+            except ProbeAgainError:
+                self._probe_again(path)
         except Exception as e:
             raise self._error("create", path, e) from e
 
@@ -178,16 +189,22 @@ class RemoteStore:
         check_prefix(prefix)
         return (found for found in self._find(prefix) if not is_temporary(found.path))
 
-    def list_temporary(self) -> Iterator[StoredObject]:
-        return (found for found in self._find("") if is_temporary(found.path))
+    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
+        check_prefix(prefix)
+        if capabilities.capability_of(self.filesystem()[0]).finds:
+            return iter(())  # An object store: a write is one request.
+        return (found for found in self._find(prefix) if is_temporary(found.path))
 
     def filesystem(self) -> tuple[Any, str]:
-        """The filesystem of this process, out of any ``dir://`` around it, and the root on it."""
+        """Returns the filesystem of this process, out of any ``dir://`` around it, and the root on
+        it.
+        """
         if self._made is not None and self._made[0] == os.getpid():
             return self._made[1], self._made[2]
         fs, root = connect(self._location, self._options)
         if getattr(fs, "async_impl", False):  # others belong to the thread that made them
             self._made = os.getpid(), fs, root
+            _connected.add(fs)
         return fs, root
 
     def _locate(self, path: str) -> tuple[Any, str]:
@@ -204,6 +221,25 @@ class RemoteStore:
             self._create = os.getpid(), create
         return self._create[1]
 
+    def _probe_again(self, path: str) -> None:
+        """Probes after a create that succeeded on a bucket whose versioning was changed.
+
+        Raises:
+            UnsupportedFilesystemError: the condition is ignored from now on.
+        """
+        fs, root = self.filesystem()
+        if (endpoint := capabilities.capability_of(fs).endpoint) is None:
+            return
+        probe.forget(root, endpoint(fs))
+        self._create = None
+        try:
+            self._choose_create()
+        except UnsupportedFilesystemError as e:
+            raise UnsupportedFilesystemError(
+                f"versioning was switched on or off for the bucket of {self.url}, and now {e};"
+                f' {path!r} was written, maybe over another\'s: run "clog verify"'
+            ) from e
+
     def _find(self, prefix: str) -> Iterator[StoredObject]:
         folder, _, rest = prefix.rpartition("/")
         try:
@@ -215,7 +251,9 @@ class RemoteStore:
             raise self._error("list", prefix, e) from e
         for name, info in found.items():
             path = name[len(root) + 1 :]
-            if path.startswith(prefix) and not path.endswith("/"):
+            # Where all is deleted, versioned buckets of some servers list the folder itself.
+            is_file = info.get("type") != "directory" and not path.endswith("/")
+            if path.startswith(prefix) and is_file:
                 yield StoredObject(path, int(info["size"]), self._modified_ms(info))
 
     def _modified_ms(self, info: Mapping[str, object]) -> int:
@@ -226,7 +264,7 @@ class RemoteStore:
             if isinstance(value, int | float):
                 return int(value if field == "modification_time" else value * 1000)
         raise UnsupportedFilesystemError(
-            f"the filesystem of {self.url} does not tell when an object was written; use another"
+            f"the filesystem of {self.url} does not say when an object was written; use another"
         )
 
     def _error(self, operation: str, path: str, cause: Exception) -> Exception:
@@ -241,7 +279,7 @@ class RemoteStore:
 
 
 def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str]:
-    """A filesystem without a listing cache, and the root on it.
+    """Returns a filesystem without a listing cache, and the root on it.
 
     Raises:
         InvalidInputError: it cannot be made.
@@ -249,22 +287,24 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
     from fsspec.core import url_to_fs
     from fsspec.implementations.dirfs import DirFileSystem
 
-    settings: dict[str, Any] = dict(options)
+    settings = sftp.with_host_check(location, options)
     if location.protocol not in _WITHOUT_CACHE:
         settings["use_listings_cache"] = False
     if location.protocol == "s3":
         given = options.get("config_kwargs") or {}
         if not isinstance(given, Mapping):
             raise InvalidInputError(
-                f"storage option 'config_kwargs' of {location.shown} is no mapping; pass a dict"
+                f"storage option 'config_kwargs' of {location.shown} is not a mapping; pass a dict"
             )
-        settings["config_kwargs"] = {**S3_CONFIG, **given}
+        settings["config_kwargs"] = {**s3.CONFIG, **given}
     try:
         fs, root = url_to_fs(location.url, **settings)
+    except InvalidInputError:
+        raise  # It says already which option is wrong.
     except (ImportError, KeyError, TypeError, ValueError) as e:
         raise failures.cannot_open(location.shown, e, options) from e
     if location.protocol == "s3":
-        fs.retries = S3_RETRIES
+        fs.retries = s3.RETRIES
     while isinstance(fs, DirFileSystem):
         root, fs = fs._join(root), fs.fs  # noqa: SLF001 - what it does for every call
     if capabilities.class_name(fs).endswith(".SFTPFileSystem") and not _is_connected(fs):
@@ -278,12 +318,12 @@ def _is_connected(fs: Any) -> bool:
 
 
 def _is_folder(fs: Any, name: str) -> bool:
-    """Whether the read of a folder failed: on object stores there are none."""
+    """Tells whether the read of a folder failed: on object stores there are none."""
     return not capabilities.capability_of(fs).finds and bool(fs.isdir(name))
 
 
 def _listed(fs: Any, folder: str, prefix: str) -> dict[str, Any]:
-    """The files below a folder whose names there begin with ``prefix``, or more of them."""
+    """Returns the files below a folder whose names there begin with ``prefix``, or more of them."""
     if capabilities.capability_of(fs).finds:
         narrow = {"prefix": prefix} if prefix else {}
         found: dict[str, Any] = fs.find(folder, detail=True, **narrow)

@@ -47,7 +47,7 @@ def parse(url: str) -> Location:
         root = "/" + rest.strip("/")
         return Location(protocol, url, root.rstrip("/"), f"memory:/{root}")
     if not rest:
-        raise InvalidInputError(f"URL {url!r} names no place; use {scheme}://bucket/path")
+        raise InvalidInputError(f"URL {url!r} names no location; use {scheme}://bucket/path")
     if protocol == "s3" and "@" in rest.partition("/")[0]:
         raise InvalidInputError(
             f"URL {redact(url)} carries credentials; pass them as storage options key and secret"
@@ -57,7 +57,7 @@ def parse(url: str) -> Location:
 
 
 def redact(url: str) -> str:
-    """A URL without what may be secret: passwords, tokens and the values of queries.
+    """Returns a URL without what may be secret: passwords, tokens and the values of queries.
 
     >>> redact("sftp://me:secret@host/log"), redact("https://host/log?sig=abc")
     ('sftp://***@host/log', 'https://host/log?***')

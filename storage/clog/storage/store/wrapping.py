@@ -41,5 +41,5 @@ class WrappingStore:
     def list(self, prefix: str) -> Iterator[StoredObject]:
         return self.inner.list(prefix)
 
-    def list_temporary(self) -> Iterator[StoredObject]:
-        return self.inner.list_temporary()
+    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
+        return self.inner.list_temporary(prefix)

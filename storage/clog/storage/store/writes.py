@@ -1,9 +1,10 @@
 """How each class of fsspec creates an object exclusively (A2) and writes one complete (A1).
 
 Object stores do both in one request, if it is the right one: an upload in several parts has its
-condition ignored by some servers, so whatever decides something goes in one part. On filesystems
-with folders the bytes go into a temporary file beside the target, which a rename then names: one
-that refuses an existing target for a create, one that replaces it for a put.
+condition ignored by some servers, so whatever decides something goes in one part (S3 has a module
+of its own, `s3`). On filesystems with folders the bytes go into a temporary file beside the target,
+which a rename then names: one that refuses an existing target for a create, one that replaces it
+for a put.
 """
 
 import io
@@ -14,10 +15,10 @@ from typing import Any
 from clog.storage.errors import UnsupportedFilesystemError
 from clog.storage.ids import SystemIds
 from clog.storage.store import failures
-from clog.storage.store.base import ObjectExistsError
+from clog.storage.store.base import ObjectExistsError, temporary_name
 
-SINGLE_PUT_BYTES_MAX = 5 << 30
-"""S3's limit of one PUT. Ceph and others ignore If-None-Match where an upload has several parts."""
+ONE_PART = 5 << 30
+"""A chunk size that no commit exceeds: some servers ignore the condition of several parts."""
 
 Write = Callable[[Any, str, bytes], None]
 """Writes an object on a filesystem, given its path there."""
@@ -26,22 +27,19 @@ _IDS = SystemIds()
 
 
 def put(fs: Any, path: str, data: bytes) -> None:
-    """As the class does it: one request, or several that end in one that shows the object."""
+    """Writes as the class does it: one request, or several that end in one that shows the
+    object.
+    """
     fs.pipe_file(path, data)
 
 
-def create_on_s3(fs: Any, path: str, data: bytes) -> None:
-    """A PUT with ``If-None-Match: *``, in one part."""
-    fs.pipe_file(path, data, mode="create", chunksize=SINGLE_PUT_BYTES_MAX)
-
-
 def create_on_azure(fs: Any, path: str, data: bytes) -> None:
-    """A Put Blob, or above 64 MiB a Put Block List, with ``If-None-Match: *``."""
+    """Creates by a Put Blob, or above 64 MiB a Put Block List, with ``If-None-Match: *``."""
     fs.pipe_file(path, data, mode="create")
 
 
 def create_on_gcs(fs: Any, path: str, data: bytes) -> None:
-    """An upload in one part with ``ifGenerationMatch=0``.
+    """Creates by an upload in one part with ``ifGenerationMatch=0``.
 
     Raises:
         UnsupportedFilesystemError: the bucket is zonal: its objects can be read while they grow.
@@ -52,14 +50,15 @@ def create_on_gcs(fs: Any, path: str, data: bytes) -> None:
         bucket = path.partition("/")[0]
         if sync(fs.loop, fs._is_zonal_bucket, bucket):  # noqa: SLF001 - no public question
             raise UnsupportedFilesystemError(
-                f"gs://{bucket} is a zonal bucket, whose objects show before they are complete;"
-                " use a bucket of a region, or open with single_writer=True"
+                f"gs://{bucket} is a zonal bucket, whose objects are visible before they are"
+                " complete; use a regional bucket, or open with single_writer=True"
             )
-    fs.pipe_file(path, data, mode="create", chunksize=SINGLE_PUT_BYTES_MAX)
+    fs.pipe_file(path, data, mode="create", chunksize=ONE_PART)
 
 
 def create_on_sftp(fs: Any, path: str, data: bytes) -> None:
-    """A temporary file, and SSH_FXP_RENAME, which OpenSSH makes of ``link`` and ``unlink``.
+    """Creates by a temporary file, and SSH_FXP_RENAME, which OpenSSH makes of ``link`` and
+    ``unlink``.
 
     Not ``fs.mv``, which is posix-rename@openssh.com and replaces.
     """
@@ -74,13 +73,13 @@ def create_on_sftp(fs: Any, path: str, data: bytes) -> None:
 
 
 def put_on_sftp(fs: Any, path: str, data: bytes) -> None:
-    """A temporary file, and a rename that replaces."""
+    """Writes a temporary file, and renames it over what is there."""
     with _temporary(fs, path, data, _upload) as temporary:
         fs.mv(temporary, path)
 
 
 def create_on_hdfs(fs: Any, path: str, data: bytes) -> None:
-    """A temporary file, and the name node's rename without OVERWRITE."""
+    """Creates by a temporary file, and the name node's rename without OVERWRITE."""
     with _temporary(fs, path, data, put) as temporary:
         try:
             fs.mv(temporary, path)
@@ -91,13 +90,13 @@ def create_on_hdfs(fs: Any, path: str, data: bytes) -> None:
 
 
 def put_on_hdfs(fs: Any, path: str, data: bytes) -> None:
-    """A temporary file, and the name node's rename with OVERWRITE."""
+    """Writes a temporary file, and renames it with the name node's OVERWRITE."""
     with _temporary(fs, path, data, put) as temporary:
         fs.mv(temporary, path, overwrite=True)
 
 
 def create_after_looking(fs: Any, path: str, data: bytes) -> None:
-    """For a single writer: neither exclusive nor, on some filesystems, complete."""
+    """Creates for a single writer: neither exclusively nor, on some filesystems, completely."""
     try:
         fs.cat_file(path, start=0, end=1)
     except Exception as e:
@@ -112,9 +111,11 @@ def create_after_looking(fs: Any, path: str, data: bytes) -> None:
 
 @contextmanager
 def _temporary(fs: Any, path: str, data: bytes, write: Write) -> Iterator[str]:
-    """The bytes in a new file beside ``path``; what has not been renamed at the end is removed."""
+    """Writes the bytes to a new file beside ``path`` and yields its path; removes it at the end,
+    unless it was renamed.
+    """
     folder, _, name = path.rpartition("/")
-    temporary = f"{folder}/.{name}.{_IDS.new_id()}.tmp"
+    temporary = f"{folder}/{temporary_name(name, _IDS.new_id())}"
     try:
         try:
             write(fs, temporary, data)
@@ -129,12 +130,12 @@ def _temporary(fs: Any, path: str, data: bytes, write: Write) -> Iterator[str]:
 
 
 def _upload(fs: Any, path: str, data: bytes) -> None:
-    """By SFTP; the size is asked for at the end, as errors of single blocks are not answered."""
+    """Writes by SFTP; asks for the size at the end, as errors of single blocks are not answered."""
     fs.ftp.putfo(io.BytesIO(data), path, file_size=len(data), confirm=True)
 
 
 def _make_folders(fs: Any, folder: str) -> None:
-    """Each of them, unless somebody else makes it meanwhile."""
+    """Makes each of them, unless somebody else makes it meanwhile."""
     missing = []
     while folder and not fs.exists(folder):
         missing.append(folder)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.store.base import ObjectExistsError, Store, StoredObject
+from clog.storage.store.base import ObjectExistsError, Store, StoredObject, temporary_name
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Exception)
@@ -55,7 +55,9 @@ class Check:
 
 
 def absent_objects(store: Store, _: Effort) -> None:
-    """An absent object is FileNotFoundError: whole, by range, by ranges; it names the path."""
+    """Checks that an absent object is FileNotFoundError: whole, by range, by ranges; it names the
+    path.
+    """
     for path in ("a", "a/b", "a/b/c.json"):
         for read in (
             partial(store.get, path),
@@ -67,14 +69,16 @@ def absent_objects(store: Store, _: Effort) -> None:
 
 
 def folders(store: Store, _: Effort) -> None:
-    """A folder is no object: ``a/b`` does not make ``a`` readable, and hides nothing below it."""
+    """Checks that a folder is no object: ``a/b`` does not make ``a`` readable, and hides nothing
+    below it.
+    """
     store.put("a/b", b"1")
     _raised(FileNotFoundError, lambda: store.get("a"))
     _raised(FileNotFoundError, lambda: store.get("a/b/c"))
 
 
 def ranges(store: Store, _: Effort) -> None:
-    """Ranges are half-open, and cut at the end of the object."""
+    """Checks that ranges are half-open, and cut at the end of the object."""
     data = b"0123456789"
     store.put("object", data)
     for start, end in (
@@ -85,14 +89,16 @@ def ranges(store: Store, _: Effort) -> None:
 
 
 def negative_ranges(store: Store, _: Effort) -> None:
-    """Counting from the end is refused: not every filesystem can."""
+    """Checks that counting from the end is refused: not every filesystem can."""
     store.put("object", b"0123456789")
     for start, end in ((-3, None), (0, -1), (None, -1)):
         _raised(InvalidInputError, partial(store.get, "object", start, end))
 
 
 def several_ranges(store: Store, _: Effort) -> None:
-    """Several ranges come back in their order: near, far, overlapping, empty, past the end."""
+    """Checks that several ranges come back in their order: near, far, overlapping, empty, past the
+    end.
+    """
     data = bytes(range(256)) * (3 * _MIB // 256)
     store.put("big", data)
     wanted = [
@@ -104,7 +110,7 @@ def several_ranges(store: Store, _: Effort) -> None:
 
 
 def empty_objects(store: Store, _: Effort) -> None:
-    """An empty object is an object."""
+    """Checks that an empty object is an object."""
     store.put("empty", b"")
     _same(store.get("empty"), b"")
     _same(store.get("empty", 0, 10), b"")
@@ -112,28 +118,32 @@ def empty_objects(store: Store, _: Effort) -> None:
 
 
 def puts(store: Store, _: Effort) -> None:
-    """A put replaces, also by less; views are written as bytes are."""
+    """Checks that a put leaves no old bytes, also of a longer object; views are written as bytes
+    are.
+    """
     store.put("object", b"first, and long")
     store.put("object", memoryview(b"second"))
     _same(store.get("object"), b"second")
 
 
 def creates(store: Store, _: Effort) -> None:
-    """A create writes once: the second is refused and changes nothing."""
+    """Checks that a create writes once: the second is refused and changes nothing."""
     store.create("deep/down/object", b"first")
     _raised(ObjectExistsError, lambda: store.create("deep/down/object", b"second"))
     _same(store.get("deep/down/object"), b"first")
 
 
 def creates_after_puts(store: Store, _: Effort) -> None:
-    """A create after a put is refused."""
+    """Checks that a create after a put is refused."""
     store.put("object", b"put")
     _raised(ObjectExistsError, lambda: store.create("object", b"created"))
     _same(store.get("object"), b"put")
 
 
 def absence(store: Store, _: Effort) -> None:
-    """Absence is not remembered: another store of the same root writes what this one missed."""
+    """Checks that absence is not remembered: another store of the same root writes what this one
+    missed.
+    """
     other = _travelled(store)
     _raised(FileNotFoundError, lambda: store.get("folder/late"))
     _same(list(store.list("folder/")), [])
@@ -143,7 +153,9 @@ def absence(store: Store, _: Effort) -> None:
 
 
 def presence(store: Store, _: Effort) -> None:
-    """Presence is not remembered: another store of the same root deletes and writes anew."""
+    """Checks that presence is not remembered: another store of the same root deletes and writes
+    anew.
+    """
     other = _travelled(store)
     store.create("object", b"first")
     other.delete("object")
@@ -153,7 +165,7 @@ def presence(store: Store, _: Effort) -> None:
 
 
 def deletes(store: Store, _: Effort) -> None:
-    """Deleting is idempotent: absent objects and absent folders are fine."""
+    """Checks that deleting is idempotent: absent objects and absent folders are fine."""
     store.put("a/object", b"1")
     store.delete("a/object")
     store.delete("a/object")
@@ -162,7 +174,7 @@ def deletes(store: Store, _: Effort) -> None:
 
 
 def listings(store: Store, _: Effort) -> None:
-    """A listing has what begins with the prefix: relative paths, sizes, times."""
+    """Checks that a listing has what begins with the prefix: relative paths, sizes, times."""
     paths = ["a/1", "a/2", "a/b/3", "ab/4", "c"]
     for path in paths:
         store.put(path, path.encode())
@@ -174,11 +186,14 @@ def listings(store: Store, _: Effort) -> None:
 
 
 def temporary_files(store: Store, _: Effort) -> None:
-    """A listing shows no temporary files: they have one of their own, for the sweep."""
-    store.put("a/.object.0123.tmp", b"left by a crash")
-    store.put("a/object", b"1")
-    _same([o.path for o in store.list("")], ["a/object"])
-    assert {o.path for o in store.list_temporary()} <= {"a/.object.0123.tmp"}
+    """Checks that a listing shows no temporary files: they have one of their own, for the sweep."""
+    left = "a/" + temporary_name("object", "0123456789abcdef" * 2)
+    store.put(left, b"left by a crash")
+    for path in ("a/.hidden", "a/object"):
+        store.put(path, b"1")
+    _same(sorted(o.path for o in store.list("")), ["a/.hidden", "a/object"])
+    assert {o.path for o in store.list_temporary("a/")} <= {left}
+    _same(list(store.list_temporary("b/")), [])
 
 
 def nothing_left(store: Store, _: Effort) -> None:
@@ -189,11 +204,11 @@ def nothing_left(store: Store, _: Effort) -> None:
             store.create("a/created", b"%d" % i)
         except ObjectExistsError:
             assert i > 0, "the first create was refused"
-    _same(list(store.list_temporary()), [])
+    _same(list(store.list_temporary("")), [])
 
 
 def paths_outside(store: Store, _: Effort) -> None:
-    """A path out of the root is refused by every operation, before any request."""
+    """Checks that a path out of the root is refused by every operation, before any request."""
     for path in (
         *("", "/etc/passwd", "../x", "a/../../x", "a/..", ".", "./a", "a//b", "a/", "a\\b"),
         *("a\0b", "s3://bucket/x"),
@@ -208,7 +223,7 @@ def paths_outside(store: Store, _: Effort) -> None:
 
 
 def travelling(store: Store, _: Effort) -> None:
-    """A pickled store reads the same root, and bears the same URL."""
+    """Checks that a pickled store reads the same root, and bears the same URL."""
     store.put("object", b"1")
     other = _travelled(store)
     _same(other.get("object"), b"1")
@@ -216,7 +231,7 @@ def travelling(store: Store, _: Effort) -> None:
 
 
 def thread_races(store: Store, effort: Effort) -> None:
-    """Of 16 threads one creates, round by round, and its bytes are there."""
+    """Checks that of 16 threads one creates, round by round, and its bytes are there."""
     barrier = threading.Barrier(THREADS)
     won = _together(
         [partial(_race, store, racer, effort.thread_rounds, barrier) for racer in range(THREADS)]
@@ -225,7 +240,7 @@ def thread_races(store: Store, effort: Effort) -> None:
 
 
 def process_races(store: Store, effort: Effort) -> None:
-    """Of 8 processes one creates, round by round, and its bytes are there."""
+    """Checks that of 8 processes one creates, round by round, and its bytes are there."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(PROCESSES), context.Queue()
     racers = [
@@ -246,7 +261,7 @@ def process_races(store: Store, effort: Effort) -> None:
 
 
 def whole_objects(store: Store, effort: Effort) -> None:
-    """While 300 kB are created and replaced, readers see nothing, or all of one."""
+    """Checks that while 300 kB are created and replaced, readers see nothing, or all of one."""
     done = threading.Event()
 
     def write() -> int:
@@ -271,7 +286,8 @@ def whole_objects(store: Store, effort: Effort) -> None:
 
 def _check(run: Callable[[Store, Effort], None], axiom: str = "") -> Check:
     name = run.__name__.replace("_", "-")
-    fact = " ".join((run.__doc__ or "").replace("``", '"').split())
+    told = " ".join((run.__doc__ or "").replace("``", '"').split()).removeprefix("Checks that ")
+    fact = told[:1].upper() + told[1:]
     return Check(name, axiom, fact, run, races_processes=run is process_races)
 
 
@@ -288,7 +304,7 @@ CHECKS = (
 
 
 def _raised(error: type[_E], call: Callable[[], object]) -> _E:
-    """The error of a call that must raise it."""
+    """Returns the error of a call that must raise it."""
     try:
         answer = call()
     except error as e:
@@ -310,7 +326,7 @@ def _travelled(store: Store) -> Store:
 
 
 def _race(store: Store, racer: int, rounds: int, barrier: Any) -> set[int]:
-    """The rounds in which this racer won."""
+    """Returns the rounds in which this racer won."""
     won = set()
     try:
         for i in range(rounds):

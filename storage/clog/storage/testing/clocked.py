@@ -1,4 +1,6 @@
-"""A store whose objects bear the times of a given clock: ages are tested by advancing it."""
+"""A store whose objects bear the times of a given clock, so that ages are tested by advancing it;
+and a clock that, unlike a manual one, claims to tell the time of day.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,6 +8,20 @@ from dataclasses import replace
 from clog.storage.clock import Clock
 from clog.storage.store.base import Store, StoredObject
 from clog.storage.store.wrapping import WrappingStore
+
+
+class WallClock:
+    """A clock that claims to tell the time of day, ``by_ms`` off a manual one; else as that one."""
+
+    def __init__(self, right: Clock, by_ms: int = 0) -> None:
+        self.right, self.by_ms = right, by_ms
+        self.monotonic_ms, self.sleep_ms = right.monotonic_ms, right.sleep_ms
+
+    def now_ms(self) -> int:
+        return self.right.now_ms() + self.by_ms
+
+    def now_us(self) -> int:
+        return self.now_ms() * 1000
 
 
 class ClockedStore(WrappingStore):

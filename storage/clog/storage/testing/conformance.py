@@ -31,7 +31,7 @@ class StoreConformance:
 
     @pytest.fixture
     def store(self) -> Store:
-        """The store under test, empty."""
+        """Returns the store under test, empty."""
         raise NotImplementedError("give a fixture named store")
 
     @pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])

@@ -30,7 +30,7 @@ class CountingStore(WrappingStore):
         self.reset()
 
     def reset(self) -> None:
-        """Starts again from nothing."""
+        """Begins again from nothing."""
         self.counts: Counter[str] = Counter()
         self.bytes_in = 0
         self.bytes_out = 0
@@ -73,9 +73,9 @@ class CountingStore(WrappingStore):
         self._add("list")
         return self.inner.list(prefix)
 
-    def list_temporary(self) -> Iterator[StoredObject]:
+    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
         self._add("list")
-        return self.inner.list_temporary()
+        return self.inner.list_temporary(prefix)
 
     def _add(
         self, operation: str, *, requests: int = 1, bytes_in: int = 0, bytes_out: int = 0

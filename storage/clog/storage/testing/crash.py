@@ -1,10 +1,10 @@
 """Crash enumeration: a scenario killed before and after each of its store calls (COMMIT.md §3).
 
-1. Run the scenario once, counting its calls.
-2. For each call, on a fresh copy of the same beginning: run it again, with the process killed
-   before the call, killed after it, or with the call's reply lost; a create also refused, as if
-   another one were under way that never ends.
-3. What the dead process left is handed to the test, which reopens it.
+Y1. Run the scenario once, counting its calls.
+Y2. For each call, on a fresh copy of the same beginning: run it again, with the process killed
+    before the call, killed after it, or with the call's reply lost; a create also refused, as if
+    another one were under way that never ends, and done but denied.
+Y3. What the dead process left is handed to the test, which reopens it.
 
 Complete, not random: there is no crash point between two calls, as only calls leave anything.
 """
@@ -16,13 +16,23 @@ from typing import Literal, get_args
 
 import xxhash
 
+from clog.storage.commit.identity import standing_log
 from clog.storage.errors import ClogError
-from clog.storage.paths import COMMITS, DATA, LATEST, PAGES, SNAPSHOTS
+from clog.storage.format.paths import (
+    BLOCKS,
+    COMMITS,
+    DATA,
+    LATEST,
+    LOG_FILE,
+    PAGES,
+    SNAPSHOTS,
+)
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
 from clog.storage.testing.faults import Call, CrashAt, CrashedError, FaultyStore
 
-When = Literal["before", "after", "lost_reply", "refused"]
+When = Literal["before", "after", "lost_reply", "refused", "denied"]
+OF_CREATES = ("refused", "denied")
 _NUMBERS = count()
 
 
@@ -33,7 +43,7 @@ class CrashRun:
     Attributes:
         call: the call that was hit.
         when: how.
-        point: the crash point of COMMIT.md §3 that this is: ``C1`` … ``C7``; empty for reads
+        point: the crash point of COMMIT.md §3 that this is: ``C1`` … ``C9``; empty for reads
             before anything was written.
         store: what is left, without the fault.
         result: what the scenario returned; None where it did not.
@@ -56,7 +66,7 @@ class CrashRun:
 def crash_runs(
     begin: Callable[[Store], None], act: Callable[[Store], object]
 ) -> Iterator[CrashRun]:
-    """Every run of ``act`` that can be hit, each on what ``begin`` made.
+    """Yields every run of ``act`` that can be hit, each on what ``begin`` made.
 
     Both must do the same at each run: give them seeded ids and a manual clock.
     """
@@ -66,7 +76,7 @@ def crash_runs(
     act(first)
     for call in first.calls:
         for when in get_args(When):
-            if when == "refused" and call.operation != "create":
+            if when in OF_CREATES and call.operation != "create":
                 continue
             inner = copy_of(template)
             hit = FaultyStore(inner, CrashAt(call.index, when))
@@ -77,18 +87,23 @@ def crash_runs(
                 killed = True
             except ClogError as e:
                 error = e
-            point = crash_point(first.calls, call.index, done=when in ("after", "lost_reply"))
+            done = when in ("after", "lost_reply", "denied")
+            point = crash_point(first.calls, call.index, done=done)
             yield CrashRun(call, when, point, inner, result, error, killed)
 
 
 def crash_point(calls: Sequence[Call], index: int, *, done: bool) -> str:
-    """The name that COMMIT.md §3 gives to a crash at a call; ``done``: the store did it."""
+    """Returns the name that COMMIT.md §3 gives to a crash at a call; ``done``: the store did it."""
     kinds = [_kind(call) for call in calls]
     last = next((kind for kind in reversed(kinds[: index + done]) if kind), "")
     following = next((kind for kind in kinds[index + done :] if kind), "")
+    if last == LOG_FILE:
+        return "C9"
+    if last == COMMITS and LOG_FILE in kinds:
+        return "C8"
     if last in (COMMITS, LATEST):
         return "C6" if kinds[index] == COMMITS else "C7"
-    if kinds[index] == COMMITS:
+    if kinds[index] in (BLOCKS, COMMITS) or last == BLOCKS:
         return "C5"
     if last in (PAGES, SNAPSHOTS):
         return "C4" if last == SNAPSHOTS else "C3"
@@ -98,20 +113,27 @@ def crash_point(calls: Sequence[Call], index: int, *, done: bool) -> str:
 
 
 def _kind(call: Call) -> str:
-    """What a call writes; empty where it does not."""
+    """Returns what a call writes; empty where it does not."""
     if call.operation not in ("put", "create"):
         return ""
-    known = (DATA, SNAPSHOTS, COMMITS, LATEST)
-    return next((kind for kind in known if call.path.startswith(kind)), PAGES)
+    if call.path == LOG_FILE:
+        return LOG_FILE
+    known = (DATA, SNAPSHOTS, BLOCKS, COMMITS, LATEST)
+    return next((kind for kind in known if f"/{kind}" in call.path), PAGES)
+
+
+def inside(root: Store) -> Store:
+    """Returns the folder of the log at a root, as a store: where all its files are but one."""
+    return standing_log(root).store
 
 
 def memory_store() -> Store:
-    """A store of its own in the memory of this process."""
+    """Makes a store of its own in the memory of this process."""
     return open_store(f"memory://clog-testing-{next(_NUMBERS)}/log")
 
 
 def copy_of(store: Store) -> Store:
-    """All objects of a store in a fresh one."""
+    """Copies all objects of a store to a fresh one."""
     copy = memory_store()
     for found in store.list(""):
         copy.put(found.path, store.get(found.path))
@@ -119,7 +141,7 @@ def copy_of(store: Store) -> Store:
 
 
 def contents(store: Store) -> str:
-    """What a store holds, as one hash: equal where two runs left the same behind."""
+    """Returns what a store holds, as one hash: equal where two runs left the same behind."""
     hasher = xxhash.xxh3_128()
     for path in sorted(found.path for found in store.list("")):
         data = store.get(path)

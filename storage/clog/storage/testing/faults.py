@@ -12,7 +12,10 @@ kind           what happens                           what clog makes of it
 FAIL_BEFORE    not done, `StoreUnavailableError`      the error, or another attempt
 FAIL_AFTER     done, `StoreUnavailableError`: a       a commit is read back and recognised
                lost reply
-REFUSE         not done, `StoreRefusedError`          the error at once: nothing was written
+REFUSE         not done, `StoreRefusedError` that     the error at once: nothing was written
+               is certain
+REFUSE_AFTER   done, `StoreRefusedError`: a client's  a commit is read back and recognised
+               repeat of what was done is refused
 CRASH_BEFORE   not done, the process is gone          old or new state, nothing else
 CRASH_AFTER    done, the process is gone              the same
 CONFLICT       a create is not done and refused, as   the same version again
@@ -61,6 +64,7 @@ class FaultKind(StrEnum):
     FAIL_BEFORE = "fail_before"
     FAIL_AFTER = "fail_after"
     REFUSE = "refuse"
+    REFUSE_AFTER = "refuse_after"
     CRASH_BEFORE = "crash_before"
     CRASH_AFTER = "crash_after"
     CONFLICT = "conflict"
@@ -103,7 +107,7 @@ class Fault:
     run: Callable[[], None] | None = None
 
     def matches(self, call: Call) -> bool:
-        """Whether the call is of this operation and path."""
+        """Tells whether the call is of this operation and path."""
         return fnmatch.fnmatchcase(call.operation, self.operation) and fnmatch.fnmatchcase(
             call.path, self.path
         )
@@ -113,7 +117,7 @@ class Plan(Protocol):
     """Decides what goes wrong. May keep count; is asked once for each call, in order."""
 
     def fault(self, call: Call) -> Fault | None:
-        """What goes wrong with this call."""
+        """Returns what goes wrong with this call."""
         ...
 
 
@@ -139,11 +143,12 @@ class CrashAt:
     """The process goes before or after call ``index``.
 
     ``lost_reply``: it stays, the call is done, and the reply is an error. ``refused``: it stays, a
-    create is refused though nothing is there.
+    create is refused though nothing is there. ``denied``: it stays, the call is done, and the reply
+    says that it may not be.
     """
 
     index: int
-    when: Literal["before", "after", "lost_reply", "refused"]
+    when: Literal["before", "after", "lost_reply", "refused", "denied"]
 
     def fault(self, call: Call) -> Fault | None:
         if call.index != self.index:
@@ -153,6 +158,7 @@ class CrashAt:
             "after": FaultKind.CRASH_AFTER,
             "lost_reply": FaultKind.FAIL_AFTER,
             "refused": FaultKind.CONFLICT,
+            "denied": FaultKind.REFUSE_AFTER,
         }
         return Fault(kinds[self.when])
 
@@ -240,7 +246,7 @@ class FaultyStore(WrappingStore):
         if kind == FaultKind.CONFLICT:
             raise ObjectExistsError(errno.EEXIST, f"{what} met another, as planned", path)
         if kind == FaultKind.REFUSE:
-            raise StoreRefusedError(f"{what} was refused as planned; grant it")
+            raise StoreRefusedError(f"{what} was refused as planned; grant it", certain=True)
         if fault is not None:
             self._prelude(fault, call)
         try:
@@ -252,6 +258,8 @@ class FaultyStore(WrappingStore):
                 raise CrashedError(f"after {what}")
             if kind == FaultKind.FAIL_AFTER:
                 raise StoreUnavailableError(f"{what} failed as planned, after; retry later")
+            if kind == FaultKind.REFUSE_AFTER:
+                raise StoreRefusedError(f"{what} was refused as planned, after; grant it")
 
     def _prelude(self, fault: Fault, call: Callable[[], object]) -> None:
         if fault.kind == FaultKind.REPEAT:

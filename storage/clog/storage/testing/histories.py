@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from clog.storage.chunks import NONE, Chunk
-from clog.storage.dead_rows import DEAD_ROWS, BitmapFile, DeadRows
-from clog.storage.edit_json import chunk_of
-from clog.storage.edits import (
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.dead_rows import DEAD_ROWS, BitmapFile, DeadRows
+from clog.storage.format.edit_json import chunk_of
+from clog.storage.format.edits import (
     Append,
+    AppendedBy,
     ChunkHorizon,
     DeadMark,
     Edit,
@@ -23,10 +24,10 @@ from clog.storage.edits import (
     Uncleanable,
     WriterEntry,
 )
+from clog.storage.format.manifest import Manifest, Segment, apply, first_manifest
+from clog.storage.format.object_ref import ObjectRef
+from clog.storage.format.paths import data_path, dead_path
 from clog.storage.ids import SeededIds
-from clog.storage.manifest import Manifest, Segment, apply, first_manifest
-from clog.storage.object_ref import ObjectRef
-from clog.storage.paths import data_path, dead_path
 
 RECORD_BYTES = 20
 _IDS = st.integers(0, 2**128 - 1).map(lambda n: f"{n:032x}")
@@ -36,19 +37,19 @@ _OFFSETS = st.dictionaries(_PARTITIONS, _NUMBERS, max_size=3)
 
 
 def log_info(partitions: int = 2) -> LogInfo:
-    """What version 0 says of a log."""
+    """Returns what version 0 says of a log."""
     seed = "0123456789abcdef"
     return LogInfo("1" * 32, 1_000, partitions, "murmur2", seed, read_features=(DEAD_ROWS,))
 
 
 def fresh_manifest(partitions: int = 2) -> Manifest:
-    """Version 0 of a log."""
+    """Returns the manifest of a log at version 0."""
     edit = Edit(create=log_info(partitions), config={})
     return first_manifest(edit, commit_id="0" * 32, time_ms=1_000)
 
 
 def object_of(rows: int, object_id: str, *, stamp: int = 0, dense: bool = True) -> ObjectRef:
-    """An object that does not exist, of a plausible size."""
+    """Returns an object that does not exist, of a plausible size."""
     size = 600 + rows * RECORD_BYTES
     index_bytes = 0 if dense else 4 * rows
     path = data_path(stamp, object_id)
@@ -63,7 +64,9 @@ def append_edit(
     rolls: bool = False,
     append_time_ms: int = NONE,
 ) -> Edit:
-    """An append of so many rows to each partition; ``rolls`` seals what was active before."""
+    """Returns an append of so many rows to each partition; ``rolls`` seals what was active
+    before.
+    """
     head, version = manifest.head, manifest.version + 1
     ref = object_of(sum(rows.values()), object_id, stamp=manifest.version)
     first_row, chunks, rolled = 0, [], []
@@ -89,8 +92,8 @@ def clean_edit(manifest: Manifest, p: int, object_id: str, *, count: int = 2) ->
     at_ms = max((c.max_timestamp_ms for c in old), default=1_000)
     newest = max((c.version for c in old), default=0)
     chunk = Chunk(ref, 0, rows, end - rows, end, rows * RECORD_BYTES, at_ms, at_ms, 1, newest)
-    stamped = replace(chunk, horizon_min=at_ms + 5, horizon_max=at_ms + 9)
-    chunks = (stamped,) if old else ()
+    with_horizons = replace(chunk, horizon_min=at_ms + 5, horizon_max=at_ms + 9)
+    chunks = (with_horizons,) if old else ()
     tile = (base, end, max(s.created_ms for s in segments))
     sources = tuple(c.identity for c in old)
     return Edit(
@@ -119,12 +122,14 @@ def coalesce_edit(manifest: Manifest, p: int, object_id: str) -> Edit | None:
 
 @st.composite
 def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
-    """An edit that is valid after the manifest (which is whole: no pages)."""
+    """Returns a strategy for an edit that is valid after the manifest (which is whole: no
+    pages).
+    """
     columns = manifest.head.partitions
     p = draw(st.sampled_from(range(manifest.head.log.partitions)))
     sealed, active = manifest.segments[p][:-1], manifest.segments[p][-1]
     object_id = SeededIds(manifest.version * 64 + p).new_id()
-    kinds = ["append", "append", "append", "config", "start", "writer", "mark"]
+    kinds = ["append", "append", "append", "config", "start", "writer", "uncleanable"]
     kinds += ["clean", "horizon", "dead"] * bool(sealed)
     kinds += ["seal", "coalesce"] * bool(active.chunks)
     kind = draw(st.sampled_from(kinds))
@@ -143,14 +148,14 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
         case "horizon":
             free = [c for s in sealed for c in s.chunks if c.horizon == NONE]
             chosen = draw(_some(free))
-            marks = (ChunkHorizon(p, c.object.path, c.first_row, 9_000, c.next) for c in chosen)
-            return Edit(horizons=tuple(marks), orphan_floor=manifest.version)
+            horizons = (ChunkHorizon(p, c.object.path, c.first_row, 9_000, c.next) for c in chosen)
+            return Edit(horizons=tuple(horizons), orphan_floor=manifest.version)
         case "dead":
             chosen = draw(_some([c for s in sealed for c in s.chunks if c.rows > 1]))
             return Edit(dead=tuple(draw(_more_dead(p, c)) for c in chosen))
-        case "mark":
-            mark = draw(st.sampled_from([None, Uncleanable("too wide", 7, 2)]))
-            return Edit(uncleanable={p: mark}, oldest_readable=manifest.version)
+        case "uncleanable":
+            uncleanable = draw(st.sampled_from([None, Uncleanable("too wide", 7, 2)]))
+            return Edit(uncleanable={p: uncleanable}, oldest_readable=manifest.version)
         case _:
             rows = draw(st.dictionaries(_below(manifest), st.integers(1, 9), min_size=1))
             edit = append_edit(
@@ -161,7 +166,7 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
                 append_time_ms=draw(st.sampled_from([NONE, NONE, 5_000])),
             )
             entry = WriterEntry(f"w{p}", "producer", None, manifest.version, "ab")
-            return replace(edit, writer=entry) if kind == "writer" else edit
+            return replace(edit, writers=(AppendedBy(entry, 0, 1),)) if kind == "writer" else edit
 
 
 def _some(chunks: list[Chunk]) -> st.SearchStrategy[list[Chunk]]:
@@ -186,14 +191,14 @@ def _below(manifest: Manifest) -> st.SearchStrategy[int]:
 
 
 def applied(manifest: Manifest, edit: Edit) -> Manifest:
-    """The manifest one version on, by a commit with an id made of its version."""
+    """Returns the manifest one version on, by a commit with an id made of its version."""
     version = manifest.version + 1
     return apply(manifest, edit, commit_id=f"{version:032x}", time_ms=1_000 + version)
 
 
 @st.composite
 def histories(draw: st.DrawFn, edits_max: int = 12) -> tuple[Manifest, tuple[Edit, ...]]:
-    """A manifest, and the edits that led to it from version 0."""
+    """Returns a manifest, and the edits that led to it from version 0."""
     manifest = fresh_manifest(draw(st.integers(1, 3)))
     edits = []
     for _ in range(draw(st.integers(0, edits_max))):
@@ -206,7 +211,7 @@ def histories(draw: st.DrawFn, edits_max: int = 12) -> tuple[Manifest, tuple[Edi
 def _chunks_of(draw: st.DrawFn, ref: ObjectRef) -> Chunk:
     first_row = draw(st.integers(0, ref.rows - 1))
     rows = draw(st.integers(1, ref.rows - first_row))
-    base = draw(_NUMBERS)
+    base = draw(st.integers(0, 2**62))
     numbers = [draw(_NUMBERS) for _ in range(5)]
     horizons = [draw(st.integers(NONE, 2**60)) for _ in range(5)]
     row = (first_row, rows, base, base + rows + draw(_PARTITIONS), *numbers, *horizons)
@@ -228,10 +233,10 @@ def _replacements() -> st.SearchStrategy[Replacement]:
 
 
 def any_edits() -> st.SearchStrategy[Edit]:
-    """Edits of every shape but those with ``create``; they fit no manifest."""
+    """Returns edits of every shape but those with ``create``; they fit no manifest."""
     numbers = st.none() | _NUMBERS
     texts = st.text(st.characters(codec="utf-8"), max_size=8)
-    marks = st.none() | st.builds(Uncleanable, texts, _NUMBERS, _NUMBERS)
+    uncleanable = st.none() | st.builds(Uncleanable, texts, _NUMBERS, _NUMBERS)
     kinds = st.sampled_from(["producer", "stream", "txn"])
     some = st.none() | texts
     writers = st.builds(WriterEntry, texts, kinds, some, _NUMBERS, some, st.just(7))
@@ -256,19 +261,20 @@ def any_edits() -> st.SearchStrategy[Edit]:
         ).map(tuple),
         first_dirty=_OFFSETS,
         tombstones_removed=_OFFSETS,
-        uncleanable=st.dictionaries(_PARTITIONS, marks, max_size=2),
+        uncleanable=st.dictionaries(_PARTITIONS, uncleanable, max_size=2),
         add=st.none() | _appends(),
-        writer=st.none() | writers,
+        writers=st.lists(st.builds(AppendedBy, writers), max_size=2).map(tuple),
         older_writers=st.none() | st.builds(PageRef, paths, _NUMBERS, _NUMBERS),
         orphan_floor=numbers,
         oldest_readable=numbers,
         forget=st.lists(paths, max_size=3).map(tuple),
+        reset_times=st.booleans(),
     )
 
 
 @st.composite
 def _appends(draw: st.DrawFn) -> Append:
-    """Appends of version 7."""
+    """Returns appends of version 7."""
     manifest = replace(fresh_manifest(4), version=6)
     rows = st.dictionaries(_below(manifest), st.integers(1, 10**9), min_size=1)
     stamp_ms = draw(st.sampled_from([NONE, 0, 10**15]))

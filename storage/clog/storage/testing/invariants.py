@@ -15,17 +15,18 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
-from clog.storage import paths
-from clog.storage.commits import Commit, carried_from, edit_of, read_commit
-from clog.storage.head import advance
-from clog.storage.manifest import Manifest, apply, first_manifest
-from clog.storage.snapshots import read_snapshot, unpage
+from clog.storage.commit.identity import standing_log
+from clog.storage.commit.versions import find_newest, manifest_at
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format import paths
+from clog.storage.format.commits import Commit, carried_from, edit_of, read_commit
+from clog.storage.format.head import advance
+from clog.storage.format.manifest import Manifest, apply, first_manifest
+from clog.storage.format.snapshots import read_snapshot, unpage
 from clog.storage.store.base import Store
-from clog.storage.timeline import find_newest, manifest_at
-from clog.storage.verify import verify_log
 
 
-def check_log(store: Store, *, every_version: bool = True) -> Manifest:
+def check_log(root: Store, *, every_version: bool = True) -> Manifest:
     """Checks a log none of whose commits was deleted; returns its state.
 
     ``every_version``: what is opened at each version, too; else at the newest alone.
@@ -33,8 +34,9 @@ def check_log(store: Store, *, every_version: bool = True) -> Manifest:
     Raises:
         AssertionError: something is not as it must be.
     """
-    report = verify_log(store)
+    report = verify_log(root)
     assert report.findings == (), report.findings
+    store = standing_log(root).store
     listed = [paths.version_of(found.path) for found in store.list(paths.COMMITS)]
     commits = [read_commit(store, version) for version in range(len(listed))]
     assert find_newest(store).tip == commits[-1]
@@ -52,7 +54,7 @@ def check_log(store: Store, *, every_version: bool = True) -> Manifest:
 
 
 def check_hint(store: Store, newest: int) -> None:
-    """The hint, where there is one, is a multiple of 4 that was committed."""
+    """Checks that the hint, where there is one, is a multiple of 4 that was committed."""
     try:
         hint = json.loads(store.get(paths.LATEST))["version"]
     except FileNotFoundError:
@@ -62,7 +64,7 @@ def check_hint(store: Store, newest: int) -> None:
 
 
 def check_heads(store: Store, commits: list[Commit]) -> None:
-    """Heads follow from edits, and commits carry what they must."""
+    """Checks that heads follow from edits, and commits carry what they must."""
     for before, commit in pairwise(commits):
         version, snapshot = commit.version, commit.head.snapshot
         made = advance(

@@ -45,7 +45,7 @@ class KillPoint:
 
 
 def kill_this_process() -> None:
-    """As the machine would: nothing of the process runs after this."""
+    """Kills the process as the machine would: nothing of it runs after this."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -61,29 +61,29 @@ class ModelLog:
         return {p: self.starts[p] for p in before}
 
     def end(self, p: int) -> int:
-        """The offset that the next record gets."""
+        """Returns the offset that the next record gets."""
         return len(self.records[p])
 
     def read(self, p: int, start: int | None = None, end: int | None = None) -> list[Row]:
-        """The records of ``[start, end)``, by default all from the log start on."""
+        """Returns the records of ``[start, end)``, by default all from the log start on."""
         first = max(self.starts[p], self.starts[p] if start is None else start)
         last = self.end(p) if end is None else min(end, self.end(p))
         return [(p, offset, self.records[p][offset]) for offset in range(first, last)]
 
     def table(self, p: int) -> dict[bytes, Row]:
-        """The last record of each key, where it is no tombstone."""
+        """Returns the last record of each key, where it is no tombstone."""
         last = {row[2].key: row for row in self.read(p)}
         return {
             key: row for key, row in last.items() if key is not None and row[2].value is not None
         }
 
     def offset_for_time(self, p: int, time_ms: int) -> int | None:
-        """The first offset, in offset order, of a record that is not earlier (S39)."""
+        """Returns the first offset, in offset order, of a record that is not earlier (S39)."""
         return next((o for _, o, r in self.read(p) if r.timestamp_ms >= time_ms), None)
 
 
 def rows_in(batches: Iterable[pa.RecordBatch]) -> list[Row]:
-    """What `Log.read` and `Table.to_batches` yield, as the model has it."""
+    """Returns what `Log.read` and `Table.to_batches` yield, as the model has it."""
     return [
         (
             row["partition"],
@@ -101,7 +101,7 @@ def rows_in(batches: Iterable[pa.RecordBatch]) -> list[Row]:
 
 
 def fields_of(record: Record) -> dict[str, object]:
-    """The record as `Log.append` takes it."""
+    """Returns the record as `Log.append` takes it."""
     return {
         "key": record.key,
         "value": record.value,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from clog.cleaner.daemon.broker_config import OF_MAINTENANCE, SETTINGS, broker_config
+from clog.cleaner.daemon.broker_config import OF_THE_CLEANER, SETTINGS, broker_config
 from clog.storage import InvalidInputError
-from clog.storage.config_definitions import BROKER_NAMES, DEFINITIONS
+from clog.storage.config.definitions import BROKER_NAMES, DEFINITIONS
 
 
 def test_kafkas_defaults():
@@ -45,7 +45,7 @@ def test_every_broker_name(name):
     """S45: each is a default, or it is said why not."""
     ours, factor = BROKER_NAMES[name]
     value = DEFINITIONS[ours].default
-    if ours in OF_MAINTENANCE:
+    if ours in OF_THE_CLEANER:
         given = value // factor if factor != 1 else value
         assert ours in broker_config({name: given}).defaults
     else:
@@ -61,6 +61,15 @@ def test_every_broker_name(name):
         ({"retention.ms": 1}, "the default of all logs is log.retention.ms here"),
         ({"max.message.bytes": 1}, "a log's own: change it with"),
         ({"log.cleaner.io.buffer.size": 1}, "objects are read by row group"),
+        ({"log.cleanup.interval.mins": 5}, "today it is log.retention.check.interval.ms"),
+        ({"log.retention.hours.per.topic": "a:1"}, "today it is retention.ms of each log"),
+        ({"log.cleaner.enabled": "true"}, "today it is log.cleaner.enable of the daemon"),
+        ({"log.cleanup.policy": "delete"}, "set cleanup.policy on each log"),
+        ({"delete.and.compact": "true"}, "cleanup.policy=compact,delete of each log"),
+        (
+            {"log.cleaner.min.compaction.lag.ms": 2, "log.cleaner.max.compaction.lag.ms": 1},
+            "the daemon's defaults contradict each other: min.compaction.lag.ms=2 is above",
+        ),
         ({"zebra": 1}, "valid names are log.cleaner.backoff.ms, "),
         ({"log.cleaner.threads": 0}, "log.cleaner.threads=0 is refused; allowed: integers from 1"),
         ({"log.cleaner.enable": "yes"}, "allowed: true, false"),

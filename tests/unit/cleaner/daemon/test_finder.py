@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.cleaner import Found
+from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.daemon import finder as finder_module
 from clog.cleaner.daemon.finder import DISCOVER_MS, Finder
 from clog.storage import Log, ManualClock, NotFoundError, StoreUnavailableError
@@ -25,7 +25,7 @@ def test_logs_below_a_prefix(tmp_path, finder, clock):
     find = finder(below=[str(tmp_path)])
     assert [log.url for log in find().logs] == [first.url]
     later = Log.create(str(tmp_path / "b" / "c"), 1, clock=ManualClock())
-    assert find() == Found([], [])
+    assert find() == FoundLogs([], [])
     clock.advance(DISCOVER_MS)
     assert [log.url for log in find().logs] == [later.url]
     assert set(find.stores) == {first.url, later.url}
@@ -36,6 +36,16 @@ def test_a_log_by_two_names(tmp_path, finder, monkeypatch):
     log = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())
     monkeypatch.chdir(tmp_path)
     assert [found.url for found in finder("./a/", below=["."])().logs] == [log.url]
+
+
+def test_what_is_left_of_a_deleted_log_stops_nothing(tmp_path, finder, caplog):
+    """Versioned buckets of some servers list a folder in which everything was deleted."""
+    (tmp_path / "deleted" / "_clog").mkdir(parents=True)
+    log = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())
+    assert [found.url for found in finder(below=[str(tmp_path)]).first(patient=False)] == [log.url]
+    assert "no log at" in caplog.text
+    with pytest.raises(NotFoundError):  # one that was named is missed
+        finder(str(tmp_path / "deleted")).first(patient=True)
 
 
 def test_the_prefix_may_be_a_log(tmp_path):
@@ -71,7 +81,7 @@ def test_a_store_that_is_away_at_the_start(tmp_path, finder, clock, monkeypatch)
             finder(url).first(patient=False)
         for _ in range(20):
             clock.advance(5000)
-            assert find() == Found([], [])
+            assert find() == FoundLogs([], [])
     assert len(tries) in (5, 6)
     clock.advance(300_000)
     assert [log.url for log in find().logs] == [url]
@@ -122,3 +132,40 @@ def test_a_found_log_that_is_deleted(tmp_path, finder, clock, caplog):
     again = Log.create(found.url, 1, clock=ManualClock())
     clock.advance(DISCOVER_MS)
     assert [log.url for log in find().logs] == [again.url]
+
+
+@pytest.mark.parametrize("is_given", [True, False], ids=["given", "found"])
+def test_a_log_that_is_recreated_is_cleaned(tmp_path, finder, clock, is_given):
+    """A log that is deleted and recreated between two rounds is opened anew, whether it was given
+    or found, and cleaned (S47).
+    """
+    url, config = str(tmp_path / "a"), {"min.cleanable.dirty.ratio": 0}
+    made, done = [], []
+
+    def recreate():
+        shutil.rmtree(url, ignore_errors=True)
+        log = Log.create(url, 1, config, clock=clock)
+        log.append([{"key": "a", "value": "1"}, {"key": "a", "value": "2"}])
+        log.roll()
+        made.append(log.handle.standing.log_id)
+
+    def on_pass(log, _):
+        done.append(log.handle.standing.log_id)
+        if len(made) == 1:
+            recreate()
+        else:
+            cleaner.stop()
+
+    def around():
+        rounds.append(1)
+        if len(rounds) == 10:
+            cleaner.stop()
+        return find()
+
+    recreate()
+    rounds = []
+    find = finder(url) if is_given else finder(below=[str(tmp_path)])
+    cleaner = Cleaner((), clock=clock, find=around, on_pass=on_pass)
+    cleaner.run()
+    assert done == made
+    assert sum(batch.num_rows for batch in Log.open(url).read()) == 1

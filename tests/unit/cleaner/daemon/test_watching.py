@@ -14,7 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from clog.cleaner import Cleaner
-from clog.cleaner.cleaner import Found
+from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.daemon import http
 from clog.cleaner.daemon.health import FAILURES_MAX, STALLED_MS, ailments
 from clog.cleaner.daemon.http import MonitorServer
@@ -22,6 +22,7 @@ from clog.cleaner.daemon.json_logs import JsonFormatter
 from clog.cleaner.daemon.measured_store import MeasuredStore
 from clog.cleaner.daemon.metrics import registry
 from clog.storage import CorruptionError, InvalidInputError, StoreUnavailableError
+from clog.storage.testing.crash import inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 
 KAFKAS = (
@@ -102,7 +103,7 @@ def test_the_dashboard_asks_for_what_there_is(dirty):
 def test_an_uncleanable_partition(dirty, store):
     """S28: it is in the metrics with its bytes; the daemon is well all the same."""
     path = dirty.handle.manifest().segments[0][0].chunks[0].object.path
-    store.put(path, b"\0" * 100)
+    inside(store).put(path, b"\0" * 100)
     cleaner = Cleaner(dirty)
     cleaner.run_once()
     found = values(cleaner)
@@ -110,6 +111,21 @@ def test_an_uncleanable_partition(dirty, store):
     assert found["clog_cleaner_uncleanable_bytes",] == 42
     assert found["clog_cleaner_max_dirty_percent",] == 100
     assert ailments(cleaner) == []
+
+
+def test_retention_and_sealing_are_counted(make_log, put, clock):
+    """S8, S32: by log, beside the passes."""
+    log = make_log(2, cleanup_policy="delete", retention_ms=5000, segment_ms=1000)
+    put(log, "a=1 b=1", partition=0)
+    put(log, "c=1", partition=1)
+    cleaner = Cleaner(log)
+    for _ in range(2):
+        clock.advance(3000)
+        cleaner.run_once()
+    found = values(cleaner)
+    assert found["clog_cleaner_segments_sealed_total",] == 2
+    assert found["clog_cleaner_retention_records_total",] == 3
+    assert found["clog_cleaner_retention_bytes_total",] == 3 * 14
 
 
 def test_a_log_that_keeps_failing(dirty, store, open_log):
@@ -147,7 +163,7 @@ def test_damage_is_no_reason_to_start_again(make_log, store):
     log.append([{"key": "a", "value": "1"}] * 2)
     log.roll()
     log.delete_records({0: 1})
-    store.put(log.handle.manifest().segments[0][0].chunks[0].object.path, b"")
+    inside(store).put(log.handle.manifest().segments[0][0].chunks[0].object.path, b"")
     cleaner = Cleaner(log)
     for _ in range(FAILURES_MAX):
         with pytest.raises(CorruptionError):
@@ -170,7 +186,7 @@ def test_a_listing_that_fails(store):
     """Its request is made, and fails, when somebody goes through it."""
     fails = Fault(FaultKind.FAIL_BEFORE, "list", times=2)
     measured = MeasuredStore(FaultyStore(store, Faults(fails)))
-    for listing in measured.list("data/"), measured.list("_clog/"):
+    for listing in measured.list("_clog/"), measured.list("_clog/"):
         with pytest.raises(StoreUnavailableError):
             list(listing)
     assert measured.requests["list"] == measured.failures["list"] == 2
@@ -182,7 +198,7 @@ def test_a_cleaner_that_waits_for_logs(clock):
     def find():
         if clock.monotonic_ms() > 2 * STALLED_MS:
             cleaner.stop()
-        return Found()
+        return FoundLogs()
 
     cleaner = Cleaner([], clock=clock, find=find)
     cleaner.run()

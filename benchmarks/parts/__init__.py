@@ -1,0 +1,1 @@
+"""Programs that each measure one part of clog; see `benchmarks/README.md`."""

@@ -1,0 +1,3 @@
+"""A cleaning pass, step by step:
+which partition, what is dead, what is rewritten, how it is committed.
+"""

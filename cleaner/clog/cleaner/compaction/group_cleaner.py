@@ -1,0 +1,105 @@
+"""P4 to P6: groups are rewritten, marked and published, one after the other."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from clog.cleaner.compaction.bitmaps import BitmapWriter
+from clog.cleaner.compaction.commit_pass import AT_COMMIT
+from clog.cleaner.compaction.grouping import Group
+from clog.cleaner.compaction.pass_plan import PassPlan
+from clog.cleaner.compaction.rebase import SourcesChangedError
+from clog.cleaner.compaction.rewriter import Rewriter, last_expired, new_horizons_in
+from clog.cleaner.compaction.stats import PassStats
+from clog.cleaner.metered_store import StoppedError
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.edits import ChunkHorizon, Edit
+
+MARKS_MAX = 64
+"""So many bitmaps are committed together, where no rewritten group takes them along."""
+
+Publish = Callable[[Edit, PassStats], None]
+"""Takes an edit that is ready to be committed, and the counts of its records; may raise
+`SourcesChangedError`.
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupCleaner:
+    """Works on the groups of one pass.
+
+    Args:
+        covered: up to where the map went.
+
+    Attributes:
+        edit, counts: what is published next, and of how many records.
+        horizons: of chunks that are left as they are.
+        horizons_set: of how many tombstones.
+    """
+
+    plan: PassPlan
+    covered: int
+    rewriter: Rewriter
+    bitmap_writer: BitmapWriter
+    publish: Publish
+    stopping: Callable[[], bool]
+    edit: Edit = field(default_factory=Edit)
+    counts: PassStats = field(default_factory=PassStats)
+    horizons: list[ChunkHorizon] = field(default_factory=list)
+    horizons_set: int = 0
+
+    def clean(self, groups: Iterable[Group]) -> bool:
+        """Cleans all groups, and ends the pass; returns False when it stopped before that."""
+        try:
+            for group in groups:
+                if self.stopping():
+                    raise StoppedError
+                if group.needs_work or len(self.edit.dead) >= MARKS_MAX:
+                    self._publish()  # P5
+                self._take(group)  # P4
+            self._finish()  # P5 and P6
+        except StoppedError:
+            return self._stop()
+        except SourcesChangedError:
+            return False
+        return True
+
+    def _take(self, group: Group) -> None:
+        edit = self.edit  # A group is part of it with all that becomes of it, or not at all.
+        if group.needs_work:
+            edit = replace(edit, replace=(self.rewriter.rewrite(group, self.counts),))
+        else:
+            changed = [c for c in group.chunks if c.sets_horizons]
+            self.horizons.extend(self._horizon(c.chunk) for c in changed)
+            self.horizons_set += sum(map(new_horizons_in, changed))
+        dead = self.bitmap_writer.write(group, self.counts)
+        edit = replace(edit, dead=(*edit.dead, *dead))
+        if (expired := last_expired(group)) != NONE:
+            removed = {self.plan.partition: expired}  # Groups come in the order of offsets.
+            edit = replace(edit, tombstones_removed=removed)
+        self.edit = edit
+
+    def _horizon(self, chunk: Chunk) -> ChunkHorizon:
+        place = (self.plan.partition, chunk.object.path, chunk.first_row)
+        return ChunkHorizon(*place, AT_COMMIT, self.covered)
+
+    def _finish(self) -> None:
+        """Publishes the last group, with the first dirty offset and all horizons."""
+        p = self.plan.partition
+        self.counts.tombstones_stamped += self.horizons_set
+        moves = {p: self.covered} if self.covered != self.plan.manifest.first_dirty[p] else {}
+        self.edit = replace(self.edit, first_dirty=moves, horizons=tuple(self.horizons))
+        self._publish()
+
+    def _stop(self) -> bool:
+        """Commits what is written already, so that it is not wasted; returns False."""
+        try:
+            self._publish()
+        except SourcesChangedError:
+            pass
+        return False
+
+    def _publish(self) -> None:
+        edit, counts = self.edit, self.counts
+        self.edit, self.counts = Edit(), PassStats()
+        if edit != Edit():
+            self.publish(edit, counts)

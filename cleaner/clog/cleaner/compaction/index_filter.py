@@ -1,0 +1,78 @@
+"""Which chunks of the clean part hold none of the keys of a map, by their objects' key indexes: 3.5
+bytes a key instead of its key, and no hashing (decision: storage 0007).
+
+Dirty keys are noted while the map is filled, by their hashes with the log's own seed, 8 bytes each;
+above `KEYS_MAX` nothing is noted, since so many leave few objects alone. Where keys are spread
+evenly no object is left alone: after some answers in vain nothing is asked any more.
+
+Safe because an index has no false negatives: a chunk of which it says "none" has no row that the
+map supersedes.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from clog.storage.format.chunks import Chunk
+from clog.storage.keys.key_index import Hashes, distinct, index_hashes
+from clog.storage.read.key_index_cache import stored_index
+from clog.storage.store.base import Store
+
+KEYS_MAX = 1 << 20
+"""Distinct dirty keys that are noted at most: 8 MiB."""
+IN_VAIN_MAX = 4
+"""So many more answers may be "maybe" than "none"."""
+
+
+class IndexFilter:
+    """The keys of one map, and what was asked by them.
+
+    Args:
+        seed: the log's.
+        chunks: those that it may be asked about; where none has an index, nothing is noted.
+
+    Attributes:
+        count: chunks that were found to hold none.
+    """
+
+    def __init__(self, seed: int, chunks: Iterable[Chunk]) -> None:
+        self._seed = seed
+        self._is_wanted = any(c.object.index_bytes for c in chunks)
+        self._in_vain = 0
+        self.count = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets the keys, for those of another map."""
+        self._noted: Hashes | None = np.zeros(0, np.uint64) if self._is_wanted else None
+        self._fresh: list[Hashes] = []
+        self._fresh_keys = 0
+
+    def note(self, keys: pa.Array) -> None:
+        """Adds keys of the map."""
+        if self._noted is None:
+            return
+        self._fresh.append(index_hashes(keys, seed=self._seed))
+        self._fresh_keys += len(keys)
+        if self._fresh_keys > KEYS_MAX:
+            self._merge()
+
+    def holds_none(self, store: Store, chunk: Chunk) -> bool:
+        """Tells whether no key of the map is in the chunk, for sure; one request."""
+        if self._fresh:
+            self._merge()
+        asks = chunk.object.index_bytes and self._in_vain <= IN_VAIN_MAX + self.count
+        if self._noted is None or not asks:
+            return False
+        index = stored_index(store, chunk.object)
+        if index is None or index.may_hold_any(self._noted):
+            self._in_vain += 1
+            return False
+        self.count += 1
+        return True
+
+    def _merge(self) -> None:
+        assert self._noted is not None, "fresh keys are merged before they are too many"
+        merged = distinct(np.concatenate((self._noted, *self._fresh)))
+        self._noted, self._fresh = (merged if len(merged) <= KEYS_MAX else None), []

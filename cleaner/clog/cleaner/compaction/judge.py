@@ -1,0 +1,288 @@
+"""P2: what is dead in each sealed segment (S21, S23).
+
+Only what can be dead is read, and of it only keys; values only of chunks with tombstones whose
+horizon this pass sets, or that it removes. Chunks wholly below the log start, wholly beyond the
+map, or without any record that could go are judged without reading, and so are clean ones that hold
+no key of the map by their key index (`index_filter`); those of the range of the last map by their
+offsets (`mapped_range`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.cleaner.compaction.build_map import KeyHasher
+from clog.cleaner.compaction.index_filter import IndexFilter
+from clog.cleaner.compaction.mapped_range import FoundDead, MappedRange
+from clog.cleaner.compaction.offset_map import OffsetMap
+from clog.cleaner.compaction.recheck import Recheck
+from clog.cleaner.compaction.record_retention import Verdict, decide_retention
+from clog.cleaner.compaction.selection import earliest_horizon_ms
+from clog.storage.errors import CorruptionError
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.manifest import Segment
+from clog.storage.numpy_arrays import Mask, scalar, to_arrow, to_numpy
+from clog.storage.read.scan import DELETE_HORIZON, piece_of, read_pieces
+from clog.storage.store.base import Store
+
+_FEW = 8
+"""Where less than one row of so many goes the chunk may only be marked, and is not read again: the
+recheck asks those rows here."""
+
+
+@dataclass(slots=True)
+class Removed:
+    """How many rows go, and why. ``last_expired`` is the highest offset of a tombstone that goes
+    because its horizon has come, -1 for none (S41): one that was superseded hides no delete.
+    """
+
+    superseded: int = 0
+    expired: int = 0
+    without_key: int = 0
+    trimmed: int = 0
+    last_expired: int = NONE
+
+    @property
+    def total(self) -> int:
+        return self.superseded + self.expired + self.without_key + self.trimmed
+
+
+class Action(StrEnum):
+    """What a pass does with a chunk: leaves it, marks its dead rows, or rewrites it."""
+
+    KEEP = "keep"
+    MARK = "mark"
+    REWRITE = "rewrite"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedChunk:
+    """A chunk and what becomes of its rows, those that were dead before left out.
+
+    ``keep`` is None when all rows stay or none does; ``new_horizon`` says which tombstones get
+    their horizon by this pass, None when there are none. ``action`` is decided by `rewrite_policy`.
+    """
+
+    chunk: Chunk
+    removed: Removed = field(default_factory=Removed)
+    keep: Mask | None = None
+    new_horizon: Mask | None = None
+    action: Action = Action.KEEP
+
+    @property
+    def rows_left(self) -> int:
+        return self.chunk.live_rows - self.removed.total
+
+    @property
+    def size_bytes_left(self) -> int:
+        """Record bytes of what stays, estimated by the share of rows: only keys were read."""
+        return self.chunk.size_bytes * self.rows_left // self.chunk.rows
+
+    @property
+    def sets_horizons(self) -> bool:
+        return self.new_horizon is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedSegment:
+    """A segment and what becomes of its chunks."""
+
+    segment: Segment
+    chunks: tuple[JudgedChunk, ...]
+
+    @property
+    def size_bytes_left(self) -> int:
+        """Record bytes of what stays, estimated."""
+        return sum(c.size_bytes_left for c in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Decides on records.
+
+    Args:
+        offset_map: the last of the pass. mapped: the range that it covers. found: what the maps
+        before it found, in ranges before its own. hasher: makes the hashes of all. log_start: below
+        it all is dead (S37). first_dirty: below it every tombstone has its horizon: a pass sets
+        those of what it covers, and
+            ``first_dirty`` is where the last complete one ended.
+        now_ms: the pass's start.
+        index_filter: knows of chunks below ``first_dirty`` that hold none of the map's keys.
+
+    Attributes:
+        recheck: hears which rows stay.
+    """
+
+    offset_map: OffsetMap
+    mapped: MappedRange
+    found: FoundDead
+    hasher: KeyHasher
+    log_start: int
+    first_dirty: int
+    now_ms: int
+    index_filter: IndexFilter
+    recheck: Recheck = field(init=False)
+
+    def __post_init__(self) -> None:
+        recheck = Recheck(
+            *(self.offset_map, self.mapped, self.hasher),
+            log_start=self.log_start,
+            now_ms=self.now_ms,
+        )
+        object.__setattr__(self, "recheck", recheck)
+
+    def judge_segment(self, store: Store, partition: int, segment: Segment) -> JudgedSegment:
+        """Judges all chunks of a segment."""
+        chunks = tuple(self._judge_chunk(store, partition, c) for c in segment.chunks)
+        return JudgedSegment(segment, chunks)
+
+    def find_dead(self, store: Store, partition: int, segment: Segment) -> None:
+        """Finds what the map supersedes in a segment, for a judge with a later map."""
+        for chunk in segment.chunks:
+            if (
+                self.offset_map.entries
+                and self.log_start < chunk.next
+                and self._reaches(chunk)
+                and not self._holds_none(store, chunk)
+            ):
+                self.found.add(chunk, self._superseded_rows(store, partition, chunk))
+
+    def _superseded_rows(self, store: Store, partition: int, chunk: Chunk) -> Mask:
+        if self.mapped.decides(chunk):
+            return self.mapped.superseded(chunk)
+        piece = piece_of(partition, chunk, chunk.base, chunk.next)
+        batches = read_pieces(store, [piece], columns=("offset", "key"))
+        return np.concatenate([self._by_keys(batch)[0] for batch in batches])
+
+    def _by_keys(self, batch: pa.RecordBatch) -> tuple[Mask, Mask]:
+        """Returns, for each row, whether the map has a higher offset for its key, and whether it
+        has one.
+        """
+        offsets, keys = to_numpy(batch.column("offset")), batch.column("key")
+        if not keys.null_count:
+            return self.offset_map.get(self.hasher(keys)) > offsets, np.ones(len(keys), np.bool_)
+        key_valid = to_numpy(keys.is_valid())
+        superseded = np.zeros(len(keys), np.bool_)
+        latest = self.offset_map.get(self.hasher(keys.drop_null()))
+        superseded[key_valid] = latest > offsets[key_valid]
+        return superseded, key_valid
+
+    def judge(self, batch: pa.RecordBatch, superseded: Mask, key_valid: Mask) -> Verdict:
+        """Judges rows at or above the log start: a batch with offset, and with value and
+        `DELETE_HORIZON` where tombstones count.
+        """
+        offsets = to_numpy(batch.column("offset"))
+        tombstone = np.zeros(len(offsets), np.bool_)
+        horizon = np.full(len(offsets), NONE, np.int64)
+        if DELETE_HORIZON in batch.schema.names:
+            tombstone = to_numpy(batch.column("value").is_null())
+            horizon = to_numpy(pc.fill_null(batch.column(DELETE_HORIZON), scalar(NONE, pa.int64())))
+        return decide_retention(
+            offsets=offsets,
+            superseded=superseded,
+            key_valid=key_valid,
+            is_tombstone=tombstone,
+            delete_horizon_ms=horizon,
+            latest_offset=self.offset_map.latest_offset,
+            now_ms=self.now_ms,
+        )
+
+    def _judge_chunk(self, store: Store, partition: int, chunk: Chunk) -> JudgedChunk:
+        if chunk.next <= self.log_start:
+            return JudgedChunk(chunk, Removed(trimmed=chunk.live_rows))
+        tombstones_count = self._tombstones_count(chunk)
+        if chunk.base >= self.log_start and not (
+            self._reaches(chunk)
+            and (tombstones_count or self.offset_map.entries or chunk.next > self.first_dirty)
+        ):
+            return JudgedChunk(chunk)
+        is_whole = chunk.base >= self.log_start and self.found.of(chunk) is None
+        if is_whole and not tombstones_count and self._holds_none(store, chunk):
+            return JudgedChunk(chunk)
+        if self.mapped.decides(chunk) and not tombstones_count:
+            dead = self.mapped.superseded(chunk)
+            removed = Removed(superseded=int(np.count_nonzero(dead)))
+            self.recheck.count_latest(chunk.rows - removed.total)
+            return JudgedChunk(chunk, removed, ~dead if 0 < removed.total < chunk.rows else None)
+        removed = Removed()
+        keeps: list[Mask] = []
+        horizons: list[Mask] = []
+        for keep, new_horizon in self._verdicts(
+            store, partition, chunk, removed, tombstones_count=tombstones_count
+        ):
+            keeps.append(keep)
+            horizons.append(new_horizon)
+        keep, new_horizon = np.concatenate(keeps), np.concatenate(horizons)
+        is_mixed = 0 < removed.total < chunk.live_rows
+        return JudgedChunk(
+            chunk,
+            removed,
+            keep if is_mixed else None,
+            new_horizon if new_horizon.any() else None,
+        )
+
+    def _reaches(self, chunk: Chunk) -> bool:
+        """Tells whether the map goes as far as the chunk."""
+        return chunk.base <= self.offset_map.latest_offset
+
+    def _holds_none(self, store: Store, chunk: Chunk) -> bool:
+        """Tells whether the chunk is clean and none of its records has a key of the map."""
+        return chunk.next <= self.first_dirty and self.index_filter.holds_none(store, chunk)
+
+    def _tombstones_count(self, chunk: Chunk) -> bool:
+        """Tells whether tombstones of the chunk may go or get their horizon now."""
+        if chunk.tombstones == 0:
+            return False
+        return chunk.next > self.first_dirty or earliest_horizon_ms(chunk) <= self.now_ms
+
+    def _verdicts(
+        self,
+        store: Store,
+        partition: int,
+        chunk: Chunk,
+        removed: Removed,
+        *,
+        tombstones_count: bool,
+    ) -> Iterator[tuple[Mask, Mask]]:
+        """Yields (keep, stamp) of all live rows of the chunk, in order; counts into ``removed``."""
+        known = self.mapped.superseded(chunk) if self.mapped.decides(chunk) else None
+        before = self.found.of(chunk)
+        values = ("value", DELETE_HORIZON) if tombstones_count else ()
+        columns = ("offset", *(() if known is not None else ("key",)), *values)
+        rows = 0
+        piece = piece_of(partition, chunk, chunk.base, chunk.next)
+        for batch in read_pieces(store, [piece], columns=columns):
+            here = slice(rows, rows + batch.num_rows)
+            rows += batch.num_rows
+            if known is None:
+                superseded, key_valid = self._by_keys(batch)
+            else:
+                superseded, key_valid = known[here], np.ones(batch.num_rows, np.bool_)
+            if before is not None:
+                superseded = superseded | before[here]
+            below = int(np.searchsorted(to_numpy(batch.column("offset")), self.log_start))
+            verdict = self.judge(batch.slice(below), superseded[below:], key_valid[below:])
+            gone = ~verdict.keep
+            if known is None and np.count_nonzero(gone) * _FEW < len(gone):
+                earlier = None if before is None else before[here][below:][gone]
+                self.recheck.check(partition, batch.slice(below).filter(to_arrow(gone)), earlier)
+            latest = key_valid[below:] & (verdict.keep | verdict.expired)
+            self.recheck.count(to_numpy(batch.column("offset"))[below:], latest)
+            removed.trimmed += below
+            removed.superseded += verdict.superseded
+            removed.without_key += verdict.invalid
+            removed.expired += verdict.expired_tombstones
+            if (expired := np.flatnonzero(verdict.expired)).size:
+                removed.last_expired = batch.column("offset")[below + int(expired[-1])].as_py()
+            gone = np.zeros(below, np.bool_)
+            yield np.concatenate((gone, verdict.keep)), np.concatenate((gone, verdict.new_horizon))
+        if rows != chunk.live_rows:
+            raise CorruptionError(
+                f"{chunk.object.path} has {rows} records at [{chunk.base}, {chunk.next}) of"
+                f" partition {partition}, but the manifest says {chunk.live_rows};"
+                " nothing was changed"
+            )

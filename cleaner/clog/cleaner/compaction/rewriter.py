@@ -1,0 +1,231 @@
+"""P4: one group becomes one segment (S25, S26).
+
+Chunks that are not to be rewritten (`rewrite_policy`) are referred to again, if they are large and
+alone in their object; runs of the others are written anew: records that stay only, with their
+offsets, timestamps and headers, in order, and the horizons that tombstones have in a column. Those
+that they get by this pass are their chunks' (`commit_pass`).
+
+*Conservation.* Each run is counted three times: what the manifest says is there, what was judged
+to go, what was written; and each row that goes is checked again (`recheck`). Where the sums differ,
+or a row was to stay, nothing is committed (`CorruptionError`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from operator import itemgetter
+
+import numpy as np
+import pyarrow as pa
+
+from clog.cleaner.compaction.commit_pass import AT_COMMIT
+from clog.cleaner.compaction.grouping import Group
+from clog.cleaner.compaction.judge import Action, JudgedChunk
+from clog.cleaner.compaction.layout import is_loose, is_shared
+from clog.cleaner.compaction.mapped_range import FoundDead
+from clog.cleaner.compaction.memory import EVERY_BYTES, give_back
+from clog.cleaner.compaction.recheck import Recheck
+from clog.cleaner.compaction.stats import PassStats
+from clog.storage.config.log_config import LogConfig
+from clog.storage.errors import CorruptionError
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.edits import Replacement
+from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
+from clog.storage.objects.data_object import rewritten_chunk
+from clog.storage.objects.writer import write_rewritten
+from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
+from clog.storage.store.base import Store
+
+_READ = (*(name for name in COLUMNS if name != "partition"), DELETE_HORIZON)
+_RECHECKED = ("offset", "key", "value", DELETE_HORIZON)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriter:
+    """Writes groups of one pass.
+
+    Args:
+        stamp: a version that was read before anything is written (FORMAT.md §6).
+        key_seed: the log's own, for key indexes (S19).
+        up_to: one past the last offset that the map covers: how far a chunk's horizon reaches.
+        recheck: checks the rows that go.
+        found: what maps before the last one found dead.
+    """
+
+    store: Store
+    partition: int
+    config: LogConfig
+    stamp: int
+    key_seed: int
+    up_to: int
+    recheck: Recheck
+    found: FoundDead
+    new_id: Callable[[], str]
+
+    def rewrite(self, group: Group, stats: PassStats) -> Replacement:
+        """Rewrites a group and returns its replacement; its objects are written, its records are
+        counted.
+
+        Raises:
+            CorruptionError: what was read and written does not add up.
+        """
+        merged = len(group.segments) > 1
+        limit = self.config.object_bytes
+        chunks: list[Chunk] = []
+        for is_rewritten, pairs in groupby(_decided(group, self.config), key=itemgetter(0)):
+            run = [c for _, c in pairs]
+            if is_rewritten:
+                # No object may be larger than the segment it is to fit into.
+                size_bytes = min(limit, self.config.segment_bytes) if merged else limit
+                chunks.extend(self._write_run(run, size_bytes))
+                for c in run:
+                    _count(c, stats)
+            else:
+                chunks.extend(self._kept(c) for c in run)
+        stats.tombstones_stamped += sum(new_horizons_in(c) for c in group.chunks)
+        return Replacement(
+            partition=self.partition,
+            base=group.base,
+            next=group.next,
+            sources=tuple(c.chunk.identity for c in group.chunks),
+            chunks=tuple(chunks),
+            segments=_tiles(group, chunks, self.config),
+        )
+
+    def _kept(self, c: JudgedChunk) -> Chunk:
+        if c.new_horizon is None:
+            return c.chunk
+        return self._dated(c.chunk)
+
+    def _dated(self, chunk: Chunk) -> Chunk:
+        return replace(chunk, horizon=AT_COMMIT, up_to=self.up_to)
+
+    def _write_run(self, run: Sequence[JudgedChunk], object_bytes: int) -> list[Chunk]:
+        dated: list[Offsets] = []
+        objects = write_rewritten(
+            self.store,
+            self._retained(run, dated),
+            partition=self.partition,
+            stamp=self.stamp,
+            key_seed=self.key_seed,
+            new_id=self.new_id,
+            compression=self.config.compression,
+            object_bytes=object_bytes,
+        )
+        before = sum(c.chunk.live_rows for c in run)
+        removed = sum(c.removed.total for c in run)
+        written = sum(obj.rows for obj in objects)
+        if before - removed != written:
+            first, last = run[0].chunk, run[-1].chunk
+            raise CorruptionError(
+                f"partition {self.partition} has {before} records in [{first.base}, {last.next});"
+                f" {removed} were to be removed and {written} were written, so"
+                f" {before - removed - written} are unaccounted for; nothing was changed"
+            )
+        version = max(c.chunk.version for c in run)
+        chunks = [rewritten_chunk(obj, version=version) for obj in objects]
+        return [self._dated(c) if _holds_any(c, dated) else c for c in chunks]
+
+    def _retained(
+        self, run: Sequence[JudgedChunk], dated: list[Offsets]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows that stay; adds the offsets of those that get their horizon."""
+        read_bytes = 0
+        for c in run:
+            if c.rows_left == 0:
+                self._recheck_all(c)
+                continue
+            read_bytes += c.chunk.size_bytes
+            if read_bytes >= EVERY_BYTES:
+                give_back()
+                read_bytes = 0
+            for batch, here in self._batches(c, _READ):
+                left = batch
+                if c.new_horizon is not None and c.new_horizon[here].any():
+                    dated.append(to_numpy(batch.column("offset"))[c.new_horizon[here]])
+                if c.keep is not None and not c.keep[here].all():
+                    keep = c.keep[here]
+                    self._recheck(c.chunk, batch.select(_RECHECKED), ~keep, here)
+                    left = left.filter(to_arrow(keep))
+                if left.num_rows:
+                    yield left
+
+    def _recheck_all(self, c: JudgedChunk) -> None:
+        """Checks a chunk of which nothing is left; one below the log start need not be read."""
+        if c.removed.trimmed < c.removed.total:
+            columns = _RECHECKED if c.removed.expired else _RECHECKED[:2]
+            for batch, here in self._batches(c, columns):
+                self._recheck(c.chunk, batch, np.ones(batch.num_rows, np.bool_), here)
+
+    def _recheck(self, chunk: Chunk, batch: pa.RecordBatch, gone: Mask, here: slice) -> None:
+        found = self.found.of(chunk)
+        found = None if found is None else found[here][gone]
+        self.recheck.check(self.partition, batch.filter(to_arrow(gone)), found)
+
+    def _batches(
+        self, c: JudgedChunk, columns: Sequence[str]
+    ) -> Iterator[tuple[pa.RecordBatch, slice]]:
+        """Yields the live rows of a chunk, and where they stand among them."""
+        at = 0
+        piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next)
+        for batch in read_pieces(self.store, [piece], columns=columns):
+            yield batch, slice(at, at + batch.num_rows)
+            at += batch.num_rows
+
+
+def _count(c: JudgedChunk, stats: PassStats) -> None:
+    """Counts the records of a chunk that is replaced."""
+    stats.records_read += c.chunk.live_rows
+    stats.records_written += c.rows_left
+    stats.records_trimmed += c.removed.trimmed
+    stats.records_superseded += c.removed.superseded
+    stats.tombstones_expired += c.removed.expired
+    stats.records_without_key += c.removed.without_key
+
+
+def new_horizons_in(c: JudgedChunk) -> int:
+    """Returns how many tombstones of a chunk get their horizon now."""
+    return 0 if c.new_horizon is None else int(np.count_nonzero(c.new_horizon))
+
+
+def last_expired(group: Group) -> int:
+    """Returns the highest offset of a tombstone that goes for its horizon; -1 for none (S41)."""
+    return max((c.removed.last_expired for c in group.chunks), default=NONE)
+
+
+def _decided(group: Group, config: LogConfig) -> list[tuple[bool, JudgedChunk]]:
+    """Returns which chunks are written anew. A lone small one between others that stay is not worth
+    it.
+    """
+    must = [c.action is Action.REWRITE for c in group.chunks]
+    shared = [is_shared(c.chunk) for c in group.chunks]
+    would = [m or is_loose(c.chunk, config) for m, c in zip(must, group.chunks, strict=True)]
+    decided = []
+    for i, c in enumerate(group.chunks):
+        neighbour = (i > 0 and would[i - 1]) or (i + 1 < len(would) and would[i + 1])
+        decided.append((must[i] or shared[i] or (would[i] and neighbour), c))
+    return decided
+
+
+def _tiles(
+    group: Group, chunks: Sequence[Chunk], config: LogConfig
+) -> tuple[tuple[int, int, int], ...]:
+    """Returns the segments that take the group's place: one, or several where merging made too much
+    of it (its sizes were estimated, and KAFKA-20036 is what happens to those who trust theirs).
+    """
+    edges = [group.base]
+    if len(group.segments) > 1:
+        size_bytes = count = 0
+        for c in chunks:
+            full = size_bytes + c.size_bytes > config.segment_bytes
+            if count and (full or count >= config.segment_chunks):
+                edges.append(c.base)
+                size_bytes = count = 0
+            size_bytes += c.size_bytes
+            count += 1
+    created_ms = max(s.segment.created_ms for s in group.segments)
+    return tuple((base, end, created_ms) for base, end in pairwise([*edges, group.next]))
+
+
+def _holds_any(chunk: Chunk, offsets: Iterable[Offsets]) -> bool:
+    return any(((chunk.base <= some) & (some < chunk.next)).any() for some in offsets)

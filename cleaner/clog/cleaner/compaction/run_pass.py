@@ -1,0 +1,249 @@
+"""One pass of the cleaner over one partition.
+
+Vocabulary: *clean* ``[log start, first dirty)``, *dirty* ``[first dirty, first uncleanable)``,
+*covered*: up to where the map goes.
+
+P1. `build_map`: key hash -> last offset, over the dirty sealed range, until the map is full (S18,
+    S20). Then what it supersedes is noted, a bit a row, and the next map goes on where it ended: up
+    to `MAPS_MAX` maps feed one rewrite, since writing costs far more than reading keys again. A
+    crash loses the notes, the next pass starts from the same offset: so their number is bounded.
+P2. `judge`: what is dead in each sealed segment that begins in the covered range, from the keys
+    alone (S21, S23).
+P3. `rewrite_policy`: chunks in which little died are to be marked, those in which more did,
+    rewritten. `grouping`: neighbours that fit one segment together (S25).
+P4. `rewriter`: the records of a group that stay, written as one segment (S26). A group of one
+    segment of which nothing is to be rewritten is left alone. `bitmaps`: those of dead rows.
+P5. `commit_pass` of the group: the new segment for its sources, bitmaps for its chunks, if these
+    are still exactly those judged. Crash before: orphans. After: progress.
+P6. With the last group: the first dirty offset, and the horizons of tombstones in chunks left
+    alone.
+
+P2 to P5 go on group by group, so that memory and the extra space in the store are about one
+group's.
+
+*Safety.* Groups are committed oldest first. So when a tombstone gets its horizon (P5 or P6) every
+older value of its key is gone, and when a later pass finds its horizon passed it may go without
+bringing one back. The pass stops at the first group whose sources changed: what is after it keeps
+its tombstones, and the first dirty offset stays, so the next pass maps the same range again.
+Whatever was committed is right by itself. Sources that were only coalesced are no reason to stop
+(`rebase`), unless they were swept, too, before the pass came to them (`was_replaced`).
+
+Not here: which partition (`selection`), what happens to the replaced objects (`sweep`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from clog.cleaner.compaction.bitmaps import BitmapWriter
+from clog.cleaner.compaction.build_map import KeyHasher, build_map, empty_map
+from clog.cleaner.compaction.commit_pass import commit_pass
+from clog.cleaner.compaction.group_cleaner import GroupCleaner, Publish
+from clog.cleaner.compaction.grouping import grouped
+from clog.cleaner.compaction.index_filter import IndexFilter
+from clog.cleaner.compaction.judge import Judge, JudgedSegment
+from clog.cleaner.compaction.mapped_range import FOUND_BYTES_MAX, FoundDead
+from clog.cleaner.compaction.offset_map import SLOT_BYTES
+from clog.cleaner.compaction.pass_plan import PassPlan
+from clog.cleaner.compaction.pass_progress import PassProgress
+from clog.cleaner.compaction.recheck import Recheck
+from clog.cleaner.compaction.rewrite_policy import RewritePolicy
+from clog.cleaner.compaction.rewriter import Rewriter
+from clog.cleaner.compaction.stats import PassResult, PassStats
+from clog.cleaner.metered_store import MeteredStore, Throttle
+from clog.storage.clock import Clock
+from clog.storage.commit.handle import Handle
+from clog.storage.format.dead_rows import DEAD_ROWS
+from clog.storage.format.edits import Edit
+from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.store.base import Store
+
+MAPS_MAX = 8
+"""Maps that feed one rewrite."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassTools:
+    """What a pass works with.
+
+    Args:
+        map_bytes: its share of the maps' memory (S18).
+        throttle: that of all threads (S29); it also tells when to stop.
+        hasher: with a seed of its own (S19).
+        clock: for durations.
+        new_id: names objects.
+        progress: kept up to date.
+    """
+
+    map_bytes: int
+    throttle: Throttle
+    hasher: KeyHasher
+    clock: Clock
+    new_id: Callable[[], str]
+    progress: PassProgress = field(default_factory=PassProgress)
+
+
+def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
+    """Cleans one partition as planned, committing group by group; returns what it did.
+
+    Raises:
+        FileNotFoundError: an object is gone that the partition needs.
+    """
+    stats = tools.progress.stats
+
+    def publish(edit: Edit, counts: PassStats) -> None:
+        commit_published(handle, plan, edit, counts, stats)
+
+    try:
+        covered, complete = execute_pass(handle.store, plan, tools, publish)
+    except FileNotFoundError as e:
+        if not was_replaced(handle, plan, e.filename):
+            raise
+        covered, complete = plan.dirty[0], False
+    return finished(plan, covered, stats, complete=complete, after=handle.manifest())
+
+
+def was_replaced(handle: Handle, plan: PassPlan, missing: str | None) -> bool:
+    """Tells whether a file that a pass did not find is one that others replaced since it was
+    planned: it outlived ``file.delete.delay.ms``.
+    """
+    handle.refresh()
+    before, now = (m.files(plan.partition) for m in (plan.manifest, handle.manifest()))
+    return missing in before and missing not in now
+
+
+def execute_pass(
+    store: Store, plan: PassPlan, tools: PassTools, publish: Publish
+) -> tuple[int, bool]:
+    """Does all steps; what is ready to be committed goes to ``publish``. Returns up to where the
+    map went, and whether all of it was cleaned.
+    """
+    p, manifest, config, dirty = plan.partition, plan.manifest, plan.config, plan.dirty
+    progress, clock = tools.progress, tools.clock
+    stats, metered = progress.stats, MeteredStore(store, tools.throttle)
+    started_ms = clock.monotonic_ms()
+    records = _records(manifest, p, dirty)
+    progress.begin_mapping(metered, records_total=records, now_ms=started_ms)
+    judge = _mapped(metered, plan, tools)
+    covered = judge.mapped.end
+    mapped_ms = clock.monotonic_ms()
+    # A segment that reaches beyond is one whose rest may not be cleaned yet (S11).
+    sealed = _sealed_below(manifest, p, covered, next_max=dirty[1])
+    progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
+    policy = RewritePolicy(config, DEAD_ROWS in manifest.head.log.read_features, plan.now_ms)
+    judged = (policy.decided(judge.judge_segment(metered, p, s)) for s in sealed)
+    whole = not sealed or sealed[-1].next >= covered
+    rechecked = _rechecked(judged, judge.recheck, p) if whole else judged
+    counted = progress.counted(rechecked)
+    groups = grouped(counted, config, covered=covered)
+    rewriter = _rewriter(metered, plan, tools, judge)
+    bitmap_writer = BitmapWriter(metered, p, manifest.version, plan.now_ms, tools.new_id)
+    group_cleaner = GroupCleaner(
+        plan=plan,
+        covered=covered,
+        rewriter=rewriter,
+        bitmap_writer=bitmap_writer,
+        publish=publish,
+        stopping=tools.throttle.stopping,
+    )
+    complete = group_cleaner.clean(groups)
+    stats.chunks_untouched = judge.index_filter.count
+    stats.segments_before = len(sealed)
+    stats.size_bytes_before = sum(s.size_bytes for s in sealed)
+    stats.bytes_read, stats.bytes_written = metered.bytes_read, metered.bytes_written
+    stats.index_ms = mapped_ms - started_ms
+    stats.clean_ms = clock.monotonic_ms() - mapped_ms
+    return covered, complete
+
+
+def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
+    """Does P1: returns a judge with the last map of the pass, and what those before it found
+    dead.
+    """
+    p, manifest, (first, end) = plan.partition, plan.manifest, plan.dirty
+    stats = tools.progress.stats
+    offset_map, found = empty_map(manifest, p, plan.dirty, tools.map_bytes), FoundDead()
+    log_start, at = manifest.head.partitions.start[p], first
+    sealed = manifest.segments[p][:-1]
+    clean = (c for s in sealed for c in s.chunks if c.next <= first)
+    index_filter = IndexFilter(manifest.head.log.key_seed, clean)
+    while True:
+        mapped = build_map(
+            *(store, manifest, p, (at, end)),
+            offset_map=offset_map,
+            hasher=tools.hasher,
+            stats=stats,
+            index_filter=index_filter,
+        )
+        used = offset_map.entries * SLOT_BYTES / tools.map_bytes
+        stats.map_utilization = max(stats.map_utilization, used)
+        judge = Judge(
+            *(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms),
+            index_filter=index_filter,
+        )
+        if mapped.end == end or stats.maps == MAPS_MAX or found.size_bytes > FOUND_BYTES_MAX:
+            return judge
+        for segment in _sealed_below(manifest, p, mapped.end, next_max=end):
+            judge.find_dead(store, p, segment)
+        at = mapped.end
+        offset_map.clear()
+        index_filter.begin()
+
+
+def _rewriter(store: Store, plan: PassPlan, tools: PassTools, judge: Judge) -> Rewriter:
+    manifest, config = plan.manifest, plan.config
+    return Rewriter(
+        store=store,
+        partition=plan.partition,
+        config=config,
+        stamp=manifest.version,
+        key_seed=manifest.head.log.key_seed,
+        up_to=judge.mapped.end,
+        recheck=judge.recheck,
+        found=judge.found,
+        new_id=tools.new_id,
+    )
+
+
+def _rechecked(
+    judged: Iterable[JudgedSegment], recheck: Recheck, partition: int
+) -> Iterator[JudgedSegment]:
+    """Yields the segments; after the last one the range of the map must add up."""
+    yield from judged
+    recheck.check_range(partition)
+
+
+def commit_published(
+    handle: Handle, plan: PassPlan, edit: Edit, counts: PassStats, stats: PassStats
+) -> None:
+    """Commits what an execution published (P5), and counts it.
+
+    Raises:
+        SourcesChangedError: the plan does not hold any more.
+    """
+    commit_pass(
+        *(handle, plan.manifest, plan.partition, edit),
+        operation="clean",
+        delete_retention_ms=plan.config.delete_retention_ms,
+    )
+    stats.add_records(counts)
+    stats.groups_committed += 1
+
+
+def finished(
+    plan: PassPlan, covered: int, stats: PassStats, *, complete: bool, after: Manifest
+) -> PassResult:
+    """Returns the result, now that the manifest has everything that was committed."""
+    first_dirty, uncleanable = plan.dirty
+    left = _sealed_below(after, plan.partition, covered, next_max=uncleanable)
+    stats.segments_after = len(left)
+    stats.size_bytes_after = sum(s.size_bytes for s in left)
+    next_dirty = covered if complete else first_dirty
+    return PassResult(plan.partition, first_dirty, next_dirty, stats, complete)
+
+
+def _records(manifest: Manifest, p: int, dirty: tuple[int, int]) -> int:
+    return sum(s.rows for s in manifest.segments[p][:-1] if dirty[0] < s.next <= dirty[1])
+
+
+def _sealed_below(manifest: Manifest, p: int, end: int, *, next_max: int) -> list[Segment]:
+    return [s for s in manifest.segments[p][:-1] if s.base < end and s.next <= next_max]

@@ -1,0 +1,159 @@
+"""Which partitions to clean, and in which order (S13-S17). Pure.
+
+A partition is eligible when one of these holds; the first that does is its reason:
+
+- *forced*: an operator asked (S17) and there is anything to clean;
+- *overdue*: cleanable bytes, and a dirty sealed segment whose first record is older than
+  ``max.compaction.lag.ms`` (S14);
+- *dirty*: dirty ratio > ``min.cleanable.dirty.ratio`` (S14, strict);
+- *tombstones*: tombstones past their delete horizon lie in the clean part, and are a worthwhile
+  share of it or wait too long (S16).
+
+Overdue ones come first, the longest first: a deadline outranks a ratio (S15; Kafka takes the
+highest ratio only). Then the highest ratio.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from clog.storage.config.log_config import LogConfig
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.manifest import Manifest
+from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
+
+TOMBSTONE_SHARE_MIN = 0.1
+"""Expired tombstones are worth a pass of their own from this share of the clean part's records."""
+TOMBSTONE_WAIT_MS_MAX = 86_400_000
+"""However few they are, they wait no longer than this after their horizon."""
+DOUBT_MS_MAX = 9 * 86_400_000
+"""So long after the horizon, where nobody knows whether a chunk's dead rows are its tombstones.
+With the default of ``dead.rows.delay.ms``, 7 days, their chunk is rewritten before.
+"""
+
+
+class Reason(StrEnum):
+    """Why a partition is cleaned."""
+
+    FORCED = "forced"
+    OVERDUE = "overdue"
+    DIRTY = "dirty"
+    TOMBSTONES = "tombstones"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A partition to clean. ``delay_ms`` is how long it is overdue by ``max.compaction.lag.ms``, 0
+    when it is not.
+    """
+
+    partition: int
+    bounds: CleanableBounds
+    reason: Reason
+    delay_ms: int
+
+    @property
+    def urgency(self) -> tuple[int, float, int]:
+        """Sorts the most urgent first, those of several logs, too (S15)."""
+        return -self.delay_ms, -self.bounds.dirty_ratio, self.partition
+
+
+def candidates(
+    manifest: Manifest, config: LogConfig, *, now_ms: int, force: bool = False
+) -> list[Candidate]:
+    """Returns the eligible partitions, most urgent first; none when the policy does not compact
+    (S31).
+    """
+    found = (
+        candidate(manifest, config, p, now_ms=now_ms, force=force)
+        for p in range(manifest.head.log.partitions)
+    )
+    eligible = [c for c in found if c is not None]
+    return sorted(eligible, key=lambda c: c.urgency)
+
+
+def candidate(
+    manifest: Manifest, config: LogConfig, partition: int, *, now_ms: int, force: bool = False
+) -> Candidate | None:
+    """Returns one partition as a candidate, where it is eligible."""
+    if not config.compact:
+        return None
+    b = cleanable_bounds(manifest, partition, config, now_ms=now_ms)
+    delay_ms = overdue_ms(manifest, b, config, now_ms=now_ms)
+    reason = _reason(manifest, b, config, delay_ms, now_ms=now_ms, force=force)
+    return None if reason is None else Candidate(partition, b, reason, delay_ms)
+
+
+def overdue_ms(manifest: Manifest, b: CleanableBounds, config: LogConfig, *, now_ms: int) -> int:
+    """Returns how long the oldest dirty sealed segment is past ``max.compaction.lag.ms``; 0 when it
+    is not, or when there is nothing that may be cleaned.
+    """
+    if not b.cleanable_bytes:
+        return 0
+    dirty = [s for s in manifest.segments[b.partition][:-1] if s.next > b.first_dirty and s.chunks]
+    oldest_ms = min((s.first_timestamp_ms for s in dirty), default=now_ms)
+    return max(0, now_ms - config.max_compaction_lag_ms - oldest_ms)
+
+
+def expired_tombstones(manifest: Manifest, b: CleanableBounds, *, now_ms: int) -> tuple[int, int]:
+    """Returns how many tombstones of the clean part are past their horizon, and for how long in ms
+    the earliest waits. Chunks whose horizons have not all passed count nothing, nor do tombstones
+    that may be dead (`Chunk.tombstones_left`), until they are `in_doubt` for long.
+    """
+    count, wait_ms = 0, 0
+    for segment in manifest.segments[b.partition][:-1]:
+        if segment.next > b.first_dirty:
+            break
+        for chunk in segment.chunks:
+            horizon = latest_horizon_ms(chunk)
+            left = chunk.tombstones_left or int(in_doubt(chunk, now_ms=now_ms))
+            if left and horizon != NONE and horizon <= now_ms:
+                count += left
+                wait_ms = max(wait_ms, now_ms - horizon)
+    return count, wait_ms
+
+
+def in_doubt(chunk: Chunk, *, now_ms: int) -> bool:
+    """Tells whether the chunk's tombstones are past their horizon for long, and its dead rows may
+    be others: then it is rewritten, however long its dead rows may wait.
+    """
+    horizon = latest_horizon_ms(chunk)
+    is_late = horizon != NONE and now_ms - horizon > DOUBT_MS_MAX
+    return is_late and chunk.dead is not None and chunk.tombstones > 0
+
+
+def latest_horizon_ms(chunk: Chunk) -> int:
+    """Returns the latest horizon of a tombstone in the chunk; -1 where none is set."""
+    return max(chunk.horizon_max, chunk.horizon, NONE)
+
+
+def earliest_horizon_ms(chunk: Chunk) -> int:
+    """Returns the earliest horizon of a tombstone in the chunk; -1 where none is set, 0 where a
+    row has one that wrapped, which counts as none (FORMAT.md §5.3).
+    """
+    horizons = (max(ms, 0) for ms in (chunk.horizon_min, chunk.horizon) if ms != NONE)
+    return min(horizons, default=NONE)
+
+
+def _reason(
+    manifest: Manifest,
+    b: CleanableBounds,
+    config: LogConfig,
+    delay_ms: int,
+    *,
+    now_ms: int,
+    force: bool,
+) -> Reason | None:
+    expired, wait_ms = expired_tombstones(manifest, b, now_ms=now_ms)
+    if force and (b.cleanable_bytes or expired):
+        return Reason.FORCED
+    if delay_ms:
+        return Reason.OVERDUE
+    if b.dirty_ratio > config.min_cleanable_dirty_ratio:
+        return Reason.DIRTY
+    clean_records = sum(
+        s.rows for s in manifest.segments[b.partition][:-1] if s.next <= b.first_dirty
+    )
+    worthwhile = expired >= TOMBSTONE_SHARE_MIN * clean_records
+    if expired and (worthwhile or wait_ms > TOMBSTONE_WAIT_MS_MAX):
+        return Reason.TOMBSTONES
+    return None

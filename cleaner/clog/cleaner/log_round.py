@@ -1,0 +1,335 @@
+"""One log, looked after round by round: its share of what `cleaner.Cleaner` does.
+
+`begin`, then `candidates`, each of them by `clean`, then `end`. None of it is lost when the
+next fails; a log that failed waits before it is tried again, longer each time, and at random, so
+that many logs on one store that was away do not come back at once (S28). One that another stands in
+place of is opened anew for the next round (S47).
+
+Where two cleaners work on one log, the one that finds its sources changed lets the partition rest:
+it wastes one group, not one after the other.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from clog.cleaner.compaction.build_map import KeyHasher
+from clog.cleaner.compaction.pass_plan import PassPlan
+from clog.cleaner.compaction.pass_progress import PassProgress
+from clog.cleaner.compaction.run_pass import PassTools, run_pass
+from clog.cleaner.compaction.selection import Candidate, candidate, candidates
+from clog.cleaner.compaction.stats import PassResult
+from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
+from clog.cleaner.retention.apply import (
+    Expired,
+    MaintenanceResult,
+    apply_retention,
+    expired,
+    seal_idle,
+)
+from clog.cleaner.retention.uncleanable import (
+    BACKOFF_MS,
+    PASSING_TROUBLE,
+    is_resting,
+    set_uncleanable,
+)
+from clog.cleaner.rewrite.coalescing import coalesce
+from clog.cleaner.rewrite.dead_row_purge import purge_dead_rows
+from clog.cleaner.rewrite.merging import merge_segments
+from clog.cleaner.rewrite.relayout import Run
+from clog.cleaner.rewrite.trimming import trim
+from clog.cleaner.sweep.clock_skew import check_clock, is_comparable
+from clog.cleaner.sweep.commit_blocks import close_blocks
+from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
+from clog.cleaner.sweep.schedule import SweepSchedule
+from clog.storage import Log
+from clog.storage.clock import Clock
+from clog.storage.config.log_config import LogConfig, fitting_defaults, with_defaults
+from clog.storage.errors import ClogError, CorruptionError, LogReplacedError
+from clog.storage.format import paths
+from clog.storage.format.manifest import Manifest
+
+logger = logging.getLogger(__name__)
+
+CLOCK_CHECK_MS = 600_000
+"""The clock is compared with the store's this often."""
+BLOCKS_CHECK_MS = 86_400_000
+"""Blocks of old commits are looked at this often, the first time at once: that is cheap."""
+REST_MS_MAX = 300_000
+"""A log that keeps failing is tried again at least this often; so is a partition on which somebody
+else is faster.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerSettings:
+    """What holds for all logs of one cleaner.
+
+    Args:
+        defaults: configs for logs that do not set them, by the logs' names.
+        compaction: whether passes are done; all else goes on without (``log.cleaner.enable``).
+        retention_check_ms: minimum interval between two looks at retention; 0: each round
+            (``log.retention.check.interval.ms``).
+        hash_algorithm: how keys are hashed: ``xxh3_128``, seeded at random for each pass, or the
+            cryptographic ``blake2b`` (``log.cleaner.hash.algorithm``).
+    """
+
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    compaction: bool = True
+    retention_check_ms: int = 0
+    hash_algorithm: str = "xxh3_128"
+
+
+@dataclass(slots=True)
+class Rest:
+    """Waiting after failures: 15 s, doubled each time, up to `REST_MS_MAX`, and at random up to
+    half of it less.
+    """
+
+    until_ms: int = 0
+    failures: int = 0
+
+    def failed(self, now_ms: int, uniform: Callable[[], float]) -> None:
+        """Waits, longer than the last time."""
+        wait_ms = min(REST_MS_MAX, BACKOFF_MS << min(self.failures, 10))
+        self.failures += 1
+        self.until_ms = now_ms + int(wait_ms * (1 - uniform() / 2))
+
+    def succeeded(self) -> None:
+        """Waits no more."""
+        self.until_ms = self.failures = 0
+
+
+class LogRound:
+    """One log, and when it was last looked after. ``clean`` may be called from several threads.
+
+    Attributes:
+        log: the log; another one once that stands in its place.
+        rest: after rounds that failed, by the clock's monotonic time.
+        due_ms: the next round is not before, by the same.
+    """
+
+    def __init__(
+        self, log: Log, clock: Clock, throttle: Throttle, settings: CleanerSettings
+    ) -> None:
+        self.clock = clock
+        self.rest = Rest()
+        self.due_ms = clock.monotonic_ms()
+        self._throttle = throttle
+        self._settings = settings
+        self._damage: list[Exception] = []
+        self._begin_with(log)
+
+    def _begin_with(self, log: Log) -> None:
+        self.log = log
+        self._handle = log.handle
+        self._is_replaced = False
+        self._sweeps = SweepSchedule()
+        self._blocks_checked_ms: int | None = None
+        self._clock_checked_ms: int | None = None
+        self._retention_checked_ms: int | None = None
+        self._partition_rest: dict[int, Rest] = {}
+        self._left_out: set[str] = set()
+
+    def begin(self) -> MaintenanceResult:
+        """Begins a round: R1 and R2."""
+        self._damage.clear()
+        if self._is_replaced:
+            handle = self._handle
+            self._begin_with(Log.open(handle.standing.root, clock=handle.clock, ids=handle.ids))
+        done = self.maintain()
+        self._tell_of_defaults()
+        return done
+
+    def maintain(self) -> MaintenanceResult:
+        """Does R1 and R2: seals what is idle (S8), applies retention (S31-S35), trims (S37)."""
+        self._handle.refresh()
+        now_ms, since_ms = self.clock.now_ms(), self.clock.monotonic_ms()
+        self._check_clock(now_ms, since_ms)
+        sealed = seal_idle(self._handle, now_ms=now_ms, defaults=self._settings.defaults)
+        gone: Sequence[Expired] = ()
+        if _is_due(self._retention_checked_ms, since_ms, self._settings.retention_check_ms):
+            gone = expired(
+                apply_retention(self._handle, now_ms=now_ms, defaults=self._settings.defaults)
+            )
+            self._retention_checked_ms = since_ms
+        self._rewritten(lambda: trim(self._handle, self._store()))
+        return MaintenanceResult(sealed, gone)
+
+    def candidates(self, *, force: bool) -> list[Candidate]:
+        """Returns what may be cleaned now; without ``force`` not what failed lately."""
+        if not (self._settings.compaction or force):
+            return []
+        now_ms, manifest = self.clock.now_ms(), self._handle.manifest()
+        found = candidates(manifest, self.config(manifest), now_ms=now_ms, force=force)
+        return found if force else [c for c in found if not self._rests(manifest, c.partition)]
+
+    def plan(self, partition: int, *, force: bool) -> PassPlan | None:
+        """Plans a pass at the newest version; None where there is no reason for one any more:
+        others may have cleaned the partition since it was chosen.
+        """
+        self._handle.refresh()
+        manifest = self._handle.manifest()
+        now_ms = self.clock.now_ms()  # After the look: no horizon counts from before its record.
+        config = self.config(manifest)
+        found = candidate(manifest, config, partition, now_ms=now_ms, force=force)
+        if found is None:
+            return None
+        if found.bounds.reset:
+            recorded, start = manifest.first_dirty[partition], found.bounds.first_dirty
+            logger.warning(
+                "partition %d of %s: first dirty offset %d is outside the log; starting at %d",
+                *(partition, self.log.url, recorded, start),
+            )
+        return PassPlan(manifest, found, config, now_ms)
+
+    def clean(
+        self, partition: int, map_bytes: int, progress: PassProgress, *, force: bool
+    ) -> PassResult | None:
+        """Does one pass; None where there is no reason for it any more, or it failed and the
+        partition is uncleanable (S28).
+
+        Raises:
+            StoreUnavailableError, CommitConflictError, CommitStateUnknownError: the store or other
+                writers were in the way, which says nothing about the partition.
+        """
+        handle = self._handle
+        plan = self.plan(partition, force=force)
+        if plan is None or self._throttle.stopping():
+            return None
+        tools = PassTools(
+            map_bytes=map_bytes,
+            throttle=self._throttle,
+            hasher=KeyHasher(handle.ids.seed(), self._settings.hash_algorithm),
+            clock=handle.clock,
+            new_id=handle.ids.new_id,
+            progress=progress,
+        )
+        try:
+            result = run_pass(handle, plan, tools)
+        except (*PASSING_TROUBLE, StoppedError):
+            raise
+        except Exception as e:  # noqa: BLE001 - the others go on (S28)
+            self.fail_pass(plan, e)
+            return None
+        self.end_pass(plan, result)
+        return result
+
+    def fail_pass(self, plan: PassPlan, cause: Exception | str) -> None:
+        """Makes the partition uncleanable (S28), and logs why; the way there only of what nobody
+        foresaw.
+        """
+        if isinstance(cause, str):
+            reason, unforeseen = cause, None
+        else:
+            reason = f"{type(cause).__name__}: {cause}"
+            unforeseen = None if isinstance(cause, ClogError | FileNotFoundError) else cause
+        logger.error(
+            "partition %d of %s is uncleanable: %s",
+            plan.partition,
+            self.log.url,
+            reason,
+            exc_info=unforeseen,
+        )
+        set_uncleanable(self._handle, plan.partition, reason, now_ms=plan.now_ms)
+
+    def end_pass(self, plan: PassPlan, result: PassResult) -> None:
+        """Makes the partition cleanable again; lets it rest where another cleaner works on it."""
+        if result.complete:
+            self._partition_rest.pop(result.partition, None)
+        else:
+            mine = self._partition_rest.setdefault(result.partition, Rest())
+            mine.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
+        set_uncleanable(self._handle, plan.partition, None, now_ms=plan.now_ms)
+
+    def end(self) -> Counter[str]:
+        """Does R4 and R5: deletes what is dead (S27), rewrites what has held dead rows for long
+        (S46), coalesces and merges; once a day closes blocks of old commits and looks for what
+        never lived. Returns how many records were rewritten, and why.
+
+        Raises:
+            CorruptionError, FileNotFoundError: a step of the round found it; all else is done.
+        """
+        handle, now_ms, defaults = self._handle, self.clock.now_ms(), self._settings.defaults
+        store = self._store()
+        self.sweep_released()
+        counts = Counter(
+            records_materialised=self._rewritten(
+                lambda: purge_dead_rows(handle, store, now_ms=now_ms, defaults=defaults)
+            ),
+            records_coalesced=self._rewritten(lambda: coalesce(handle, store, now_ms=now_ms)),
+        )
+        merge_segments(handle, defaults=defaults)
+        self._close_blocks(now_ms, store)
+        if self._sweeps.is_due(handle, now_ms=now_ms):
+            sweep_orphans(handle, now_ms=now_ms, store=store)
+        if self._damage:
+            raise self._damage[0]
+        return counts
+
+    def sweep_released(self) -> None:
+        """Deletes what was replaced longer than ``file.delete.delay.ms`` ago (S27)."""
+        now_ms, defaults = self.clock.now_ms(), self._settings.defaults
+        sweep_released(self._handle, now_ms=now_ms, defaults=defaults, store=self._store())
+
+    def _close_blocks(self, now_ms: int, store: MeteredStore) -> None:
+        since_ms = self.clock.monotonic_ms()
+        has_any = self._handle.tip.version >= paths.BLOCK_VERSIONS
+        if has_any and _is_due(self._blocks_checked_ms, since_ms, BLOCKS_CHECK_MS):
+            close_blocks(self._handle, now_ms=now_ms, defaults=self._settings.defaults, store=store)
+            self._blocks_checked_ms = since_ms
+
+    def _rewritten(self, step: Callable[[], Sequence[Run]]) -> int:
+        """Does a step that rewrites, and returns how many records it rewrote. Damage holds nothing
+        else up, and is reported at the end of the round (S28).
+        """
+        try:
+            return sum(run.live_rows for run in step())
+        except (CorruptionError, FileNotFoundError) as e:
+            self._damage.append(e)
+            return 0
+
+    def config(self, manifest: Manifest) -> LogConfig:
+        """Returns what holds for the log: its own configs, then the cleaner's defaults (S42,
+        S45).
+        """
+        return with_defaults(manifest.head.config, self._settings.defaults)
+
+    def failed(self, cause: Exception) -> None:
+        """Notes that the round failed: the log rests, unless another one stands in its place."""
+        if isinstance(cause, LogReplacedError):
+            self._is_replaced = True
+            self.rest.succeeded()
+        else:
+            self.rest.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
+
+    def _tell_of_defaults(self) -> None:
+        """Logs which of the cleaner's defaults contradict the log's configs, when that changes."""
+        overrides, defaults = self._handle.tip.head.config, self._settings.defaults
+        left_out = defaults.keys() - overrides.keys() - fitting_defaults(overrides, defaults).keys()
+        for name in sorted(left_out - self._left_out):
+            logger.warning(
+                "the default %s=%s does not hold for %s: it contradicts the log's own configs;"
+                " set %s on the log, or change one of them",
+                *(name, defaults[name], self.log.url, name),
+            )
+        self._left_out = left_out
+
+    def _store(self) -> MeteredStore:
+        return MeteredStore(self._handle.store, self._throttle)
+
+    def _check_clock(self, now_ms: int, since_ms: int) -> None:
+        if is_comparable(self.clock) and _is_due(self._clock_checked_ms, since_ms, CLOCK_CHECK_MS):
+            check_clock(self._handle, now_ms=now_ms)
+            self._clock_checked_ms = since_ms
+
+    def _rests(self, manifest: Manifest, partition: int) -> bool:
+        mine = self._partition_rest.get(partition)
+        if mine is not None and self.clock.monotonic_ms() < mine.until_ms:
+            return True
+        return is_resting(manifest, partition, now_ms=self.clock.now_ms())
+
+
+def _is_due(last_ms: int | None, now_ms: int, interval_ms: int) -> bool:
+    return last_ms is None or now_ms - last_ms >= interval_ms

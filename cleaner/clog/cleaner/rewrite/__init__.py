@@ -1,0 +1,1 @@
+"""Rewriting for the layout alone: coalescing, merging, trimming, and purging dead rows."""

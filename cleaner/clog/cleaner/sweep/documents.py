@@ -1,0 +1,79 @@
+"""Documents that no readable version needs: snapshots, pages and edits (COMMIT.md §5, W2).
+
+They bear no stamp, so their age is the store's. A writer that slept over a page or an edit comes
+to nothing: since it was written a version was committed, the one that the writer was about to
+create. A snapshot that refers to a page deleted in this way may appear; no head ever names it.
+"""
+
+from collections.abc import Iterator
+
+from clog.storage.commit.versions import first_open_version
+from clog.storage.format import paths
+from clog.storage.format.commits import Commit, read_commit
+from clog.storage.format.head import Head
+from clog.storage.format.snapshots import read_snapshot
+from clog.storage.store.base import Store, StoredObject
+
+
+def unneeded_documents(
+    store: Store, tip: Commit, floor: int, *, before_ms: int
+) -> list[StoredObject]:
+    """Returns the leftover documents that were written before ``before_ms``; the tip must be
+    younger, for them to be deleted.
+
+    ``floor``: a version from before that time: what heads after it have let go was written later.
+
+    Costs a LIST for each kind; where there is anything old, a GET for each snapshot that is kept,
+    and one for each commit where an edit has a document of its own.
+
+    Raises:
+        CorruptionError: a document that tells what is needed cannot be read.
+    """
+    oldest = read_commit(store, tip.head.oldest_readable)
+    first = -1 if oldest.head.snapshot is None else oldest.head.snapshot.version
+    snapshots = {paths.version_of(found.path): found for found in store.list(paths.SNAPSHOTS)}
+    old = [found for v, found in snapshots.items() if v is not None and v < first]
+    pages = _before(store.list(paths.PAGES), before_ms)
+    if pages:
+        needed = {
+            page for v in snapshots if v is not None and v >= first for page in _pages(store, v)
+        }
+        heads = (oldest.head, _head_at(store, floor, tip), tip.head)
+        needed |= {head.older_writers.path for head in heads if head.older_writers is not None}
+        old += [found for found in pages if found.path not in needed]
+    edits = _before(store.list(paths.EDITS), before_ms)
+    if edits:
+        committed = set(_committed_edits(store, tip))
+        old += [found for found in edits if found.path not in committed]
+    old += store.list(paths.CLOCKS)  # left by a comparison of clocks that was killed
+    return _before(iter(old), before_ms)
+
+
+def _before(found: Iterator[StoredObject], before_ms: int) -> list[StoredObject]:
+    return [document for document in found if document.modified_ms < before_ms]
+
+
+def _pages(store: Store, version: int) -> Iterator[str]:
+    try:
+        yield from (page.path for page in read_snapshot(store, version).pages)
+    except FileNotFoundError:
+        return  # Another sweep found that nobody needs it.
+
+
+def _head_at(store: Store, version: int, tip: Commit) -> Head:
+    try:
+        return read_commit(store, version).head
+    except FileNotFoundError:
+        return tip.head  # Deleted with its block, so no longer readable.
+
+
+def _committed_edits(store: Store, tip: Commit) -> Iterator[str]:
+    """Yields the paths of edits that a commit which is still there refers to."""
+    for version in range(first_open_version(store), tip.version + 1):
+        try:
+            commit = read_commit(store, version)
+        except FileNotFoundError:
+            continue
+        for record in (*commit.earlier, commit.record):
+            if at := record.stored.get("edit_at"):
+                yield at["path"]

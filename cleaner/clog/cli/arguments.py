@@ -1,0 +1,161 @@
+"""Arguments and options that several commands share, and how their text is read. No command here
+opens anything else.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from clog.storage import Log
+
+ENVIRONMENT = "CLOG_STORAGE_OPTIONS"
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="The log: a local folder, or any fsspec URL (s3://bucket/orders, gs://…, abfs://…).",
+        show_default=False,
+    ),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "--storage-option",
+        "-o",
+        metavar="KEY=VALUE",
+        help="An option for the filesystem. true, false, null, JSON lists and objects are parsed;"
+        f" anything else is text. Keep secrets in ${ENVIRONMENT}, a JSON object. Values are never"
+        " shown.",
+        show_default=False,
+    ),
+]
+SingleWriter = Annotated[
+    bool,
+    typer.Option(
+        "--single-writer",
+        help="Write to a filesystem without exclusive create; no other process may ever write"
+        " to the log.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Partition = Annotated[
+    int | None,
+    typer.Option("--partition", "-p", min=0, help="Show only this partition.", show_default=False),
+]
+Configs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="NAME=VALUE",
+        help="A config by its Kafka name, such as cleanup.policy=compact,delete or"
+        " segment.ms=3600000.",
+        show_default=False,
+    ),
+]
+
+
+def open_log(url: str, options: list[str] | None, *, single_writer: bool = False) -> "Log":
+    """Opens the log of a command."""
+    from clog.storage import Log
+
+    return Log.open(url, storage_options(options), single_writer=single_writer)
+
+
+def storage_options(given: Iterable[str] | None) -> dict[str, object]:
+    """Returns the options of the environment, and over them those of the command line.
+
+    Raises:
+        typer.BadParameter: one that cannot be read. The text is never repeated: it may be a secret.
+    """
+    out: dict[str, object] = {}
+    if text := os.environ.get(ENVIRONMENT):
+        try:
+            out.update(json.loads(text))
+        except (ValueError, TypeError):
+            raise typer.BadParameter(f"${ENVIRONMENT} is not a JSON object") from None
+    for name, value in _pairs(given, what="--option", shown=False).items():
+        out[name] = _json_or_text(value)
+    return out
+
+
+def configs(given: Iterable[str] | None) -> dict[str, str]:
+    """Reads ``NAME=VALUE`` texts as a mapping.
+
+    Raises:
+        typer.BadParameter: one without ``=``.
+    """
+    return _pairs(given, what="--config", shown=True)
+
+
+def parse_time_ms(text: str) -> int:
+    """Reads epoch milliseconds, or ISO 8601 (UTC where it names no zone), as epoch milliseconds.
+
+    >>> parse_time_ms("1500"), parse_time_ms("1970-01-01T00:00:01.5")
+    (1500, 1500)
+
+    Raises:
+        typer.BadParameter: it is neither.
+    """
+    if text.isdecimal():
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a time; give epoch milliseconds,"
+            " or ISO 8601 such as 2026-01-31T12:00:00Z"
+        ) from None
+    aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+    # Whole arithmetic: a float of microseconds since 1970 is not exact.
+    since = aware - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def parse_offsets(given: Iterable[str]) -> dict[int, int]:
+    """Reads ``PARTITION:OFFSET`` texts as a mapping; ``end`` is -1.
+
+    >>> parse_offsets(["0:25", "1:end"])
+    {0: 25, 1: -1}
+
+    Raises:
+        typer.BadParameter: one that is not of this form, or a partition named twice.
+    """
+    out: dict[int, int] = {}
+    for text in given:
+        partition, _, offset = text.partition(":")
+        number = "-1" if offset == "end" else offset
+        if not (partition.isdecimal() and number.removeprefix("-").isdecimal()):
+            raise typer.BadParameter(f"{text!r} is not PARTITION:OFFSET, such as 0:25 or 0:end")
+        if int(partition) in out:
+            raise typer.BadParameter(f"partition {partition} is named twice")
+        out[int(partition)] = int(number)
+    return out
+
+
+def _pairs(given: Iterable[str] | None, *, what: str, shown: bool) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for i, text in enumerate(given or ()):
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            which = repr(text) if shown else f"number {i + 1}"
+            raise typer.BadParameter(f"{what} {which} is not of the form NAME=VALUE")
+        out[name] = value
+    return out
+
+
+def _json_or_text(value: str) -> object:
+    if value in ("true", "false", "null") or value[:1] in ("{", "["):
+        try:
+            parsed: object = json.loads(value)
+        except ValueError:
+            return value
+        return parsed
+    return value

@@ -1,0 +1,189 @@
+"""`clog consume`: records become lines on standard output."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from clog.cli.arguments import Json, Options, Partition, Url, open_log, parse_time_ms
+from clog.cli.output import write_lines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from clog.storage import Log
+
+LineFormat = Literal["text", "jsonl"]
+
+
+Start = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="WHERE",
+        help="earliest, latest, an offset, or @TIME (epoch ms or ISO 8601): the first record"
+        " at or after that time.",
+    ),
+]
+Maximum = Annotated[
+    int | None,
+    typer.Option("--max", "-n", min=0, help="Stop after this many records.", show_default=False),
+]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="At the end, wait for more records, until Ctrl-C.")
+]
+Poll = Annotated[
+    int,
+    typer.Option(
+        min=1, metavar="MS", help="How often --follow polls; each poll is one small request."
+    ),
+]
+AsTable = Annotated[
+    bool,
+    typer.Option("--table", help="Print only the latest value of each key, without deleted keys."),
+]
+At = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="VERSION", help="The table as of this version.", show_default=False
+    ),
+]
+Format = Annotated[LineFormat, typer.Option("--format", help="Format of the output lines.")]
+NullMarker = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Text to print for null.", show_default=False)
+]
+WithOffsets = Annotated[
+    bool,
+    typer.Option("--offsets", help="Print partition, offset and timestamp before each text line."),
+]
+WithHeaders = Annotated[
+    bool, typer.Option("--headers", help="Print the headers before the key of each text line.")
+]
+
+
+def consume(  # noqa: PLR0913 - one for each option
+    url: Url,
+    *,
+    start: Start = "earliest",
+    partition: Partition = None,
+    maximum: Maximum = None,
+    follow: Follow = False,
+    poll: Poll = 1000,
+    table: AsTable = False,
+    at: At = None,
+    line_format: Format = "text",
+    null_marker: NullMarker = None,
+    offsets: WithOffsets = False,
+    headers: WithHeaders = False,
+    options: Options = None,
+    json: Json = False,
+) -> None:
+    r"""Print records as lines.
+
+    Records are printed partition by partition, in offset order. Text lines are key, TAB, value; a
+    tombstone is the key alone. JSON lines (--json is short for --format jsonl) have everything,
+    and clog produce --format jsonl reads them back without loss.
+
+    \b
+    clog consume ./orders --table
+    clog consume ./orders --from latest --follow
+    clog consume ./orders --partition 0 --from 25 --max 10 --offsets
+    clog consume ./orders --from @2026-01-31T12:00:00Z --json
+    """
+    from clog.cli.lines import format_jsonl, format_text
+
+    if at is not None and not table:
+        raise typer.BadParameter("--at needs --table")
+    if table and start != "earliest":
+        raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
+    log = open_log(url, options)
+    marker = None if null_marker is None else null_marker.encode()
+
+    text = partial(format_text, null_marker=marker, with_offsets=offsets, with_headers=headers)
+    to_lines = format_jsonl if json or line_format == "jsonl" else text
+    found = _table(log, partition, at) if table else _log(log, partition, start)
+    try:
+        _print(limited(found(poll if follow else None), maximum), to_lines)
+    except KeyboardInterrupt:
+        # How one stops to follow.
+        raise typer.Exit(130) from None
+
+
+def limited(batches: "Iterator[pa.RecordBatch]", maximum: int | None) -> "Iterator[pa.RecordBatch]":
+    """Yields the batches up to ``maximum`` records; stops as soon as it has them."""
+    if maximum is None:
+        yield from batches
+        return
+    left = maximum
+    while left > 0 and (batch := next(batches, None)) is not None:
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+
+
+def positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
+    """Returns the offset to start from in each partition.
+
+    Raises:
+        typer.BadParameter: ``where`` names no position.
+    """
+    from clog.storage.read.offsets import partitions_named
+
+    wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
+    if where.isdecimal():
+        return dict.fromkeys(wanted, int(where))
+    ends = log.end_offsets()
+    if where == "earliest":
+        starts = log.start_offsets()
+        return {p: starts[p] for p in wanted}
+    if where == "latest":
+        return {p: ends[p] for p in wanted}
+    if not where.startswith("@"):
+        raise typer.BadParameter(
+            f"--from {where!r} is not a position; give earliest, latest, an offset, or @TIME"
+        )
+    found = log.offsets_for_times(dict.fromkeys(wanted, parse_time_ms(where[1:])))
+    # No record is that late: the next one may be (S39).
+    return {p: ends[p] if (offset := found[p]) is None else offset for p in wanted}
+
+
+_Source = Callable[[int | None], "Iterator[pa.RecordBatch]"]
+
+
+def _log(log: "Log", partition: int | None, where: str) -> _Source:
+    return lambda poll_ms: _read_on(log, positions(log, partition, where), poll_ms)
+
+
+def _table(log: "Log", partition: int | None, at: int | None) -> _Source:
+    view = log.table(partition=partition, at=at)
+
+    def batches(poll_ms: int | None) -> "Iterator[pa.RecordBatch]":
+        yield from view.to_batches()
+        if poll_ms is not None:
+            yield from _read_on(log, view.offsets, poll_ms)
+
+    return batches
+
+
+def _read_on(
+    log: "Log", offsets: Mapping[int, int], poll_ms: int | None
+) -> "Iterator[pa.RecordBatch]":
+    """Yields the records from the offsets on; at the end stops, or looks again every
+    ``poll_ms``.
+    """
+    at = dict(offsets)
+    while True:
+        ends = log.end_offsets()
+        for p, start in at.items():
+            if start == ends[p]:
+                continue
+            yield from log.read(partition=p, start=start, end=ends[p])
+            at[p] = ends[p]
+        if poll_ms is None:
+            return
+        log.handle.clock.sleep_ms(poll_ms)
+
+
+def _print(batches: "Iterator[pa.RecordBatch]", to_lines: Callable[[Any], Iterator[bytes]]) -> None:
+    for batch in batches:
+        write_lines(b"".join(to_lines(batch)))

@@ -1,0 +1,169 @@
+"""`clog cost`: requests, bytes and dollars a day, before the bill arrives."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clog.cli.arguments import Json, Options, Url, open_log
+from clog.cli.cost_model import Daily, Past, daily
+from clog.cli.output import count, counted, duration, print_json, print_table, say, size
+from clog.cli.prices import PRICES, Prices, prices_named
+
+if TYPE_CHECKING:
+    from clog.storage.format.commits import Commit
+    from clog.storage.format.edits import Edit
+    from clog.storage.format.object_ref import ObjectRef
+    from clog.storage.store.base import Store
+
+_UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
+DAYS_PER_MONTH = 30
+
+
+def _trigger_ms(text: str) -> int:
+    match = re.fullmatch(r"(\d+) ?(ms|s|min|h)", text.strip())
+    if match is None or int(match[1]) == 0:
+        raise typer.BadParameter(f"{text!r} is not an interval; use 500ms, 10s, 5min or 1h")
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def _prices(text: str) -> Prices:
+    try:
+        return prices_named(text)
+    except ValueError as e:
+        raise typer.BadParameter(str(e)) from e
+
+
+Trigger = Annotated[
+    int, typer.Option(parser=_trigger_ms, metavar="INTERVAL", help="How often a batch is written.")
+]
+Readers = Annotated[int, typer.Option(min=0, help="Number of streams that read the whole log.")]
+Commits = Annotated[int, typer.Option(min=2, help="Number of newest commits to examine.")]
+PricesOf = Annotated[
+    Prices,
+    typer.Option(
+        "--prices",
+        parser=_prices,
+        metavar="|".join((*PRICES, "FILE")),
+        help="Provider whose list prices to use, or a file with your own: a JSON object of"
+        " name, as_of, put_1000, get_1000, list_1000 and gb_month, in dollars.",
+    ),
+]
+
+
+def cost(
+    url: Url,
+    *,
+    trigger: Trigger = "10s",  # type: ignore[assignment] # the parser makes it a number
+    readers: Readers = 1,
+    prices: PricesOf = "aws",  # type: ignore[assignment] # the parser looks it up
+    commits: Commits = 200,
+    options: Options = None,
+    json: Json = False,
+) -> None:
+    r"""Estimate what a log costs per day.
+
+    Requests follow from the commit protocol and the trigger interval; objects per batch, bytes and
+    cleaning are averages of the newest commits. Costs one GET per commit examined.
+
+    \b
+    clog cost s3://bucket/orders --trigger 10s --prices aws
+    clog cost ./orders --trigger 1min --readers 3 --json
+    """
+    log = open_log(url, options)
+    past = _past(log.handle.store, log.handle.tip, commits)
+    lines = daily(past, trigger_ms=trigger, readers=readers)
+    manifest = log.handle.manifest()
+    released = sum(r.size_bytes for r in manifest.released)
+    kept = released + sum(manifest.files().values())
+    if json:
+        print_json(
+            {
+                "url": log.url,
+                "trigger_ms": trigger,
+                "readers": readers,
+                "past": asdict(past),
+                "prices": asdict(prices),
+                "stored_bytes": kept,
+                "daily": [asdict(line) | {"dollars": _dollars(line, prices)} for line in lines],
+            }
+        )
+        return
+    _print(lines, prices, past, kept)
+
+
+def _past(store: "Store", tip: "Commit", commits: int) -> Past:
+    """Sums over the newest commits but the creation; one GET for each, and for each large edit."""
+    from clog.storage.format.commits import edit_of, read_commit
+    from clog.storage.testing.counting import CountingStore
+
+    counted_store = CountingStore(store)
+    found = []
+    for version in range(max(1, tip.version + 1 - commits), tip.version + 1):
+        try:
+            found.append(read_commit(counted_store, version))
+        except FileNotFoundError:
+            continue  # Deleted with its block.
+    edits = [edit_of(store, commit.record) for commit in found]
+    added = [{c.object for _, c in e.add.chunks} for e in edits if e.add]
+    made = [_written(edit) for edit in edits if edit.replace]
+    return Past(
+        span_ms=found[-1].record.time_ms - found[0].record.time_ms if found else 0,
+        commits=len(found),
+        commit_bytes=counted_store.bytes_in,
+        appends=len(added),
+        append_objects=sum(map(len, added)),
+        append_bytes=sum(o.size_bytes for objects in added for o in objects),
+        other_objects=sum(map(len, made)),
+        other_bytes=sum(o.size_bytes for objects in made for o in objects),
+        snapshots=len({c.head.snapshot for c in found} - {None}),
+    )
+
+
+def _written(edit: "Edit") -> "set[ObjectRef]":
+    """Returns the objects of a replacement that were not among its sources."""
+    old = {path for r in edit.replace for path, _ in r.sources}
+    return {c.object for r in edit.replace for c in r.chunks if c.object.path not in old}
+
+
+def _dollars(line: Daily, price: Prices) -> float:
+    puts, gets, lists = line.puts, line.gets, line.lists
+    return (puts * price.put_1000 + gets * price.get_1000 + lists * price.list_1000) / 1000
+
+
+def _row(line: Daily, dollars: float) -> dict[str, str]:
+    return {
+        "a day": line.what,
+        "PUT": count(round(line.puts)),
+        "GET": count(round(line.gets)),
+        "LIST": count(round(line.lists)),
+        "written": size(round(line.bytes_out)),
+        "read": size(round(line.bytes_in)),
+        "dollars": f"{dollars:.2f}",
+    }
+
+
+def _print(lines: Sequence[Daily], price: Prices, past: Past, kept: int) -> None:
+    from rich.table import Table
+
+    names = ("puts", "gets", "lists", "bytes_out", "bytes_in")
+    total = Daily("all", **{name: sum(getattr(line, name) for line in lines) for name in names})
+    dollars = _dollars(total, price)
+    table = Table(box=None, pad_edge=False)
+    for name in _row(total, 0):
+        table.add_column(name, justify="left" if name == "a day" else "right", no_wrap=True)
+    for line in (*lines, total):
+        table.add_row(*_row(line, _dollars(line, price)).values())
+    print_table(table)
+    month = kept / 1e9 * price.gb_month
+    say(
+        f"kept: {size(kept)}, {month:.2f} dollars a month; requests {dollars * DAYS_PER_MONTH:.2f}"
+        f" dollars a month at {price.name} list prices of {price.as_of}"
+    )
+    say(f"today's, and other regions and tiers: {price.source}; your own: --prices FILE")
+    say(
+        f"from {counted(past.commits, 'commit')}, {past.appends} of them appends,"
+        f" over {duration(past.span_ms)}"
+    )

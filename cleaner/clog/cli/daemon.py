@@ -1,0 +1,283 @@
+"""`clog cleaner`: the daemon that keeps logs clean."""
+
+import json as json_module
+import logging
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from clog.cli.arguments import Json, Options, SingleWriter, configs, storage_options
+from clog.cli.clean import (
+    DryRun,
+    maintenance_json,
+    maintenance_lines,
+    pass_json,
+    pass_text,
+    tell_uncleanable,
+)
+from clog.cli.output import counted, print_json_line, say, stderr
+from clog.cli.plan_view import tell_plans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clog.cleaner import Cleaner, MaintenanceResult, PassResult
+    from clog.cleaner.daemon.broker_config import BrokerConfig
+    from clog.cleaner.daemon.finder import Finder
+    from clog.cleaner.dry_run import PlannedRound
+    from clog.storage import Log
+
+ENVIRONMENT = "CLOG_CLEANER_CONFIG"
+
+Urls = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[URL]…", help="One or more logs.", show_default=False),
+]
+Discover = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PREFIX",
+        help="Clean every log below this folder, including logs created later.",
+        show_default=False,
+    ),
+]
+BrokerConfigs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="NAME=VALUE",
+        help="A config by its Kafka broker name, such as log.cleaner.threads=2 or"
+        f" log.retention.hours=48: a log's own config wins. Also ${ENVIRONMENT}, a JSON object.",
+        show_default=False,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="log.cleaner.threads: number of partitions cleaned in parallel.",
+        show_default="1",
+    ),
+]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help="Serve /metrics (Prometheus) and /healthz here.",
+        show_default=False,
+    ),
+]
+LogFormat = Annotated[
+    Literal["text", "json"],
+    typer.Option(help="Format of warnings and errors on standard error."),
+]
+Live = Annotated[bool, typer.Option("--live", help="Show progress in the terminal.")]
+Once = Annotated[
+    bool,
+    typer.Option(
+        "--once",
+        help="Run one round over all logs, then exit; with 1 if a partition is uncleanable.",
+    ),
+]
+
+
+def cleaner(
+    urls: Urls = None,
+    *,
+    discover: Discover = None,
+    threads: Threads = None,
+    config: BrokerConfigs = None,
+    listen: Listen = None,
+    log_format: LogFormat = "text",
+    live: Live = False,
+    once: Once = False,
+    dry_run: DryRun = False,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Keep logs clean until stopped.
+
+    Each pass prints a line. Failures are logged and retried. Ctrl-C and SIGTERM stop it within
+    seconds.
+
+    \b
+    clog cleaner ./orders
+    clog cleaner --discover s3://bucket/logs --threads 4 --listen 9404
+    clog cleaner ./orders --dry-run
+    """
+    if not (urls or discover):
+        raise typer.BadParameter("give the URL of a log, or --discover PREFIX")
+    settings = _settings(config, threads)
+    _log_to_stderr(log_format)
+    finder = _finder(urls, discover, options, single_writer=single_writer)
+    logs = finder.first(patient=not (once or dry_run))
+    if not logs:
+        stderr().print("found no log yet", style="dim")
+    if dry_run:
+        tell_plans(((log.url, _plan(log, settings)) for log in logs), json=json)
+        return
+    daemon = _daemon(logs, settings, finder, _Teller(json, live))
+    if once:
+        daemon.run_once()
+        _check_cleaned(logs)
+        return
+    _run(daemon, finder, listen=listen, live=live, logs=len(logs))
+
+
+def _check_cleaned(logs: "Iterable[Log]") -> None:
+    """Ends the command with 1, and says why, where a partition is uncleanable."""
+    found = {log.url: sorted(log.handle.manifest().uncleanable) for log in logs}
+    for url, partitions in found.items():
+        if partitions:
+            tell_uncleanable(url, partitions)
+    if any(found.values()):
+        raise typer.Exit(1)
+
+
+def _finder(
+    urls: list[str] | None,
+    prefixes: list[str] | None,
+    options: list[str] | None,
+    *,
+    single_writer: bool,
+) -> "Finder":
+    from clog.cleaner.daemon.finder import Finder
+    from clog.storage.clock import SystemClock
+    from clog.storage.ids import SystemIds
+
+    return Finder(
+        urls or (),
+        prefixes or (),
+        storage_options(options),
+        clock=SystemClock(),
+        ids=SystemIds(),
+        single_writer=single_writer,
+    )
+
+
+@dataclass(frozen=True)
+class _Teller:
+    """Tells on standard output what is done; not beside the live view."""
+
+    json: bool
+    live: bool
+
+    def passed(self, log: "Log", result: "PassResult") -> None:
+        """Tells a pass."""
+        if self.json:
+            print_json_line({"url": log.url} | pass_json(result))
+        elif not self.live:
+            say(f"{log.url}: {pass_text(result)}")
+
+    def maintained(self, log: "Log", done: "MaintenanceResult") -> None:
+        """Tells what was sealed, and what went by retention."""
+        if self.json:
+            print_json_line({"url": log.url} | maintenance_json([done]))
+        elif not self.live:
+            for line in maintenance_lines([done]):
+                say(f"{log.url}: {line}")
+
+
+def _settings(config: list[str] | None, threads: int | None) -> "BrokerConfig":
+    """Returns the environment's config, over it the command line's."""
+    from clog.cleaner.daemon.broker_config import broker_config
+
+    given: dict[str, object] = {}
+    if text := os.environ.get(ENVIRONMENT):
+        try:
+            given.update(json_module.loads(text))
+        except (ValueError, TypeError):
+            raise typer.BadParameter(f"${ENVIRONMENT} is not a JSON object") from None
+    given.update(configs(config))
+    if threads is not None:
+        given["log.cleaner.threads"] = threads
+    return broker_config(given)
+
+
+def _daemon(
+    logs: "Iterable[Log]",
+    settings: "BrokerConfig",
+    finder: "Finder",
+    teller: _Teller,
+) -> "Cleaner":
+    from clog.cleaner import Cleaner
+    from clog.cleaner.compaction.memory import save_memory
+    from clog.cleaner.log_round import CleanerSettings
+
+    save_memory()
+    return Cleaner(
+        logs,
+        threads=settings.threads,
+        dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
+        io_bytes_per_second=settings.io_bytes_per_second,
+        backoff_ms=settings.backoff_ms,
+        settings=CleanerSettings(
+            defaults=settings.defaults,
+            compaction=settings.compaction,
+            retention_check_ms=settings.retention_check_ms,
+            hash_algorithm=settings.hash_algorithm,
+        ),
+        on_pass=teller.passed,
+        on_maintained=teller.maintained,
+        find=finder,
+    )
+
+
+def _run(daemon: "Cleaner", finder: "Finder", *, listen: str | None, live: bool, logs: int) -> None:
+    from clog.cleaner.daemon.health import ailments
+    from clog.cleaner.daemon.http import MonitorServer
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: daemon.stop())
+    server = None
+    if listen is not None:
+        try:
+            from clog.cleaner.daemon.metrics import registry
+
+            metrics = registry(daemon, finder.stores)
+        except ModuleNotFoundError as e:
+            if e.name is None or not e.name.startswith("prometheus_client"):
+                raise
+            raise typer.BadParameter(
+                "--listen needs prometheus_client: pip install 'pyspark-clog[metrics]'"
+            ) from e
+        server = MonitorServer(listen, lambda: ailments(daemon), metrics)
+        stderr().print(f"/metrics and /healthz at http://{server.address}", style="dim")
+    stderr().print(f"cleaning {counted(logs, 'log')}; Ctrl-C stops within seconds", style="dim")
+    try:
+        if live:
+            from clog.cli.daemon_view import watching
+
+            with watching(daemon.monitor):
+                daemon.run()
+        else:
+            daemon.run()
+    finally:
+        if server is not None:
+            server.close()
+
+
+def _plan(log: "Log", settings: "BrokerConfig") -> "PlannedRound":
+    from clog.cleaner.dry_run import plan_round
+
+    return plan_round(
+        log.handle,
+        now_ms=log.handle.clock.now_ms(),
+        compaction=settings.compaction,
+        defaults=settings.defaults,
+    )
+
+
+def _log_to_stderr(log_format: str) -> None:
+    from clog.cleaner.daemon.json_logs import JsonFormatter
+    from clog.cli.output import SafeFormatter
+
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(SafeFormatter(JsonFormatter() if log_format == "json" else text))
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)

@@ -1,0 +1,236 @@
+"""Records as lines, both ways. Pure.
+
+*Text*: ``key<TAB>value``. An empty value is ``key<TAB>``, a tombstone the key alone, without a
+TAB (S4). With a null marker, a key or value that equals it is null. Text holds no headers, no
+timestamps, no TAB in a key and no line feed: JSON lines hold everything.
+
+*JSON lines*: one object a line::
+
+    {"partition":0,"offset":7,"timestamp":"2026-01-31T12:00:00.000001Z","key":"alice","value":null,
+     "headers":[{"key":"source","value":"crm"}]}
+
+Bytes that are not UTF-8 are in ``key_b64`` and ``value_b64`` instead. To append, ``key`` and
+``value`` are needed; a timestamp may be epoch milliseconds, too; ``offset`` is ignored, since the
+log gives offsets.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from clog.storage.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FIELDS = frozenset(
+    {"key", "key_b64", "value", "value_b64", "headers", "timestamp", "partition", "offset"}
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records by column. An entry of ``partitions`` is None where the record names none."""
+
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    headers: list[list[dict[str, Any]] | None] = field(default_factory=list)
+    timestamps_us: list[int | None] = field(default_factory=list)
+    partitions: list[int | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def to_arrow(self) -> "pa.Table":
+        """Returns what `Log.append` takes."""
+        from clog.storage.objects.records import from_columns
+
+        headers = [
+            None if some is None else [(pair["key"].encode(), pair["value"]) for pair in some]
+            for some in self.headers
+        ]
+        return from_columns(self.keys, self.values, headers, self.timestamps_us)
+
+
+def parse_text(lines: Sequence[bytes], *, null_marker: bytes | None = None) -> Rows:
+    r"""Reads records of text lines, without their line feeds.
+
+    >>> parse_text([b"a\t1", b"a\t", b"a"]).values
+    [b'1', b'', None]
+    """
+    rows = Rows()
+    for line in lines:
+        key, tab, value = line.partition(b"\t")
+        rows.keys.append(None if key == null_marker else key)
+        rows.values.append(value if tab and value != null_marker else None)
+    count = len(lines)
+    rows.headers, rows.timestamps_us, rows.partitions = (
+        [None] * count,
+        [None] * count,
+        [None] * count,
+    )
+    return rows
+
+
+def parse_jsonl(lines: Sequence[bytes], *, first: int) -> Rows:
+    """Reads records of JSON lines; ``first`` is the number of the first record, for errors.
+
+    Raises:
+        InvalidInputError: a line that is no such record; the message names it by number.
+    """
+    rows = Rows()
+    for number, line in enumerate(lines, first):
+        try:
+            _add(rows, json.loads(line))
+        except (ValueError, TypeError, RecursionError) as e:
+            why = "it is not JSON" if isinstance(e, json.JSONDecodeError) else str(e)
+            raise InvalidInputError(f"record {number} of the input cannot be read: {why}") from None
+    return rows
+
+
+def format_text(
+    batch: "pa.RecordBatch",
+    *,
+    null_marker: bytes | None = None,
+    with_offsets: bool = False,
+    with_headers: bool = False,
+) -> Iterator[bytes]:
+    """Yields text lines of a batch, with their line feeds; more columns before the key as asked."""
+    null = null_marker or b""
+    columns: list[list[bytes]] = []
+    if with_offsets:
+        positions = (batch.column(name).to_pylist() for name in ("partition", "offset"))
+        columns.extend(
+            [str(value).encode() for value in column] for column in (*positions, _timestamps(batch))
+        )
+    if with_headers:
+        columns.append([_headers_text(h, null) for h in batch.column("headers").to_pylist()])
+    columns.append([null if key is None else key for key in batch.column("key").to_pylist()])
+    values = batch.column("value").to_pylist()
+    for before, value in zip(zip(*columns, strict=True), values, strict=True):
+        if value is None and null_marker is None:
+            yield b"\t".join(before) + b"\n"
+        else:
+            yield b"\t".join((*before, null if value is None else value)) + b"\n"
+
+
+def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:
+    """Yields JSON lines of a batch; what `parse_jsonl` makes of them appends the same records."""
+    names = ("partition", "offset", "key", "value", "headers")
+    columns = [batch.column(name).to_pylist() for name in names]
+    rows = zip(_timestamps(batch), *columns, strict=True)
+    for timestamp, partition, offset, key, value, headers in rows:
+        record = {
+            "partition": partition,
+            "offset": offset,
+            "timestamp": timestamp,
+            **_binary_json("key", key),
+            **_binary_json("value", value),
+        }
+        if headers:
+            record["headers"] = [
+                {"key": h["key"], **_binary_json("value", h["value"])} for h in headers
+            ]
+        yield json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _add(rows: Rows, record: Any) -> None:
+    if not isinstance(record, dict):
+        raise TypeError("it is not a JSON object")
+    if unknown := record.keys() - FIELDS:
+        raise ValueError(f"unknown fields {sorted(unknown)}; allowed: {', '.join(sorted(FIELDS))}")
+    key, value = _binary(record, "key"), _binary(record, "value")
+    headers, partition = _headers(record.get("headers")), record.get("partition")
+    timestamp_us = _timestamp_us(record.get("timestamp"))
+    if partition is not None and type(partition) is not int:
+        raise TypeError("partition is not an integer")
+    rows.keys.append(key)
+    rows.values.append(value)
+    rows.headers.append(headers)
+    rows.timestamps_us.append(timestamp_us)
+    rows.partitions.append(partition)
+
+
+def _binary(record: dict[str, Any], name: str) -> bytes | None:
+    encoded = f"{name}_b64"
+    if (name in record) == (encoded in record):
+        raise ValueError(f'give either {name} or {encoded}; for null, "{name}": null')
+    if name in record:
+        text = record[name]
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"{name} is not a string or null")
+        return None if text is None else text.encode()
+    try:
+        return base64.b64decode(record[encoded], validate=True)
+    except (binascii.Error, TypeError):
+        raise ValueError(f"{encoded} is not base64") from None
+
+
+def _headers(headers: Any) -> list[dict[str, Any]] | None:
+    if headers is None:
+        return None
+    if not isinstance(headers, list) or not all(
+        isinstance(h, dict) and isinstance(h.get("key"), str) for h in headers
+    ):
+        raise TypeError('headers is not a list of {"key": …, "value": …}')
+    return [{"key": h["key"], "value": _binary(h, "value")} for h in _only_values(headers)] or None
+
+
+def _only_values(headers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for header in headers:
+        if unknown := header.keys() - {"key", "value", "value_b64"}:
+            raise ValueError(f"unknown fields {sorted(unknown)} in headers")
+        header["key"].encode()  # ValueError where it is no text
+    return headers
+
+
+def _timestamp_us(timestamp: Any) -> int | None:
+    if timestamp is None:
+        return None
+    if type(timestamp) is int:
+        if timestamp > _TIMESTAMP_MS_MAX:
+            raise ValueError(f"timestamp {timestamp} is above {_TIMESTAMP_MS_MAX} milliseconds")
+        return timestamp * 1000
+    if not isinstance(timestamp, str):
+        raise TypeError("timestamp is neither epoch milliseconds nor ISO 8601")
+    when = datetime.fromisoformat(timestamp)
+    return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+
+
+def _timestamps(batch: "pa.RecordBatch") -> list[str | int]:
+    import pyarrow as pa
+
+    return [_iso(us) for us in batch.column("timestamp").cast(pa.int64()).to_pylist()]
+
+
+def _iso(us: int) -> str | int:
+    """Returns ISO 8601 with microseconds; beyond the years of a calendar, epoch milliseconds."""
+    try:
+        when = _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return us // 1000
+    return when.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _binary_json(name: str, value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_b64": base64.b64encode(value).decode()}
+
+
+def _headers_text(headers: list[dict[str, Any]] | None, null: bytes) -> bytes:
+    pairs = [
+        h["key"].encode() + b"=" + (null if h["value"] is None else h["value"])
+        for h in headers or ()
+    ]
+    return b",".join(pairs)

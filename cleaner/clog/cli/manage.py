@@ -1,0 +1,148 @@
+"""`clog create`, `clog alter`, `clog delete-records`, `clog reset-times`: changing a log."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clog.cli.arguments import (
+    Configs,
+    Json,
+    Options,
+    SingleWriter,
+    Url,
+    configs,
+    open_log,
+    parse_offsets,
+    storage_options,
+)
+from clog.cli.output import count, counted, print_json, say
+
+if TYPE_CHECKING:
+    from clog.storage import Log
+
+
+def create(
+    url: Url,
+    *,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Number of partitions; cannot be changed later.")
+    ] = 4,
+    config: Configs = None,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Create a log.
+
+    The log keeps the latest value of each key, unless cleanup.policy says otherwise.
+
+    \b
+    clog create ./orders
+    clog create ./events -c cleanup.policy=delete -c retention.ms=86400000
+    clog create s3://bucket/orders --partitions 8 -o anon=false
+    """
+    from clog.storage import Log
+
+    log = Log.create(
+        url,
+        partitions=partitions,
+        config=configs(config),
+        storage_options=storage_options(options),
+        single_writer=single_writer,
+    )
+    if json:
+        print_json({"url": log.url, "partitions": log.partitions, "config": log.config})
+        return
+    say(f"created {log.url} with {counted(partitions, 'partition')}")
+
+
+def alter(
+    url: Url,
+    *,
+    config: Configs = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Reset this config to its default.", show_default=False),
+    ] = None,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Change configs of a log.
+
+    They take effect with the next append, pass or read.
+
+    \b
+    clog alter ./orders -c min.cleanable.dirty.ratio=0.2
+    clog alter ./orders --delete-config min.cleanable.dirty.ratio
+    """
+    changes: dict[str, Any] = {**configs(config), **dict.fromkeys(delete_config or ())}
+    if not changes:
+        raise typer.BadParameter("nothing to change; give --config NAME=VALUE or --delete-config")
+    log = open_log(url, options, single_writer=single_writer)
+    before = log.config
+    after = log.alter(changes)
+    changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
+    if json:
+        print_json({"url": log.url, "changed": changed, "config": after})
+        return
+    for name, (old, new) in changed.items():
+        say(f"{name}: {old} -> {new}")
+    if not changed:
+        say("nothing changed: the configs had these values already")
+
+
+def reset_times(
+    url: Url, *, options: Options = None, single_writer: SingleWriter = False, json: Json = False
+) -> None:
+    r"""Set back times that a wrong clock has left.
+
+    The cleaner refuses a log whose newest commit is ahead of its time. Afterwards commits, and
+    records under message.timestamp.type=LogAppendTime, bear the time of the repair instead;
+    other timestamps stay. Set the clock first, and stop who uses it.
+
+    \b
+    clog reset-times ./orders
+    """
+    from clog.storage.administration import reset_times as set_back
+
+    log = open_log(url, options, single_writer=single_writer)
+    ahead_ms = set_back(log.handle)
+    if json:
+        print_json({"url": log.url, "ahead_ms": ahead_ms})
+        return
+    say(f"set back by {count(ahead_ms)} ms" if ahead_ms else "nothing to do: no time is ahead")
+
+
+def delete_records(
+    url: Url,
+    before: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PARTITION:OFFSET",
+            help="The first offset to keep in a partition; end (or -1) deletes all records in it.",
+            show_default=False,
+        ),
+    ],
+    *,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Delete the records below an offset, permanently.
+
+    No later read sees them. Either all named partitions change, or none.
+
+    \b
+    clog delete-records ./orders 0:25
+    clog delete-records ./orders 0:end 1:100
+    """
+    wanted = parse_offsets(before)
+    log: Log = open_log(url, options, single_writer=single_writer)
+    log_starts = log.delete_records(wanted)
+    if json:
+        rows = [{"partition": p, "start_offset": start} for p, start in log_starts.items()]
+        print_json({"url": log.url, "partitions": rows})
+        return
+    for p, start in log_starts.items():
+        say(f"partition {p} starts at offset {count(start)}")

@@ -1,0 +1,279 @@
+"""`clog produce`: lines of standard input become records."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
+from clog.cli.output import count, counted, print_json, say, stderr
+
+if TYPE_CHECKING:
+    from clog.cli.lines import Rows
+    from clog.storage import Log
+    from clog.storage.append import AppendResult
+    from clog.storage.clock import Clock
+
+LineFormat = Literal["text", "jsonl"]
+BATCH_BYTES_MAX = 64 << 20
+"""A batch is appended when it has so many bytes, however few records they are."""
+
+
+Format = Annotated[LineFormat, typer.Option("--format", help="Format of the input lines.")]
+NullMarker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT", help="Text that stands for a null key or value.", show_default=False
+    ),
+]
+ToPartition = Annotated[
+    int | None,
+    typer.Option(
+        "--partition", "-p", min=0, help="Append all records to this partition.", show_default=False
+    ),
+]
+IgnorePartition = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-partition",
+        help="Place records by their keys, even if JSON lines name a partition.",
+    ),
+]
+BatchSize = Annotated[
+    int, typer.Option(min=0, help="Records per commit; 0 puts all input into one.")
+]
+Linger = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="MS", help="How long a batch that is not full waits for more records."
+    ),
+]
+ProducerId = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="Lets a restart with the same input continue where the log ends: each record is"
+        " appended once.",
+        show_default=False,
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no summary.")]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What was appended so far. ``offsets`` by partition: the first one given, and one past the
+    last.
+    """
+
+    records: int = 0
+    commits: int = 0
+    skipped: int = 0
+    version: int | None = None
+    offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, rows: int, result: "AppendResult") -> None:
+        """Counts one append; a duplicate was there before."""
+        self.version = result.version
+        if result.duplicate:
+            self.skipped += rows
+            return
+        self.records += rows
+        self.commits += 1
+        for p, (base, end) in result.offsets.items():
+            self.offsets[p] = (self.offsets.get(p, (base, 0))[0], end)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the summary for programs."""
+        return {
+            "records": self.records,
+            "commits": self.commits,
+            "skipped": self.skipped,
+            "version": self.version,
+            "partitions": [
+                {"partition": p, "start_offset": base, "end_offset": end}
+                for p, (base, end) in sorted(self.offsets.items())
+            ],
+        }
+
+    def __str__(self) -> str:
+        text = f"appended {counted(self.records, 'record')} in {counted(self.commits, 'commit')}"
+        if self.skipped:
+            text += f", skipped {count(self.skipped)} already there"
+        ranges = [f"{p} [{base}, {end})" for p, (base, end) in sorted(self.offsets.items())]
+        return text + (f"; offsets by partition: {', '.join(ranges)}" if ranges else "")
+
+
+def produce(
+    url: Url,
+    *,
+    line_format: Format = "text",
+    null_marker: NullMarker = None,
+    partition: ToPartition = None,
+    ignore_partition: IgnorePartition = False,
+    batch_size: BatchSize = 10_000,
+    linger: Linger = 1000,
+    producer_id: ProducerId = None,
+    quiet: Quiet = False,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Append the lines of standard input.
+
+    Each batch of lines is one atomic commit. Text lines are key, TAB, value. A key and a TAB is an
+    empty value; a key alone is a tombstone, which deletes the key. JSON lines have key and value
+    (or key_b64 and value_b64; null means null), and may have headers, timestamp and partition.
+    Empty lines are skipped.
+
+    \b
+    printf 'alice\t1\nbob\t\ncarol\n' | clog produce ./orders
+    clog consume ./orders --json | clog produce ./copy --format jsonl
+    clog produce ./orders --format jsonl --producer-id load-2026-01 < orders.jsonl
+    """
+    from clog.cli.line_reader import LineReader
+
+    log = open_log(url, options, single_writer=single_writer)
+    parse = _parser(line_format, null_marker)
+    run = _Run(log, parse, producer_id, partition, ignores_rows=ignore_partition)
+    read = LineReader(sys.stdin.buffer).read
+    try:
+        clock = log.handle.clock
+        for lines in batches(read, batch_size=batch_size, linger_ms=linger, clock=clock):
+            run.append(lines)
+            _progress(run.done, quiet=quiet)
+        _progress(None, quiet=quiet)
+    except Exception:
+        if run.done.commits:
+            stderr().print(f"before the error: {run.done}", soft_wrap=True)
+        raise
+    if json:
+        print_json({"url": log.url} | run.done.as_json())
+    elif not quiet:
+        say(str(run.done))
+
+
+def batches(
+    read: Callable[[int | None], list[bytes] | None],
+    *,
+    batch_size: int,
+    linger_ms: int,
+    clock: "Clock",
+) -> Iterator[list[bytes]]:
+    """Yields lines in batches: full ones at once, others ``linger_ms`` after their first line.
+    Empty lines are left out.
+
+    ``batch_size`` 0 gathers everything.
+    """
+    pending: list[bytes] = []
+    pending_bytes, due_ms = 0, 0
+    waits = batch_size == 0
+    while True:
+        timeout_ms = max(0, due_ms - clock.monotonic_ms())
+        lines = read(None if waits or not pending else timeout_ms)
+        if lines is None:
+            break
+        for line in filter(None, lines):
+            if not pending:
+                due_ms = clock.monotonic_ms() + linger_ms
+            pending.append(line)
+            pending_bytes += len(line)
+            if not waits and (len(pending) == batch_size or pending_bytes >= BATCH_BYTES_MAX):
+                yield pending
+                pending, pending_bytes = [], 0
+        if pending and not waits and clock.monotonic_ms() >= due_ms:
+            yield pending
+            pending, pending_bytes = [], 0
+    if pending:
+        yield pending
+
+
+class _Run:
+    """One run: which records of the input are appended, where they go, and what was done."""
+
+    def __init__(
+        self,
+        log: "Log",
+        parse: "Callable[[list[bytes], int], Rows]",
+        producer_id: str | None,
+        partition: int | None,
+        *,
+        ignores_rows: bool,
+    ) -> None:
+        self.done = Summary()
+        self._log = log
+        self._parse = parse
+        self._partition = partition
+        self._ignores_rows = ignores_rows
+        self._producer_id = producer_id
+        self._read = 0
+        # A producer's sequence number counts the records of its input, so that a restart may batch
+        # them otherwise.
+        self._skip = 0 if producer_id is None else _appended(log, producer_id)
+
+    def append(self, lines: list[bytes]) -> None:
+        """Appends what the producer has not appended before."""
+        first, self._read = self._read, self._read + len(lines)
+        fresh = lines[max(0, self._skip - first) :]
+        self.done.skipped += len(lines) - len(fresh)
+        if not fresh:
+            return
+        rows = self._parse(fresh, self._read - len(fresh) + 1)
+        producer = None if self._producer_id is None else (self._producer_id, self._read)
+        result = self._log.append(rows.to_arrow(), partition=self._place(rows), producer=producer)
+        self.done.add(len(rows), result)
+
+    def _place(self, rows: "Rows") -> Any:
+        """Returns what `Log.append` takes as ``partition``: one for all, what they name, or
+        None.
+        """
+        from clog.storage.errors import InvalidInputError
+
+        named = sum(p is not None for p in rows.partitions)
+        if self._partition is not None or self._ignores_rows or not named:
+            return self._partition
+        if named < len(rows):
+            raise InvalidInputError(
+                f"{named} of {len(rows)} records of a batch name a partition; name it in all of"
+                " them or in none, or place all by their keys with --ignore-partition"
+            )
+        return rows.partitions
+
+
+def _parser(
+    line_format: LineFormat, null_marker: str | None
+) -> "Callable[[list[bytes], int], Rows]":
+    from clog.cli.lines import parse_jsonl, parse_text
+
+    if line_format == "jsonl":
+        return lambda lines, first: parse_jsonl(lines, first=first)
+    marker = None if null_marker is None else null_marker.encode()
+    return lambda lines, _: parse_text(lines, null_marker=marker)
+
+
+def _appended(log: "Log", producer_id: str) -> int:
+    """Returns how many records of its input the producer appended before: its sequence numbers
+    count them.
+    """
+    from clog.storage.format.producers import find_writer
+
+    head = log.handle.recent(settled=True).head
+    entry = find_writer(log.handle.store, head, "producer", producer_id)
+    if entry is None:
+        return 0
+    return entry.sequence
+
+
+def _progress(done: Summary | None, *, quiet: bool) -> None:
+    """Prints one line on a terminal that each commit overwrites, and None takes away."""
+    if quiet or not sys.stderr.isatty():
+        return
+    if done is None:
+        sys.stderr.write("\r\x1b[K")
+    else:
+        sys.stderr.write(
+            f"\r{counted(done.records, 'record')} in {counted(done.commits, 'commit')} "
+        )
+        sys.stderr.flush()

@@ -1,0 +1,161 @@
+"""`clog describe`, `clog offsets`, `clog segments`: looking at a log."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clog.cli.arguments import Json, Options, Partition, Url, open_log, parse_time_ms
+from clog.cli.output import count, moment, print_json, print_table, size, stdout
+
+if TYPE_CHECKING:
+    from clog.storage import Log, PartitionDescription
+
+
+def describe(
+    url: Url, *, partition: Partition = None, options: Options = None, json: Json = False
+) -> None:
+    r"""Show what is clean, dirty and active, and what comes next.
+
+    Bars are proportional to record bytes. The tick in a bar is the delete retention point:
+    below it all expired tombstones are gone.
+
+    \b
+    clog describe ./orders
+    clog describe s3://bucket/orders --partition 3 --json
+    """
+    from clog.cli.describe_view import description
+    from clog.storage.config.log_config import LogConfig
+    from clog.storage.read.offsets import partitions_named
+
+    log = open_log(url, options)
+    found = log.describe()
+    wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
+    details = [d for d in found["partition_details"] if d["partition"] in wanted]
+    now_ms = log.handle.clock.now_ms()
+    actions = _actions(log, found["config"], details, now_ms)
+    if json:
+        shown = [d | {"next_action": actions[d["partition"]]} for d in details]
+        print_json(found | {"partition_details": shown})
+        return
+    console = stdout()
+    page = description(
+        found | {"partition_details": details},
+        LogConfig.from_overrides({}).as_dict(),
+        actions,
+        now_ms=now_ms,
+        width=console.width,
+        ascii_only=console.options.ascii_only,
+    )
+    console.print(page)
+
+
+def offsets(
+    url: Url,
+    *,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Also show the offset of the first record at or after this time: epoch ms or"
+            " ISO 8601.",
+            show_default=False,
+        ),
+    ] = None,
+    partition: Partition = None,
+    options: Options = None,
+    json: Json = False,
+) -> None:
+    r"""Show start and end offsets, and the offset for a time.
+
+    The start offset is the first that can be read; the end offset is the one the next record gets.
+
+    \b
+    clog offsets ./orders
+    clog offsets ./orders --time 2026-01-31T12:00:00Z --json
+    """
+    from clog.storage.read.offsets import partitions_named
+
+    time_ms = None if time is None else parse_time_ms(time)
+    log = open_log(url, options)
+    wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
+    starts, ends = log.start_offsets(), log.end_offsets()
+    rows: list[dict[str, int | None]] = [
+        {"partition": p, "start_offset": starts[p], "end_offset": ends[p]} for p in wanted
+    ]
+    if time_ms is not None:
+        at = log.offsets_for_times(dict.fromkeys(wanted, time_ms))
+        rows = [row | {"offset_for_time": at[p]} for p, row in zip(wanted, rows, strict=True)]
+    if json:
+        print_json({"url": log.url, "time_ms": time_ms, "partitions": rows})
+        return
+    print_table(_table(rows))
+
+
+def segments(
+    url: Url, *, partition: Partition = None, options: Options = None, json: Json = False
+) -> None:
+    r"""List the segments; the active one of a partition is last.
+
+    \b
+    clog segments ./orders --partition 0
+    """
+    from clog.storage.read.offsets import partitions_named
+
+    log = open_log(url, options)
+    wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
+    found = {p: [asdict(segment) for segment in log.segments(p)] for p in wanted}
+    if json:
+        rows = [{"partition": p} | row for p, rows in found.items() for row in rows]
+        print_json({"url": log.url, "segments": rows})
+        return
+    for p, rows in found.items():
+        print_table(_table([_readable(row) for row in rows], caption=f"partition {p}"))
+
+
+def _actions(
+    log: "Log", config: dict[str, str], details: list["PartitionDescription"], now_ms: int
+) -> dict[int, str]:
+    from clog.cleaner.compaction.selection import candidates
+    from clog.cli.describe_view import next_action
+    from clog.storage.config.log_config import LogConfig
+
+    manifest = log.handle.manifest()
+    settings = LogConfig.from_overrides(manifest.head.config)
+    due = {c.partition: c.reason.value for c in candidates(manifest, settings, now_ms=now_ms)}
+    return {d["partition"]: next_action(d, config, due.get(d["partition"])) for d in details}
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a segment as a row for people."""
+    state = "active" if row["active"] else "clean" if row["clean"] else "dirty"
+    largest, horizon = row["largest_timestamp"], row["delete_horizon_ms"]
+    return {
+        "base": row["base_offset"],
+        "next": row["next_offset"],
+        "records": row["records"],
+        "dead": row["dead_rows"],
+        "size": size(row["size_bytes"]),
+        "largest timestamp": "" if largest is None else moment(largest),
+        "state": state,
+        "delete horizon": "" if horizon is None else moment(horizon),
+    }
+
+
+def _table(rows: list[dict[str, Any]], caption: str | None = None) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, title=caption, title_justify="left")
+    for name, value in (rows[0] if rows else {}).items():
+        is_number = isinstance(value, int | None)
+        title = name.replace("_", " ")
+        table.add_column(title, justify="right" if is_number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return count(value) if isinstance(value, int) else str(value)

@@ -1,0 +1,1 @@
+"""The options of ``format("clog")``, from their text to typed settings."""

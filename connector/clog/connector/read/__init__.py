@@ -1,0 +1,1 @@
+"""Reading in Spark: plans on the driver, tasks on executors, batch and stream."""

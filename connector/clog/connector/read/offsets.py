@@ -1,0 +1,163 @@
+"""Offsets of a stream: what goes into Spark's checkpoint, and what it means.
+
+Spark compares offsets as JSON *strings*, so there is one way to write each: partitions in numeric
+order, then the other fields. Three kinds:
+
+- *initial*: ``{"init": "latest"}``. Constant, because Spark asks for it more than once before it
+  makes the first batch durable.
+- *first*: ``{"0": 7, "1": 9, "commit": "b1…", "from": {"0": 5, "1": 9}, "log": "orders", "log_id":
+  "6f…", "planned": 57, "version": 41}``. Next offset to read by partition; ``from`` is what the
+  initial offset was resolved to, so a crash in the first batch does not resolve "latest" again;
+  ``version`` is the log's version at that moment, or that of ``sinceVersion`` (S41).
+- *later*: the same without ``from``: the offset before it says where the batch starts.
+
+``planned`` is the version of the log that the batch was planned at: run again, it reads that
+version, and so the same records, cleaned since or not. ``log_id`` and ``commit`` (of that version)
+say which log it was, and which history of it (S47). Offsets without these four, of an older clog,
+are read too.
+
+A stream that has nothing to read gets its own offsets back, unchanged.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clog.connector.options.parsing import EARLIEST, LATEST, Position, Since, Times
+from clog.storage.errors import InvalidInputError, OptionError
+
+_NAMES = ("commit", "from", "log", "log_id", "planned", "version")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The version of a log that a batch was planned at: ``log`` is the log's name, for people."""
+
+    log: str
+    log_id: str
+    version: int
+    commit_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffsets:
+    """Where a stream is: the next offset to read, by partition.
+
+    ``version`` is the version of the log at which the query began; ``start`` where it began, only
+    in the first offsets of a log; ``planned`` is None in offsets of an older clog.
+    """
+
+    next: Mapping[int, int]
+    version: int
+    start: Mapping[int, int] | None = None
+    planned: Planned | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the offsets as Spark stores them.
+
+        >>> StreamOffsets({1: 9, 0: 7}, 41).to_json()
+        {'0': 7, '1': 9, 'version': 41}
+        """
+        out: dict[str, Any] = by_partition_json(self.next)
+        named: dict[str, Any] = {"version": self.version}
+        if self.start is not None:
+            named["from"] = by_partition_json(self.start)
+        if (planned := self.planned) is not None:
+            named |= {"log": planned.log, "log_id": planned.log_id}
+            named |= {"planned": planned.version, "commit": planned.commit_id}
+        return out | {name: named[name] for name in sorted(named)}
+
+
+def initial_json(position: Position | Times | Since) -> dict[str, Any]:
+    """Returns the initial offset: symbolic, so the same whenever it is asked for."""
+    if isinstance(position, str):
+        return {"init": position}
+    if isinstance(position, Times):
+        ms = position.ms
+        return {"init": {"timestamp": ms if isinstance(ms, int) else by_partition_json(ms)}}
+    if isinstance(position, Since):
+        return {"init": {"since": position.version}}
+    return {"init": by_partition_json(position)}
+
+
+def by_partition_json(offsets: Mapping[int, int]) -> dict[str, Any]:
+    """Returns one number by partition, in the one order there is."""
+    return {str(p): offsets[p] for p in sorted(offsets)}
+
+
+def parse_offsets(value: Mapping[str, Any]) -> StreamOffsets | None:
+    """Returns what a checkpoint holds; None for the initial offset.
+
+    Raises:
+        InvalidInputError: these are not offsets of a clog stream.
+    """
+    if "init" in value:
+        return None
+    rest = {name: v for name, v in value.items() if name not in _NAMES}
+    try:
+        following = {int(p): _whole(offset) for p, offset in rest.items()}
+        start = value.get("from")
+        return StreamOffsets(
+            following,
+            _whole(value["version"]),
+            None if start is None else {int(p): _whole(offset) for p, offset in start.items()},
+            _planned(value) if "planned" in value else None,
+        )
+    except (ValueError, KeyError, AttributeError) as e:
+        raise InvalidInputError(
+            "the checkpoint's offsets are not those of a clog stream; if the source of this query"
+            " was changed, give it a new checkpointLocation"
+        ) from e
+
+
+def resolve(
+    position: Position,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    *,
+    option: str,
+) -> dict[int, int]:
+    """Returns the offset that a position names in each partition of ``starts`` (log start) and
+    ``ends`` (log end).
+
+    Raises:
+        OptionError: it does not name all partitions, or one that does not exist.
+    """
+    if position == "earliest":
+        return dict(starts)
+    if position == "latest":
+        return dict(ends)
+    check_all_named(position, list(starts), option=option)
+    special = {EARLIEST: starts, LATEST: ends}
+    return {p: special[o][p] if o in special else o for p, o in position.items()}
+
+
+def check_all_named(position: Mapping[int, int], partitions: Sequence[int], *, option: str) -> None:
+    """Raises if a number is missing for one of the partitions, or given for another.
+
+    Raises:
+        OptionError: it is not.
+    """
+    missing = [p for p in partitions if p not in position]
+    unknown = [p for p in position if p not in partitions]
+    if unknown:
+        raise OptionError(
+            f'option "{option}" names partitions {unknown}, which are not read;'
+            f" read are {list(partitions)}"
+        )
+    if missing:
+        raise OptionError(
+            f'option "{option}" does not name partitions {missing}; name all that are read'
+            f" ({list(partitions)}); among offsets, -1 is latest and -2 earliest"
+        )
+
+
+def _planned(value: Mapping[str, Any]) -> Planned:
+    log, log_id, commit_id = (str(value[name]) for name in ("log", "log_id", "commit"))
+    return Planned(log, log_id, _whole(value["planned"]), commit_id)
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int:
+        raise ValueError(number)
+    return number

@@ -1,0 +1,376 @@
+"""The streaming read: where the query is, what the next batch holds, which tasks read it.
+
+One process holds one reader for the life of a query; tasks get other instances and use `read`
+only. Spark asks an idle source about 45 times a second what is new; the log is looked at once in
+``pollInterval``, at one request, and in between the answer is what is known.
+
+Not here: what offsets look like (`offsets`), how much goes into a batch (`admission`).
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from clog.connector.options.parsing import Since
+from clog.connector.options.settings import ReadOptions
+from clog.connector.read.admission import limited, limited_bytes
+from clog.connector.read.data_loss import available_start, check_partitions, check_tombstones
+from clog.connector.read.input_partitions import LogPartition
+from clog.connector.read.offsets import (
+    Planned,
+    StreamOffsets,
+    by_partition_json,
+    initial_json,
+    parse_offsets,
+)
+from clog.connector.read.plan_ranges import (
+    log_partitions,
+    offset_bounds,
+    partitions_read,
+    positions,
+    since,
+)
+from clog.connector.read.same_log import is_same_log
+from clog.connector.schema import check_read_schema
+from clog.connector.shallow import shallow, shallow_iterator
+from clog.storage.clock import Clock, SystemClock
+from clog.storage.errors import (
+    ClogError,
+    LogReplacedError,
+    OptionError,
+    StoreUnavailableError,
+    VersionExpiredError,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from clog.storage.commit.handle import Handle
+    from clog.storage.format.head import Head
+    from clog.storage.format.manifest import Manifest
+
+_LOGGER = logging.getLogger("clog.connector")
+POLL_SLACK_MS = 50
+"""A trigger as long as the poll interval fires a little early as often as late: both are to find a
+fresh answer.
+"""
+_NO_LIMIT_ROWS = 2**62
+OUTAGE_MS_MAX = 60_000
+"""For so long a store that does not answer counts as nothing new; after that the query fails."""
+
+
+def check_stream(options: ReadOptions) -> None:
+    """Raises if an option is one that a stream refuses."""
+    if options.view != "log":
+        raise OptionError(
+            f'view "{options.view}" is for batch reads; use spark.read, or view "log", which'
+            " streams every record"
+        )
+    if options.as_of_version is not None or options.as_of_ms is not None:
+        raise OptionError(
+            'options "asOfVersion" and "asOfTimestamp" are for view "table"; a stream starts after'
+            ' a version with "sinceVersion"'
+        )
+    if options.ending is not None:
+        raise OptionError(
+            'options "endingOffsets", "endingTimestamp" and "endingOffsetsByTimestamp" are for'
+            " batch reads: a stream has no end; leave them out, trigger(availableNow=True) ends at"
+            " what is there"
+        )
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Stands for a reader that could not be made, and says why when it is asked for anything."""
+
+    def __init__(self, cause: ClogError) -> None:
+        self._cause = cause
+
+    @shallow
+    def initialOffset(self) -> dict[str, Any]:
+        """Raises; Spark asks for it before all else."""
+        raise self._cause
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:  # noqa: ARG002
+        """Raises; no plan leads here."""
+        raise self._cause
+
+
+class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a log as a stream, in Arrow batches."""
+
+    def __init__(
+        self, options: ReadOptions, schema: StructType, *, clock: Clock | None = None
+    ) -> None:
+        check_stream(options)
+        check_read_schema(schema)
+        self._options = options
+        self._schema = schema
+        self._clock = clock or SystemClock()
+        self._handle: Handle | None = None
+        self._polled_ms = self._answered_ms = 0
+        self._admitted_ms: int | None = None
+        self._target: dict[int, int] | None = None
+        self._first: StreamOffsets | None = None
+        self._is_compared = False
+
+    @shallow
+    def initialOffset(self) -> dict[str, Any]:
+        """Returns a symbolic offset: what it means is decided once, in the first `latestOffset`."""
+        return initial_json(self._options.starting or "latest")
+
+    @shallow
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Returns a limit that says whether batches are limited; Spark hands it back to
+        `latestOffset`, or `ReadAllAvailable` where the trigger says so. Spark has no limit for all
+        that `admission` knows, so this one stands for them.
+        """
+        admission = self._options.admission
+        most = admission.max_offsets or _NO_LIMIT_ROWS
+        return ReadMaxRows(most) if admission.is_limited else ReadAllAvailable()
+
+    @shallow
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes the end: what is appended from now on is for the next run."""
+        self._target = self._ends(self._polled())
+
+    @shallow
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Returns where the next batch ends; ``start`` itself, unchanged, when there is nothing to
+        read.
+
+        The first batch is made even when it is empty: it makes durable where the query began.
+        """
+        head = self._polled()
+        is_limited = not isinstance(limit, ReadAllAvailable)
+        at = parse_offsets(start)
+        if at is None or not self._is_same_log(at):
+            begin = self._begin if at is None else self._begin_anew
+            first = self._first = self._first or begin(head)
+            end = self._admitted(first.next, self._ends(head)) if is_limited else self._ends(head)
+            self._admitted_ms = self._clock.monotonic_ms()
+            return StreamOffsets(end, first.version, first.next, self._planned()).to_json()
+        starts, end = self._starts(at.next, head), self._ends(head)
+        if is_limited:
+            if self._waits(starts, end):
+                return start
+            end = self._admitted(starts, end)
+        if end == at.next:
+            return start
+        self._admitted_ms = self._clock.monotonic_ms()
+        return StreamOffsets(end, at.version, planned=self._planned()).to_json()
+
+    @shallow
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Returns the end offsets seen last, for the query's progress; no request."""
+        if self._handle is None:
+            return None
+        return by_partition_json(self._ends(self._handle.tip.head))
+
+    @shallow
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Returns the plan of one batch, of a new one or of one that is run again."""
+        at, to = parse_offsets(start), parse_offsets(end)
+        assert to is not None, "an end is never symbolic"
+        starts = at.next if at is not None and to.start is None else to.start
+        assert starts is not None, "the first offsets of a log say where the query began in it"
+        if not self._is_same_log(to):
+            return []  # Its records are gone with their log.
+        try:
+            manifest = self._manifest_of(to)
+        except LogReplacedError:
+            self._open_replacement()
+            if not self._is_same_log(to):
+                return []
+            manifest = self._manifest_of(to)
+        handle = self._opened()
+        check_tombstones(
+            manifest,
+            starts,
+            since_version=to.version,
+            url=handle.store.url,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+        # Not the old version's bounds: what was deleted since is gone (S36).
+        ranges = self._ranges(handle.tip.head, starts, to.next)
+        return log_partitions(manifest, ranges, self._options, follow=True)
+
+    @shallow_iterator
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        """Yields batches of one partition, in a task."""
+        from clog.connector.read.task_read import log_batches
+
+        assert isinstance(partition, LogPartition)
+        yield from log_batches(partition, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Does nothing: where the query is, is in Spark's checkpoint."""
+
+    def _opened(self) -> "Handle":
+        if self._handle is None:
+            from clog.storage.log import Log
+
+            self._handle = Log.open(self._options.location.store(), clock=self._clock).handle
+            self._handle.recent(settled=True)  # Its id goes into the checkpoint.
+            self._polled_ms = self._answered_ms = self._clock.monotonic_ms()
+        return self._handle
+
+    def _is_same_log(self, offsets: StreamOffsets) -> bool:
+        """Tells whether the log is the one that offsets are of; raises or warns (`same_log`). Those
+        of a query that runs are of the log that it opened: histories are compared once.
+        """
+        planned, handle = offsets.planned, self._opened()
+        if planned is None:
+            return True
+        if self._is_compared and planned.log_id == handle.tip.head.log.log_id:
+            return True
+        is_same = is_same_log(planned, handle, fail_on_data_loss=self._options.fail_on_data_loss)
+        self._is_compared = self._is_compared or is_same
+        return is_same
+
+    def _open_replacement(self) -> None:
+        """Opens the log that stands in the place of the one that was read."""
+        self._handle, self._first, self._is_compared = None, None, False
+        is_target_fixed, self._target = self._target is not None, None
+        handle = self._opened()
+        if is_target_fixed:
+            self._target = self._ends(handle.tip.head)
+
+    def _planned(self) -> Planned:
+        """Returns the version that a batch is planned at now."""
+        tip, name = self._opened().tip, self._options.location.name
+        return Planned(name, tip.head.log.log_id, tip.version, tip.record.commit_id)
+
+    def _manifest_of(self, offsets: StreamOffsets) -> "Manifest":
+        """Returns the manifest that a batch is read from: of the version it was planned at, so that
+        a batch that runs again has the same records; of the newest where that has expired.
+        """
+        handle, planned = self._opened(), offsets.planned
+        if planned is None:
+            return handle.manifest()
+        try:
+            return handle.manifest_at(planned.version)
+        except VersionExpiredError as e:
+            handle.standing.check()
+            manifest = handle.manifest()
+            _LOGGER.warning(
+                "%s; the batch that was planned at it runs again from version %d: records that were"
+                " superseded and cleaned away since are missing",
+                *(e, manifest.version),
+            )
+            return manifest
+
+    def _polled(self) -> "Head":
+        """Returns the head as of at most a poll interval ago."""
+        handle = self._opened()
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._polled_ms + POLL_SLACK_MS < self._options.poll_interval_ms:
+            return handle.tip.head
+        self._polled_ms = now_ms
+        try:
+            handle.refresh()
+            self._answered_ms = now_ms
+        except LogReplacedError:
+            self._open_replacement()
+            return self._opened().tip.head
+        except StoreUnavailableError as e:
+            # An error here ends the query; a store that fails for a moment is no reason to.
+            if now_ms - self._answered_ms > OUTAGE_MS_MAX:
+                raise
+            _LOGGER.warning("%s does not respond; retrying: %s", handle.store.url, e)
+        return handle.tip.head
+
+    def _begin(self, head: "Head") -> StreamOffsets:
+        """Returns where a new query begins, checked."""
+        handle, parts = self._opened(), self._parts(head)
+        starting = self._options.starting or "latest"
+        if isinstance(starting, Since):
+            version, starts = starting.version, since(handle, starting, parts)
+        else:
+            version = handle.tip.version
+            starts = positions(handle.store, handle.manifest(), parts, starting, option="starting")
+        starts = {p: self._available(head, p, offset) for p, offset in starts.items()}
+        if self._target is not None:
+            # "latest" is decided after the end was fixed: records may have come in between.
+            self._target = {p: max(end, starts[p]) for p, end in self._target.items()}
+        return StreamOffsets(starts, version, starts)
+
+    def _begin_anew(self, head: "Head") -> StreamOffsets:
+        """Returns where a query goes on in another log than its offsets are of: at its start."""
+        starts = offset_bounds(head, self._parts(head))[0]
+        return StreamOffsets(starts, self._opened().tip.version, starts)
+
+    def _waits(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:
+        """Tells whether there is too little for a batch (``minOffsetsPerTrigger``). The first batch
+        of a run does not wait, and availableNow does not end before all is read.
+        """
+        admission = self._options.admission
+        if admission.min_offsets is None or self._admitted_ms is None or self._target is not None:
+            return False
+        if self._clock.monotonic_ms() - self._admitted_ms >= admission.max_delay_ms:
+            return False
+        return sum(max(0, end - starts[p]) for p, end in ends.items()) < admission.min_offsets
+
+    def _admitted(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
+        """Returns the ends of a batch inside the limits."""
+        admission = self._options.admission
+        end = limited(starts, ends, admission.max_offsets)
+        if admission.max_bytes is None:
+            return end
+        return limited_bytes(self._opened().manifest(), starts, end, admission.max_bytes)
+
+    def _parts(self, head: "Head") -> tuple[int, ...]:
+        return partitions_read(head, self._options.partitions, url=self._opened().store.url)
+
+    def _ends(self, head: "Head") -> dict[int, int]:
+        if self._target is not None:
+            return self._target
+        return offset_bounds(head, self._parts(head))[1]
+
+    def _starts(self, known: Mapping[int, int], head: "Head") -> dict[int, int]:
+        """Returns where the next batch starts: at the log start in partitions that the checkpoint
+        does not know, and in those of which it is below; whether that may be, `partitions` decides.
+        """
+        parts = self._parts(head)
+        check_partitions(
+            known,
+            parts,
+            url=self._opened().store.url,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+        lows, highs = offset_bounds(head, parts)
+        starts = {p: max(low, known.get(p, low)) for p, low in lows.items()}
+        for p, offset in starts.items():
+            if offset > highs[p]:
+                self._available(head, p, offset)
+        return starts
+
+    def _ranges(
+        self, head: "Head", starts: Mapping[int, int], ends: Mapping[int, int]
+    ) -> dict[int, tuple[int, int]]:
+        ranges = {}
+        for p, end in ends.items():
+            start = starts.get(p, head.partitions.start[p])
+            if start == end:
+                continue
+            start = self._available(head, p, start)
+            if end > head.partitions.end[p]:
+                self._available(head, p, end)
+            # An end below the start: the log was recreated, and the batch began with it.
+            ranges[p] = (start if start < end else head.partitions.start[p], end)
+        return ranges
+
+    def _available(self, head: "Head", p: int, offset: int) -> int:
+        return available_start(
+            *(p, offset, head.partitions.start[p], head.partitions.end[p]),
+            url=self._opened().store.url,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )

@@ -1,0 +1,303 @@
+"""What a read task does: pieces of objects become Arrow batches as Spark wants them.
+
+Batches of few rows are put together (an object holds a few rows of each of many partitions), to
+about 10,000.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clog.connector.read.data_loss import available_start, check_tombstones
+from clog.connector.read.input_partitions import LogPartition, TablePartition
+from clog.connector.read.same_log import has_id
+from clog.connector.schema import STORED, arrow_schema
+from clog.storage.errors import (
+    CorruptionError,
+    VersionExpiredError,
+    version_expired,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from clog.storage.read.scan import ReadPiece
+    from clog.storage.read.table_plan import TablePlan
+    from clog.storage.store.base import Store
+
+GATHER_ROWS = 8192
+"""Batches are put together until they have so many rows."""
+GATHER_BYTES = 32 << 20
+"""Or so many bytes."""
+SMALL_ROWS = 100_000
+"""Views of no more rows than that, together, are read at once."""
+SMALL_BYTES = 4 << 20
+"""And of no more stored bytes."""
+CREATE_TIME, LOG_APPEND_TIME = 0, 1
+"""Kafka's numbers in ``timestampType``."""
+
+
+def log_batches(partition: LogPartition, schema: "StructType") -> Iterator["pa.RecordBatch"]:
+    """Returns batches of the partition's records, in the columns of ``schema``.
+
+    Raises:
+        VersionExpiredError: an object is gone, in a batch read.
+        OffsetOutOfRangeError: records of a stream were deleted before they were read, and
+        ``failOnDataLoss``.
+    """
+    as_spark = _Converter(schema, partition.location.name, partition.pieces)
+    records = _records(partition, _with_key(as_spark.needed, partition.keys))
+    return _gathered(map(as_spark, _of_keys(records, partition.keys)))
+
+
+def table_slice_batches(
+    partition: TablePartition, schema: "StructType"
+) -> Iterator["pa.RecordBatch"]:
+    """Returns batches of slices of a view, in the columns of ``schema``."""
+    plans, keys = partition.plans, partition.keys
+    pieces = [piece for plan in plans for piece in (*plan.clean, *plan.dirty)]
+    as_spark = _Converter(schema, partition.location.name, pieces)
+    records = _of_plans(partition, _with_key(as_spark.needed, keys))
+    return _gathered(map(as_spark, _of_keys(records, keys)))
+
+
+def _of_plans(partition: TablePartition, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
+    """Yields the views' records: together where partitions are small, else one after the other."""
+    from clog.storage.read.small_views import small_view_batches
+    from clog.storage.read.table_scan import table_batches
+
+    store = partition.location.store_of(partition.log_id)
+    try:
+        plans = [_searched(store, plan, partition.keys) for plan in partition.plans]
+        if len(plans) > 1 and _are_small(plans):
+            yield from small_view_batches(store, plans, columns=columns)
+            return
+        for plan in plans:
+            yield from table_batches(store, plan, columns=columns)
+    except FileNotFoundError as e:
+        raise _expired(partition.plans[0].version, store, e) from e
+
+
+def _searched(store: "Store", plan: "TablePlan", keys: Sequence[bytes] | None) -> "TablePlan":
+    parts = (plan.clean, plan.dirty, plan.later)
+    clean, dirty, later = (_pieces(store, pieces, keys, plan.seed) for pieces in parts)
+    return replace(plan, clean=clean, dirty=dirty, later=later)
+
+
+def _are_small(plans: Sequence["TablePlan"]) -> bool:
+    """Returns whether memory may hold all rows of these views."""
+    pieces = [piece for plan in plans for piece in (*plan.clean, *plan.dirty)]
+    rows = sum(piece.rows for piece in pieces)
+    size = sum(piece.object.size_bytes * piece.rows // piece.object.rows for piece in pieces)
+    return rows <= SMALL_ROWS and size <= SMALL_BYTES and not any(plan.later for plan in plans)
+
+
+def _with_key(columns: list[str], keys: Sequence[bytes] | None) -> list[str]:
+    return columns if keys is None or "key" in columns else [*columns, "key"]
+
+
+def _pieces(
+    store: "Store", pieces: Sequence["ReadPiece"], keys: Sequence[bytes] | None, seed: int
+) -> tuple["ReadPiece", ...]:
+    if keys is None:
+        return tuple(pieces)
+    from clog.storage.read.key_lookup import pieces_of_keys
+
+    return tuple(pieces_of_keys(store, pieces, keys, seed))
+
+
+def _of_keys(
+    batches: Iterable["pa.RecordBatch"], keys: Sequence[bytes] | None
+) -> Iterable["pa.RecordBatch"]:
+    if keys is None:
+        return batches
+    from clog.storage.numpy_arrays import of_bytes
+    from clog.storage.read.key_lookup import of_keys
+
+    wanted = of_bytes(keys)
+    return (found for batch in batches if (found := of_keys(batch, wanted)).num_rows)
+
+
+def _expired(version: int, store: "Store", gone: FileNotFoundError) -> VersionExpiredError:
+    remedy = "load() again, a DataFrame keeps the version of its first action"
+    return version_expired(store.url, version, gone=gone, remedy=remedy)
+
+
+def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
+    from clog.storage.read.scan import read_pieces
+
+    store = partition.location.store_of(partition.log_id)
+    pieces: Sequence[ReadPiece] = partition.pieces
+    if not partition.follow:
+        try:
+            pieces = _pieces(store, pieces, partition.keys, partition.seed)
+            yield from read_pieces(store, pieces, columns=columns)
+        except FileNotFoundError as e:
+            raise _expired(partition.version, store, e) from e
+        return
+    # Where each partition goes on: what was yielded must not come again from another object.
+    following: dict[int, int] = {}
+    columns = [*columns, *(name for name in ("partition", "offset") if name not in columns)]
+    version = partition.version
+    while pieces:
+        try:
+            wanted = _pieces(store, pieces, partition.keys, partition.seed)
+            for batch in read_pieces(store, wanted, columns=columns):
+                yield batch
+                p = batch.column("partition")[-1].as_py()
+                following[p] = batch.column("offset")[-1].as_py() + 1
+            return
+        except FileNotFoundError as e:
+            newer = _planned_anew(partition, pieces, following)
+            if newer is None:
+                return
+            if newer.version == version:
+                raise CorruptionError(
+                    f"{e.filename or e} of {store.url} is missing, but the newest version"
+                    f" {version} refers to it"
+                ) from e
+            version, pieces = newer.version, newer.pieces
+
+
+def _planned_anew(
+    partition: LogPartition, pieces: Sequence["ReadPiece"], following: Mapping[int, int]
+) -> LogPartition | None:
+    """Plans the rest of the pieces anew, from the newest version: offsets are stable, only their
+    objects changed. None where the log is gone with its records, and another stands there.
+    """
+    from clog.storage.log import Log
+    from clog.storage.read.scan import plan_range
+
+    handle = Log.open(partition.location.store()).handle
+    if not has_id(handle, partition.log_id, fail_on_data_loss=partition.fail_on_data_loss):
+        return None
+    manifest = handle.manifest()
+    heads = manifest.head.partitions
+    rest: list[ReadPiece] = []
+    starts: dict[int, int] = {}
+    for piece in pieces:
+        p = piece.partition
+        start = max(piece.start, following.get(p, piece.start))
+        if start < piece.end:
+            start = available_start(
+                *(p, start, heads.start[p], heads.end[p]),
+                url=handle.store.url,
+                fail_on_data_loss=partition.fail_on_data_loss,
+            )
+            starts.setdefault(p, start)
+            rest.extend(plan_range(manifest, p, start, piece.end))
+    # The plan knew the tombstones of its own version; what went since may be of this range.
+    check_tombstones(
+        manifest,
+        starts,
+        since_version=partition.version,
+        url=handle.store.url,
+        fail_on_data_loss=partition.fail_on_data_loss,
+    )
+    return replace(partition, version=manifest.version, pieces=tuple(rest))
+
+
+def stored_columns(names: Sequence[str]) -> list[str]:
+    """Returns the columns to read from storage for these of Spark's."""
+    # Some column must say how many rows there are; offsets cost nothing where they are dense.
+    return [name for name in STORED if name in names] or ["offset"]
+
+
+class _Converter:
+    """Makes Spark's columns from storage's.
+
+    Attributes:
+        needed: the columns to read from storage.
+    """
+
+    def __init__(self, schema: "StructType", topic: str, pieces: Sequence["ReadPiece"]) -> None:
+        self._schema = arrow_schema(schema)
+        self._topic = topic
+        names = self._schema.names
+        self.needed = stored_columns(names)
+        self._log_append = _log_append_ranges(pieces)
+        mixed = self._log_append is None and "timestampType" in names
+        for name in ("partition", "offset") if mixed else ():
+            if name not in self.needed:
+                self.needed.append(name)
+        self._ranges = _Ranges(pieces) if mixed else None
+
+    def __call__(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        import pyarrow as pa
+
+        from clog.storage.numpy_arrays import repeated_text
+
+        rows = batch.num_rows
+        arrays = []
+        for field in self._schema:
+            if field.name == "topic":
+                arrays.append(repeated_text(self._topic, rows))
+            elif field.name == "timestampType":
+                arrays.append(self._timestamp_types(batch))
+            else:
+                column = batch.column(field.name)
+                arrays.append(column if column.type == field.type else column.cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _timestamp_types(self, batch: "pa.RecordBatch") -> "pa.Array":
+        import numpy as np
+
+        from clog.storage.numpy_arrays import to_arrow
+
+        if self._ranges is None:
+            kind = LOG_APPEND_TIME if self._log_append else CREATE_TIME
+            return to_arrow(np.full(batch.num_rows, kind, np.int32))
+        return self._ranges.timestamp_types(batch)
+
+
+def _log_append_ranges(pieces: Sequence["ReadPiece"]) -> bool | None:
+    """Tells whether all pieces have LogAppendTime, or none has; None when they differ."""
+    kinds = {piece.append_time_ms >= 0 for piece in pieces}
+    return None if len(kinds) > 1 else kinds == {True}
+
+
+class _Ranges:
+    """Which offsets have LogAppendTime, for a log whose ``message.timestamp.type`` was changed."""
+
+    def __init__(self, pieces: Iterable["ReadPiece"]) -> None:
+        self._append_times: dict[int, list[tuple[int, int]]] = {}
+        for piece in pieces:
+            if piece.append_time_ms >= 0:
+                self._append_times.setdefault(piece.partition, []).append((piece.start, piece.end))
+
+    def timestamp_types(self, batch: "pa.RecordBatch") -> "pa.Array":
+        import numpy as np
+
+        from clog.storage.numpy_arrays import to_arrow, to_numpy
+
+        offsets, partitions = (to_numpy(batch.column(name)) for name in ("offset", "partition"))
+        kinds = np.full(batch.num_rows, CREATE_TIME, np.int32)
+        for p, ranges in self._append_times.items():
+            for start, end in ranges:
+                kinds[(partitions == p) & (offsets >= start) & (offsets < end)] = LOG_APPEND_TIME
+        return to_arrow(kinds)
+
+
+def _gathered(batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+    held: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        if held and (rows + batch.num_rows > GATHER_ROWS or size_bytes > GATHER_BYTES):
+            yield _one(held)
+            held, rows, size_bytes = [], 0, 0
+        held.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+    if held:
+        yield _one(held)
+
+
+def _one(batches: list["pa.RecordBatch"]) -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches).combine_chunks()
+    (batch,) = table.to_batches()
+    return batch

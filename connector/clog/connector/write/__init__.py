@@ -1,0 +1,1 @@
+"""Writing in Spark: tasks make objects, the driver commits them once."""

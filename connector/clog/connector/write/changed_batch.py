@@ -1,0 +1,129 @@
+"""A batch that the log has already: whether it has the same rows now.
+
+Spark runs a batch again when it does not know that it was committed; the log has it then, and its
+first rows stay. With other rows than now, one of two things happened, and the log cannot tell
+which:
+
+- The checkpoint was put back or copied: it is another batch under this number, and its rows would
+  be lost.
+- The query does not repeat itself: random numbers, the time, a source that gives other rows.
+
+So that is an error, unless ``failOnChangedBatch`` is false.
+
+The hashes that are compared first depend on the order of rows and on how tasks share them, which a
+shuffle does not repeat. Where they differ, both sets of rows are read, and compared without order.
+That costs a look at each of their objects, and happens only then.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clog.storage.errors import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from clog.storage.append import AppendResult
+    from clog.storage.commit.idempotence import Writer
+    from clog.storage.log import Log
+    from clog.storage.objects.data_object import DataObject
+
+LOGGER = logging.getLogger("clog.connector")
+_COMPARED = ("key", "value", "headers")
+"""Timestamps are filled in from the clock where the query gives none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """How many rows, and the sum of a hash of each: equal whatever their order."""
+
+    count: int
+    total: int
+
+
+def check_repeated(
+    log: "Log",
+    first: "AppendResult",
+    writer: "Writer",
+    objects: Sequence["DataObject"],
+    *,
+    fail: bool,
+) -> None:
+    """Raises if a batch that the log has already, as its append's ``first`` result says, has other
+    rows now, and ``fail``; else warns.
+
+    Raises:
+        InvalidInputError: it has, or a later one is in the log, or nobody can say any more.
+    """
+    from clog.storage.format.producers import find_writer
+
+    handle = log.handle
+    head = handle.recent(settled=True).head
+    entry = find_writer(handle.store, head, writer.kind, writer.writer_id)
+    number = f"{'txnVersion' if writer.kind == 'txn' else 'batch'} {writer.sequence}"
+    what = f"{number} of {writer.writer_id!r} is in {log.url} already"
+    if entry is not None and entry.sequence > writer.sequence:
+        problem = f"or was skipped: {entry.sequence}, a later one, is there"
+    elif entry is None or entry.content == writer.content:
+        problem = None
+    elif fail:
+        problem = _difference(log, first, objects)
+    else:
+        problem = "with other rows, or in another order"
+    if problem is None:
+        LOGGER.info("%s", what)
+    elif fail:
+        raise InvalidInputError(
+            f"{what}, {problem}; nothing was appended; if the checkpoint was restored or copied,"
+            " continue with the newest one, or start with a new one and another writerId; if the"
+            " query returns other rows each time a batch runs, set failOnChangedBatch=false to keep"
+            " the first rows"
+        )
+    else:
+        LOGGER.warning("%s, %s; the first rows stay, the new ones are dropped", what, problem)
+
+
+def _difference(log: "Log", first: "AppendResult", objects: Sequence["DataObject"]) -> str | None:
+    """Returns how the rows of now differ from the first ones; None where they do not."""
+    try:
+        before = _summed(_rows_at(log, first))
+    except (NotFoundError, FileNotFoundError):
+        return f"perhaps with other rows: version {first.version}, which has it, expired"
+    now = _summed(_rows_of(log, objects))
+    if before == now:
+        return None
+    return f"with other rows: {before.count} in version {first.version}, {now.count} now"
+
+
+def _rows_at(log: "Log", first: "AppendResult") -> Iterable["pa.RecordBatch"]:
+    """Returns the rows that an append brought, at its version: none of them is cleaned there."""
+    from clog.storage.read.scan import plan_range, read_pieces
+
+    if not first.offsets:
+        raise NotFoundError(f"version {first.version} of {log.url} expired")
+    manifest = log.handle.manifest_at(first.version)
+    ranges = first.offsets.items()
+    pieces = [piece for p, (start, end) in ranges for piece in plan_range(manifest, p, start, end)]
+    return read_pieces(log.handle.store, pieces, columns=_COMPARED)
+
+
+def _rows_of(log: "Log", objects: Iterable["DataObject"]) -> Iterable["pa.RecordBatch"]:
+    """Yields the rows of objects that are not committed."""
+    from clog.storage.objects.reader import read_rows
+
+    for obj in objects:
+        yield from read_rows(log.handle.store, obj.ref, 0, obj.rows, columns=_COMPARED)
+
+
+def _summed(batches: Iterable["pa.RecordBatch"]) -> _Rows:
+    import xxhash
+
+    count = total = 0
+    for batch in batches:
+        count += batch.num_rows
+        columns = (batch.column(name).to_pylist() for name in _COMPARED)
+        for row in zip(*columns, strict=True):
+            total += xxhash.xxh3_128_intdigest(repr(row).encode())
+    return _Rows(count, total % (1 << 128))

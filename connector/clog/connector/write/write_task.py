@@ -1,0 +1,212 @@
+"""What batch and streaming writes have in common.
+
+X1. The driver checks the columns, makes the log if there is none, and hands a `WritePlan` to the
+    tasks.
+X2. Each task writes its rows as data objects, for all partitions of the log, and answers with a
+    `Written`. A task that fails or runs twice leaves objects that nobody refers to; the sweep takes
+    them.
+X3. The driver commits the objects of all tasks at once, in the order of Spark's partitions (S44).
+
+Aborting does nothing: Spark also aborts after a commit whose outcome it did not learn, and then the
+objects may be part of the log.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from clog.connector.opened_logs import opened_or_created
+from clog.connector.options.location import Location
+from clog.connector.options.settings import WriteOptions
+from clog.connector.schema import check_write_schema
+from clog.storage.config.compression import Compression
+from clog.storage.errors import InvalidInputError, OptionError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from clog.storage.objects.data_object import DataObject
+
+_RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """What tasks need to know of the log; it costs them no request."""
+
+    location: Location
+    log_id: str
+    stamp: int
+    partitions: int
+    partitioner: str
+    compression: Compression
+    object_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIds:
+    """Who runs a task: the streaming query and its batch (None in a batch write), and the number
+    of the Spark partition.
+    """
+
+    query_id: str | None = None
+    batch_id: int | None = None
+    spark_partition: int = 0
+
+    @classmethod
+    def current(cls) -> "TaskIds":
+        """Returns the ids of the task that this code runs in."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            return cls()
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        return cls(
+            context.getLocalProperty("sql.streaming.queryId"),
+            None if batch_id is None else int(batch_id),
+            context.partitionId(),
+        )
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """A task's answer: its objects, in the order of its rows, and a hash of the rows."""
+
+    log_id: str
+    query_id: str | None
+    batch_id: int | None
+    objects: tuple["DataObject", ...]
+    content: str
+
+
+def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
+    """Checks the columns and opens the log, or makes it.
+
+    Raises:
+        InvalidInputError: a column is missing or has a wrong type.
+        OptionError: ``partitions`` differs from what the log has.
+    """
+    from clog.storage.config.log_config import LogConfig
+
+    where = f"log {options.location.name!r}"
+    check_write_schema(schema, key_needed=False, where=where)
+    log = opened_or_created(options)
+    if "key" not in schema.names:
+        # The policy counts as it is now, not as it was when the log was opened here.
+        config = LogConfig.from_overrides(log.handle.refresh().head.config)
+        check_write_schema(schema, key_needed=config.compact, where=where)
+    tip = log.handle.tip
+    info, config = tip.head.log, LogConfig.from_overrides(tip.head.config)
+    if options.partitions not in (None, info.partitions):
+        raise OptionError(
+            f'option "partitions" is {options.partitions}, but {log.url} has {info.partitions}'
+            " partitions, which cannot change; omit the option, or write to a new log"
+        )
+    return WritePlan(
+        location=options.location,
+        log_id=info.log_id,
+        stamp=tip.version,
+        partitions=info.partitions,
+        partitioner=info.partitioner,
+        compression=config.compression,
+        object_bytes=config.object_bytes,
+    )
+
+
+def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskIds) -> Written:
+    """Writes one task's rows, in bounded memory.
+
+    Raises:
+        InvalidInputError: a partition or a topic that is not the log's, a negative timestamp.
+    """
+    from clog.storage.clock import SystemClock
+    from clog.storage.ids import SystemIds
+    from clog.storage.objects.content_hash import ContentHash
+    from clog.storage.objects.records import to_records
+    from clog.storage.objects.writer import ObjectWriter
+
+    clock = SystemClock()
+    content = ContentHash()
+    objects = ObjectWriter(
+        plan.location.store_of(plan.log_id),
+        stamp=plan.stamp,
+        new_id=SystemIds().new_id,
+        partitions=plan.partitions,
+        compression=plan.compression,
+        object_bytes=plan.object_bytes,
+    )
+    rows = task.spark_partition
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        names = batch.schema.names
+        _check_topic(batch, plan.location.name)
+        given = batch.select([name for name in _RECORD_COLUMNS if name in names])
+        if "key" not in names:
+            given = given.append_column("key", _nulls(batch.num_rows))
+        records, has_times = to_records(given, now_us=clock.now_us())
+        for part in records.to_batches():
+            content.update(part if has_times else part.drop_columns(["timestamp"]))
+        objects.add(records, _partitions(plan, batch, records, rows))
+        rows += batch.num_rows
+    return Written(
+        plan.log_id, task.query_id, task.batch_id, tuple(objects.finish()), content.hexdigest()
+    )
+
+
+def objects_of(messages: Sequence[WriterCommitMessage | None]) -> tuple[list[Written], str]:
+    """Returns the tasks' answers in the order of Spark's partitions, and one hash of all rows."""
+    import hashlib
+
+    answers = [m for m in messages if isinstance(m, Written)]
+    whole = hashlib.blake2b(digest_size=16)
+    for answer in answers:
+        if answer.objects:
+            whole.update(bytes.fromhex(answer.content))
+    return answers, whole.hexdigest()
+
+
+def _partitions(
+    plan: WritePlan, batch: "pa.RecordBatch", records: "pa.Table", rows_before: int
+) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+    """Returns the partition of each row: as the column says; by the key where it is null or
+    missing.
+    """
+    import numpy as np
+
+    from clog.storage.keys.partitioner import partitions_for
+    from clog.storage.numpy_arrays import to_numpy
+
+    given = batch.column("partition") if "partition" in batch.schema.names else None
+    if given is not None and not given.null_count:
+        return to_numpy(given)
+    (keys,) = records.column("key").chunks
+    by_key = partitions_for(
+        keys, partitions=plan.partitions, algorithm=plan.partitioner, start=rows_before
+    )
+    if given is None:
+        return by_key
+    named = to_numpy(given.is_valid())
+    return np.where(named, to_numpy(given), by_key).astype(np.int32)
+
+
+def _check_topic(batch: "pa.RecordBatch", name: str) -> None:
+    if "topic" not in batch.schema.names:
+        return
+    others = [t for t in batch.column("topic").unique().to_pylist() if t not in (None, name)]
+    if others:
+        raise InvalidInputError(
+            f"a batch has rows for {len(others)} topics other than the log {name!r}; a path holds"
+            " one log: drop the column topic, or write each topic to its own path"
+        )
+
+
+def _nulls(rows: int) -> "pa.Array":
+    import pyarrow as pa
+
+    return pa.nulls(rows, pa.binary())

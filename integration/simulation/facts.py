@@ -1,0 +1,29 @@
+"""What an oracle notes: what actors mean to append, and what readers see."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class Intent:
+    """What an actor means to append once, however often it tries.
+
+    Attributes:
+        objects: the rows of each object that it put, by path and partition.
+        commits: (version, offsets by partition) of each time that it happened.
+        strays: the versions that it created where nothing was left of the log.
+    """
+
+    name: str
+    objects: dict[str, dict[int, list[tuple]]] = field(default_factory=dict)
+    commits: list[tuple[int, dict[int, tuple[int, int]]]] = field(default_factory=list)
+    strays: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What readers see at one version: by partition (offset, delete horizon), and bounds."""
+
+    rows: tuple[tuple[tuple[int, int], ...], ...]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    removed: tuple[tuple[int, int, int], ...]

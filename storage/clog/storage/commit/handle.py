@@ -1,0 +1,168 @@
+"""A handle on a log: the newest version it knows, kept fresh by one GET, and the manifest when
+somebody needs it.
+
+Everything that changes the handle runs under its lock, so several threads may share it. A forked
+child may go on with it: what another thread was changing meanwhile is read again.
+"""
+
+import logging
+from typing import TypeVar
+
+from clog.storage import forks
+from clog.storage.clock import Clock
+from clog.storage.commit.append_queue import Appended, AppendQueue
+from clog.storage.commit.committer import Committer, NothingToCommit, Prepare
+from clog.storage.commit.identity import standing_log
+from clog.storage.commit.tip_tracker import TipTracker
+from clog.storage.commit.versions import (
+    check_open,
+    expiring,
+    is_of_history,
+    manifest_at,
+    manifest_of,
+    replay,
+)
+from clog.storage.errors import VersionExpiredError
+from clog.storage.format.commits import Commit
+from clog.storage.format.manifest import Manifest
+from clog.storage.format.snapshots import unpage
+from clog.storage.ids import Ids
+from clog.storage.store.base import Store
+
+_LOGGER = logging.getLogger("clog.storage")
+
+_Nothing = TypeVar("_Nothing", bound=NothingToCommit)
+
+
+class Handle:
+    """One log, followed.
+
+    Attributes:
+        standing: which log this is, and the root it stands at (S47).
+        store: the log's own folder.
+        clock, ids: what it works with.
+        tip: the newest commit it knows.
+    """
+
+    def __init__(self, root: Store, *, clock: Clock, ids: Ids) -> None:
+        self.standing = standing_log(root)
+        self.store = self.standing.store
+        self.clock = clock
+        self.ids = ids
+        self._tracker = TipTracker(self.standing, clock=clock)
+        self._committer = Committer(self._tracker, clock=clock, ids=ids)
+        self._manifest: Manifest | None = None
+        self._lock = forks.Lock()
+        self._appends = AppendQueue(lambda prepare: self.commit(prepare, operation="append"))
+        forks.register(self)
+        _warn_unless_proven(self.store)
+
+    def after_fork(self) -> None:
+        """Forgets, in a forked child, what another thread may have been changing."""
+        self._manifest = None
+        self._tracker.forget()
+
+    @property
+    def tip(self) -> Commit:
+        return self._tracker.tip
+
+    def refresh(self) -> Commit:
+        """Looks for newer versions; one GET when there is none. Returns the tip."""
+        with self._lock:
+            return self._tracker.refresh()
+
+    def recent(self, *, settled: bool = False) -> Commit:
+        """Returns the tip; looks for newer versions only where the last look is minutes old, so
+        that what is decided from it is not ancient. ``settled``: it must have been committed for
+        sure, since nothing is committed upon it that would show.
+
+        Raises:
+            LogReplacedError: the log was deleted and recreated (`TipTracker.confirm`).
+        """
+        tracker = self._tracker
+        if tracker.is_stale():
+            return self.refresh()
+        # Without the lock where nothing is to be asked: another thread may hold it for a commit.
+        if tracker.is_due() or (settled and not tracker.is_settled):
+            with self._lock:
+                tracker.confirm()
+                if settled:
+                    tracker.settle()
+        return tracker.tip
+
+    def has_committed(self, version: int, commit_id: str) -> bool:
+        """Tells whether the version was made by this commit: else the log is another one, or was
+        restored from a copy. None to 2 GET.
+        """
+        with self._lock:
+            return is_of_history(self.store, self.tip, version, commit_id)
+
+    def opened_anew(self) -> "Handle":
+        """Returns a handle on the log that stands there now."""
+        return Handle(self.standing.root, clock=self.clock, ids=self.ids)
+
+    def commit(self, prepare: Prepare[_Nothing], *, operation: str) -> Commit | _Nothing:
+        """Commits a change from the tip the handle knows (`Committer.commit`)."""
+        with self._lock:
+            return self._committer.commit(prepare, operation=operation)
+
+    def append(self, prepare: Prepare[_Nothing], *, chunks: int) -> Appended | _Nothing:
+        """Commits an append from the tip the handle knows, together with those that wait at the
+        same time (`append_queue.AppendQueue.append`).
+        """
+        return self._appends.append(prepare, chunks=chunks)
+
+    def manifest(self) -> Manifest:
+        """Returns the manifest at the tip, whole. From the one known before where the handle saw
+        all edits since.
+
+        Raises:
+            VersionExpiredError: the tip is so old that it is not readable any more.
+            LogReplacedError, NotFoundError: its documents are gone, as the log was deleted.
+        """
+        with self._lock:
+            self._tracker.settle()
+            tip = self.tip
+            if self._manifest is None or self._manifest.version != tip.version:
+                try:
+                    self._manifest = self._manifest_at_tip(tip)
+                except VersionExpiredError:
+                    self.standing.check()
+                    raise
+            return self._manifest
+
+    def manifest_at(self, version: int) -> Manifest:
+        """Returns the manifest at an older version; one GET more than reading it.
+
+        Raises:
+            VersionExpiredError: it is not readable any more, or not yet there.
+        """
+        with self._lock:
+            if version == self.tip.version:
+                return self.manifest()
+            manifest = manifest_at(self.store, version, self.tip)
+            check_open(self.store, version)
+            return manifest
+
+    def _manifest_at_tip(self, tip: Commit) -> Manifest:
+        known = self._manifest
+        with expiring(self.store, tip.version):
+            if known is not None:
+                since = self._tracker.recent.after(known.version)
+                if since is not None:
+                    return replay(self.store, known, since, tip)
+            manifest = unpage(self.store, manifest_of(self.store, tip, self._tracker.read))
+            if self._tracker.is_stale():
+                check_open(self.store, tip.version)
+            return manifest
+
+
+def _warn_unless_proven(store: Store) -> None:
+    """Logs a line where two writers might overwrite each other's commits (COMMIT.md §1, A2)."""
+    if not store.create_is_proven:
+        _LOGGER.warning(
+            "%s: this server's conditional writes were tested, not proven; if it checks and writes"
+            " in two steps, concurrent writers can break the log; test it longer with"
+            ' "clog verify-store"',
+            store.url,
+        )

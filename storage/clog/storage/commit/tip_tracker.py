@@ -1,0 +1,204 @@
+"""Following a log: the newest version one knows, and how to believe what a probe says (COMMIT.md
+§4, §6).
+"""
+
+from collections.abc import Callable
+
+from clog.storage.clock import Clock
+from clog.storage.commit.identity import StandingLog
+from clog.storage.commit.recent_edits import RecentEdits
+from clog.storage.commit.versions import (
+    FOLLOW_STEPS_MAX,
+    Found,
+    find_newer,
+    find_newest,
+    is_closed,
+    try_read,
+)
+from clog.storage.errors import LogReplacedError, NotFoundError
+from clog.storage.format.commits import Commit
+
+TRUST_MS = 600_000
+"""After so long without a look, ask whether the block was closed before a probe is trusted. Commits
+are deleted only a day after they were newest.
+"""
+CONFIRM_MS = 10_000
+"""After so long a handle looks whether its log still stands, and whether its newest commit is still
+there: the log may have been deleted, recreated, or replaced by a copy.
+"""
+
+VAIN_LOOKS_MAX = 64
+"""After so many looks in a row that found nothing the block is asked for as well: where it was
+closed too early, whoever polls finds that out.
+"""
+
+
+class TipTracker:
+    """The newest commit of one log that is known here. Not safe for threads.
+
+    Attributes:
+        tip: that commit.
+        recent: the edits up to it.
+        read: commits read on the way to it at the last opening, by version.
+        is_settled: whether it is known to have been committed (`settle`).
+    """
+
+    def __init__(self, log: StandingLog, *, clock: Clock) -> None:
+        self.log = log
+        self.store = log.store
+        self._clock = clock
+        self._vain_looks = 0
+        self._stood_ms = clock.monotonic_ms()
+        found = find_newest(log.store, check_block=False)
+        self.read = found.read
+        self.tip = found.read[min(found.read)]
+        self.recent = RecentEdits(self.tip)
+        self._take(found)
+        self.is_settled = False
+
+    def see(self, tip: Commit) -> None:
+        """Takes a newer commit as the tip."""
+        self.recent.see(tip)
+        self.tip = tip
+
+    def forget(self) -> None:
+        """Forgets all edits but those that the tip carries."""
+        self.recent = RecentEdits(self.tip)
+
+    def made(self, commit: Commit) -> None:
+        """Takes a commit of ours as the tip: its block is open, so all before it were committed."""
+        self.see(commit)
+        self.confirmed()
+        self.is_settled = True
+
+    def looked(self) -> None:
+        """Notes that the tip was believed to be the newest just now."""
+        self._looked_ms = self._times()
+
+    def confirmed(self) -> None:
+        """Notes that the tip was seen in the store just now."""
+        self._confirmed_ms = self._clock.monotonic_ms()
+        self.looked()
+
+    def refresh(self) -> Commit:
+        """Looks for newer versions; one GET when there is none. Returns the tip, which is at least
+        as new as the newest version was when the call began.
+        """
+        self._check_standing()
+        self.settle()
+        for _ in range(FOLLOW_STEPS_MAX):
+            newer = try_read(self.store, self.tip.version + 1)
+            self._vain_looks = self._vain_looks + 1 if newer is None else 0
+            if self.is_stale() or self._vain_looks >= VAIN_LOOKS_MAX:
+                if is_closed(self.store, self.tip.version + 1) is not None:
+                    self.open_anew()
+                    return self.tip
+                self._vain_looks = 0
+            self.looked()
+            if newer is None:
+                self.confirm()
+                return self.tip
+            if newer.parent != self.tip.record.commit_id:
+                self.open_anew()
+                return self.tip
+            self.see(newer)
+            self.confirmed()
+        self._take(self._found(lambda: find_newer(self.store, self.tip.version)))
+        return self.tip
+
+    def confirm(self) -> None:
+        """Raises if the log that was opened does not stand there any more (S47); two GETs, at most
+        each `CONFIRM_MS`.
+
+        Raises:
+            LogReplacedError: another log, or another history of this one, stands there.
+            NotFoundError: the log was deleted.
+        """
+        self._check_standing()
+        if self._is_old(self._confirmed_ms):
+            there = try_read(self.store, self.tip.version)
+            self._check_tip(there)
+            if there is None:
+                self.open_anew()  # Deleted with its block: there are newer versions.
+
+    def open_anew(self) -> None:
+        """Searches the newest version from the hint on; one GET more, to see that it goes on from
+        the tip that is known.
+
+        Raises:
+            as `confirm`.
+        """
+        found = self._found(lambda: find_newest(self.store))
+        version = self.tip.version
+        self._check_tip(found.read.get(version) or try_read(self.store, version))
+        self.read = found.read
+        self._take(found)
+
+    def settle(self) -> None:
+        """Makes sure that the tip was committed; one GET, once after opening. Where its block is
+        closed, the hint led among files of committers that slept: searches anew.
+        """
+        if self.is_settled:
+            return
+        if is_closed(self.store, self.tip.version) is not None:
+            found = self._found(lambda: find_newest(self.store))
+            self.read = found.read
+            self._take(found)
+        self.is_settled = True
+
+    def _found(self, search: Callable[[], Found]) -> Found:
+        try:
+            return search()
+        except NotFoundError:
+            self.log.check()
+            raise
+
+    def _check_tip(self, there: Commit | None) -> None:
+        ours = self.tip.record.commit_id
+        if there is None or there.record.commit_id != ours:
+            self.log.check()
+            closed = is_closed(self.store, self.tip.version)
+            if closed is None or closed.get(self.tip.version) != ours:
+                raise LogReplacedError(
+                    f"version {self.tip.version} of {self.store.url} is not the one that was read"
+                    " before: the log was restored from a copy; nothing was written into it; open"
+                    " it to go on"
+                )
+        self.confirmed()
+
+    def _check_standing(self) -> None:
+        """Raises if ``_clog/log`` names another log: what others who hold the old one have left in
+        its folder may look like news, and the file of a block that they began like an open one.
+        """
+        if self._is_old(self._stood_ms):
+            self.log.check()
+            self._stood_ms = self._clock.monotonic_ms()
+
+    def doubt(self) -> None:
+        """Makes the next look ask whether the log still stands."""
+        self._stood_ms = self._clock.monotonic_ms() - CONFIRM_MS
+
+    def is_due(self) -> bool:
+        """Tells whether `confirm` would look."""
+        return self._is_old(self._stood_ms) or self._is_old(self._confirmed_ms)
+
+    def is_stale(self) -> bool:
+        """Tells whether the last look is so old that the block may have been closed since."""
+        then, now = self._looked_ms, self._times()
+        return max(now[0] - then[0], now[1] - then[1]) > TRUST_MS
+
+    def _is_old(self, then_ms: int) -> bool:
+        return self._clock.monotonic_ms() - then_ms >= CONFIRM_MS
+
+    def _take(self, found: Found) -> None:
+        # Those read on the way carry edits, too: with them, what is known already may connect with
+        # the tip.
+        for version in sorted(found.read):
+            if version > self.tip.version:
+                self.see(found.read[version])
+        self.see(found.tip)
+        self.confirmed()
+
+    def _times(self) -> tuple[int, int]:
+        # The monotonic clock stands still while a machine sleeps, the wall clock may be set back.
+        return self._clock.monotonic_ms(), self._clock.now_ms()

@@ -1,0 +1,324 @@
+"""Finding the newest version and the manifest at a version (COMMIT.md §6).
+
+Every request is a read of a commit whose body is of use afterwards; nothing is listed. Cold, from a
+hint H (divisible by 4), the newest version is found by at most three probes: H+2, then H+1 or H+3,
+then H+4, which is there only when the hint is old.
+
+What is found was the newest at some moment since the search began. Others commit meanwhile, and a
+search does not chase them: it gallops once, so it ends however fast they are.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from clog.storage.errors import (
+    CorruptionError,
+    NotFoundError,
+    VersionExpiredError,
+    version_expired,
+)
+from clog.storage.format import documents, paths
+from clog.storage.format.commits import (
+    HINT_STRIDE,
+    Commit,
+    EditRecord,
+    edit_of,
+    read_commit,
+)
+from clog.storage.format.manifest import Manifest, apply, first_manifest
+from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.store.base import Store
+
+FOLLOW_STEPS_MAX = 4
+"""A handle further behind than this searches from the hint instead of walking."""
+
+
+_REPLAYED = ("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions")
+"""What a head must have in common with the edits before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest commit, and the commits read on the way to it, by version."""
+
+    tip: Commit
+    read: dict[int, Commit]
+
+
+def find_newest(store: Store, *, check_block: bool = True) -> Found:
+    """Returns the newest version, from cold. ``check_block``: asks last whether its block is open;
+    who does not ask must not believe the version before he does (`TipTracker.confirm`).
+
+    Raises:
+        NotFoundError: the log has no commits.
+    """
+    hint = _read_hint(store)
+    search = _Search(store)
+    base = hint - hint % HINT_STRIDE
+    if search.descend(base) or (base and search.descend(0)):
+        tip = search.read[max(search.read)]
+        if not check_block or is_closed(store, tip.version) is None:
+            return Found(tip, search.read)
+    # The hint leads into deleted blocks, where only files of committers that slept can be.
+    search = _Search(store)
+    first = first_open_version(store)
+    if first == 0 or not search.descend(first):
+        raise _no_commits(store)
+    return Found(search.read[max(search.read)], search.read)
+
+
+def find_newer(store: Store, known: int) -> Found:
+    """Finds the newest version, given one that was it minutes ago: no block since was closed.
+
+    At most 4 requests, and 2·log2(d) where the hint is d versions old.
+
+    Raises:
+        NotFoundError: the log has no commits any more.
+    """
+    hint = _read_hint(store)
+    search = _Search(store)
+    if hint < known or not search.descend(hint - hint % HINT_STRIDE):
+        search.descend(known - known % HINT_STRIDE)
+    if not search.read:
+        raise _no_commits(store)
+    return Found(search.read[max(search.read)], search.read)
+
+
+def _no_commits(store: Store) -> NotFoundError:
+    return NotFoundError(
+        f"the log at {store.url} has no commits: it was deleted but for {paths.LOG_FILE}, or its"
+        " files are being copied; restore them, or delete what is left"
+    )
+
+
+def try_read(store: Store, version: int) -> Commit | None:
+    """Returns the commit of this version, None where there is none; one GET."""
+    try:
+        return read_commit(store, version)
+    except FileNotFoundError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What the file of a block says (FORMAT.md §7). ``ids``: of its commits, once it is closed."""
+
+    ids: dict[int, str] | None
+
+
+def block_body(first: int, ids: dict[int, str] | None = None) -> dict[str, object]:
+    """Returns what the file of a block holds: nothing but its first version while it is open."""
+    named = None if ids is None else {str(version): commit_id for version, commit_id in ids.items()}
+    return {"block": first, "ids": named}
+
+
+def read_block(store: Store, version: int) -> Block | None:
+    """Returns the block that holds a version; None where it has no file: nothing was committed to
+    it, or the log was deleted. One GET.
+    """
+    path = paths.block_path(version)
+    try:
+        data = store.get(path)
+    except FileNotFoundError:
+        return None
+    body = documents.decode("block", data, where=f"{path} of {store.url}")
+    try:
+        ids = body["ids"]
+        return Block(None if ids is None else {int(v): str(i) for v, i in ids.items()})
+    except (KeyError, ValueError, AttributeError) as e:
+        raise CorruptionError(f"{path} of {store.url} violates the format: {e}") from e
+
+
+def is_closed(store: Store, version: int) -> dict[int, str] | None:
+    """Returns the commit ids of the version's block, None while it is open; one GET."""
+    block = read_block(store, version)
+    return None if block is None else block.ids
+
+
+def is_of_history(store: Store, tip: Commit, version: int, commit_id: str) -> bool:
+    """Tells whether the commit with this id made a version of the log that ``tip`` is the newest
+    of. No request where it is the tip, else one for the commit, and one for its block if that is
+    gone or another's.
+    """
+    if version >= tip.version:
+        return version == tip.version and tip.record.commit_id == commit_id
+    there = try_read(store, version)
+    if there is not None and there.record.commit_id == commit_id:
+        return True
+    closed = is_closed(store, version)
+    return closed is not None and closed.get(version) == commit_id
+
+
+def manifest_of(store: Store, tip: Commit, read: dict[int, Commit] | None = None) -> Manifest:
+    """Returns the manifest at a commit; pages stay unless an edit since the snapshot needed them.
+
+    Costs the snapshot, and what ``read`` lacks of the commits from the last multiple of 4 on.
+    """
+    known = {**(read or {}), tip.version: tip}
+    base_version = tip.version - tip.version % HINT_STRIDE
+    if base_version not in known:
+        known[base_version] = _must_read(store, base_version)
+    base = known[base_version]
+    records = [*base.earlier, base.record] if base_version else [base.record]
+    if tip.version % HINT_STRIDE == 3 and (middle := base_version + 2) not in known:
+        known[middle] = _must_read(store, middle)
+    for version in (base_version + 1, base_version + 2, base_version + 3):
+        if version <= tip.version and version in known:
+            commit = known[version]
+            records.extend(r for r in commit.earlier if r.version > records[-1].version)
+            records.append(commit.record)
+    snapshot = tip.head.snapshot
+    manifest = None if snapshot is None else read_snapshot(store, snapshot.version)
+    return replay(store, manifest, records, tip)
+
+
+def replay(
+    store: Store, manifest: Manifest | None, records: Sequence[EditRecord], tip: Commit
+) -> Manifest:
+    """Applies the edits after ``manifest``, and checks that they make the head of ``tip``."""
+    for record in records:
+        if manifest is not None and record.version <= manifest.version:
+            continue
+        edit = edit_of(store, record)
+        if manifest is None:
+            if record.version != 0:
+                raise CorruptionError(f"{store.url} has no snapshot and no version 0 to start from")
+            manifest = first_manifest(edit, commit_id=record.commit_id, time_ms=record.time_ms)
+            continue
+        if record.version != manifest.version + 1:
+            raise CorruptionError(
+                f"{store.url}: version {record.version} does not follow {manifest.version}"
+            )
+        rewritten = edit.rewritten_partitions()
+        if edit.reset_times:
+            rewritten.update(range(manifest.head.log.partitions))
+        touched = {p for p in rewritten if manifest.paged_below(p) >= 0}
+        if touched:
+            manifest = unpage(store, manifest, touched)
+        manifest = apply(manifest, edit, commit_id=record.commit_id, time_ms=record.time_ms)
+    if manifest is None or manifest.version != tip.version:
+        raise CorruptionError(f"{store.url}: the edits do not lead to version {tip.version}")
+    # Writers are left out: how many stay in the head is each committer's choice (FORMAT.md §3.4).
+    if any(getattr(manifest.head, name) != getattr(tip.head, name) for name in _REPLAYED):
+        raise CorruptionError(
+            f"{store.url}: the head of version {tip.version} does not match its edits"
+        )
+    return replace(manifest, head=tip.head)
+
+
+def manifest_at(store: Store, version: int, tip: Commit) -> Manifest:
+    """Returns the manifest at a version not newer than ``tip``, pages brought in.
+
+    Raises:
+        VersionExpiredError: the version is below the oldest readable one, or beyond the newest.
+    """
+    oldest = tip.head.oldest_readable
+    if not oldest <= version <= tip.version:
+        raise VersionExpiredError(
+            f"version {version} of {store.url} is not readable;"
+            f" readable versions are {oldest} to {tip.version}"
+        )
+    with expiring(store, version):
+        commit = tip if version == tip.version else _must_read(store, version)
+        return unpage(store, manifest_of(store, commit))
+
+
+@contextmanager
+def expiring(store: Store, version: int) -> Iterator[None]:
+    """Raises `VersionExpiredError` in place of what the block raises because the version expired:
+    documents are gone, or do not fit, since a committer that slept left a file in its closed block
+    (COMMIT.md §4).
+
+    Raises:
+        VersionExpiredError: instead of FileNotFoundError, and of CorruptionError in a closed block.
+    """
+    try:
+        yield
+    except CorruptionError:
+        check_open(store, version)
+        raise
+    except FileNotFoundError as e:
+        raise version_expired(store.url, version, gone=e) from e
+
+
+def check_open(store: Store, version: int) -> None:
+    """Raises if what was just read of a version may not be what was committed: once its block is
+    closed, a committer that slept may have left files in it, and they may fit (COMMIT.md §4). One
+    GET.
+
+    Raises:
+        VersionExpiredError: the block is closed.
+    """
+    if is_closed(store, version) is not None:
+        raise version_expired(store.url, version, why=", its block is closed")
+
+
+def _read_hint(store: Store) -> int:
+    try:
+        value = json.loads(store.get(paths.LATEST, 0, 1024))
+        version = value["version"]
+    except FileNotFoundError:
+        return 0
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0  # Only a hint: a damaged one costs requests, nothing else.
+    return version if type(version) is int and 0 <= version < 10**18 else 0
+
+
+def _must_read(store: Store, version: int) -> Commit:
+    commit = try_read(store, version)
+    if commit is None:
+        raise version_expired(store.url, version)
+    return commit
+
+
+def first_open_version(store: Store) -> int:
+    """Returns the first version after the closed blocks: they are closed from the oldest on."""
+    if is_closed(store, 0) is None:
+        return 0
+    low, step = 0, 1
+    while is_closed(store, (low + step) * paths.BLOCK_VERSIONS) is not None:
+        low, step = low + step, step * 2
+    while step > 1:
+        step //= 2
+        if is_closed(store, (low + step) * paths.BLOCK_VERSIONS) is not None:
+            low += step
+    return (low + 1) * paths.BLOCK_VERSIONS
+
+
+class _Search:
+    """Probing forward; keeps every commit it read."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.read: dict[int, Commit] = {}
+
+    def descend(self, base: int) -> bool:
+        """Finds the newest version from ``base`` (divisible by 4) on; False when there is none."""
+        if not self._has(base + 2):
+            return self._has(base + 1) or self._has(base)
+        if self._has(base + 3) and self._has(base + HINT_STRIDE):
+            base = self._gallop(base + HINT_STRIDE)
+            # What came after base + 3 came since the search began: it is for the next one.
+            self._has(base + 3 if self._has(base + 2) else base + 1)
+        return True
+
+    def _gallop(self, low: int) -> int:
+        """Returns the last multiple of 4 that is there, from one that is."""
+        step = HINT_STRIDE
+        while self._has(low + step):
+            low, step = low + step, step * 2
+        while step > HINT_STRIDE:
+            step //= 2
+            if self._has(low + step):
+                low += step
+        return low
+
+    def _has(self, version: int) -> bool:
+        if version not in self.read:
+            commit = try_read(self.store, version)
+            if commit is None:
+                return False
+            self.read[version] = commit
+        return True

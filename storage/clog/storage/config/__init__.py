@@ -1,0 +1,1 @@
+"""A log's configuration: Kafka's names, their values and ranges."""

@@ -1,0 +1,270 @@
+"""The table of a log's configs: names, types, defaults and ranges.
+
+Names, units and defaults are those of Kafka's topic configs, so that what people know carries over;
+where a default differs the definition says why. Names and values are part of the format: a log
+stores its overrides as ``name -> string``.
+
+Not here: parsing (`log_config`); the cleaner's own settings, which hold for a process, not for a
+log.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from clog.storage.config.compression import ZSTD_LEVEL
+
+LONG_MAX = (1 << 63) - 1
+INT_MAX = (1 << 31) - 1
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+
+Value = int | float | str | frozenset[str]
+"""A parsed value: integers and floats of numbers, text of a choice, a set of a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """A whole number in ``[low, high]``, both included."""
+
+    low: int
+    high: int = LONG_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A real number in ``[0, 1]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positive:
+    """A real number above 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of some words, in any case."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetOf:
+    """Any of some words, in any order and case, or none."""
+
+    words: tuple[str, ...]
+
+
+Kind = Integer | Ratio | Positive | Choice | SetOf
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One config.
+
+    Attributes:
+        name: Kafka's name, or ours where Kafka has none.
+        kind: type and range.
+        default: what holds when the log does not set it.
+        doc: what it does, with the unit.
+        broker: Kafka's broker-level names of the same thing -> factor from their unit to ours, the
+            one that takes precedence first.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    doc: str
+    broker: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def attribute(self) -> str:
+        """The name as a Python attribute."""
+        return self.name.replace(".", "_")
+
+
+_ALL = (
+    Definition(
+        "cleanup.policy",
+        SetOf(("compact", "delete")),
+        frozenset({"compact"}),  # Kafka's is delete; who wants only that needs no clog
+        "what may be removed: superseded records (compact), old ones (delete); empty = nothing",
+        {"log.cleanup.policy": 1},
+    ),
+    Definition(
+        "min.cleanable.dirty.ratio",
+        Ratio(),
+        0.5,
+        "a partition is cleaned when its dirty share of the cleanable bytes is above this",
+        {"log.cleaner.min.cleanable.ratio": 1},
+    ),
+    Definition(
+        "min.compaction.lag.ms",
+        Integer(0),
+        0,
+        "ms for which a record stays after its timestamp, superseded or not",
+        {"log.cleaner.min.compaction.lag.ms": 1},
+    ),
+    Definition(
+        "max.compaction.lag.ms",
+        Integer(1),
+        LONG_MAX,
+        "ms after which a record becomes eligible for cleaning, whatever the dirty ratio",
+        {"log.cleaner.max.compaction.lag.ms": 1},
+    ),
+    Definition(
+        "delete.retention.ms",
+        Integer(0),
+        _DAY_MS,
+        "ms for which a tombstone stays after the first pass that met it",
+        {"log.cleaner.delete.retention.ms": 1},
+    ),
+    Definition(
+        "segment.bytes",
+        Integer(14),  # as Kafka's before 4.0, which asks for 1 MiB: small logs and tests want less
+        1 << 30,
+        "bytes of records at which the active segment rolls",
+        {"log.segment.bytes": 1},
+    ),
+    Definition(
+        "segment.ms",
+        Integer(1),
+        7 * _DAY_MS,
+        "ms after which the active segment rolls",
+        {"log.roll.ms": 1, "log.roll.hours": _HOUR_MS},
+    ),
+    Definition(
+        "segment.jitter.ms",
+        Integer(0),
+        0,
+        "up to so many ms are taken off segment.ms, at random, so that partitions roll apart",
+        {"log.roll.jitter.ms": 1, "log.roll.jitter.hours": _HOUR_MS},
+    ),
+    Definition(
+        "segment.chunks",
+        Integer(1, INT_MAX),
+        1024,
+        "chunks at which the active segment rolls, as Kafka's does when its index is full",
+    ),
+    Definition(
+        "retention.ms",
+        Integer(-1),
+        7 * _DAY_MS,
+        "ms after its newest timestamp at which a segment goes, with policy delete; -1 = never",
+        {
+            "log.retention.ms": 1,
+            "log.retention.minutes": 60_000,
+            "log.retention.hours": _HOUR_MS,
+        },
+    ),
+    Definition(
+        "retention.bytes",
+        Integer(-1),
+        -1,
+        "bytes of a partition above which old segments go, with policy delete; -1 = no limit",
+        {"log.retention.bytes": 1},
+    ),
+    Definition(
+        "file.delete.delay.ms",
+        Integer(0),
+        _DAY_MS,  # Kafka's is 60 s; here planned reads and time travel rest on it (S27)
+        "ms for which a replaced data object stays readable",
+        {"log.segment.delete.delay.ms": 1},
+    ),
+    Definition(
+        "dead.rows.delay.ms",
+        Integer(0),
+        7 * _DAY_MS,  # as segment.ms; a part of the bound on erasure (S46)
+        "ms for which few dead rows of a chunk may wait, unseen, for the rewrite that removes"
+        " their bytes; 0 = rewritten at once",
+    ),
+    Definition(
+        "max.message.bytes",
+        Integer(0, INT_MAX),
+        1_048_588,
+        "largest record accepted, in bytes with its overhead of 12",
+        {"message.max.bytes": 1},
+    ),
+    Definition(
+        "message.timestamp.type",
+        Choice(("CreateTime", "LogAppendTime")),
+        "CreateTime",
+        "whether a record's timestamp is the producer's or the time of the commit",
+        {"log.message.timestamp.type": 1},
+    ),
+    Definition(
+        "message.timestamp.before.max.ms",
+        Integer(0),
+        LONG_MAX,
+        "ms by which a producer's timestamp may lie before the commit",
+        {"log.message.timestamp.before.max.ms": 1},
+    ),
+    Definition(
+        "message.timestamp.after.max.ms",
+        Integer(0),
+        _HOUR_MS,
+        "ms by which a producer's timestamp may lie after the commit",
+        {"log.message.timestamp.after.max.ms": 1},
+    ),
+    Definition(
+        "compression.type",
+        Choice(("zstd", "lz4", "snappy", "none")),
+        "zstd",  # Kafka's is producer: there is none here
+        "codec of new data objects",
+    ),
+    Definition(
+        "compression.zstd.level",
+        Integer(1, 22),
+        ZSTD_LEVEL,  # Kafka's is 3
+        "level of compression.type zstd: a higher one takes longer and leaves fewer bytes",
+    ),
+    Definition(
+        "object.bytes",
+        Integer(1, INT_MAX),
+        64 << 20,
+        "bytes of records after which a writing task starts another data object",
+    ),
+    Definition(
+        "partitioner",
+        Choice(("xxh3", "murmur2")),
+        "xxh3",
+        "how keys go to partitions, fixed when the log is created; murmur2 = Kafka's",
+    ),
+)
+
+DEFINITIONS: Mapping[str, Definition] = MappingProxyType({d.name: d for d in _ALL})
+"""Every config by name."""
+
+BROKER_NAMES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {broker: (d.name, factor) for d in _ALL for broker, factor in d.broker.items()}
+)
+"""Kafka's broker-level name -> (our name, factor from its unit to ours)."""
+
+SUCCESSORS: Mapping[str, str] = MappingProxyType(
+    {
+        "delete.and.compact": "cleanup.policy=compact,delete of each log",
+        "log.cleaner.enabled": "log.cleaner.enable of the daemon",
+        "log.cleanup.interval.mins": "log.retention.check.interval.ms of the daemon, in ms",
+        "log.cleanup.policy": "cleanup.policy of each log",
+        "log.file.size": "segment.bytes of each log",
+        "log.retention.hours.per.topic": "retention.ms of each log, in ms",
+        "log.retention.size": "retention.bytes of each log",
+        "log.roll.hours.per.topic": "segment.ms of each log, in ms",
+        "log.retention.bytes.per.topic": "retention.bytes of each log",
+        "log.segment.bytes.per.topic": "segment.bytes of each log",
+    }
+)
+"""Names from Kafka's past, and names that are often taken for one -> what to set today."""
+
+POINTLESS: Mapping[str, str] = MappingProxyType(
+    {
+        "flush.messages": "every commit is durable",
+        "flush.ms": "every commit is durable",
+        "index.interval.bytes": "there are no index files",
+        "min.insync.replicas": "the filesystem replicates",
+        "preallocate": "nothing is written in place",
+        "segment.index.bytes": "there are no index files; segment.chunks rolls in their place",
+        "unclean.leader.election.enable": "there are no leaders",
+    }
+)
+"""Kafka's topic configs that mean nothing here -> why."""

@@ -1,0 +1,1 @@
+"""What a log looks like and whether it is sound: describe, history, verify."""

@@ -1,0 +1,218 @@
+"""What there is to say about a log: segments, and what is clean, dirty, active in a partition."""
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from clog.storage.config.log_config import LogConfig
+from clog.storage.format.chunks import NONE
+from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment, for people.
+
+    Attributes:
+        base_offset: the first offset it covers.
+        next_offset: one past the last offset it covers.
+        records: that readers see; fewer than offsets, once it was compacted.
+        size_bytes: record bytes: 12 + key + value + headers of each record.
+        largest_timestamp: of its records, in ms since 1970; None while it is empty.
+        active: appends go to it; all others are sealed.
+        clean: it lies below the first dirty offset.
+        delete_horizon_ms: when the first of its tombstones may go; None without one that a pass
+            has met.
+        dead_rows: not among the records, nor in the size: nobody sees them, but their bytes are
+            there until a rewrite.
+    """
+
+    base_offset: int
+    next_offset: int
+    records: int
+    size_bytes: int
+    largest_timestamp: int | None
+    active: bool
+    clean: bool
+    delete_horizon_ms: int | None
+    dead_rows: int
+
+
+class PartitionDescription(TypedDict):
+    """One partition of a `LogDescription`. Bytes are record bytes, as `SegmentInfo.size_bytes`.
+
+    Attributes:
+        partition: its number.
+        log_start_offset: the smallest offset that can be read.
+        end_offset: the offset that the next record gets.
+        first_dirty_offset: where the next pass of the cleaner begins; below it each key is unique.
+        first_uncleanable_offset: where such a pass ends now: at the active segment, or at records
+            younger than ``min.compaction.lag.ms``.
+        active_base_offset: the first offset of the active segment.
+        segments: their number, the active one included.
+        records: rows that are not dead; in a segment that is kept, also those below the log start.
+        dead_rows: rows that nobody sees, and whose bytes wait for a rewrite.
+        tombstones: records with a null value, dead ones included.
+        size_bytes: bytes of these records.
+        clean_bytes: bytes of the segments that end at or below the first dirty offset.
+        cleanable_bytes: bytes of the segments from there to the first uncleanable offset.
+        active_bytes: bytes of the active segment.
+        dirty_ratio: cleanable ÷ (clean + cleanable) bytes, from 0 to 1; a pass is due above
+            ``min.cleanable.dirty.ratio``.
+        delete_horizon_ms: when the first tombstone may go, in ms since 1970; None without one that
+            a pass has met.
+        delete_retention_offset: the base of the first segment with such a tombstone: below it none
+            waits for its delete horizon.
+        delete_retention_bytes: bytes of the segments below that offset.
+        uncleanable: why the last pass failed; None where it did not.
+    """
+
+    partition: int
+    log_start_offset: int
+    end_offset: int
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    active_base_offset: int
+    segments: int
+    records: int
+    dead_rows: int
+    tombstones: int
+    size_bytes: int
+    clean_bytes: int
+    cleanable_bytes: int
+    active_bytes: int
+    dirty_ratio: float
+    delete_horizon_ms: int | None
+    delete_retention_offset: int | None
+    delete_retention_bytes: int | None
+    uncleanable: str | None
+
+
+class LogDescription(TypedDict):
+    """What `Log.describe` returns, and ``clog describe --json`` prints. Times are ms since 1970.
+
+    Attributes:
+        url: the root, without secrets.
+        log_id: 32 hex digits that no other log has.
+        created_ms: when the log was created.
+        version: the version that is described, the newest.
+        committed_ms: when it was committed.
+        oldest_readable_version: the oldest one that ``Log.table(at=…)`` takes.
+        orphan_floor: what was begun before this version and never committed may be deleted.
+        snapshot_version: the version of the newest snapshot; None before the first.
+        partitions: their number.
+        partitioner: the hash that places keys.
+        config: every config in force, as text, by Kafka's name.
+        config_overrides: the configs that were set.
+        objects: number of data objects that the version refers to.
+        object_bytes: their size in the store.
+        released_bytes: size of the files that the version no longer needs, and the cleaner deletes.
+        writers: number of producers, streams and transactional writers that are remembered.
+        partition_details: one for each partition, in order.
+    """
+
+    url: str
+    log_id: str
+    created_ms: int
+    version: int
+    committed_ms: int
+    oldest_readable_version: int
+    orphan_floor: int
+    snapshot_version: int | None
+    partitions: int
+    partitioner: str
+    config: dict[str, str]
+    config_overrides: dict[str, str]
+    objects: int
+    object_bytes: int
+    released_bytes: int
+    writers: int
+    partition_details: list[PartitionDescription]
+
+
+def segment_infos(manifest: Manifest, partition: int) -> list[SegmentInfo]:
+    """Returns the segments of a partition, in offset order."""
+    segments = manifest.segments[partition]
+    dirty = manifest.first_dirty[partition]
+    return [
+        SegmentInfo(
+            base_offset=s.base,
+            next_offset=s.next,
+            records=s.rows,
+            size_bytes=s.size_bytes,
+            largest_timestamp=s.max_timestamp_ms if s.chunks else None,
+            active=i == len(segments) - 1,
+            clean=i < len(segments) - 1 and s.next <= dirty,
+            delete_horizon_ms=earliest_horizon_ms(s),
+            dead_rows=s.dead_rows,
+        )
+        for i, s in enumerate(segments)
+    ]
+
+
+def earliest_horizon_ms(segment: Segment) -> int | None:
+    """Returns the earliest delete horizon of a tombstone in the segment (S23)."""
+    horizons = [ms for c in segment.chunks for ms in (c.horizon_min, c.horizon) if ms > NONE]
+    return min(horizons, default=None)
+
+
+def describe(manifest: Manifest, *, url: str, now_ms: int) -> LogDescription:
+    """Returns the log at the manifest's version, in values that JSON has."""
+    head = manifest.head
+    config = LogConfig.from_overrides(head.config)
+    objects = {c.object.path: c.object.size_bytes for _, c in manifest.chunks()}
+    return {
+        "url": url,
+        "log_id": head.log.log_id,
+        "created_ms": head.log.created_ms,
+        "version": manifest.version,
+        "committed_ms": manifest.time_ms,
+        "oldest_readable_version": head.oldest_readable,
+        "orphan_floor": head.orphan_floor,
+        "snapshot_version": head.snapshot.version if head.snapshot else None,
+        "partitions": head.log.partitions,
+        "partitioner": head.log.partitioner,
+        "config": config.as_dict(),
+        "config_overrides": dict(head.config),
+        "objects": len(objects),
+        "object_bytes": sum(objects.values()),
+        "released_bytes": sum({r.path: r.size_bytes for r in manifest.released}.values()),
+        "writers": len(head.writers) + (head.older_writers.count if head.older_writers else 0),
+        "partition_details": [
+            _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms))
+            for p in range(head.log.partitions)
+        ],
+    }
+
+
+def _partition(manifest: Manifest, b: CleanableBounds) -> PartitionDescription:
+    p = b.partition
+    segments = manifest.segments[p]
+    chunks = [c for s in segments for c in s.chunks]
+    uncleanable = manifest.uncleanable.get(p)
+    horizons = [ms for s in segments if (ms := earliest_horizon_ms(s)) is not None]
+    point = next((i for i, s in enumerate(segments) if earliest_horizon_ms(s) is not None), None)
+    return {
+        "partition": p,
+        "log_start_offset": manifest.head.partitions.start[p],
+        "end_offset": manifest.head.partitions.end[p],
+        "first_dirty_offset": b.first_dirty,
+        "first_uncleanable_offset": b.first_uncleanable,
+        "active_base_offset": segments[-1].base,
+        "segments": len(segments),
+        "records": sum(s.rows for s in segments),
+        "dead_rows": sum(s.dead_rows for s in segments),
+        "tombstones": sum(c.tombstones for c in chunks),
+        "size_bytes": sum(s.size_bytes for s in segments),
+        "clean_bytes": b.clean_bytes,
+        "cleanable_bytes": b.cleanable_bytes,
+        "active_bytes": segments[-1].size_bytes,
+        "dirty_ratio": b.dirty_ratio,
+        "delete_horizon_ms": min(horizons, default=None),
+        # Delete retention point: below it no tombstone waits for its horizon any more.
+        "delete_retention_offset": None if point is None else segments[point].base,
+        "delete_retention_bytes": None
+        if point is None
+        else sum(s.size_bytes for s in segments[:point]),
+        "uncleanable": uncleanable.reason if uncleanable else None,
+    }

@@ -1,0 +1,304 @@
+"""Repairs a history that two writers wrote: into a copy, which keeps the longest sound part of it.
+
+A store that checks first and writes then lets two creates of one version succeed, and the last one
+stays (COMMIT.md §1, A2). Its author goes on from it, the other one from what it wrote and nobody
+can read any more: from there on commits do not follow one another.
+
+H1. Read all commits; those that cannot be read count as missing.
+H2. From the newest one walk back by ``parent``. Where another commit stands in a version's place,
+    the right one is rebuilt: a later commit carries its edit (FORMAT.md §3.1), and the edit makes
+    its head of the head before. What it makes must lead to the head of the commit after it.
+H3. Where that fails, too, the history cannot reach the newest version: walk again, from the version
+    at which it failed. Verify what was found, but for the rows; where that finds something, such as
+    a snapshot of the other history, go on from before that snapshot.
+H4. Copy everything but what is not of this history, and last the file that makes a log: a copy that
+    was interrupted is none.
+H5. Verify the copy, rows and all.
+
+The broken log is only read: whatever was left out stays there. The store of the copy should be one
+on which creates are exclusive.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from clog.storage.commit.identity import standing_log, store_of
+from clog.storage.commit.versions import first_open_version, manifest_of
+from clog.storage.diagnostics.verify import (
+    VerifyReport,
+    history_findings,
+    segment_findings,
+    verify_log,
+)
+from clog.storage.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+)
+from clog.storage.format import paths
+from clog.storage.format.commits import (
+    HINT_STRIDE,
+    Commit,
+    EditRecord,
+    carried_from,
+    edit_of,
+    encode_commit,
+    read_commit,
+)
+from clog.storage.format.documents import body_json
+from clog.storage.format.head import Head, advance
+from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.store import failures
+from clog.storage.store.base import Store, StoredObject
+from clog.storage.store.wrapping import WrappingStore
+
+_FOLLOWS = ("config", "config_epoch", "orphan_floor", "oldest_readable", "partitions")
+"""What the edit makes of the head before; how many writers stay is each committer's choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A commit that is not in the copy; ``operation`` is what it did, None where it cannot be
+    read.
+    """
+
+    version: int
+    operation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What a repair made: the copy's newest version, and what it has otherwise than the log.
+
+    Attributes:
+        rebuilt: versions in whose place the log has another's commit.
+        left_out: the commits that nothing sound follows from.
+        verified: the copy, as `verify_log` finds it.
+    """
+
+    url: str
+    copy: str
+    version: int
+    rebuilt: tuple[int, ...]
+    left_out: tuple[LeftOut, ...]
+    verified: VerifyReport
+
+
+def repair_log(root: Store, copy: Store) -> RepairReport:
+    """Writes the longest sound history of a broken log into an empty store; changes nothing else.
+
+    Costs a GET for each object, a PUT for each that is copied, and the verification of the copy.
+
+    Raises:
+        InvalidInputError: the history is sound.
+        AlreadyExistsError: there is something at the place of the copy.
+        NotFoundError: there is no log.
+        CorruptionError: no part of its history is sound.
+    """
+    standing = standing_log(root)
+    store = standing.store
+    stored = _commits(store)
+    files = {version: commit for version, commit in stored.items() if commit is not None}
+    if not files:
+        raise NotFoundError(f"there is no log at {store.url} that has a commit which can be read")
+    history = _longest(store, files)
+    left_out = tuple(
+        LeftOut(version, None if commit is None else commit.record.operation)
+        for version, commit in sorted(stored.items())
+        if commit is None or history.get(version) is not commit
+    )
+    if not left_out:
+        raise InvalidInputError(
+            f"the history of {store.url} is sound: nothing to repair; where objects are damaged,"
+            " restore them from a back-up"
+        )
+    if next(iter(copy.list("")), None) is not None:
+        raise AlreadyExistsError(f"there is something at {copy.url} already; choose an empty place")
+    _copy(_Chosen(store, history, files), store_of(copy, standing.log_id), history)
+    copy.put(paths.LOG_FILE, root.get(paths.LOG_FILE))
+    rebuilt = tuple(v for v in sorted(history) if history[v] is not files.get(v))
+    return RepairReport(store.url, copy.url, max(history), rebuilt, left_out, verify_log(copy))
+
+
+def _commits(store: Store) -> dict[int, Commit | None]:
+    """Returns the commits by version, but those in closed blocks; None where one cannot be read."""
+    first = first_open_version(store)
+    found: dict[int, Commit | None] = {}
+    for stored in store.list(paths.COMMITS):
+        version = paths.version_of(stored.path)
+        if version is not None and version >= first:
+            try:
+                found[version] = read_commit(store, version)
+            except CorruptionError:
+                found[version] = None
+    return found
+
+
+def _longest(store: Store, files: dict[int, Commit]) -> dict[int, Commit]:
+    """Returns the commits of the history that reaches the highest version (H2 and H3)."""
+    carried = {(r.version, r.commit_id): r for c in files.values() for r in c.earlier}
+    newest = max(files)
+    while True:
+        ids = _ids_back_from(files, newest)
+        history, failed = _forward(store, files, carried, ids)
+        if failed is None and not _is_sound(_Chosen(store, history, files), history):
+            ref = history[newest].head.snapshot
+            named = [v for v, commit in history.items() if commit.head.snapshot == ref]
+            failed = newest - 1 if ref is None else min(named) - 1
+        if failed is None:
+            return history
+        below = [version for version in files if version <= failed and version < newest]
+        if not below:
+            raise CorruptionError(f"no part of the history of {store.url} is sound")
+        newest = max(below)
+
+
+def _is_sound(chosen: Store, history: dict[int, Commit]) -> bool:
+    try:
+        manifest = unpage(chosen, manifest_of(chosen, history[max(history)]))
+        return not [*segment_findings(manifest), *history_findings(chosen, history, manifest)]
+    except (CorruptionError, NotFoundError, FileNotFoundError):
+        return False
+
+
+def _ids_back_from(files: dict[int, Commit], newest: int) -> dict[int, str]:
+    """Returns the commit ids from ``newest`` back to the oldest version that is there."""
+    before = {
+        (after.version, after.commit_id): r.commit_id
+        for c in files.values()
+        for r, after in pairwise([*c.earlier, c.record])
+    }
+    ids = {newest: files[newest].record.commit_id}
+    for version in range(newest - 1, min(files) - 1, -1):
+        after = files.get(version + 1)
+        if after is not None and after.record.commit_id == ids[version + 1]:
+            parent = after.parent
+        else:
+            parent = before.get((version + 1, ids[version + 1]))
+        if parent is None and version in files:
+            parent = files[version].record.commit_id  # The heads tell whether it is.
+        ids[version] = str(parent)
+    return ids
+
+
+def _forward(
+    store: Store,
+    files: dict[int, Commit],
+    carried: dict[tuple[int, str], EditRecord],
+    ids: dict[int, str],
+) -> tuple[dict[int, Commit], int | None]:
+    """Returns the commits of these ids, and the highest version at which one cannot be had, or does
+    not follow from the one before.
+    """
+    history: dict[int, Commit] = {}
+    failed = None
+    for version in sorted(ids):
+        commit = files.get(version)
+        before = history.get(version - 1)
+        if commit is None or commit.record.commit_id != ids[version]:
+            record = carried.get((version, ids[version]))
+            commit = None
+            if record is not None and before is not None:
+                commit = _rebuilt(store, before, record, history, files.get(version + 1))
+        elif before is not None and not _follows(store, before, commit):
+            commit = None
+        if commit is None:
+            failed = version
+        else:
+            history[version] = commit
+    return history, failed
+
+
+def _rebuilt(
+    store: Store,
+    before: Commit,
+    record: EditRecord,
+    history: dict[int, Commit],
+    after: Commit | None,
+) -> Commit | None:
+    """Returns the commit of a carried edit, None where the edit does not fit what was before."""
+    version = record.version
+    head = _advanced(store, before, record)
+    if head is None or record.time_ms < before.record.time_ms:
+        return None
+    if version % HINT_STRIDE == 0 and after is not None and after.parent == record.commit_id:
+        head = replace(head, snapshot=after.head.snapshot)  # announced here, and kept since
+    snapshot = -1 if head.snapshot is None else head.snapshot.version
+    first = carried_from(version, snapshot_version=snapshot)
+    if any(v not in history for v in range(first, version)):
+        return None
+    earlier = tuple(history[v].record for v in range(first, version))
+    return Commit(record, before.record.commit_id, earlier, head)
+
+
+def _follows(store: Store, before: Commit, commit: Commit) -> bool:
+    head = _advanced(store, before, commit.record)
+    return head is not None and all(
+        getattr(head, name) == getattr(commit.head, name) for name in _FOLLOWS
+    )
+
+
+def _advanced(store: Store, before: Commit, record: EditRecord) -> Head | None:
+    try:
+        edit = edit_of(store, record)
+        return advance(before.head, edit, version=record.version, time_ms=record.time_ms)
+    except (CorruptionError, FileNotFoundError):
+        return None
+
+
+class _Chosen(WrappingStore):
+    """A log as it is with another history: nothing of it is written."""
+
+    def __init__(self, inner: Store, history: dict[int, Commit], files: dict[int, Commit]) -> None:
+        super().__init__(inner)
+        self._history = history
+        self._newest = max(history)
+        self._rebuilt = {
+            paths.commit_path(version): encode_commit(commit)
+            for version, commit in history.items()
+            if commit is not files.get(version)
+        }
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Reads an object as it should be: the hint, which may lead astray, there is none."""
+        if path in self._rebuilt:
+            return self._rebuilt[path][start:end]
+        if not self._has(path):
+            raise failures.not_found(path, self.url)
+        return self.inner.get(path, start, end)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Lists what is there with this history."""
+        yield from (found for found in self.inner.list(prefix) if self._has(found.path))
+
+    def _has(self, path: str) -> bool:
+        version = paths.version_of(path)
+        if path == paths.LATEST or (path.startswith(paths.COMMITS) and version is None):
+            return False
+        if path.startswith(paths.COMMITS):
+            return version in self._history
+        if path.startswith(paths.SNAPSHOTS):
+            return version is not None and version <= self._newest and self._is_of(version)
+        return True
+
+    def _is_of(self, version: int) -> bool:
+        commit = self._history.get(version)
+        try:
+            return commit is None or (
+                read_snapshot(self.inner, version).commit_id == commit.record.commit_id
+            )
+        except (CorruptionError, FileNotFoundError):
+            return False
+
+
+def _copy(chosen: Store, copy: Store, history: dict[int, Commit]) -> None:
+    """Copies what belongs to the history (H4)."""
+    for found in chosen.list(""):
+        if not found.path.startswith(paths.COMMITS):
+            copy.put(found.path, chosen.get(found.path))
+    for version in sorted(history, reverse=True):
+        path = paths.commit_path(version)
+        copy.put(path, chosen.get(path))
+    copy.put(paths.LATEST, body_json({"version": max(history)}))

@@ -1,0 +1,46 @@
+"""The documents that readable versions need besides their commits: snapshots, pages, block files.
+
+The newest state is read by `verify` itself; older readable versions start from older snapshots,
+which may be damaged long before anybody reads them.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from clog.storage.commit.versions import is_closed
+from clog.storage.errors import CorruptionError
+from clog.storage.format import paths
+from clog.storage.format.commits import Commit
+from clog.storage.format.manifest import Manifest
+from clog.storage.format.producers import read_page
+from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.store.base import Store
+
+
+def document_problems(
+    store: Store, commits: dict[int, Commit], manifest: Manifest
+) -> Iterator[tuple[str, str]]:
+    """Yields (path, what is wrong) of each that is missing or cannot be read whole; one GET for
+    each.
+    """
+    head = manifest.head
+    readable = [c.head.snapshot for v, c in commits.items() if v >= head.oldest_readable]
+    for version in sorted({ref.version for ref in readable if ref is not None}):
+        yield from _problem(paths.snapshot_path(version), partial(_snapshot, store, version))
+    if (page := head.older_writers) is not None:
+        yield from _problem(page.path, partial(read_page, store, page))
+    for found in store.list(paths.BLOCKS):
+        block = paths.version_of(found.path)
+        if block is not None:
+            yield from _problem(found.path, partial(is_closed, store, block))
+
+
+def _snapshot(store: Store, version: int) -> Manifest:
+    return unpage(store, read_snapshot(store, version))
+
+
+def _problem(path: str, read: Callable[[], object]) -> Iterator[tuple[str, str]]:
+    try:
+        read()
+    except (CorruptionError, FileNotFoundError) as e:
+        yield path, str(e)

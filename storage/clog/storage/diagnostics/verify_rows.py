@@ -1,0 +1,141 @@
+"""One data object against the manifest: its bytes, its rows, and each chunk that lies in it.
+Pure.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.object_ref import ObjectRef
+from clog.storage.keys.key_index import DamagedIndexError, decode, index_hashes
+from clog.storage.numpy_arrays import to_numpy
+from clog.storage.objects.data_object import DELETE_HORIZON, OFFSET, REWRITTEN_SCHEMA, record_sizes
+from clog.storage.objects.footer import read_footer
+
+
+def object_problems(
+    data: bytes, ref: ObjectRef, chunks: Iterable[tuple[int, Chunk]], *, key_seed: int
+) -> Iterator[str]:
+    """Yields what is wrong with an object of which all bytes are given; ``chunks`` are (partition,
+    chunk) that refer to it, ``key_seed`` is the log's.
+    """
+    if len(data) != ref.size_bytes:
+        yield f"has {len(data)} bytes, the manifest says {ref.size_bytes}"
+        return
+    checksum = xxhash.xxh3_128_hexdigest(data)
+    if checksum != ref.checksum:
+        yield f"its checksum is {checksum}, the manifest says {ref.checksum}"
+        return
+    try:
+        read_footer(data[-ref.footer_bytes :], rows=ref.rows, pages_end=ref.tail[0])
+        table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read()
+        problem = _schema_problem(table)
+    except (pa.ArrowException, OSError, ValueError) as e:
+        yield f"cannot be read as Parquet: {e}"
+        return
+    if problem is not None:
+        yield problem
+        return
+    if ref.dense == (OFFSET in table.schema.names):
+        yield f"the manifest says dense={ref.dense}, its columns are {table.schema.names}"
+        return
+    if ref.index_bytes:
+        yield from _index_problems(data, ref, table.column("key"), key_seed)
+    for p, chunk in chunks:
+        rows = _with_all_columns(table.slice(chunk.first_row, chunk.rows))
+        for message in _chunk_problems(rows, chunk):
+            yield f"chunk [{chunk.base}, {chunk.next}) of partition {p}: {message}"
+
+
+def _schema_problem(table: pa.Table) -> str | None:
+    """Returns what is wrong with columns that nobody could read; those of a newer clog do not
+    count.
+    """
+    names = table.schema.names
+    missing = {"key", "value", "timestamp"} - set(names)
+    if missing or len(set(names)) < len(names):
+        return f"its columns are {names}"
+    for field in REWRITTEN_SCHEMA:
+        if field.name in names and (found := table.schema.field(field.name).type) != field.type:
+            return f"its column {field.name} has type {found}, expected {field.type}"
+    for name in ("timestamp", OFFSET):
+        if name in names and table.column(name).null_count:
+            return f"its column {name} has nulls"
+    return None
+
+
+def _index_problems(
+    data: bytes, ref: ObjectRef, keys: pa.ChunkedArray, key_seed: int
+) -> Iterator[str]:
+    """Yields the keys that an index misses: they would be taken for absent, by look-ups and by the
+    cleaner.
+    """
+    start = ref.tail[0]
+    try:
+        index = decode(data[start : start + ref.index_bytes])
+    except DamagedIndexError as e:
+        yield str(e)
+        return
+    if index is None:
+        return  # Of a later version, which nobody here asks.
+    if index.rows != ref.rows:
+        yield f"its key index is of {index.rows} rows, not {ref.rows}"
+    for block, (start, end) in enumerate(pairwise(index.edges.tolist())):
+        rows = keys.slice(start, end - start).combine_chunks()
+        if missed := index.missing(block, index_hashes(rows, seed=key_seed)):
+            yield f"its key index misses {missed} keys of rows [{start}, {end})"
+
+
+def _chunk_problems(rows: pa.Table, chunk: Chunk) -> Iterator[str]:
+    if rows.num_rows != chunk.rows or not chunk.rows:
+        yield f"has {rows.num_rows} rows, the manifest says {chunk.rows}"
+        return
+    stated = {
+        "size": chunk.size_bytes,
+        "first timestamp": chunk.first_timestamp_ms,
+        "largest timestamp": chunk.max_timestamp_ms,
+        "tombstones": chunk.tombstones,
+        "least delete horizon": chunk.horizon_min,
+        "greatest delete horizon": chunk.horizon_max,
+    }
+    for name, found in _facts(rows, chunk).items():
+        if found != stated[name]:
+            yield f"its {name} is {found}, the manifest says {stated[name]}"
+    if chunk.object.dense:
+        return  # Offsets follow from the base, and segments were checked.
+    offsets = to_numpy(rows.column(OFFSET))
+    if (np.diff(offsets) <= 0).any():
+        yield "its offsets do not increase"
+    elif offsets[0] < chunk.base or offsets[-1] >= chunk.next:
+        yield f"its offsets are {offsets[0]} to {offsets[-1]}"
+
+
+def _facts(rows: pa.Table, chunk: Chunk) -> dict[str, int]:
+    """Returns what the manifest states of a chunk, computed from its rows."""
+    if chunk.append_time_ms == NONE:
+        times_ms = to_numpy(rows.column("timestamp")) // 1000
+    else:
+        times_ms = np.array([chunk.append_time_ms])
+    horizons = to_numpy(rows.column(DELETE_HORIZON).drop_null())
+    return {
+        "size": int(record_sizes(rows).sum()),
+        "first timestamp": int(times_ms[0]),
+        "largest timestamp": int(times_ms.max()),
+        "tombstones": rows.column("value").null_count,
+        "least delete horizon": int(horizons.min()) if len(horizons) else NONE,
+        "greatest delete horizon": int(horizons.max()) if len(horizons) else NONE,
+    }
+
+
+def _with_all_columns(table: pa.Table) -> pa.Table:
+    """Returns the table with the columns that an object leaves out when they hold nothing."""
+    for name in ("headers", DELETE_HORIZON):
+        if name not in table.schema.names:
+            field = REWRITTEN_SCHEMA.field(name)
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table

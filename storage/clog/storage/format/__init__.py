@@ -1,0 +1,1 @@
+"""What the bytes of a log mean (FORMAT.md): names, documents, edits, commits, manifests."""

@@ -1,0 +1,148 @@
+"""Chunks and the objects they lie in: the atoms of a manifest, and their JSON columns (FORMAT.md
+§3.3, §4).
+
+A *chunk* is a run of rows of one data object, bound to the offsets ``[base, next)`` of one
+partition. Its *identity* is (object, first row): the same rows keep it, whatever is trimmed off or
+set for them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clog.storage.errors import CorruptionError
+from clog.storage.format.dead_rows import BitmapFile, DeadRows
+from clog.storage.format.object_ref import ObjectRef
+from clog.storage.format.paths import check_inside
+
+NONE = -1
+"""Stands for "none" in a column of numbers that are never negative. Part of the format."""
+_INTEGERS = 1 << 63
+TIME_MS_MAX = (1 << 63) - 1
+"""The latest time there is: what would lie beyond counts as this (FORMAT.md §5.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows ``[first_row, first_row + rows)`` of ``object``, covering offsets ``[base, next)``.
+
+    ``size_bytes`` is the sum of record sizes; ``version`` the newest commit the rows came in by;
+    ``append_time_ms`` their timestamp under LogAppendTime. ``horizon_min``/``horizon_max`` bound
+    the delete horizons of tombstones in it; ``horizon`` is the one of tombstones below ``up_to``
+    that carry none of their own (S23). All of these are of all its rows, the dead ones, too.
+    """
+
+    object: ObjectRef
+    first_row: int
+    rows: int
+    base: int
+    next: int
+    size_bytes: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    tombstones: int
+    version: int
+    append_time_ms: int = NONE
+    horizon_min: int = NONE
+    horizon_max: int = NONE
+    horizon: int = NONE
+    up_to: int = NONE
+    dead: DeadRows | None = None
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        return (self.object.path, self.first_row)
+
+    @property
+    def live_rows(self) -> int:
+        return self.rows if self.dead is None else self.rows - self.dead.rows
+
+    @property
+    def live_bytes(self) -> int:
+        """Record bytes of the rows that are not dead, by their share of the rows: what a dead one
+        weighs is not known, only its key was read when it was marked.
+        """
+        return self.size_bytes * self.live_rows // self.rows
+
+    @property
+    def tombstones_left(self) -> int:
+        """Tombstones among the rows that are not dead, at least: which of these were tombstones is
+        not known.
+        """
+        return max(0, self.tombstones - (self.rows - self.live_rows))
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Path -> bytes of the files that live while this chunk does: its object, its bitmap."""
+        files = {self.object.path: self.object.size_bytes}
+        if self.dead is not None and isinstance(self.dead.bitmap, BitmapFile):
+            files[self.dead.bitmap.path] = self.dead.bitmap.size_bytes
+        return files
+
+
+def object_json(ref: ObjectRef) -> dict[str, Any]:
+    """Returns an object's own fields; `chunk columns` are added beside them."""
+    index = {"index": ref.index_bytes} if ref.index_bytes else {}
+    return {
+        "path": ref.path,
+        "bytes": ref.size_bytes,
+        "footer": ref.footer_bytes,
+        "xxh3_128": ref.checksum,
+        "rows": ref.rows,
+        "stamp": ref.stamp,
+        "dense": ref.dense,
+        **index,
+    }
+
+
+def object_from_json(value: dict[str, Any], *, where: str) -> ObjectRef:
+    """Returns the object that `object_json` described."""
+    return ObjectRef(
+        path=check_inside(value["path"], where=where),
+        size_bytes=whole(value["bytes"]),
+        footer_bytes=whole(value["footer"]),
+        checksum=str(value["xxh3_128"]),
+        rows=whole(value["rows"]),
+        stamp=whole(value["stamp"]),
+        dense=bool(value["dense"]),
+        index_bytes=whole(value.get("index", 0)),
+    )
+
+
+def whole(value: object) -> int:
+    """Returns the value, which must be an integer of 64 bits: JSON has floats, booleans and longer
+    ones, the format has not.
+    """
+    if type(value) is not int:
+        raise TypeError(f"expected an integer, found {value!r}")
+    if not -_INTEGERS <= value < _INTEGERS:
+        raise ValueError("an integer of more than 64 bits")
+    return value
+
+
+def horizon_from(value: object) -> int:
+    """Reads a delete horizon; one beyond all time is `TIME_MS_MAX` (FORMAT.md §5.3)."""
+    if type(value) is not int:
+        raise TypeError(f"expected an integer, found {value!r}")
+    return min(value, TIME_MS_MAX)
+
+
+def columns_of(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Returns the rows as columns; the names give the order of each row."""
+    transposed = list(zip(*rows, strict=True))
+    if not transposed:
+        return {name: [] for name in names}
+    return {name: list(column) for name, column in zip(names, transposed, strict=True)}
+
+
+def rows_of(columns: dict[str, Any], names: Sequence[str]) -> Iterable[tuple[Any, ...]]:
+    """Returns the columns as rows.
+
+    Raises:
+        CorruptionError: columns of different lengths.
+    """
+    lists = [columns[name] for name in names]
+    if len({len(column) for column in lists}) > 1:
+        lengths = {name: len(columns[name]) for name in names}
+        raise CorruptionError(f"columns of different lengths: {lengths}")
+    return zip(*lists, strict=True)

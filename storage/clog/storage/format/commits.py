@@ -1,0 +1,153 @@
+"""Commits as values and as documents (FORMAT.md §3.1)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from clog.storage.errors import CorruptionError
+from clog.storage.format import documents
+from clog.storage.format.chunks import whole
+from clog.storage.format.edit_json import edit_from_json, edit_to_json
+from clog.storage.format.edits import Edit
+from clog.storage.format.head import Head, head_from_json, head_to_json
+from clog.storage.format.paths import check_inside, commit_path, edit_path
+from clog.storage.store.base import Store
+
+HINT_STRIDE = 4
+"""Commits whose version is divisible by this carry all edits since the snapshot, and move the hint.
+Part of the format.
+"""
+
+INLINE_EDIT_BYTES_MAX = 1 << 20
+"""Longer edits go to a document of their own, so that a commit stays one small PUT."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditRecord:
+    """One edit with the commit it came by, still as stored: ``{"edit": …}`` or ``{"edit_at": …}``.
+
+    Parsed by `edit_of` when somebody applies it: an append that only carries it along does not.
+    ``made`` is the edit itself where it was made here.
+    """
+
+    version: int
+    commit_id: str
+    time_ms: int
+    operation: str
+    stored: dict[str, Any]
+    made: Edit | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Version N: its edit, edits before it that it carries along, and the head it leaves."""
+
+    record: EditRecord
+    parent: str | None
+    earlier: tuple[EditRecord, ...]
+    head: Head
+
+    @property
+    def version(self) -> int:
+        return self.record.version
+
+
+def carried_from(version: int, *, snapshot_version: int) -> int:
+    """Returns the first version whose edit a commit of ``version`` carries (FORMAT.md §3.1);
+    ``version`` itself: it carries none.
+    """
+    if version % HINT_STRIDE == 0:
+        return min(snapshot_version + 1, version)
+    return version - 1 if version % 2 == 0 else version
+
+
+def stored_edit(store: Store, edit: Edit, *, commit_id: str) -> dict[str, Any]:
+    """Returns the edit as a commit holds it; a large one is written as a document of its own
+    first.
+    """
+    value = edit_to_json(edit)
+    body = documents.body_json(value)
+    if len(body) <= INLINE_EDIT_BYTES_MAX:
+        return {"edit": value}
+    path = edit_path(commit_id)
+    data = documents.encode_json("edit", body)
+    store.put(path, data)
+    return {"edit_at": {"path": path, "bytes": len(data)}}
+
+
+def encode_commit(commit: Commit) -> bytes:
+    """Returns the commit as a document."""
+    body = {
+        **_record_json(commit.record),
+        "parent": commit.parent,
+        "earlier": [_record_json(record) for record in commit.earlier],
+        "head": head_to_json(commit.head),
+    }
+    return documents.encode("commit", body)
+
+
+def read_commit(store: Store, version: int) -> Commit:
+    """Returns the commit of this version; one GET.
+
+    Raises:
+        FileNotFoundError: no such commit (not yet, or no longer).
+        CorruptionError: it violates the format.
+    """
+    path = commit_path(version)
+    where = f"{path} of {store.url}"
+    body = documents.decode("commit", store.get(path), where=where)
+    try:
+        commit = Commit(
+            record=_record_from_json(body),
+            parent=body["parent"],
+            earlier=tuple(_record_from_json(value) for value in body["earlier"]),
+            head=head_from_json(body["head"], where=where),
+        )
+    except (KeyError, TypeError, AttributeError) as e:
+        raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
+    versions = [record.version for record in (*commit.earlier, commit.record)]
+    if versions != list(range(version - len(commit.earlier), version + 1)):
+        raise CorruptionError(f"{where} holds versions {versions}")
+    return commit
+
+
+def edit_of(store: Store, record: EditRecord) -> Edit:
+    """Returns the edit of a record; one GET where it is a document of its own.
+
+    Raises:
+        CorruptionError: it violates the format.
+    """
+    if record.made is not None:
+        return record.made
+    at = record.stored.get("edit_at")
+    if at is None:
+        value = record.stored["edit"]
+    else:
+        data = store.get(at["path"], 0, at["bytes"] + 1)
+        value = documents.decode("edit", data, where=f"{at['path']} of {store.url}")
+    return edit_from_json(value, version=record.version)
+
+
+def _record_json(record: EditRecord) -> dict[str, Any]:
+    return {
+        "version": record.version,
+        "id": record.commit_id,
+        "time_ms": record.time_ms,
+        "operation": record.operation,
+        **record.stored,
+    }
+
+
+def _record_from_json(value: dict[str, Any]) -> EditRecord:
+    version = whole(value["version"])
+    if "edit_at" in value:
+        path = check_inside(value["edit_at"]["path"], where=f"version {version}")
+        stored = {"edit_at": {"path": path, "bytes": whole(value["edit_at"]["bytes"])}}
+    else:
+        stored = {"edit": value["edit"]}
+    return EditRecord(
+        version=version,
+        commit_id=str(value["id"]),
+        time_ms=whole(value["time_ms"]),
+        operation=str(value["operation"]),
+        stored=stored,
+    )

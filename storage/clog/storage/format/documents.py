@@ -1,0 +1,153 @@
+"""Documents: the envelope of every file under ``_clog/`` (FORMAT.md §2).
+
+One line of JSON with kind, format, length and hash; then the body, JSON or one zlib stream of it.
+Length and hash are checked before a byte of the body is believed, the format's number before that.
+
+Who can write to a log can write the hash, too. So a body inflates step by step, up to what a
+document of its kind may be and `RATIO_MAX` times what is stored: JSON takes up to thirty times its
+length in memory. Text is UTF-8 that can be written again: no half of a surrogate pair.
+
+Not here: what the bodies mean (`edits`, `head`, `manifest`, `snapshots`).
+"""
+
+import json
+import re
+import zlib
+from typing import Any
+
+import xxhash
+
+from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
+
+FORMAT = 1
+COMPRESS_ABOVE_BYTES = 4096
+BODY_BYTES_MAX = {
+    "commit": 256 << 20,
+    "edit": 256 << 20,
+    "snapshot": 1 << 30,
+    "page": 1 << 30,
+    "block": 128 << 10,
+    "log": 4 << 10,
+}
+"""By kind the most bytes of a body before compression. Part of the format."""
+RATIO_MAX, RATIO_FREE_BYTES = 100, 4 << 20
+"""A compressed body longer than the latter is at most so many times as long as stored. Part of the
+format.
+"""
+_HEADER_BYTES_MAX = 4096
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def body_json(body: dict[str, Any]) -> bytes:
+    """Returns the JSON of a body as it is measured and stored: no blanks, UTF-8.
+
+    Raises:
+        CorruptionError: fields of others in it are nested too deeply.
+    """
+    try:
+        return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+    except RecursionError as e:
+        raise CorruptionError(
+            "the log has fields of a later version that are nested too deeply to be written again"
+        ) from e
+
+
+def encode(kind: str, body: dict[str, Any]) -> bytes:
+    """Returns a document's bytes."""
+    return encode_json(kind, body_json(body))
+
+
+def encode_json(kind: str, stored: bytes) -> bytes:
+    """Returns a document's bytes, from a body that is JSON already.
+
+    Raises:
+        InvalidInputError: it is longer than a document of its kind may be.
+    """
+    if len(stored) > BODY_BYTES_MAX[kind]:
+        raise InvalidInputError(
+            f"a {kind} of {len(stored)} bytes is more than the {BODY_BYTES_MAX[kind]} allowed;"
+            " commit fewer objects at once"
+        )
+    encoding = "json"
+    if len(stored) > COMPRESS_ABOVE_BYTES:
+        packed = zlib.compress(stored, 6)
+        if len(stored) <= _longest(kind, packed):
+            stored, encoding = packed, "json+zlib"
+    envelope = {
+        "clog": kind,
+        "format": FORMAT,
+        "bytes": len(stored),
+        "xxh3_128": xxhash.xxh3_128_hexdigest(stored),
+        "encoding": encoding,
+    }
+    return body_json(envelope) + b"\n" + stored
+
+
+def decode(kind: str, data: bytes, *, where: str) -> dict[str, Any]:
+    """Returns the body of a document.
+
+    Raises:
+        CorruptionError: truncated, damaged, of another kind, or no document at all.
+        UnsupportedFormatError: written in a newer format.
+    """
+    line, newline, stored = data.partition(b"\n")
+    if not newline or len(line) > _HEADER_BYTES_MAX:
+        raise CorruptionError(f"{where} is not a clog document: no header in {len(data)} bytes")
+    envelope = _json_object(line, where=f"the header of {where}")
+    number = envelope.get("format")
+    if type(number) is int and number > FORMAT:
+        raise UnsupportedFormatError(
+            f"{where} has format {number}, but this clog reads up to {FORMAT}; upgrade clog"
+        )
+    if envelope.get("clog") != kind or type(number) is not int or number != FORMAT:
+        raise CorruptionError(
+            f"{where} has kind={envelope.get('clog')!r} format={number!r},"
+            f" expected kind={kind!r} format={FORMAT}"
+        )
+    if envelope.get("bytes") != len(stored):
+        raise CorruptionError(
+            f"{where} is truncated or damaged: body of {len(stored)} bytes,"
+            f" header says {envelope.get('bytes')!r}"
+        )
+    found = xxhash.xxh3_128_hexdigest(stored)
+    if envelope.get("xxh3_128") != found:
+        raise CorruptionError(
+            f"checksum mismatch in {where}: xxh3_128={found},"
+            f" header says {envelope.get('xxh3_128')!r}"
+        )
+    return _json_object(_inflate(kind, envelope.get("encoding"), stored, where), where=where)
+
+
+def _longest(kind: str, packed: bytes) -> int:
+    return min(BODY_BYTES_MAX[kind], max(RATIO_FREE_BYTES, RATIO_MAX * len(packed)))
+
+
+def _inflate(kind: str, encoding: object, stored: bytes, where: str) -> bytes:
+    if encoding == "json":
+        if len(stored) > BODY_BYTES_MAX[kind]:
+            raise CorruptionError(f"{where} has {len(stored)} bytes, more than a {kind} may have")
+        return stored
+    if encoding != "json+zlib":
+        raise CorruptionError(f"{where} has encoding={encoding!r}; known: json, json+zlib")
+    stream, longest = zlib.decompressobj(), _longest(kind, stored)
+    try:
+        body = stream.decompress(stored, longest)
+    except zlib.error as e:
+        raise CorruptionError(f"{where} does not inflate: {e}") from e
+    if not stream.eof or stream.unused_data:
+        raise CorruptionError(
+            f"{where} is not a single zlib stream of at most {longest} bytes when inflated"
+        )
+    return body
+
+
+def _json_object(text: bytes, *, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text.decode())
+        if _SURROGATE.search(text):
+            body_json(value)  # A whole pair can be written again, half of one cannot.
+    except (ValueError, RecursionError) as e:
+        raise CorruptionError(f"{where} is not JSON: {e}") from e
+    if not isinstance(value, dict):
+        raise CorruptionError(f"{where} holds a {type(value).__name__}, expected an object")
+    return value

@@ -1,0 +1,352 @@
+"""The JSON of edits, and of the values in them (FORMAT.md §3.2, §3.3).
+
+What is read is checked as far as the edit alone tells: types, columns of one length, paths under
+the root, rows inside their objects. Whether it fits the log is for `head` and `manifest`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
+
+from clog.storage.errors import CorruptionError
+from clog.storage.format.chunks import (
+    NONE,
+    Chunk,
+    columns_of,
+    horizon_from,
+    object_from_json,
+    object_json,
+    rows_of,
+    whole,
+)
+from clog.storage.format.dead_rows import dead_rows_from_json, dead_rows_to_json
+from clog.storage.format.edits import (
+    Append,
+    AppendedBy,
+    ChunkHorizon,
+    DeadMark,
+    Edit,
+    LogInfo,
+    PageRef,
+    Replacement,
+    Uncleanable,
+    WriterEntry,
+)
+from clog.storage.format.object_ref import ObjectRef
+from clog.storage.format.paths import check_inside
+
+ADD_COLUMNS = ("p", "rows", "base", "bytes", "first_ms", "max_ms", "tombstones")
+CHUNK_COLUMNS = (
+    *("row", "rows", "base", "next", "bytes", "first_ms", "max_ms", "tombstones"),
+    *("version", "append_time_ms", "horizon_min", "horizon_max", "horizon", "up_to"),
+)
+"""A chunk in full, in the order of the fields of `Chunk` after its object."""
+
+PARTITIONS_MAX = 1 << 16
+"""A head has columns of so many entries. Part of the format; `Log.create` allows those tested."""
+
+_T = TypeVar("_T")
+
+
+def edit_to_json(edit: Edit) -> dict[str, Any]:
+    """Returns the edit's JSON; empty parts are left out."""
+    parts = {
+        "create": edit.create and info_to_json(edit.create),
+        "config": None if edit.config is None else dict(edit.config),
+        "start": _by_partition(edit.start),
+        "seal": [list(s) for s in edit.seal] or None,
+        "drop": _by_partition(edit.drop),
+        "replace": [_replacement_to_json(r) for r in edit.replace] or None,
+        "horizons": [_horizon_to_json(h) for h in edit.horizons] or None,
+        "dead": [_mark_to_json(mark) for mark in edit.dead] or None,
+        "first_dirty": _by_partition(edit.first_dirty),
+        "tombstones_removed": _by_partition(edit.tombstones_removed),
+        "uncleanable": {str(p): uncleanable_json(u) for p, u in edit.uncleanable.items()} or None,
+        "add": edit.add and _append_to_json(edit.add),
+        "writers": [_appended_by_to_json(by) for by in edit.writers] or None,
+        "older_writers": edit.older_writers and page_to_json(edit.older_writers),
+        "orphan_floor": edit.orphan_floor,
+        "oldest_readable": edit.oldest_readable,
+        "forget": list(edit.forget) or None,
+        "reset_times": edit.reset_times or None,
+    }
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
+    """Returns the edit of commit ``version``.
+
+    Raises:
+        CorruptionError: the JSON violates the format.
+    """
+    where = f"the edit of version {version}"
+    try:
+        return Edit(
+            create=info_from_json(value["create"]) if "create" in value else None,
+            config=_texts(value["config"]) if "config" in value else None,
+            start=_offsets(value, "start"),
+            drop=_offsets(value, "drop"),
+            seal=tuple((whole(p), whole(jitter)) for p, jitter in value.get("seal", ())),
+            replace=tuple(_replacement_from_json(r, where) for r in value.get("replace", ())),
+            horizons=tuple(_horizon_from_json(h, where) for h in value.get("horizons", ())),
+            dead=tuple(_mark_from_json(mark, where) for mark in value.get("dead", ())),
+            first_dirty=_offsets(value, "first_dirty"),
+            tombstones_removed=_offsets(value, "tombstones_removed"),
+            uncleanable={
+                int(p): uncleanable_from_json(u) for p, u in value.get("uncleanable", {}).items()
+            },
+            add=_append_from_json(value["add"], version, where) if "add" in value else None,
+            writers=tuple(_appended_by(value, version)),
+            older_writers=page_from_json(value.get("older_writers"), where),
+            orphan_floor=_optional(value.get("orphan_floor")),
+            oldest_readable=_optional(value.get("oldest_readable")),
+            forget=tuple(check_inside(path, where=where) for path in value.get("forget", ())),
+            reset_times=value.get("reset_times", False) is True,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
+        raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
+
+
+def info_to_json(info: LogInfo) -> dict[str, Any]:
+    """Returns what never changes about a log, as in ``create`` and in each head."""
+    return {
+        "log_id": info.log_id,
+        "created_ms": info.created_ms,
+        "partitions": info.partitions,
+        "partitioner": info.partitioner,
+        "seed": info.seed,
+        "features": {"read": list(info.read_features), "write": list(info.write_features)},
+        "schema": {"key": "binary", "value": "binary"},
+    }
+
+
+def info_from_json(value: dict[str, Any]) -> LogInfo:
+    """Reads what `info_to_json` made; `edit_from_json` and `head.head_from_json` name the
+    errors.
+    """
+    return LogInfo(
+        log_id=str(value["log_id"]),
+        created_ms=whole(value["created_ms"]),
+        partitions=_partitions(value["partitions"]),
+        partitioner=str(value["partitioner"]),
+        seed=_seed(value["seed"]),
+        read_features=tuple(str(f) for f in value["features"]["read"]),
+        write_features=tuple(str(f) for f in value["features"]["write"]),
+    )
+
+
+def _partitions(value: Any) -> int:
+    if not 1 <= whole(value) <= PARTITIONS_MAX:
+        raise ValueError(f"{value} partitions; allowed: 1 to {PARTITIONS_MAX}")
+    return int(value)
+
+
+def _seed(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{16}", value):
+        raise ValueError(f"a seed that is not 16 hex digits: {value!r}")
+    return value
+
+
+def writer_to_json(entry: WriterEntry) -> list[Any]:
+    """Returns a writer's entry as in the head; an edit leaves out the version."""
+    return [
+        *(entry.writer_id, entry.kind, entry.query_id),
+        *(entry.sequence, entry.content, entry.version),
+    ]
+
+
+def writer_from_json(value: list[Any]) -> WriterEntry:
+    """Reads what `writer_to_json` made."""
+    writer_id, kind, query_id, sequence, content, version = value
+    return WriterEntry(
+        str(writer_id), str(kind), query_id, whole(sequence), content, whole(version)
+    )
+
+
+def _appended_by_to_json(by: AppendedBy) -> list[Any]:
+    return [*writer_to_json(by.entry)[:-1], by.first, by.next]
+
+
+def _appended_by(value: dict[str, Any], version: int) -> Iterator[AppendedBy]:
+    objects = len(value["add"]["objects"]) if "add" in value else 0
+    for *entry, first, end in value.get("writers", ()):
+        if not 0 <= whole(first) <= whole(end) <= objects:
+            raise ValueError(f"objects [{first}, {end}) of {objects} have a writer")
+        yield AppendedBy(writer_from_json([*entry, version]), first, end)
+
+
+def page_to_json(page: PageRef) -> dict[str, Any]:
+    """Returns a reference to a page of writers."""
+    return {"path": page.path, "bytes": page.size_bytes, "count": page.count}
+
+
+def page_from_json(value: dict[str, Any] | None, where: str) -> PageRef | None:
+    """Reads what `page_to_json` made; None for null."""
+    if value is None:
+        return None
+    path = check_inside(value["path"], where=where)
+    return PageRef(path, whole(value["bytes"]), whole(value["count"]))
+
+
+def uncleanable_json(given: Uncleanable | None) -> dict[str, Any] | None:
+    """Returns a mark, or null where it is cleared."""
+    if given is None:
+        return None
+    return {"reason": given.reason, "time_ms": given.time_ms, "attempts": given.attempts}
+
+
+def uncleanable_from_json(value: dict[str, Any] | None) -> Uncleanable | None:
+    """Reads what `uncleanable_json` made."""
+    if value is None:
+        return None
+    return Uncleanable(str(value["reason"]), whole(value["time_ms"]), whole(value["attempts"]))
+
+
+def chunk_row(c: Chunk) -> tuple[int, ...]:
+    """Returns the chunk as a row of `CHUNK_COLUMNS`."""
+    return (
+        *(c.first_row, c.rows, c.base, c.next, c.size_bytes, c.first_timestamp_ms),
+        *(c.max_timestamp_ms, c.tombstones, c.version, c.append_time_ms),
+        *(c.horizon_min, c.horizon_max, c.horizon, c.up_to),
+    )
+
+
+def chunk_of(ref: ObjectRef, row: Sequence[Any]) -> Chunk:
+    """Returns the chunk of a row of `CHUNK_COLUMNS`."""
+    *numbers, horizon_ms, up_to = row
+    made = (*map(whole, numbers), horizon_from(horizon_ms), whole(up_to))
+    return Chunk(ref, *made)  # type: ignore[arg-type] # the rest of its fields but `dead`
+
+
+def _by_object(
+    chunks: Iterable[_T], key: Callable[[_T], ObjectRef]
+) -> list[tuple[ObjectRef, list[_T]]]:
+    return [(ref, list(group)) for ref, group in groupby(chunks, key=key)]
+
+
+def _append_to_json(add: Append) -> dict[str, Any]:
+    objects = []
+    for pairs in add.by_object():
+        rows = [
+            (
+                *(p, c.rows, c.base, c.size_bytes),
+                *(c.first_timestamp_ms, c.max_timestamp_ms, c.tombstones),
+            )
+            for p, c in pairs
+        ]
+        ref = pairs[0][1].object
+        objects.append({**object_json(ref), "chunks": columns_of(rows, ADD_COLUMNS)})
+    out: dict[str, Any] = {"objects": objects, "rolls": [list(roll) for roll in add.rolls]}
+    if add.chunks and (append_time_ms := add.chunks[0][1].append_time_ms) != NONE:
+        out["append_time_ms"] = append_time_ms
+    return out
+
+
+def _append_from_json(value: dict[str, Any], version: int, where: str) -> Append:
+    append_time_ms = whole(value.get("append_time_ms", NONE))
+    chunks = []
+    for entry in value["objects"]:
+        ref = object_from_json(entry, where=where)
+        first_row = 0
+        for row in rows_of(entry["chunks"], ADD_COLUMNS):
+            p, rows, base, size, first_ms, max_ms, tombstones = map(whole, row)
+            sizes = (first_row, rows, base, base + rows, size)
+            chunk = Chunk(ref, *sizes, first_ms, max_ms, tombstones, version, append_time_ms)
+            chunks.append((p, chunk))
+            first_row += rows
+        _check_rows(ref, first_row, where)
+    rolls = tuple((whole(p), whole(base), whole(ms)) for p, base, ms in value["rolls"])
+    return Append(tuple(chunks), rolls)
+
+
+def _replacement_to_json(r: Replacement) -> dict[str, Any]:
+    objects = []
+    for ref, chunks in _by_object(r.chunks, lambda chunk: chunk.object):
+        columns = columns_of(map(chunk_row, chunks), CHUNK_COLUMNS)
+        objects.append({**object_json(ref), "chunks": columns})
+    out: dict[str, Any] = {
+        "p": r.partition,
+        "base": r.base,
+        "next": r.next,
+        "sources": [list(s) for s in r.sources],
+        "objects": objects,
+    }
+    if r.segments is not None:
+        out["segments"] = [list(s) for s in r.segments]
+    return out
+
+
+def _replacement_from_json(value: dict[str, Any], where: str) -> Replacement:
+    chunks: list[Chunk] = []
+    for entry in value["objects"]:
+        ref = object_from_json(entry, where=where)
+        rows = rows_of(entry["chunks"], CHUNK_COLUMNS)
+        chunks.extend(_whole_chunk(ref, row, where) for row in rows)
+    segments = value.get("segments")
+    return Replacement(
+        partition=whole(value["p"]),
+        base=whole(value["base"]),
+        next=whole(value["next"]),
+        sources=tuple((check_inside(o, where=where), whole(row)) for o, row in value["sources"]),
+        chunks=tuple(chunks),
+        segments=None
+        if segments is None
+        else tuple((whole(base), whole(end), whole(ms)) for base, end, ms in segments),
+    )
+
+
+def _whole_chunk(ref: ObjectRef, row: Sequence[Any], where: str) -> Chunk:
+    chunk = chunk_of(ref, row)
+    last_row = chunk.first_row + chunk.rows
+    if not (0 <= chunk.first_row < last_row <= ref.rows and chunk.rows <= chunk.next - chunk.base):
+        raise CorruptionError(
+            f"{where}: a chunk has rows [{chunk.first_row}, {last_row}) of the {ref.rows} of"
+            f" {ref.path}, for offsets [{chunk.base}, {chunk.next})"
+        )
+    return chunk
+
+
+def _check_rows(ref: ObjectRef, found: int, where: str) -> None:
+    if found != ref.rows:
+        raise CorruptionError(
+            f"{where}: chunks of {ref.path} have {found} rows, the object {ref.rows}"
+        )
+
+
+def _by_partition(offsets: Mapping[int, int]) -> dict[str, int] | None:
+    return {str(p): offset for p, offset in sorted(offsets.items())} or None
+
+
+def _horizon_to_json(h: ChunkHorizon) -> list[Any]:
+    return [h.partition, h.object_path, h.first_row, h.horizon_ms, h.up_to]
+
+
+def _horizon_from_json(value: list[Any], where: str) -> ChunkHorizon:
+    p, path, row, horizon_ms, up_to = value
+    path = check_inside(path, where=where)
+    return ChunkHorizon(whole(p), path, whole(row), horizon_from(horizon_ms), whole(up_to))
+
+
+def _mark_to_json(mark: DeadMark) -> list[Any]:
+    return [mark.partition, mark.object_path, mark.first_row, dead_rows_to_json(mark.dead)]
+
+
+def _mark_from_json(value: list[Any], where: str) -> DeadMark:
+    p, path, row, dead = value
+    path = check_inside(path, where=where)
+    return DeadMark(whole(p), path, whole(row), dead_rows_from_json(dead, where=where))
+
+
+def _offsets(value: dict[str, Any], name: str) -> dict[int, int]:
+    return {int(p): whole(offset) for p, offset in value.get(name, {}).items()}
+
+
+def _texts(value: dict[str, Any]) -> dict[str, str]:
+    if not all(isinstance(text, str) for text in value.values()):
+        raise TypeError("config values must be text")
+    return dict(value)
+
+
+def _optional(value: object) -> int | None:
+    return None if value is None else whole(value)

@@ -1,0 +1,183 @@
+"""Edits: a change of a log as a value (FORMAT.md §3.2, §3.3).
+
+An edit says what changed and decides nothing: `head.advance` and `manifest.apply` apply it.
+
+Not here: their JSON (`edit_json`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.dead_rows import DeadRows
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """What never changes about a log. ``seed`` (16 hex digits) is for the hashes that it keeps
+    (S19).
+    """
+
+    log_id: str
+    created_ms: int
+    partitions: int
+    partitioner: str
+    seed: str
+    read_features: tuple[str, ...] = ()
+    write_features: tuple[str, ...] = ()
+
+    @property
+    def key_seed(self) -> int:
+        """The seed as a number."""
+        return int(self.seed, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterEntry:
+    """The last thing a writer committed. ``kind``: producer, stream or txn (FORMAT.md §3.4)."""
+
+    writer_id: str
+    kind: str
+    query_id: str | None
+    sequence: int
+    content: str | None
+    version: int = NONE
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The kind and the id: what tells one writer from another."""
+        return self.kind, self.writer_id
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedBy:
+    """Who appended the objects ``[first, next)`` of an edit's `Append`, counted from 0: one commit
+    may hold the appends of several writers.
+    """
+
+    entry: WriterEntry
+    first: int = 0
+    next: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PageRef:
+    """A page of ``count`` older writers."""
+
+    path: str
+    size_bytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Fresh chunks as (partition, chunk), object by object, in offset order.
+
+    ``rolls`` are (partition, base, jitter_ms): the active segment is sealed before that chunk.
+    """
+
+    chunks: tuple[tuple[int, Chunk], ...]
+    rolls: tuple[tuple[int, int, int], ...] = ()
+
+    def by_object(self) -> list[list[tuple[int, Chunk]]]:
+        """Returns the chunks of each object, in the order of the objects."""
+        grouped = groupby(self.chunks, lambda pair: pair[1].object)
+        return [list(pairs) for _, pairs in grouped]
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """``chunks`` in place of the ``sources`` (identities) in ``[base, next)`` of a partition.
+
+    ``segments`` (base, next, created_ms), when given, tile the range anew.
+    """
+
+    partition: int
+    base: int
+    next: int
+    sources: tuple[tuple[str, int], ...]
+    chunks: tuple[Chunk, ...]
+    segments: tuple[tuple[int, int, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkHorizon:
+    """A delete horizon for tombstones below ``up_to`` of a chunk that was left as it is (S23)."""
+
+    partition: int
+    object_path: str
+    first_row: int
+    horizon_ms: int
+    up_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMark:
+    """The dead rows of a chunk, in place of those it had before, which are among them."""
+
+    partition: int
+    object_path: str
+    first_row: int
+    dead: DeadRows
+
+
+@dataclass(frozen=True, slots=True)
+class Uncleanable:
+    """Why a partition is not cleaned for now (S28)."""
+
+    reason: str
+    time_ms: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One change. Absent parts are None or empty.
+
+    They are applied in the order of the table in FORMAT.md §3.2, which is that of the fields.
+    """
+
+    create: LogInfo | None = None
+    config: Mapping[str, str] | None = None
+    start: Mapping[int, int] = field(default_factory=dict)
+    seal: tuple[tuple[int, int], ...] = ()
+    drop: Mapping[int, int] = field(default_factory=dict)
+    replace: tuple[Replacement, ...] = ()
+    horizons: tuple[ChunkHorizon, ...] = ()
+    dead: tuple[DeadMark, ...] = ()
+    first_dirty: Mapping[int, int] = field(default_factory=dict)
+    tombstones_removed: Mapping[int, int] = field(default_factory=dict)
+    uncleanable: Mapping[int, Uncleanable | None] = field(default_factory=dict)
+    add: Append | None = None
+    writers: tuple[AppendedBy, ...] = ()
+    older_writers: PageRef | None = None
+    orphan_floor: int | None = None
+    oldest_readable: int | None = None
+    forget: tuple[str, ...] = ()
+    reset_times: bool = False
+
+    def partitions(self) -> set[int]:
+        """Returns every partition that the edit names."""
+        named = self.changed_partitions()
+        named.update(self.first_dirty, self.tombstones_removed, self.uncleanable)
+        named.update(p for p, _ in self.seal)
+        if self.add is not None:
+            named.update(p for p, _ in self.add.chunks)
+        return named
+
+    def changed_partitions(self) -> set[int]:
+        """Returns the partitions changed otherwise than by appending or sealing: what voids a
+        planned clean.
+        """
+        return {*self.start, *self.first_dirty, *self.rewritten_partitions()}
+
+    def rewritten_partitions(self) -> set[int]:
+        """Returns the partitions whose sealed segments change: those that must not lie in pages to
+        apply it.
+        """
+        rewritten = {*self.drop}
+        rewritten.update(r.partition for r in self.replace)
+        rewritten.update(h.partition for h in self.horizons)
+        rewritten.update(mark.partition for mark in self.dead)
+        return rewritten

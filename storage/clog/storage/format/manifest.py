@@ -1,0 +1,400 @@
+"""The manifest: all segments at one version, and how an edit changes them (FORMAT.md §3.2).
+
+A manifest is a value: `apply` returns the next one and shares what did not change. Segments that a
+snapshot keeps in pages may be left there (`Manifest.pages`): an append needs none of them, and an
+edit of a paged range is refused until `snapshots.unpage` has brought it in.
+
+Not here: which edits are wise (cleaner), how they are committed (`committer`), where manifests come
+from (`versions`, `snapshots`).
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from clog.storage.errors import CorruptionError
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.dead_rows import DeadRows
+from clog.storage.format.edits import Append, ChunkHorizon, DeadMark, Edit, Replacement, Uncleanable
+from clog.storage.format.head import Head, advance, first_head
+from clog.storage.format.reset_times import with_times_reset
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Offsets ``[base, next)`` of one partition.
+
+    ``created_ms`` is the time of the commit that brought its first chunk, -1 while it is empty.
+    """
+
+    base: int
+    next: int
+    created_ms: int
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def rows(self) -> int:
+        """Records that a reader sees, below the log start or not."""
+        return sum(c.live_rows for c in self.chunks)
+
+    @property
+    def dead_rows(self) -> int:
+        """Rows marked dead whose bytes are still there."""
+        return sum(c.rows - c.live_rows for c in self.chunks)
+
+    @property
+    def size_bytes(self) -> int:
+        """Record bytes of the rows that are not dead (decision 0006)."""
+        return sum(c.live_bytes for c in self.chunks)
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """Largest timestamp of its records; its commit time where it has none (S11)."""
+        return max((c.max_timestamp_ms for c in self.chunks), default=self.created_ms)
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        return self.chunks[0].first_timestamp_ms if self.chunks else self.created_ms
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPage:
+    """Sealed segments kept in a page; ``ranges`` are the offsets it answers for, by partition."""
+
+    path: str
+    size_bytes: int
+    ranges: Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An object that lost a chunk by ``version`` (FORMAT.md §6)."""
+
+    path: str
+    size_bytes: int
+    version: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """State of a log at ``version``. ``segments[p]`` are in offset order, the last one active."""
+
+    version: int
+    commit_id: str
+    time_ms: int
+    head: Head
+    segments: tuple[tuple[Segment, ...], ...]
+    first_dirty: tuple[int, ...]
+    released: tuple[Released, ...] = ()
+    tombstones_removed: tuple[tuple[int, int, int], ...] = ()
+    uncleanable: Mapping[int, Uncleanable] = field(default_factory=dict)
+    pages: tuple[SegmentPage, ...] = ()
+
+    def chunks(self) -> Iterator[tuple[int, Chunk]]:
+        """Yields every (partition, chunk) that is not in a page."""
+        for p, segments in enumerate(self.segments):
+            for segment in segments:
+                for chunk in segment.chunks:
+                    yield p, chunk
+
+    def files(self, partition: int | None = None) -> dict[str, int]:
+        """Returns path -> bytes of the files that live as long as its chunks do, or those of a
+        partition: objects and bitmaps. What a page refers to is left out.
+        """
+        return {
+            path: size_bytes
+            for p, chunk in self.chunks()
+            if partition in (None, p)
+            for path, size_bytes in chunk.files.items()
+        }
+
+    def paged_below(self, partition: int) -> int:
+        """Returns the offset below which segments of the partition are in pages; -1 where none
+        is.
+        """
+        ends = [r[partition][1] for page in self.pages if partition in (r := page.ranges)]
+        return max(ends, default=NONE)
+
+
+def first_manifest(edit: Edit, *, commit_id: str, time_ms: int) -> Manifest:
+    """Returns the manifest at version 0."""
+    head = first_head(edit)
+    empty = (Segment(0, 0, NONE, ()),)
+    count = head.log.partitions
+    return Manifest(0, commit_id, time_ms, head, (empty,) * count, (0,) * count)
+
+
+def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Manifest:
+    """Returns the manifest at version N+1, from that at N.
+
+    Raises:
+        CorruptionError: the edit contradicts the manifest: sources that are not there, ranges that
+            do not tile, whatever `head.advance` refuses.
+    """
+    version = manifest.version + 1
+    head = advance(manifest.head, edit, version=version, time_ms=time_ms)
+    work = _Work(manifest, version, time_ms)
+    for p, offset in edit.start.items():
+        work.first_dirty[p] = max(work.first_dirty[p], offset)
+    for p, _ in edit.seal:
+        work.roll(p, manifest.head.partitions.end[p])
+    for p, base in edit.drop.items():
+        work.drop(p, base)
+    for r in edit.replace:
+        work.replace(r)
+    work.horizons(edit.horizons)
+    work.dead(edit.dead)
+    for p, offset in edit.first_dirty.items():
+        work.first_dirty[p] = offset
+    if edit.add is not None:
+        work.add(edit.add)
+    uncleanable = {**manifest.uncleanable, **edit.uncleanable}
+    made = replace(
+        manifest,
+        version=version,
+        commit_id=commit_id,
+        time_ms=time_ms,
+        head=head,
+        segments=tuple(work.segments),
+        first_dirty=tuple(work.first_dirty),
+        released=_with_released(manifest.released, work.released, edit.forget),
+        tombstones_removed=_with_steps(manifest, edit, version),
+        uncleanable={p: why for p, why in uncleanable.items() if why is not None},
+    )
+    return with_times_reset(made, time_ms) if edit.reset_times else made
+
+
+def _with_steps(manifest: Manifest, edit: Edit, version: int) -> tuple[tuple[int, int, int], ...]:
+    """Returns the steps of S41, without those that a newer and higher one answers for: they stay
+    few.
+    """
+    highest = edit.tombstones_removed
+    kept = [
+        (p, v, offset)
+        for p, v, offset in manifest.tombstones_removed
+        if p not in highest or offset > highest[p]
+    ]
+    return (*kept, *((p, version, offset) for p, offset in sorted(highest.items())))
+
+
+def _with_released(
+    before: tuple[Released, ...], fresh: Mapping[str, Released], forget: tuple[str, ...]
+) -> tuple[Released, ...]:
+    """Returns all that is released; an object counts from the newest commit that took a chunk of it
+    (FORMAT.md §6). The list may be long: it is gone through once an edit.
+    """
+    forgotten = set(forget)
+    gone = forgotten.union(fresh)
+    if not gone:
+        return before
+    left = [r for r in before if r.path not in gone]
+    return (*left, *(r for r in fresh.values() if r.path not in forgotten))
+
+
+class _Work:
+    """The manifest while an edit is applied."""
+
+    def __init__(self, manifest: Manifest, version: int, time_ms: int) -> None:
+        self.manifest = manifest
+        self.version = version
+        self.time_ms = time_ms
+        self.segments = list(manifest.segments)
+        self.first_dirty = list(manifest.first_dirty)
+        self.released: dict[str, Released] = {}
+
+    def drop(self, p: int, base: int) -> None:
+        self._need_unpaged(p, 0)
+        gone = [s for s in self.segments[p][:-1] if s.next <= base]
+        self._release([c.files for s in gone for c in s.chunks])
+        self.segments[p] = self.segments[p][len(gone) :]
+
+    def roll(self, p: int, base: int) -> None:
+        self.segments[p] = (*self.segments[p], Segment(base, base, NONE, ()))
+
+    def add(self, add: Append) -> None:
+        rolls = {(p, base) for p, base, _ in add.rolls}
+        fresh: dict[int, list[Chunk]] = {}
+        for p, chunk in add.chunks:
+            if (p, chunk.base) in rolls:
+                self._extend(p, fresh.pop(p, []))
+                self.roll(p, chunk.base)
+            fresh.setdefault(p, []).append(chunk)
+        for p, chunks in fresh.items():
+            self._extend(p, chunks)
+
+    def _extend(self, p: int, chunks: list[Chunk]) -> None:
+        if chunks:
+            active = self.segments[p][-1]
+            created_ms = self.time_ms if active.created_ms == NONE else active.created_ms
+            grown = (*active.chunks, *chunks)
+            segment = Segment(active.base, chunks[-1].next, created_ms, grown)
+            self.segments[p] = (*self.segments[p][:-1], segment)
+
+    def replace(self, r: Replacement) -> None:
+        self._need_unpaged(r.partition, r.base)
+        segments = self.segments[r.partition]
+        first = _index_at(segments, r.base)
+        last = _index_at(segments, max(r.base, r.next - 1))
+        touched = segments[first : last + 1]
+        old = [c for s in touched for c in s.chunks]
+        inside = [c for c in old if r.base <= c.base and c.next <= r.next]
+        reaching_in = sum(c.base < r.next and c.next > r.base for c in old)
+        if tuple(c.identity for c in inside) != r.sources or reaching_in != len(inside):
+            raise CorruptionError(
+                f"partition {r.partition}: a replacement of [{r.base}, {r.next}) does not name"
+                f" exactly the {len(inside)} chunks that are there"
+            )
+        _check_tiling(r, touched)
+        if last == len(segments) - 1:
+            _check_kept(r, inside)
+        tiles = r.segments or tuple((s.base, s.next, s.created_ms) for s in touched)
+        before = [c for c in old if c.next <= r.base]
+        after = [c for c in old if c.base >= r.next]
+        new = _with_dead(r, inside)
+        made = _cut([*before, *new, *after], tiles, r.partition)
+        self.segments[r.partition] = (*segments[:first], *made, *segments[last + 1 :])
+        kept = {path for c in new for path in c.files}
+        files = [{path: n for path, n in c.files.items() if path not in kept} for c in inside]
+        self._release(files)
+
+    def horizons(self, given: Sequence[ChunkHorizon]) -> None:
+        """Gives chunks their horizons; none may have one."""
+        wanted = {(h.partition, (h.object_path, h.first_row)): h for h in given}
+
+        def with_horizon(p: int, c: Chunk) -> Chunk | None:
+            h = wanted.get((p, c.identity))
+            if h is None or c.horizon != NONE:
+                return None
+            return replace(c, horizon=h.horizon_ms, up_to=h.up_to)
+
+        changed = self._change({h.partition for h in given}, with_horizon)
+        if changed != len(given):
+            raise CorruptionError(
+                f"{len(given) - changed} of {len(given)} horizons are for a chunk that is not"
+                " there, or has one already"
+            )
+
+    def dead(self, given: Sequence[DeadMark]) -> None:
+        """Gives sealed chunks their dead rows; the file of an older bitmap is released."""
+        wanted = {(mark.partition, (mark.object_path, mark.first_row)): mark.dead for mark in given}
+        partitions = {mark.partition for mark in given}
+        active = {p: self.segments[p][-1].chunks for p in partitions}
+        files: list[dict[str, int]] = []
+
+        def marked(p: int, c: Chunk) -> Chunk | None:
+            dead = wanted.get((p, c.identity))
+            if dead is None or c in active[p] or not _may_follow(dead, c):
+                return None
+            new = replace(c, dead=dead)
+            files.append({path: n for path, n in c.files.items() if path not in new.files})
+            return new
+
+        changed = self._change(partitions, marked)
+        if changed != len(given):
+            raise CorruptionError(
+                f"{len(given) - changed} of {len(given)} bitmaps of dead rows are for a chunk that"
+                " is not there or not sealed, or do not fit the one it has"
+            )
+        self._release(files)
+
+    def _change(self, partitions: set[int], change: Callable[[int, Chunk], Chunk | None]) -> int:
+        """Puts what ``change`` makes of a chunk in its place, where it makes anything; returns
+        how often.
+        """
+        count = 0
+        for p in partitions:
+            segments = list(self.segments[p])
+            for i, segment in enumerate(segments):
+                made = [change(p, c) for c in segment.chunks]
+                if changes := sum(c is not None for c in made):
+                    chunks = tuple(new or c for new, c in zip(made, segment.chunks, strict=True))
+                    segments[i] = replace(segment, chunks=chunks)
+                    count += changes
+            self.segments[p] = tuple(segments)
+        return count
+
+    def _release(self, files: list[dict[str, int]]) -> None:
+        objects = {path: size for some in files for path, size in some.items()}
+        for path, size in objects.items():
+            self.released.pop(path, None)
+            self.released[path] = Released(path, size, self.version, self.time_ms)
+
+    def _need_unpaged(self, p: int, base: int) -> None:
+        if base < self.manifest.paged_below(p):
+            raise AssertionError(f"partition {p} is paged at {base}; unpage it first")
+
+
+def _index_at(segments: tuple[Segment, ...], offset: int) -> int:
+    """Returns the index of the segment that covers the offset; the first one for anything below."""
+    return max(0, bisect_right(segments, offset, key=lambda s: s.base) - 1)
+
+
+def _check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
+    edges = [r.base, *(offset for c in r.chunks for offset in (c.base, c.next)), r.next]
+    if r.base >= r.next or edges != sorted(edges):
+        raise CorruptionError(
+            f"partition {r.partition}: chunks of a replacement do not lie in order in"
+            f" [{r.base}, {r.next})"
+        )
+    if r.segments is None:
+        return
+    ends = [r.base, *(end for _, end, _ in r.segments)]
+    bases = [*(base for base, _, _ in r.segments), r.next]
+    empty = any(base >= end for base, end, _ in r.segments)
+    if empty or ends != bases or (touched[0].base, touched[-1].next) != (r.base, r.next):
+        raise CorruptionError(
+            f"partition {r.partition}: segments {r.segments} do not tile [{r.base}, {r.next})"
+        )
+
+
+def _with_dead(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
+    """Returns the new chunks; those that were there before keep their dead rows."""
+    marked = {c.identity: c for c in inside if c.dead is not None}
+    objects = {c.object.path for c in marked.values()}
+    made = []
+    for c in r.chunks:
+        old = marked.get(c.identity)
+        if (old is None and c.object.path in objects) or (old is not None and old.rows != c.rows):
+            raise CorruptionError(
+                f"partition {r.partition}: a replacement refers to a part of {c.object.path},"
+                " which has dead rows"
+            )
+        made.append(replace(c, dead=old.dead if old is not None else None))
+    return made
+
+
+def _may_follow(dead: DeadRows, c: Chunk) -> bool:
+    """Tells whether these dead rows may take the place of those that the chunk has."""
+    before = c.dead or dead
+    return before.rows <= dead.rows < c.rows and before.since_ms == dead.since_ms
+
+
+def _check_kept(r: Replacement, inside: list[Chunk]) -> None:
+    before, after = (
+        (sum(c.rows for c in chunks), sum(c.size_bytes for c in chunks))
+        for chunks in (inside, r.chunks)
+    )
+    if before != after:
+        raise CorruptionError(
+            f"partition {r.partition}: a replacement in the active segment has {after[0]} records"
+            f" of {after[1]} bytes, it takes away {before[0]} of {before[1]}"
+        )
+
+
+def _cut(
+    chunks: list[Chunk], tiles: tuple[tuple[int, int, int], ...], partition: int
+) -> list[Segment]:
+    """Returns the chunks, cut into the given segments; a chunk lies in exactly one."""
+    made, at = [], 0
+    for base, end, created_ms in tiles:
+        mine = []
+        while at < len(chunks) and chunks[at].next <= end:
+            if chunks[at].base < base:
+                break
+            mine.append(chunks[at])
+            at += 1
+        made.append(Segment(base, end, created_ms, tuple(mine)))
+    if at != len(chunks):
+        raise CorruptionError(f"partition {partition}: chunks do not fit the segments {tiles}")
+    return made

@@ -1,0 +1,108 @@
+"""Every name under a log's root, made and parsed here (FORMAT.md §1).
+
+``_clog/log`` names the log that stands there, by its id (S47). All else that belongs to the log
+lies in its *folder*, ``_clog/<id>/``, and is named relative to it.
+
+Versions are 20 decimal digits, so that names sort as numbers.
+"""
+
+import re
+
+from clog.storage.errors import CorruptionError
+
+FOLDERS = "_clog/"
+LOG_FILE = "_clog/log"
+LATEST = "latest"
+COMMITS = "commits/"
+SNAPSHOTS = "snapshots/"
+PAGES = "pages/"
+EDITS = "edits/"
+BLOCKS = "blocks/"
+DATA = "data/"
+CLOCKS = "clock-"
+"""Files that a comparison of clocks writes and deletes again."""
+DEAD_SUFFIX = ".dead"
+
+BLOCK_VERSIONS = 1024
+"""Commits are deleted by blocks of so many versions. Part of the format (FORMAT.md §7)."""
+
+_LOG_ID = re.compile(r"[0-9a-f]{32}")
+_DATA_OBJECT = re.compile(r"data/(\d{20})-[0-9a-f]{32}\.(parquet|dead)")
+
+
+def folder_of(log_id: str) -> str:
+    """Returns the folder of a log, without a slash at its end."""
+    return f"{FOLDERS}{log_id}"
+
+
+def is_log_id(text: object) -> bool:
+    """Tells whether this can be the id of a log: 32 hexadecimal digits."""
+    return isinstance(text, str) and _LOG_ID.fullmatch(text) is not None
+
+
+def commit_path(version: int) -> str:
+    """Returns the path of the commit that made a version."""
+    return f"{COMMITS}{version:020d}.json"
+
+
+def snapshot_path(version: int) -> str:
+    """Returns the path of the manifest at a version."""
+    return f"{SNAPSHOTS}{version:020d}.json"
+
+
+def page_path(page_id: str) -> str:
+    """Returns the path of a page of segments or of writers."""
+    return f"{PAGES}{page_id}.json"
+
+
+def edit_path(edit_id: str) -> str:
+    """Returns the path of an edit that is too large for its commit."""
+    return f"{EDITS}{edit_id}.json"
+
+
+def block_of(version: int) -> int:
+    """Returns the first version of the block that holds ``version``."""
+    return version - version % BLOCK_VERSIONS
+
+
+def block_path(version: int) -> str:
+    """Returns the path of the file of the block that holds ``version`` (FORMAT.md §7)."""
+    return f"{BLOCKS}{block_of(version):020d}.json"
+
+
+def data_path(stamp: int, object_id: str) -> str:
+    """Returns the path of a data object; ``stamp`` is a version that its writer had read (FORMAT.md
+    §6).
+    """
+    return f"{DATA}{stamp:020d}-{object_id}.parquet"
+
+
+def dead_path(stamp: int, file_id: str) -> str:
+    """Returns the path of a bitmap of dead rows; ``stamp`` as a data object's."""
+    return f"{DATA}{stamp:020d}-{file_id}{DEAD_SUFFIX}"
+
+
+def version_of(path: str) -> int | None:
+    """Returns the version in the name of a commit or snapshot; None for any other name."""
+    name = path.rpartition("/")[2]
+    digits = name.removesuffix(".json")
+    return int(digits) if len(digits) == 20 and digits.isdigit() else None
+
+
+def stamp_of(path: str) -> int | None:
+    """Returns the stamp in the name of a data object or bitmap; None for any other name."""
+    match = _DATA_OBJECT.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def check_inside(path: object, *, where: str) -> str:
+    """Returns the path itself, if it stays in the folder.
+
+    Raises:
+        CorruptionError: the path is absolute, has an empty, ``.`` or ``..`` element, or is no text.
+    """
+    if isinstance(path, str) and "\\" not in path and "\0" not in path:
+        parts = path.split("/")
+        if all(part not in ("", ".", "..") for part in parts) and ":" not in parts[0]:
+            return path
+    raise CorruptionError(f"{where} refers to {path!r}, which is not a path in the log's folder")

@@ -1,0 +1,288 @@
+"""Snapshots and their pages: manifests as documents, so that opening reads little (FORMAT.md §4).
+
+A snapshot holds the active segments and the sealed ones of late; older sealed segments are in
+immutable *pages*, which the next snapshot refers to again instead of repeating them. Pages grow as
+a binary counter does: a new page swallows the last ones while they are not bigger than itself, so
+each segment is rewritten O(log n) times. They grow up to `PAGE_BYTES_MAX`: whoever appends makes a
+snapshot now and then, and must not stop for all segments there are.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from clog.storage.errors import CorruptionError
+from clog.storage.format import documents
+from clog.storage.format.chunks import columns_of, rows_of, whole
+from clog.storage.format.dead_rows import dead_rows_from_json, dead_rows_to_json
+from clog.storage.format.edit_json import (
+    CHUNK_COLUMNS,
+    chunk_of,
+    chunk_row,
+    uncleanable_from_json,
+    uncleanable_json,
+)
+from clog.storage.format.head import SnapshotRef, head_from_json, head_to_json
+from clog.storage.format.manifest import Manifest, Released, Segment, SegmentPage
+from clog.storage.format.object_ref import ObjectRef
+from clog.storage.format.paths import check_inside, page_path, snapshot_path
+from clog.storage.store.base import ObjectExistsError, Store
+
+PAGE_CHUNKS_MIN = 256
+"""Sealed segments stay in the snapshot itself until they have so many chunks."""
+PAGE_BYTES_MAX = 512 << 10
+"""Of a page as stored, some 8,000 segments; up to four times of it where segments that were
+rewritten share objects, which each of their pages names.
+"""
+
+_OBJECT_COLUMNS = ("path", "bytes", "footer", "xxh3_128", "rows", "stamp", "dense")
+_INDEX = "index"
+_SEGMENT_COLUMNS = ("p", "base", "next", "created_ms", "chunks")
+_CHUNK_COLUMNS = ("object", *CHUNK_COLUMNS)
+_RELEASED_COLUMNS = ("path", "bytes", "version", "time_ms")
+_STEP_COLUMNS = ("p", "version", "offset")
+
+
+def write_snapshot(store: Store, manifest: Manifest, *, new_id: Callable[[], str]) -> SnapshotRef:
+    """Writes the snapshot of this version, after the page it may need.
+
+    Costs 2 PUTs, and a GET for each page that it merges, which have `PAGE_BYTES_MAX` together at
+    most; a PUT more for each so many bytes of segments that are in no page, after these were
+    rewritten; one GET more where another committer was first.
+
+    Raises:
+        FileNotFoundError: another one is under way, and may never be there.
+    """
+    manifest = _page_out(store, manifest, new_id=new_id)
+    body = documents.body_json(_snapshot_json(manifest))
+    path = snapshot_path(manifest.version)
+    try:
+        store.create(path, documents.encode_json("snapshot", body))
+    except ObjectExistsError:
+        # Another committer snapshotted the same version, and it says the same. But a create is also
+        # refused while another is under way, whose process may die: a head names what is there.
+        store.get(path, 0, 1)
+    return SnapshotRef(manifest.version, len(body))
+
+
+def read_snapshot(store: Store, version: int) -> Manifest:
+    """Returns the manifest of a snapshot; pages are left where they are.
+
+    Raises:
+        FileNotFoundError: there is none of this version.
+        CorruptionError: it violates the format.
+    """
+    where = snapshot_path(version)
+    body = documents.decode("snapshot", store.get(where), where=f"{where} of {store.url}")
+    try:
+        return _snapshot_from_json(body, where)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
+        raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
+
+
+def unpage(store: Store, manifest: Manifest, partitions: Collection[int] | None = None) -> Manifest:
+    """Returns the manifest with the paged segments of these partitions (None: of all); one GET a
+    page.
+    """
+    wanted = set(range(manifest.head.log.partitions) if partitions is None else partitions)
+    older: dict[int, list[Segment]] = {p: [] for p in wanted}
+    pages = []
+    for page in manifest.pages:
+        hit = wanted & page.ranges.keys()
+        if hit:
+            for p, segments in _read_page(store, page).items():
+                if p in hit:
+                    older[p].extend(segments)
+        ranges = {p: r for p, r in page.ranges.items() if p not in hit}
+        if ranges:
+            pages.append(replace(page, ranges=ranges))
+    joined = tuple((*older.get(p, ()), *mine) for p, mine in enumerate(manifest.segments))
+    return replace(manifest, segments=joined, pages=tuple(pages))
+
+
+def _page_out(store: Store, manifest: Manifest, *, new_id: Callable[[], str]) -> Manifest:
+    sealed = {p: s[:-1] for p, s in enumerate(manifest.segments) if len(s) > 1}
+    if sum(len(s.chunks) for mine in sealed.values() for s in mine) < PAGE_CHUNKS_MIN:
+        return manifest
+    pages = list(manifest.pages)
+    data = documents.encode("page", _segments_json(_flat(sealed)))
+    while pages and pages[-1].size_bytes <= min(len(data), PAGE_BYTES_MAX - len(data)):
+        merged = pages.pop()
+        for p, older in _read_page(store, merged).items():
+            sealed[p] = (*older, *sealed.get(p, ()))
+        data = documents.encode("page", _segments_json(_flat(sealed)))
+    flat = _flat(sealed)
+    for piece in _cut(flat, -(-len(data) // PAGE_BYTES_MAX)):
+        data = data if len(piece) == len(flat) else documents.encode("page", _segments_json(piece))
+        path = page_path(new_id())
+        store.put(path, data)
+        mine = {p: [s for _, s in pairs] for p, pairs in groupby(piece, itemgetter(0))}
+        ranges = {p: (segments[0].base, segments[-1].next) for p, segments in mine.items()}
+        pages.append(SegmentPage(path, len(data), ranges))
+    return replace(manifest, segments=tuple(s[-1:] for s in manifest.segments), pages=tuple(pages))
+
+
+def _cut(
+    pairs: Sequence[tuple[int, Segment]], pieces: int
+) -> Iterator[Sequence[tuple[int, Segment]]]:
+    """Yields so many pieces, each of about as many chunks, or fewer where segments are large."""
+    room = -(-sum(len(s.chunks) for _, s in pairs) // pieces)
+    first = chunks = 0
+    for i, (_, segment) in enumerate(pairs):
+        if i > first and chunks + len(segment.chunks) > room:
+            yield pairs[first:i]
+            first, chunks = i, 0
+        chunks += len(segment.chunks)
+    yield pairs[first:]
+
+
+def _read_page(store: Store, page: SegmentPage) -> dict[int, tuple[Segment, ...]]:
+    """Returns segments of the partitions and offsets that the page still answers for."""
+    where = f"{page.path} of {store.url}"
+    body = documents.decode("page", store.get(page.path, 0, page.size_bytes), where=where)
+    try:
+        found = _segments_from_json(body, page.path)
+    except (KeyError, TypeError, ValueError, IndexError) as e:
+        raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
+    out = {}
+    for p, (base, end) in page.ranges.items():
+        mine = tuple(s for s in found.get(p, ()) if base <= s.base and s.next <= end)
+        if not mine or (mine[0].base, mine[-1].next) != (base, end):
+            raise CorruptionError(f"{where} does not hold [{base}, {end}) of partition {p}")
+        out[p] = mine
+    return out
+
+
+def _flat(by_partition: dict[int, tuple[Segment, ...]]) -> list[tuple[int, Segment]]:
+    return [(p, s) for p, segments in sorted(by_partition.items()) for s in segments]
+
+
+def _segments_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
+    index: dict[ObjectRef, int] = {}
+    rows: list[tuple[int, ...]] = []
+    dead: list[list[Any]] = []
+    for _, segment in pairs:
+        for chunk in segment.chunks:
+            if chunk.dead is not None:
+                dead.append([len(rows), dead_rows_to_json(chunk.dead)])
+            rows.append((index.setdefault(chunk.object, len(index)), *chunk_row(chunk)))
+    objects = [
+        (o.path, o.size_bytes, o.footer_bytes, o.checksum, o.rows, o.stamp, o.dense) for o in index
+    ]
+    segments = [(p, s.base, s.next, s.created_ms, len(s.chunks)) for p, s in pairs]
+    return {
+        "objects": columns_of(objects, _OBJECT_COLUMNS) | _index_column(index),
+        "segments": columns_of(segments, _SEGMENT_COLUMNS),
+        "chunks": columns_of(rows, _CHUNK_COLUMNS),
+        "dead": dead,
+    }
+
+
+def _index_column(objects: Iterable[ObjectRef]) -> dict[str, list[int]]:
+    """Returns the sizes of the key indexes; left out where no object has one."""
+    sizes = [o.index_bytes for o in objects]
+    return {_INDEX: sizes} if any(sizes) else {}
+
+
+def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Segment]]:
+    columns = {_INDEX: [0] * len(value["objects"]["path"]), **value["objects"]}
+    objects = [
+        ObjectRef(
+            check_inside(path, where=where),
+            *(whole(size), whole(footer), str(checksum), whole(rows), whole(stamp), bool(dense)),
+            whole(index_bytes),
+        )
+        for path, size, footer, checksum, rows, stamp, dense, index_bytes in rows_of(
+            columns, (*_OBJECT_COLUMNS, _INDEX)
+        )
+    ]
+    dead = {_index(i): dead_rows_from_json(marked, where=where) for i, marked in value["dead"]}
+    chunks = [
+        chunk_of(objects[_index(row[0])], row[1:])
+        for row in rows_of(value["chunks"], _CHUNK_COLUMNS)
+    ]
+    for i, marked in dead.items():
+        chunks[i] = replace(chunks[i], dead=marked)
+    out: dict[int, list[Segment]] = {}
+    at = 0
+    for row in rows_of(value["segments"], _SEGMENT_COLUMNS):
+        p, base, end, created_ms, count = map(whole, row)
+        mine = tuple(chunks[at : at + count])
+        out.setdefault(p, []).append(Segment(base, end, created_ms, mine))
+        at += count
+    if at != len(chunks):
+        raise CorruptionError(f"{where} has {len(chunks)} chunks, its segments count {at}")
+    return out
+
+
+def _index(value: object) -> int:
+    if (index := whole(value)) < 0:
+        raise IndexError(index)
+    return index
+
+
+def _snapshot_json(manifest: Manifest) -> dict[str, Any]:
+    pairs = _flat(dict(enumerate(manifest.segments)))
+    released = [(r.path, r.size_bytes, r.version, r.time_ms) for r in manifest.released]
+    return {
+        "version": manifest.version,
+        "id": manifest.commit_id,
+        "time_ms": manifest.time_ms,
+        "head": head_to_json(manifest.head),
+        "manifest": {
+            "first_dirty": list(manifest.first_dirty),
+            **_segments_json(pairs),
+            "pages": [
+                {
+                    "path": page.path,
+                    "bytes": page.size_bytes,
+                    "ranges": {str(p): list(r) for p, r in page.ranges.items()},
+                }
+                for page in manifest.pages
+            ],
+            "released": columns_of(released, _RELEASED_COLUMNS),
+            "tombstones_removed": columns_of(manifest.tombstones_removed, _STEP_COLUMNS),
+            "uncleanable": {str(p): uncleanable_json(u) for p, u in manifest.uncleanable.items()},
+        },
+    }
+
+
+def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
+    value = body["manifest"]
+    head = head_from_json(body["head"], where=where)
+    if snapshot_path(whole(body["version"])) != where:
+        raise CorruptionError(f"{where} holds version {body['version']}")
+    segments = _segments_from_json(value, where)
+    partitions = range(head.log.partitions)
+    if set(segments) != set(partitions) or len(value["first_dirty"]) != len(partitions):
+        raise CorruptionError(f"{where} does not hold the {len(partitions)} partitions of the log")
+    uncleanable = {int(p): uncleanable_from_json(u) for p, u in value["uncleanable"].items()}
+    return Manifest(
+        version=whole(body["version"]),
+        commit_id=str(body["id"]),
+        time_ms=whole(body["time_ms"]),
+        head=head,
+        segments=tuple(tuple(segments[p]) for p in partitions),
+        first_dirty=tuple(whole(offset) for offset in value["first_dirty"]),
+        released=tuple(_released(value["released"], where)),
+        tombstones_removed=tuple(
+            (whole(p), whole(version), whole(offset))
+            for p, version, offset in rows_of(value["tombstones_removed"], _STEP_COLUMNS)
+        ),
+        uncleanable={p: why for p, why in uncleanable.items() if why is not None},
+        pages=tuple(
+            SegmentPage(
+                check_inside(page["path"], where=where),
+                whole(page["bytes"]),
+                {int(p): (whole(base), whole(end)) for p, (base, end) in page["ranges"].items()},
+            )
+            for page in value["pages"]
+        ),
+    )
+
+
+def _released(columns: dict[str, Any], where: str) -> Iterable[Released]:
+    for path, size, version, time_ms in rows_of(columns, _RELEASED_COLUMNS):
+        yield Released(check_inside(path, where=where), whole(size), whole(version), whole(time_ms))

@@ -1,0 +1,1 @@
+"""Data objects: records become Parquet files, and rows of files become records."""

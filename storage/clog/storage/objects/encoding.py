@@ -1,0 +1,219 @@
+"""The bytes of a data object: records in the order of partitions, their row groups, the key index,
+and what a commit needs to know of them (FORMAT.md §5).
+
+1. Row groups end after 4 MiB or 32768 rows, or, to let a partition be read alone, where a
+   partition ends, once they hold 1 MiB: tiny partitions share one, a large one shares none. A row
+   group is also what one key that is looked up costs. Four times as large they make an object
+   smaller by 0.3 %, and it is neither written nor read faster.
+2. Between the last page and the footer, where Parquet readers do not look: the key index, whose
+   blocks are the row groups, and the footer's checksum. An object that is fetched whole in any case
+   (`WHOLE_BYTES`) gets no index.
+
+Encodings are measured, on keys with JSON, with random and with three distinct values: dictionaries
+make random and JSON data larger and up to a fifth slower, and gain a tenth only where values come
+from a short list, so there are none; deltas for timestamps and offsets cost nothing. Statistics are
+kept where they prune. The Arrow schema is left out: the Parquet types determine it, and it would be
+half of a small object's footer.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from clog.storage.config.compression import Compression
+from clog.storage.format.chunks import NONE
+from clog.storage.keys import key_index
+from clog.storage.numpy_arrays import scalar, to_arrow, to_numpy
+from clog.storage.objects.data_object import DELETE_HORIZON, OFFSET, ChunkStats, ObjectFacts
+from clog.storage.objects.reader import WHOLE_BYTES
+
+_GROUP_BYTES = 4 << 20
+_GROUP_BYTES_MIN = 1 << 20
+_GROUP_ROWS = key_index.BLOCK_ROWS
+
+_Ints = np.ndarray[Any, Any]
+
+
+class Rows:
+    """Records of one object, and the order they go to it; None: as they are."""
+
+    def __init__(self, records: pa.Table, partition: _Ints, sizes: _Ints) -> None:
+        self.order = _order(partition)
+        # One array for each column: gathering rows from many would copy them all each time.
+        self.records = records if self.order is None else records.combine_chunks()
+        self.partition = self.ordered(partition)
+        self.sizes = self.ordered(sizes)
+        self.starts = np.concatenate(([0], np.flatnonzero(np.diff(self.partition)) + 1))
+        self.timestamps_ms = self.ordered(int64_of(records.column("timestamp"))) // 1000
+        self.offsets: _Ints | None = None
+        self.dense = True
+        if OFFSET in records.schema.names:
+            self.offsets = self.ordered(int64_of(records.column(OFFSET)))
+            steps = np.diff(self.offsets)
+            steps[self.starts[1:] - 1] = 1
+            assert (steps > 0).all(), "offsets of rewritten records must rise"
+            self.dense = bool((steps == 1).all())
+
+    def ordered(self, values: _Ints) -> _Ints:
+        return values if self.order is None else values[self.order]
+
+    def chunks(self) -> tuple[ChunkStats, ...]:
+        starts = self.starts
+        ends = np.append(starts[1:], len(self.sizes))
+        tombstones = self.ordered(to_numpy(self.records.column("value").is_null()))
+        columns = [
+            self.partition[starts],
+            ends - starts,
+            np.add.reduceat(self.sizes, starts),
+            self.timestamps_ms[starts],
+            np.maximum.reduceat(self.timestamps_ms, starts),
+            np.add.reduceat(tombstones, starts, dtype=np.int64),
+        ]
+        if self.offsets is not None:
+            columns += [self.offsets[starts], self.offsets[ends - 1], *self._horizons()]
+        return tuple(
+            ChunkStats(*values)
+            for values in zip(*(column.tolist() for column in columns), strict=True)
+        )
+
+    def _horizons(self) -> tuple[_Ints, _Ints]:
+        column = self.records.column(DELETE_HORIZON)
+        latest = np.iinfo(np.int64).max
+        lows, highs = (
+            to_numpy(pc.fill_null(column, scalar(number, pa.int64()))) for number in (latest, NONE)
+        )
+        low = np.minimum.reduceat(self.ordered(lows), self.starts)
+        high = np.maximum.reduceat(self.ordered(highs), self.starts)
+        has_any = np.logical_or.reduceat(self.ordered(to_numpy(column.is_valid())), self.starts)
+        return np.where(has_any, low, NONE), high
+
+    def facts(self) -> ObjectFacts:
+        return ObjectFacts(
+            null_keys=self.records.column("key").null_count,
+            largest_record_bytes=int(self.sizes.max()),
+            min_timestamp_ms=int(self.timestamps_ms.min()),
+            max_timestamp_ms=int(self.timestamps_ms.max()),
+        )
+
+    def consume(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        """Yields the row groups with the columns of the schema, once: what was yielded is let
+        go.
+        """
+        left, self.records = self.records.select(schema.names), None
+        for start, end in self._groups():
+            if self.order is None:
+                group, left = left.slice(0, end - start), left.slice(end - start)
+            else:
+                group = left.take(to_arrow(self.order[start:end]))
+            yield pa.Table.from_arrays(group.columns, schema=schema)
+
+    def _groups(self) -> list[tuple[int, int]]:
+        """Returns the half-open row ranges of the row groups."""
+        until = np.cumsum(self.sizes)
+        total = len(until)
+        made = []
+        start = 0
+        while start < total:
+            before = int(until[start - 1]) if start else 0
+            full = int(np.searchsorted(until, before + _GROUP_BYTES, side="right"))
+            end = min(max(full, start + 1), start + _GROUP_ROWS)
+            enough = int(np.searchsorted(until, before + _GROUP_BYTES_MIN)) + 1
+            next_chunk = int(np.searchsorted(self.starts, max(enough, start + 1)))
+            if next_chunk < len(self.starts):
+                end = min(end, int(self.starts[next_chunk]))
+            made.append((start, end))
+            start = end
+        return made
+
+
+def encoded(rows: Rows, compression: Compression, key_seed: int | None) -> tuple[bytes, int, int]:
+    """Returns the object's bytes; those of the footer and of the key index among them. Takes the
+    records out of ``rows``.
+
+    ``key_seed``: that of the index's hashes, None: no index.
+    """
+    # Compressed, records of so few bytes need no index.
+    seed = key_seed if rows.sizes.sum() > WHOLE_BYTES else None
+    parquet, blocks = _parquet(rows, compression, seed)
+    index = key_index.encode(blocks) if blocks and parquet.size > WHOLE_BYTES else b""
+    data, footer_bytes = sealed(parquet, index)
+    return data, footer_bytes, len(index)
+
+
+def sealed(parquet: pa.Buffer, index: bytes = b"") -> tuple[bytes, int]:
+    """Returns the Parquet file with the key index and the footer's checksum before the footer; the
+    footer's length.
+    """
+    data = memoryview(parquet)
+    footer_bytes = int.from_bytes(data[-8:-4], "little") + 8
+    pages, footer = data[:-footer_bytes], data[-footer_bytes:]
+    return b"".join((pages, index, xxhash.xxh3_128_digest(footer), footer)), footer_bytes
+
+
+def int64_of(column: pa.ChunkedArray) -> _Ints:
+    """Returns the column's values; timestamps in their unit."""
+    return to_numpy(column.cast(pa.int64()))
+
+
+def _order(partition: _Ints) -> _Ints | None:
+    """Returns the rows by partition, each partition's as they came; None where they are so
+    already.
+    """
+    if not (np.diff(partition) < 0).any():
+        return None
+    # NumPy sorts 16 bits by radix, several times faster.
+    narrow = partition.astype(np.uint16) if int(partition.max()) < 1 << 16 else partition
+    return np.argsort(narrow, kind="stable")
+
+
+def _parquet(
+    rows: Rows, compression: Compression, key_seed: int | None
+) -> tuple[pa.Buffer, list[tuple[int, key_index.Hashes]]]:
+    """Returns the records as a Parquet file; for each row group its rows and the hashes of its
+    keys, unless the seed is None.
+    """
+    import pyarrow.parquet as pq
+
+    schema = _stored_schema(rows)
+    sink = pa.BufferOutputStream()
+    blocks = []
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression=compression.codec,
+        compression_level=compression.level,
+        use_dictionary=False,
+        column_encoding={
+            name: "DELTA_BINARY_PACKED"
+            for name in ("timestamp", OFFSET, DELETE_HORIZON)
+            if name in schema.names
+        },
+        write_statistics=[name for name in ("timestamp", OFFSET) if name in schema.names],
+        write_page_checksum=True,
+        store_schema=False,
+    ) as writer:
+        for group in rows.consume(schema):
+            writer.write_table(group, row_group_size=group.num_rows)
+            if key_seed is not None:
+                keys = group.column("key").combine_chunks()
+                blocks.append((group.num_rows, key_index.index_hashes(keys, seed=key_seed)))
+    return sink.getvalue(), blocks
+
+
+def _stored_schema(rows: Rows) -> pa.Schema:
+    """Returns the columns that say something: neither all null nor to be computed."""
+    records = rows.records
+    fields = []
+    for field in records.schema:
+        column = records.column(field.name)
+        if field.name in ("headers", DELETE_HORIZON) and column.null_count == len(column):
+            continue
+        if field.name == OFFSET and rows.dense:
+            continue
+        required = field.name in ("timestamp", OFFSET)
+        fields.append(field.with_nullable(not required))
+    return pa.schema(fields)

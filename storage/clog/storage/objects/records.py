@@ -1,0 +1,272 @@
+"""What `Log.append` accepts, made one Arrow table of the record schema.
+
+Accepted: a pyarrow Table or RecordBatch, a pandas or Polars DataFrame, anything else with
+``__arrow_c_stream__``, or a list of dicts. All have the columns or fields ``key`` and ``value``,
+and may have ``headers`` and ``timestamp``.
+
+- Keys and values are binary or string: of any Arrow layout, or dictionaries of them (categoricals);
+  in dicts bytes, str or None.
+- Headers are lists of struct<key, value>; in dicts (name, value) pairs or a dict will do, too.
+- Timestamps have any unit, and are UTC where they name no zone; or they are integers, milliseconds
+  since 1970. Finer ones than microseconds are rounded down. Missing ones are the time of the call.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.storage.errors import InvalidInputError
+from clog.storage.numpy_arrays import null, of_bytes, of_lists, of_numbers, scalar
+from clog.storage.objects.data_object import RECORD_SCHEMA
+from clog.storage.objects.frames import frame_to_table
+
+COLUMNS = ("key", "value", "headers", "timestamp")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+_HEADERS = RECORD_SCHEMA.field("headers").type
+_TIMESTAMP = RECORD_SCHEMA.field("timestamp").type
+_TO_MICROS = pc.CastOptions(_TIMESTAMP, allow_time_truncate=True)
+
+
+class ArrowStream(Protocol):
+    """Tabular data with Arrow's PyCapsule interface: pandas and Polars frames, among others."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Returns a capsule with the data."""
+        ...
+
+
+Appendable: TypeAlias = pa.Table | pa.RecordBatch | ArrowStream | Sequence[Mapping[str, Any]]
+"""What `Log.append` takes."""
+Header: TypeAlias = tuple[bytes, bytes | None]
+"""Name, as UTF-8, and value."""
+
+
+def to_records(data: Appendable, *, now_us: int) -> tuple[pa.Table, bool]:
+    """Returns the records as a table of `RECORD_SCHEMA` in one chunk, and whether the caller gave
+    all timestamps.
+
+    ``now_us`` (µs since 1970) stands for timestamps that are missing.
+
+    Raises:
+        InvalidInputError: a column that is missing or of a wrong type, an unknown column, a
+            negative timestamp, more than 2 GiB of keys or of values.
+    """
+    table = _to_table(data)
+    unknown = [name for name in table.schema.names if name not in COLUMNS]
+    if unknown:
+        raise InvalidInputError(f"unknown columns {unknown}; records have {', '.join(COLUMNS)}")
+    missing = [name for name in ("key", "value") if name not in table.schema.names]
+    if missing:
+        raise InvalidInputError(f"columns {missing} are missing; records need key and value")
+    if len(set(table.schema.names)) < len(table.schema.names):
+        raise InvalidInputError(f"columns {table.schema.names} are not unique; give each once")
+    timestamps, given = _timestamps(table, now_us)
+    columns = [
+        _binary(table, "key"),
+        _binary(table, "value"),
+        _headers(table),
+        timestamps,
+    ]
+    return pa.Table.from_arrays(columns, schema=RECORD_SCHEMA), given
+
+
+def _to_table(data: Appendable) -> pa.Table:
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
+        return _from_dicts(data)
+    if (table := frame_to_table(data)) is not None:
+        return table
+    raise InvalidInputError(
+        f"cannot append a {type(data).__name__}; give a pyarrow Table or RecordBatch, a pandas or"
+        " Polars DataFrame, or a list of dicts with key and value"
+    )
+
+
+def _from_dicts(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    for i, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise InvalidInputError(f"record {i} is a {type(row).__name__}, expected a dict")
+        unknown = [name for name in row if name not in COLUMNS]
+        if unknown or "key" not in row or "value" not in row:
+            raise InvalidInputError(
+                f"record {i} has the fields {list(row)}; required: key, value; allowed:"
+                f" {', '.join(COLUMNS)}"
+            )
+    return from_columns(
+        [_bytes(row["key"], i, "key") for i, row in enumerate(rows)],
+        [_bytes(row["value"], i, "value") for i, row in enumerate(rows)],
+        [_pairs(row.get("headers"), i) for i, row in enumerate(rows)],
+        [_micros(row.get("timestamp"), i) for i, row in enumerate(rows)],
+    )
+
+
+def from_columns(
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[list[Header] | None],
+    timestamps_us: Sequence[int | None],
+) -> pa.Table:
+    """Returns records, given by column; None: no key, a tombstone, no headers, now.
+
+    Raises:
+        InvalidInputError: more than 2 GiB of keys, of values, or in headers.
+    """
+    pairs = [pair for some in headers for pair in some or ()]
+    names, contents = zip(*pairs, strict=True) if pairs else ((), ())
+    flat = pa.StructArray.from_arrays(
+        [of_bytes(names, pa.string()), of_bytes(contents)], fields=list(_HEADERS.value_type)
+    )
+    columns = [
+        *(of_bytes(keys), of_bytes(values)),
+        of_lists(headers, _HEADERS, flat),
+        of_numbers(timestamps_us, _TIMESTAMP),
+    ]
+    return pa.Table.from_arrays(columns, names=COLUMNS)
+
+
+def _bytes(value: object, i: int, name: str) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return _text(value, i, name)
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidInputError(
+        f"record {i} has a {name} of type {type(value).__name__}; it must be bytes, str or None"
+    )
+
+
+def _text(value: str, i: int, name: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as e:
+        raise InvalidInputError(
+            f"record {i} has a {name} that is not valid text: a lone surrogate at character"
+            f" {e.start}; pass binary data as bytes"
+        ) from None
+
+
+def _pairs(headers: object, i: int) -> list[Header] | None:
+    if headers is None:
+        return None
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        return [
+            (_name(h["key"], i), _bytes(h["value"], i, "header"))
+            if isinstance(h, Mapping)
+            else (_name(h[0], i), _bytes(h[1], i, "header"))
+            for h in pairs  # type: ignore[attr-defined]
+        ] or None
+    except (TypeError, KeyError, IndexError) as e:
+        raise InvalidInputError(
+            f"record {i} has headers that are not a list of (name, value) pairs"
+        ) from e
+
+
+def _name(name: object, i: int) -> bytes:
+    if not isinstance(name, str):
+        raise InvalidInputError(
+            f"record {i} has a header name of type {type(name).__name__}; it must be str"
+        )
+    return _text(name, i, "header name")
+
+
+def _micros(timestamp: object, i: int) -> int | None:
+    if timestamp is None:
+        return None
+    if isinstance(timestamp, datetime):
+        aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
+        return (aware - _EPOCH) // timedelta(microseconds=1)
+    if type(timestamp) is int:
+        if abs(timestamp) > _TIMESTAMP_MS_MAX:
+            raise InvalidInputError(
+                f"record {i} has the timestamp {timestamp} ms, above {_TIMESTAMP_MS_MAX}"
+            )
+        return timestamp * 1000
+    raise InvalidInputError(
+        f"record {i} has a timestamp of type {type(timestamp).__name__};"
+        " it must be epoch milliseconds or a datetime"
+    )
+
+
+def _binary(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    kind = column.type
+    coded = pa.types.is_dictionary(kind)
+    if not _is_binary(kind.value_type if coded else kind):
+        raise InvalidInputError(f"column {name} has type {kind}; it must be binary or string")
+    try:
+        if coded:  # Arrow casts no dictionary of views, which is what Polars makes.
+            chunks = [c.dictionary.cast(pa.binary()).take(c.indices) for c in column.chunks]
+            column = pa.chunked_array(chunks, pa.binary())
+        return _one_chunk(column.cast(pa.binary()))
+    except pa.ArrowInvalid as e:
+        raise InvalidInputError(
+            f"column {name} holds more than 2 GiB; append the records in smaller batches"
+        ) from e
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    tests = (
+        *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+        *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+        *(pa.types.is_fixed_size_binary, pa.types.is_null),
+    )
+    return any(test(kind) for test in tests)
+
+
+def _headers(table: pa.Table) -> pa.Array:
+    if "headers" not in table.schema.names:
+        return pa.nulls(len(table), _HEADERS)
+    try:
+        headers = _one_chunk(table.column("headers").cast(_HEADERS))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
+        raise InvalidInputError(
+            f"column headers has type {table.column('headers').type};"
+            " it must be list<struct<key: string, value: binary>>"
+        ) from e
+    # No headers is null, however it was said.
+    empty = pc.equal(pc.list_value_length(headers), scalar(0, pa.int32()))
+    return pc.if_else(empty, null(_HEADERS), headers)
+
+
+def _timestamps(table: pa.Table, now_us: int) -> tuple[pa.Array, bool]:
+    now = scalar(now_us, _TIMESTAMP)
+    if "timestamp" not in table.schema.names:
+        return pa.repeat(now, len(table)), False
+    column = table.column("timestamp")
+    are_ms = pa.types.is_integer(column.type)
+    if not (are_ms or pa.types.is_timestamp(column.type)):
+        raise InvalidInputError(
+            f"column timestamp has type {column.type}; it must be a timestamp, or epoch ms as"
+            " integer"
+        )
+    try:
+        if are_ms:
+            thousand = scalar(1000, pa.int64())
+            column = pc.multiply_checked(column.cast(pa.int64()), thousand)
+        times = _one_chunk(pc.cast(column, options=_TO_MICROS))
+    except pa.ArrowInvalid as e:
+        raise InvalidInputError(f"column timestamp has values above {_TIMESTAMP_MS_MAX} ms") from e
+    lowest = pc.min(times.cast(pa.int64())).as_py()
+    if lowest is not None and lowest < 0:
+        raise InvalidInputError(
+            f"timestamp {lowest} µs is before 1970; timestamps cannot be negative"
+        )
+    given = times.null_count == 0
+    return (times if given else pc.fill_null(times, now)), given
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if column.num_chunks == 0:
+        return pa.nulls(0, column.type)
+    return pa.concat_arrays(column.chunks)

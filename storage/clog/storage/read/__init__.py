@@ -1,0 +1,1 @@
+"""Reading at one version: scans, tables, changes, look-ups, offsets."""

@@ -1,0 +1,75 @@
+"""How far a partition is clean, how far it may be cleaned, and how dirty it is (S11, S12, S13).
+Pure.
+
+Here and not in the cleaner because the table view and `describe` ask the same.
+"""
+
+from dataclasses import dataclass
+
+from clog.storage.config.log_config import LogConfig
+from clog.storage.format.manifest import Manifest, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class CleanableBounds:
+    """Clean ``[log start, first_dirty)``, cleanable ``[first_dirty, first_uncleanable)``; byte sums
+    of whole segments.
+
+    ``reset`` tells that the recorded first dirty offset was out of range (S12).
+    """
+
+    partition: int
+    first_dirty: int
+    first_uncleanable: int
+    clean_bytes: int
+    cleanable_bytes: int
+    reset: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Cleanable ÷ (clean + cleanable) bytes; 0 where there are neither (S13)."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+
+def cleanable_bounds(
+    manifest: Manifest, partition: int, config: LogConfig, *, now_ms: int
+) -> CleanableBounds:
+    """Returns the bounds of one partition now."""
+    columns = manifest.head.partitions
+    start, end = columns.start[partition], columns.end[partition]
+    first_dirty = manifest.first_dirty[partition]
+    reset = not start <= first_dirty <= end
+    if reset:
+        first_dirty = start
+    sealed = manifest.segments[partition][:-1]
+    uncleanable = first_uncleanable(manifest, partition, config, first_dirty, now_ms=now_ms)
+    dirty = [s for s in sealed if s.next > first_dirty and s.next <= uncleanable]
+    clean = [s for s in sealed if s.next <= first_dirty]
+    return CleanableBounds(
+        partition,
+        first_dirty,
+        uncleanable,
+        sum(s.size_bytes for s in clean),
+        sum(s.size_bytes for s in dirty),
+        reset,
+    )
+
+
+def first_uncleanable(
+    manifest: Manifest, partition: int, config: LogConfig, first_dirty: int, *, now_ms: int
+) -> int:
+    """Returns where cleaning must stop (S10, S11): the active segment's base, or before it that of
+    the first sealed one, from the first dirty on, that is younger than ``min.compaction.lag.ms`` by
+    its newest record. Always a segment's base, never below ``first_dirty``.
+    """
+    active = manifest.segments[partition][-1]
+    if config.min_compaction_lag_ms > 0:
+        for segment in manifest.segments[partition][:-1]:
+            if segment.next > first_dirty and _is_young(segment, config, now_ms):
+                return max(segment.base, first_dirty)
+    return max(active.base, first_dirty)
+
+
+def _is_young(segment: Segment, config: LogConfig, now_ms: int) -> bool:
+    return segment.max_timestamp_ms > now_ms - config.min_compaction_lag_ms

@@ -1,0 +1,277 @@
+"""Plans and reads of a log: which rows of which objects hold a range of offsets, and the records in
+them.
+
+A *plan* is plain data at one version: a task reads it without the manifest. Records come in offset
+order, each once; compaction's gaps cost nothing. ``start`` and ``end`` of a piece cut what lies
+below the low watermark or beyond the planned end, also in rows that are still there (S36).
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.storage.errors import CorruptionError
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.dead_rows import BitmapFile, DeadRows, Rows, read_dead_rows
+from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.object_ref import ObjectRef
+from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
+from clog.storage.objects.data_object import RECORD_SCHEMA
+from clog.storage.objects.reader import Footprint, footprint, read_ranges
+from clog.storage.store.base import Store
+
+READ_SCHEMA = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        RECORD_SCHEMA.field("headers"),
+    ]
+)
+COLUMNS = tuple(READ_SCHEMA.names)
+DELETE_HORIZON = "delete_horizon"
+"""A column that only the cleaner asks for: ms from which the tombstone may go, null where none is
+set (S23). Asked for without the value, it may be there for rows that are none.
+"""
+_Range = TypeVar("_Range", Segment, Chunk)
+_base, _next = attrgetter("base"), attrgetter("next")
+_FIELDS = {
+    **{field.name: field for field in READ_SCHEMA},
+    DELETE_HORIZON: pa.field(DELETE_HORIZON, pa.int64()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedChunk:
+    """The dead rows of the chunk that is rows ``[first_row, first_row + rows)`` of its object."""
+
+    dead: DeadRows
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPiece:
+    """Rows of one object that hold records of one partition; only offsets in ``[start, end)`` are
+    delivered.
+
+    ``base`` is the offset of ``first_row`` where the object is dense; ``marked`` the dead rows of
+    the chunk it is a part of.
+    """
+
+    partition: int
+    object: ObjectRef
+    first_row: int
+    rows: int
+    base: int
+    start: int
+    end: int
+    append_time_ms: int = NONE
+    horizon: int = NONE
+    up_to: int = NONE
+    marked: MarkedChunk | None = None
+
+
+def plan_range(
+    manifest: Manifest,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    whole: Callable[[Segment], Sequence[ReadPiece]] | None = None,
+) -> list[ReadPiece]:
+    """Returns the pieces of offsets ``[start, end)`` of a partition, in offset order; the range is
+    cut to what there is, and empty where it ends before it begins. ``whole`` may know those of a
+    segment that lies in the range.
+    """
+    start = max(start, manifest.head.partitions.start[partition])
+    end = max(start, min(end, manifest.head.partitions.end[partition]))
+    pieces: list[ReadPiece] = []
+    for segment in _within(manifest.segments[partition], start, end):
+        if whole is not None and start <= segment.base and segment.next <= end:
+            pieces += whole(segment)
+            continue
+        chunks = _within(segment.chunks, start, end)
+        cut_to_range = (piece_of(partition, chunk, start, end) for chunk in chunks)
+        pieces += (piece for piece in cut_to_range if piece.start < piece.end)
+    return pieces
+
+
+def _within(ranges: tuple[_Range, ...], start: int, end: int) -> tuple[_Range, ...]:
+    """Returns those of the ranges, which are in order, that have offsets in ``[start, end)``."""
+    low = bisect_right(ranges, start, key=_next)
+    return ranges[low : bisect_left(ranges, end, lo=low, key=_base)]
+
+
+def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
+    """Returns the part of a chunk that holds ``[start, end)``."""
+    first_row, rows, base, dead = chunk.first_row, chunk.rows, chunk.base, chunk.dead
+    end = min(end, chunk.next)
+    if chunk.object.dense:
+        end = min(end, base + rows)  # Behind its rows the chunk may cover a gap.
+        skip = max(0, start - base)
+        rows = max(0, min(rows, end - base) - skip)
+        first_row, base = first_row + skip, base + skip
+    return ReadPiece(
+        partition=partition,
+        object=chunk.object,
+        first_row=first_row,
+        rows=rows,
+        base=base,
+        start=max(start, chunk.base),
+        end=end,
+        append_time_ms=chunk.append_time_ms,
+        horizon=chunk.horizon,
+        up_to=chunk.up_to,
+        marked=None if dead is None else MarkedChunk(dead, chunk.first_row, chunk.rows),
+    )
+
+
+def pieces_from(pieces: Sequence[ReadPiece], offset: int) -> list[ReadPiece]:
+    """Returns what the pieces deliver from the offset on."""
+    return [cut(p, max(p.start, offset), p.end) for p in pieces if p.end > offset]
+
+
+def cut(piece: ReadPiece, start: int, end: int) -> ReadPiece:
+    """Returns the part of a piece that delivers ``[start, end)``, which lies in its range."""
+    if not piece.object.dense:
+        return replace(piece, start=start, end=end)
+    return replace(
+        piece,
+        first_row=piece.first_row + start - piece.base,
+        rows=end - start,
+        base=start,
+        start=start,
+        end=end,
+    )
+
+
+def read_pieces(
+    store: Store, pieces: Sequence[ReadPiece], *, columns: Sequence[str] = COLUMNS
+) -> Iterator[pa.RecordBatch]:
+    """Yields the records of the pieces, in their order, as batches of `READ_SCHEMA` (or of these
+    columns of it, and `DELETE_HORIZON`).
+
+    Neighbouring pieces of one object are read together, with at most 2 requests, and one for each
+    bitmap of dead rows that is not inline.
+
+    Raises:
+        FileNotFoundError: an object is gone; what was yielded so far is right.
+        CorruptionError: bytes contradict the manifest.
+    """
+    schema = pa.schema([_FIELDS[name] for name in columns])
+    stored = _stored_columns(columns)
+    for run in _runs(pieces):
+        ref = run[0].object
+        wanted = stored if ref.dense else [*stored, "offset"]
+        ranges = [(piece.first_row, piece.rows) for piece in run]
+        at = [0] * len(run)
+        dead = _dead_rows(store, run)
+        for i, batch in read_ranges(store, ref, ranges, columns=wanted):
+            made = _records(run[i], batch, at[i], schema, dead[i])
+            at[i] += batch.num_rows
+            if made.num_rows:
+                yield made
+
+
+def footprints(
+    store: Store, pieces: Sequence[ReadPiece], *, columns: Sequence[str]
+) -> Iterator[Footprint]:
+    """Yields what `read_pieces` would take for the same; one request for each run of pieces."""
+    stored = _stored_columns(columns)
+    for run in _runs(pieces):
+        ref = run[0].object
+        ranges = [(piece.first_row, piece.rows) for piece in run]
+        wanted = stored if ref.dense else [*stored, "offset"]
+        found = footprint(store, ref, ranges, columns=wanted)
+        bitmaps = {p.marked.dead.bitmap for p in run if p.marked}
+        bitmap_bytes = sum(b.size_bytes for b in bitmaps if isinstance(b, BitmapFile))
+        yield replace(found, fetched_bytes=found.fetched_bytes + bitmap_bytes)
+
+
+def _dead_rows(store: Store, run: Sequence[ReadPiece]) -> list[Rows | None]:
+    """Returns which rows of each piece are dead; parts of one chunk share its bitmap."""
+    masks = {m: read_dead_rows(store, m.dead, m.rows) for m in {p.marked for p in run} if m}
+    return [
+        masks[p.marked][p.first_row - p.marked.first_row :][: p.rows] if p.marked else None
+        for p in run
+    ]
+
+
+def _stored_columns(columns: Sequence[str]) -> list[str]:
+    stored = [name for name in columns if name in RECORD_SCHEMA.names or name == DELETE_HORIZON]
+    return stored or ["timestamp"]  # Something must say how many rows there are.
+
+
+def _runs(pieces: Sequence[ReadPiece]) -> Iterator[list[ReadPiece]]:
+    run: list[ReadPiece] = []
+    for piece in pieces:
+        if piece.rows == 0:
+            continue
+        if run and (run[0].object != piece.object or run[-1].first_row >= piece.first_row):
+            yield run
+            run = []
+        run.append(piece)
+    if run:
+        yield run
+
+
+def _records(
+    piece: ReadPiece, batch: pa.RecordBatch, at: int, schema: pa.Schema, dead: Rows | None
+) -> pa.RecordBatch:
+    rows = batch.num_rows
+    if piece.object.dense:
+        offsets = np.arange(piece.base + at, piece.base + at + rows, dtype=np.int64)
+    else:
+        stored = batch.column("offset")
+        if stored.null_count:
+            raise CorruptionError(f"{piece.object.path} has rows without offsets")
+        offsets = to_numpy(stored)
+        if rows and (offsets[0] < 0 or (np.diff(offsets) <= 0).any()):
+            raise CorruptionError(f"offsets in {piece.object.path} do not increase")
+    made: Mapping[str, Any] = {
+        "partition": lambda: to_arrow(np.full(rows, piece.partition, np.int32)),
+        "offset": lambda: to_arrow(offsets),
+        "timestamp": lambda: _timestamps(piece, batch),
+        DELETE_HORIZON: lambda: _horizons(piece, batch, offsets),
+    }
+    arrays = [made[name]() if name in made else batch.column(name) for name in schema.names]
+    out = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if dead is not None:
+        live = ~dead[at : at + rows]
+        out, offsets = out.filter(to_arrow(live)), offsets[live]
+    if piece.object.dense or out.num_rows == 0:
+        return out  # The piece is cut to its rows already.
+    low, high = np.searchsorted(offsets, [piece.start, piece.end])
+    return out.slice(int(low), int(high - low))
+
+
+def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:
+    if piece.append_time_ms == NONE:
+        return batch.column("timestamp")
+    time = scalar(piece.append_time_ms * 1000, pa.timestamp("us", "UTC"))
+    return pa.repeat(time, batch.num_rows)
+
+
+def _horizons(piece: ReadPiece, batch: pa.RecordBatch, offsets: np.ndarray[Any, Any]) -> pa.Array:
+    """Returns the row's own horizon, else the chunk's for tombstones below ``up_to`` (FORMAT.md
+    §5.3).
+    """
+    own = batch.column(DELETE_HORIZON)
+    if own.null_count < len(own):
+        own = pc.if_else(pc.greater_equal(own, 0), own, null(own.type))
+    if piece.horizon == NONE:
+        return own
+    of_chunk = offsets < piece.up_to
+    if "value" in batch.schema.names:
+        of_chunk &= to_numpy(batch.column("value").is_null())
+    horizon = np.full(len(offsets), piece.horizon, np.int64)
+    return pc.coalesce(own, to_arrow(horizon, valid=of_chunk))

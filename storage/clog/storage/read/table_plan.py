@@ -1,0 +1,85 @@
+"""What a table is read from: the pieces of one partition, clean and dirty, at one version.
+
+A plan may be *a slice* of a partition's table, for one task of several: a run of its pieces, and
+``later``, the dirty pieces that follow. These are mapped too, and nothing of them is delivered.
+
+Not here: reading it (`table_scan`); plans of what changed since an offset (`changes`).
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from operator import is_
+
+from clog.storage.format.chunks import Chunk
+from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.read.scan import ReadPiece, piece_of, plan_range
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What one partition's view, or a slice of it, is made of: plain data, read without the
+    manifest.
+
+    ``seed`` is the log's own, so that keys which collide cannot be prepared (S19). ``tombstones``:
+    they stay. ``later``: dirty pieces after the slice.
+    """
+
+    partition: int
+    version: int
+    seed: int
+    clean: tuple[ReadPiece, ...]
+    dirty: tuple[ReadPiece, ...]
+    tombstones: bool = False
+    later: tuple[ReadPiece, ...] = ()
+
+
+_Known = tuple[tuple[Chunk, ...], list[ReadPiece]]
+
+
+class KnownPieces:
+    """The pieces of a partition's segments as they were last planned: the next version has most of
+    them still, and a segment that grew has them for its beginning.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, _Known] = {}
+        self._now: dict[int, _Known] = {}
+
+    def next_version(self) -> None:
+        """Begins a plan: segments that are in none of the last two are forgotten."""
+        self._before, self._now = self._now, {}
+
+    def of(self, partition: int, segment: Segment) -> list[ReadPiece]:
+        """Returns the pieces of all chunks of a segment."""
+        chunks, pieces = self._before.get(segment.base, ((), []))
+        if len(chunks) > len(segment.chunks) or not all(map(is_, chunks, segment.chunks)):
+            chunks, pieces = (), []
+        added = segment.chunks[len(chunks) :]
+        if added:
+            made = (piece_of(partition, chunk, chunk.base, chunk.next) for chunk in added)
+            pieces = [*pieces, *(piece for piece in made if piece.start < piece.end)]
+        self._now[segment.base] = segment.chunks, pieces
+        return pieces
+
+
+def plan_table(
+    manifest: Manifest, partition: int, log_start: int = 0, known: KnownPieces | None = None
+) -> TablePlan:
+    """Returns the plan of one partition's view at the manifest's version, without what lies below
+    ``log_start``, where that is later than the version's own (S36). ``known``: from the plans of
+    the partition's other versions.
+    """
+    whole = None
+    if known is not None:
+        known.next_version()
+        whole = partial(known.of, partition)
+    end = manifest.head.partitions.end[partition]
+    start = min(max(manifest.head.partitions.start[partition], log_start), end)
+    dirty = min(max(manifest.first_dirty[partition], start), end)
+    return TablePlan(
+        partition,
+        manifest.version,
+        manifest.head.log.key_seed,
+        tuple(plan_range(manifest, partition, start, dirty, whole=whole)),
+        tuple(plan_range(manifest, partition, dirty, end, whole=whole)),
+    )

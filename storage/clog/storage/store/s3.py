@@ -1,0 +1,115 @@
+"""What s3fs and its client are told beyond a call, by botocore's events.
+
+- *No waiting*: botocore announces each body with ``Expect: 100-continue`` and waits for the answer,
+  which is a round trip of its own. Small bodies are sent at once.
+- *Versioning*: Ceph ignores ``If-None-Match`` in a bucket that keeps versions, and anybody may
+  switch that on after the probe. A PUT's reply says which version it made: where that changes in
+  kind, the endpoint is probed again. It costs no request.
+- *Counting*: s3fs repeats calls, botocore requests, and both tell of the last reply alone. Only a
+  refusal of the first request says that nothing was written.
+
+An event handler belongs to a client, and s3fs makes a new one when the old one was closed: they are
+registered before each write; once they are, that costs a look into a dictionary.
+"""
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from clog.storage.store import failures
+from clog.storage.store.base import OnlyRequestError, ProbeAgainError
+
+CONFIG: Mapping[str, object] = {
+    "retries": {"total_max_attempts": 3, "mode": "standard"},
+    "connect_timeout": 10,
+    "max_pool_connections": 32,
+}
+"""botocore's; its own defaults wait a minute for a connection, five times."""
+
+RETRIES = 2
+"""s3fs's, on top."""
+
+SINGLE_PUT_BYTES_MAX = 5 << 30
+"""S3's limit of one PUT. Ceph and others ignore If-None-Match where an upload has several parts."""
+
+AT_ONCE_BYTES_MAX = 1 << 20
+"""Longer bodies wait until the server wants them, as with AWS's SDK for Java: one that is refused
+was not sent in vain.
+"""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A create under way: the requests it took, and the version that its reply names.
+
+    ``version`` is None where the bucket keeps none, "null" where it does not any more.
+    """
+
+    requests: int = 0
+    version: str | None = None
+
+
+_call: ContextVar[_Call | None] = ContextVar("call", default=None)
+"""The create under way; the client's event loop runs a call in its caller's context."""
+
+_versioning: dict[tuple[str, str], str] = {}
+"""What the replies of an endpoint and a bucket have said last: none, suspended, or enabled."""
+
+
+def put(fs: Any, path: str, data: bytes) -> None:
+    """Writes by one PUT, or above 100 MiB by several parts that one request shows as one object."""
+    _prepare(fs)
+    fs.pipe_file(path, data)
+
+
+def create(fs: Any, path: str, data: bytes) -> None:
+    """Creates by a PUT with ``If-None-Match: *``, in one part.
+
+    Raises:
+        OnlyRequestError: its one request was refused.
+        ProbeAgainError: it was done; the bucket's versioning is not what it was at the last create.
+    """
+    _prepare(fs)
+    call = _Call()
+    token = _call.set(call)
+    try:
+        fs.pipe_file(path, data, mode="create", chunksize=SINGLE_PUT_BYTES_MAX)
+    except Exception as e:
+        if call.requests == 1 and failures.is_denied(e):
+            raise OnlyRequestError from e
+        raise
+    finally:
+        _call.reset(token)
+    place = str(fs.s3.meta.endpoint_url), path.partition("/")[0]
+    versioning = {None: "none", "null": "suspended"}.get(call.version, "enabled")
+    before, _versioning[place] = _versioning.get(place, versioning), versioning
+    if before != versioning:
+        raise ProbeAgainError
+
+
+def _prepare(fs: Any) -> None:
+    events = fs.s3.meta.events
+    events.register_last("before-call.s3", _send_at_once, unique_id="clog-send-at-once")
+    events.register_first("request-created.s3.PutObject", _count, unique_id="clog-count")
+    events.register("after-call.s3.PutObject", _note_version, unique_id="clog-note-version")
+
+
+def _send_at_once(params: dict[str, Any], **_: object) -> None:
+    from botocore.utils import determine_content_length
+
+    size = determine_content_length(params.get("body"))
+    if size is not None and size <= AT_ONCE_BYTES_MAX:
+        params["headers"].pop("Expect", None)
+
+
+def _count(**_: object) -> None:
+    call = _call.get()
+    if call is not None:
+        call.requests += 1
+
+
+def _note_version(parsed: dict[str, Any], **_: object) -> None:
+    call = _call.get()
+    if call is not None:
+        call.version = parsed.get("VersionId")

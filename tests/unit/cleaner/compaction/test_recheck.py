@@ -1,0 +1,96 @@
+"""A cleaner that was made to drop a row that lives is refused at its commit."""
+
+import numpy as np
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.cleaner.compaction import judge, rewriter
+from clog.cleaner.compaction.build_map import KeyHasher
+from clog.cleaner.compaction.mapped_range import MappedRange
+from clog.cleaner.compaction.offset_map import OffsetMap
+from clog.cleaner.compaction.recheck import Recheck
+from clog.storage.errors import CorruptionError
+from clog.storage.testing.invariants import check_log
+
+
+def append(log, text):
+    """One chunk, sealed; ``b`` is a tombstone."""
+    words = (word.split("=") for word in text.split())
+    log.append([{"key": w[0], "value": w[1] if w[1:] else None} for w in words], partition=0)
+    log.roll()
+
+
+def drop_a_live_row(monkeypatch):
+    """The rules of survival lose the first row that lives."""
+    original = judge.decide_retention
+
+    def decide_retention(**arguments):
+        verdict = original(**arguments)
+        alive = np.flatnonzero(verdict.keep)
+        keep = verdict.keep.copy()
+        keep[alive[:1]] = False
+        gone = verdict.superseded + len(alive[:1])
+        return type(verdict)(
+            keep, verdict.new_horizon & keep, verdict.expired, gone, verdict.invalid
+        )
+
+    monkeypatch.setattr(judge, "decide_retention", decide_retention)
+
+
+def misjudge_the_mapped_range(monkeypatch):
+    """Of the map's own range the neighbours of those rows go that should."""
+    original = MappedRange.superseded
+    monkeypatch.setattr(
+        MappedRange, "superseded", lambda self, chunk: np.roll(original(self, chunk), 1)
+    )
+
+
+def leave_out_the_wrong_rows(monkeypatch):
+    """The masks are right, and one row too late."""
+    original = rewriter.Rewriter._batches
+
+    def batches(self, judged, columns):
+        for batch, here in original(self, judged, columns):
+            if judged.keep is not None:
+                judged.keep[here] = np.roll(judged.keep[here], 1)
+            yield batch, here
+
+    monkeypatch.setattr(rewriter.Rewriter, "_batches", batches)
+
+
+@pytest.mark.parametrize(
+    "fault", [drop_a_live_row, misjudge_the_mapped_range, leave_out_the_wrong_rows]
+)
+def test_a_cleaner_that_drops_a_live_row_is_refused(make_log, there, store, monkeypatch, fault):
+    """Conservation, and the recheck (S21, S28): its group is not committed, the partition says why;
+    without the fault the next pass cleans.
+    """
+    log = make_log()
+    append(log, "a=1 b=1 c=1 d=1 e=1")
+    Cleaner(log).run_once(force=True)
+    append(log, "a=2 a=3 f=1 f=2 b g=1")
+    dirty = "5:a=2 6:a=3 7:f=1 8:f=2 9:b 10:g=1"
+    with monkeypatch.context() as broken:
+        fault(broken)
+        assert Cleaner(log).run_once(force=True) == []
+    # The clean part's group may have been committed: it was judged rightly.
+    assert there(log) in (f"0:a=1 1:b=1 2:c=1 3:d=1 4:e=1 {dirty}", f"2:c=1 3:d=1 4:e=1 {dirty}")
+    (detail,) = log.describe()["partition_details"]
+    assert "nothing shows that it is dead" in str(detail["uncleanable"])
+    check_log(store)
+    Cleaner(log).run_once(force=True)
+    assert there(log) == "2:c=1 3:d=1 4:e=1 6:a=3 8:f=2 9:b 10:g=1"
+
+
+def test_the_range_of_a_map_must_add_up():
+    """As many rows stay as the map has entries."""
+    offset_map = OffsetMap(memory_bytes=1 << 12)
+    hashes = np.array([[1, 1], [2, 2], [1, 1]], np.uint64)
+    offset_map.put(hashes, np.array([5, 6, 9]))
+    mapped = MappedRange(offset_map, 5, 10, None)
+    recheck = Recheck(offset_map, mapped, KeyHasher(1), log_start=0, now_ms=0)
+    recheck.count(np.array([4, 6, 9, 10]), np.array([True, True, True, True]))
+    recheck.check_range(0)
+    recheck.count_latest(1)
+    with pytest.raises(CorruptionError, match=r"2 keys in \[5, 10\), but 3 of their records"):
+        recheck.check_range(0)

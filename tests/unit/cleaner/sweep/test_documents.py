@@ -1,0 +1,189 @@
+"""Documents that nobody needs go with the sweep; those that somebody may still need stay."""
+
+import pytest
+
+from clog.cleaner.sweep.commit_blocks import close_blocks
+from clog.cleaner.sweep.objects import sweep_orphans
+from clog.storage import Log, ManualClock
+from clog.storage.commit.versions import manifest_at
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format import documents, paths
+from clog.storage.format.commits import read_commit
+from clog.storage.format.edits import Edit
+from clog.storage.ids import SeededIds
+from clog.storage.testing.clocked import ClockedStore
+from clog.storage.testing.crash import discard, inside, memory_store
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog.storage.testing.invariants import check_log
+from clog.storage.testing.model import rows_in
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(now_ms=1_000_000)
+
+
+@pytest.fixture
+def store(clock):
+    made = ClockedStore(memory_store(), clock)
+    yield made
+    discard(made.inner)
+
+
+@pytest.fixture(autouse=True)
+def small_limits(monkeypatch):
+    """Snapshots and pages as early as can be."""
+    monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
+    monkeypatch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
+
+
+def grow(store, clock, version):
+    log = Log.create(store, 1, {"segment.chunks": 1}, clock=clock, ids=SeededIds(1))
+    append_to(log, version)
+    return log
+
+
+def append_to(log, version):
+    while log.handle.refresh().version < version:
+        log.append([{"key": "k", "value": "v", "timestamp": 1}])
+
+
+def sweep(store, clock, seed=50):
+    log = Log.open(store, clock=clock, ids=SeededIds(seed))
+    return sweep_orphans(log.handle, now_ms=clock.now_ms()).objects
+
+
+def names(store, prefix):
+    return sorted(found.path for found in inside(store).list(prefix))
+
+
+def test_all_that_is_needed_stays(store, clock):
+    """Pages and snapshots of every readable version, however old they are."""
+    log = grow(store, clock, 40)
+    before = [manifest_at(inside(store), v, log.handle.tip) for v in range(41)]
+    assert len(names(store, paths.PAGES)) > 1
+    clock.advance(5 * DAY_MS)
+    assert sweep(store, clock) == ()
+    assert [manifest_at(inside(store), v, log.handle.tip) for v in range(41)] == before
+
+
+def test_old_snapshots_and_their_pages_go(store, clock):
+    """Once no readable version starts from them; what is left can be read."""
+    log = grow(store, clock, 40)
+    rows = rows_in(log.read())
+    snapshots, pages = names(store, paths.SNAPSHOTS), names(store, paths.PAGES)
+    log.handle.commit(lambda _tip, _ms: Edit(oldest_readable=38), operation="sweep")
+    before = [manifest_at(inside(store), v, log.handle.tip) for v in range(38, 42)]
+    clock.advance(2 * DAY_MS)
+    swept = sweep(store, clock)
+    kept = before[0].head.snapshot.version
+    assert [p for p in snapshots if p in swept] == [
+        p for p in snapshots if paths.version_of(p) < kept
+    ]
+    assert [p for p in pages if p in swept]
+    assert len([p for p in snapshots if p in swept]) > 1
+    assert [manifest_at(inside(store), v, log.handle.tip) for v in range(38, 42)] == before
+    assert rows_in(Log.open(store, clock=clock).read()) == rows
+    check_log(store, every_version=False)
+    assert sweep(store, clock, seed=51) == ()
+
+
+@pytest.mark.parametrize("path", [paths.page_path("f" * 32), paths.edit_path("e" * 32)])
+def test_what_a_crash_left_goes_after_a_day(store, clock, path):
+    """C3: a page or an edit whose commit never came; also in a log where nothing else happens."""
+    grow(store, clock, 8)
+    clock.advance(DAY_MS)
+    inside(store).put(path, documents.encode("page", {}))
+    assert sweep(store, clock) == ()
+    clock.advance(DAY_MS)
+    assert sweep(store, clock, seed=51) == ()
+    clock.advance(1)
+    assert sweep(store, clock, seed=52) == (path,)
+    assert names(store, path) == []
+
+
+def test_large_edits_stay(store, clock, monkeypatch):
+    """Those of commits that are there; also when their commits are carried by later ones only."""
+    monkeypatch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 10)
+    grow(store, clock, 9)
+    edits = names(store, paths.EDITS)
+    assert len(edits) > 5
+    clock.advance(2 * DAY_MS)
+    assert sweep(store, clock) == ()
+    assert set(names(store, paths.EDITS)) > set(edits)  # the floor's, too
+    assert verify_log(store).findings == ()
+
+
+def test_pages_of_writers_stay(store, clock, monkeypatch):
+    """That of the newest head, and one that a head of the last day has let go."""
+    monkeypatch.setattr("clog.storage.format.producers.WRITERS_MAX", 4)
+    monkeypatch.setattr("clog.storage.format.head.WRITERS_MAX", 4)
+    log = grow(store, clock, 1)
+
+    def write(writers):
+        for i in writers:
+            log.append([{"key": "k", "value": "v"}], producer=(f"w{i}", 0))
+
+    write(range(5))
+    first = log.handle.tip.head.older_writers.path
+    clock.advance(3 * DAY_MS)
+    behind = Log.open(store, clock=clock, ids=SeededIds(5))
+    write(range(5, 9))
+    second = log.handle.tip.head.older_writers.path
+    assert first != second
+    assert first not in sweep(store, clock)
+    assert behind.append([{"key": "k", "value": "v"}], producer=("w0", 0)).duplicate
+    clock.advance(2 * DAY_MS)
+    write(range(9, 10))
+    assert first in sweep(store, clock, seed=51)
+    assert log.append([{"key": "k", "value": "v"}], producer=("w0", 0)).duplicate
+
+
+def test_a_log_without_its_oldest_commits_and_snapshots_is_sound(store, clock, monkeypatch):
+    """COMMIT.md §4, §5: blocks are closed, and of what is left the snapshots go that no readable
+    version's head names. Who verifies the log starts from one that is there.
+    """
+    monkeypatch.setattr("clog.storage.format.paths.BLOCK_VERSIONS", 32)
+    log = grow(store, clock, 1)
+    log.alter({"file.delete.delay.ms": 7 * DAY_MS})
+    while log.handle.refresh().version < 70:
+        log.alter({"segment.bytes": 1_000_000 + log.version})
+    log.handle.commit(lambda *_: Edit(oldest_readable=62), operation="sweep")
+    clock.advance(2 * DAY_MS)
+    assert len(close_blocks(log.handle, now_ms=clock.now_ms()).objects) == 32
+    swept = {paths.version_of(path) for path in sweep(store, clock)}
+    assert swept & {read_commit(inside(store), v).head.snapshot.version for v in range(40, 62)}
+    assert verify_log(store).findings == ()
+
+
+def test_a_writer_that_slept_over_its_page(store, clock):
+    """The sweep's own commit takes the version that the writer was about to create."""
+    grow(store, clock, 11)
+    faulty = FaultyStore(store, clock=clock)
+    writer = Log.open(faulty, clock=clock, ids=SeededIds(9))
+    swept = []
+
+    def days_pass():
+        clock.advance(2 * DAY_MS)
+        swept.extend(sweep(store, clock))
+
+    faulty.plan = Faults(Fault(FaultKind.MEANWHILE, "create", "*/snapshots/*", run=days_pass))
+    result = writer.append([{"key": "late", "value": "1"}])
+    assert [path for path in swept if path.startswith(paths.PAGES)]
+    assert result.version > 12
+    cold = Log.open(store, clock=clock)
+    assert {record.key for _, _, record in rows_in(cold.read())} == {b"k", b"late"}
+    assert verify_log(store).findings == ()
+    append_to(writer, 40)
+    assert verify_log(store).findings == ()
+
+
+def test_what_a_comparison_of_clocks_left(store, clock):
+    """A few bytes of a process that was killed between its PUT and its DELETE."""
+    grow(store, clock, 3)
+    inside(store).put("clock-1", b"clock")
+    assert sweep(store, clock) == ()
+    clock.advance(DAY_MS + 1)
+    assert sweep(store, clock, seed=51) == ("clock-1",)

@@ -1,0 +1,50 @@
+"""A runner of the command line, in this process, on real files."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clog.storage.format.paths import folder_of
+
+
+class Cli:
+    """Runs `clog` and checks its exit code; a bytes or text ``stdin`` is its standard input."""
+
+    def __init__(self):
+        self._runner = CliRunner()
+
+    def __call__(self, *arguments, stdin=b"", code=0):
+        from clog.cli.app import app
+
+        result = self._runner.invoke(app, [str(a) for a in arguments], input=stdin)
+        failure = f"{result.stdout}\n{result.stderr}\n{result.exception!r}"
+        assert result.exit_code == code, failure
+        return result
+
+    def json(self, *arguments, stdin=b"", code=0):
+        """The JSON document that a command prints."""
+        return json.loads(self(*arguments, "--json", stdin=stdin, code=code).stdout)
+
+    def lines(self, *arguments):
+        """What a command prints, line by line, as bytes."""
+        return self(*arguments).stdout_bytes.split(b"\n")[:-1]
+
+
+@pytest.fixture
+def cli(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("CLOG_STORAGE_OPTIONS", raising=False)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield Cli()
+    root.handlers[:] = handlers  # The daemon's writes to a stream that ends with the test.
+    root.setLevel(level)
+
+
+@pytest.fixture
+def folder(log, url):
+    """Where all files of the log lie but one."""
+    return Path(url, folder_of(log.handle.standing.log_id))

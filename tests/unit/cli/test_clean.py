@@ -1,0 +1,105 @@
+"""`clog clean`, `clog sweep`."""
+
+from pathlib import Path
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.cli import clean
+from clog.storage import Log, ManualClock, SystemClock
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def clock():
+    """Two days ago: the store's clock is the machine's, and the sweep compares them."""
+    return ManualClock(SystemClock().now_ms() - 2 * DAY_MS)
+
+
+@pytest.fixture
+def log(url, clock):
+    """Three of eight sealed records are superseded; the ratio can never be above 1: S14 is off."""
+    log = Log.create(url, partitions=1, config={"min.cleanable.dirty.ratio": "1"}, clock=clock)
+    for value in "1234":
+        log.append([{"key": "a", "value": value}, {"key": f"b{value}", "value": value}])
+    log.roll()
+    return log
+
+
+def test_clean_does_what_is_due(cli, url, log):
+    """Nothing here; the way to clean all the same is named (S14, S17)."""
+    assert "--force cleans whatever can be cleaned" in cli("clean", url).stdout
+    assert cli.json("clean", url)["passes"] == []
+    assert log.version == 5
+
+
+def test_clean_force_cleans(cli, url, log):
+    """The pass and what it removed; afterwards the table is the same, the log sound (S17)."""
+    before = sorted(cli.lines("consume", url, "--table"))
+    (done,) = cli.json("clean", url, "--force")["passes"]
+    assert (done["first_dirty_offset"], done["next_dirty_offset"]) == (0, 8)
+    assert done["stats"]["records_removed"] == 3
+    assert sorted(cli.lines("consume", url, "--table")) == before
+    assert len(cli.lines("consume", url)) == 5
+    cli("verify", url)
+
+
+def test_clean_tells_each_pass(cli, url, log):
+    """Partition, offsets, records, bytes."""
+    said = cli("clean", url, "--force", "--threads", 2, "--buffer", 1).stdout
+    assert said.startswith("partition 0 is clean to offset 8 (from 0): removed 3 records, ")
+
+
+def test_a_dry_clean_writes_nothing(cli, url, log):
+    """What the same command would do without --dry-run: --force counts (S17); no probe either."""
+    folders = [Path(url), *(p for p in Path(url).rglob("*") if p.is_dir())]
+    stored = {p: p.stat().st_mtime_ns for p in folders}
+    assert "nothing is due" in cli("clean", url, "--dry-run").stdout
+    assert "clean partition 0 (forced" in cli("clean", url, "--force", "--dry-run").stdout
+    (planned,) = cli.json("clean", url, "--force", "--dry-run")["logs"]
+    assert (planned["url"], planned["passes"][0]["map_records"]) == (url, 8)
+    assert {p: p.stat().st_mtime_ns for p in folders} == stored
+
+
+def test_a_dry_run_tells_merges(cli, url, clock):
+    """Of small segments, where no pass merges them."""
+    config = {"cleanup.policy": "delete", "retention.ms": "-1"}
+    log = Log.create(url, partitions=1, config=config, clock=clock)
+    for value in "12345678":
+        log.append([{"key": "a", "value": value}])
+        log.roll()
+    said = cli("clean", url, "--dry-run").stdout
+    assert "merge 8 segments, 112 B, of partition 0 in [0, 8): nothing is read or written" in said
+    assert len(cli.json("clean", url, "--dry-run")["logs"][0]["merged"]) == 1
+
+
+def test_a_buffer_too_small_is_refused(cli, url, log, monkeypatch):
+    """A thread's share must hold a key (S18)."""
+    monkeypatch.setattr(clean, "MIB", 1)
+    assert "error: " in cli("clean", url, "--buffer", 1, code=1).stderr
+
+
+def test_sweep_deletes_what_was_replaced_long_ago(cli, url, log, folder):
+    """Not before file.delete.delay.ms (S27); a dry run deletes nothing."""
+    Cleaner(log).run_once(force=True)
+    stored = set(Path(folder, "data").iterdir())
+    log.alter({"file.delete.delay.ms": 3 * DAY_MS})
+    assert cli.json("sweep", url)["replaced"]["objects"] == []
+    log.alter({"file.delete.delay.ms": DAY_MS})
+    planned = cli.json("sweep", url, "--dry-run")
+    assert set(Path(folder, "data").iterdir()) == stored
+    assert len(planned["replaced"]["objects"]) == 4
+    assert "would delete 4 replaced objects" in cli("sweep", url, "--dry-run").stdout
+    assert "deleted 4 replaced objects" in cli("sweep", url).stdout
+    assert len(list(Path(folder, "data").iterdir())) == 1
+    assert len(cli.lines("consume", url)) == 5
+
+
+def test_a_dry_sweep_writes_nothing(cli, url, log):
+    """Not even a probe of the clocks: it works where writing is forbidden."""
+    Cleaner(log).run_once(force=True)
+    folders = [Path(url), *(p for p in Path(url).rglob("*") if p.is_dir())]
+    stored = {p: p.stat().st_mtime_ns for p in folders}
+    cli("sweep", url, "--dry-run")
+    assert {p: p.stat().st_mtime_ns for p in folders} == stored

@@ -1,0 +1,124 @@
+"""`clog cost`: what a day costs."""
+
+import json
+
+import pytest
+
+from clog.cli.cost_model import Past, daily
+from clog.storage import Log, ManualClock
+
+DAY_MS = 86_400_000
+PAST = Past(
+    span_ms=DAY_MS,
+    commits=12,
+    commit_bytes=12_000,
+    appends=10,
+    append_objects=30,
+    append_bytes=5_000,
+    other_objects=4,
+    other_bytes=900,
+    snapshots=3,
+)
+
+
+def by_name(lines):
+    return {line.what: line for line in lines}
+
+
+def test_requests_follow_from_the_protocol():
+    """COMMIT.md §7 at a batch a minute: objects + 1 PUT, 1 GET, a hint for each fourth version."""
+    lines = by_name(daily(PAST, trigger_ms=60_000, readers=2))
+    batches, commits = 1440, 1442
+    assert lines["objects of micro-batches"].puts == 3 * batches
+    assert (lines["commits"].puts, lines["commits"].gets) == (commits, commits)
+    assert lines["hints"].puts == commits / 4
+    assert lines["snapshots and pages"].puts == 2 * commits * 3 / 12
+    assert lines["objects of maintenance"].puts == 4
+    assert lines["polls of readers"].gets == 2 * (batches + commits)
+    assert lines["reads of readers"].gets == 2 * batches * 3 * 2
+
+
+def test_bytes_are_those_of_the_past():
+    """Whatever the trigger: the data is the same, the commits are as many as there are."""
+    for trigger_ms in (1000, 3_600_000):
+        lines = by_name(daily(PAST, trigger_ms=trigger_ms, readers=1))
+        assert lines["objects of micro-batches"].bytes_out == 5_000
+        assert lines["reads of readers"].bytes_in == 5_000
+    assert lines["commits"].bytes_out == 26 * 1000
+
+
+def test_a_log_without_a_past_costs_its_protocol():
+    """One object a batch is assumed; nothing is divided by zero."""
+    nothing = Past(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    lines = by_name(daily(nothing, trigger_ms=DAY_MS, readers=0))
+    assert lines["objects of micro-batches"].puts == 1
+    assert lines["polls of readers"].gets == 0
+
+
+def test_cost_reads_the_history(cli, url, monkeypatch):
+    """Appends, their objects and bytes; the creation is no maintenance; the sum is told."""
+    clock = ManualClock(0)
+    log = Log.create(url, partitions=2, clock=clock)
+    for i in range(4):
+        clock.advance(1000)
+        log.append([{"key": "a", "value": str(i)}])
+    told = cli.json("cost", url, "--trigger", "1min", "--prices", "gcs")
+    past = told["past"]
+    assert (past["appends"], past["commits"], past["append_objects"]) == (4, 4, 4)
+    assert past["span_ms"] == 3000
+    assert past["append_bytes"] == told["stored_bytes"] > 0
+    assert told["prices"]["name"].startswith("Standard")
+    monkeypatch.setenv("COLUMNS", "20")
+    text = cli("cost", url).stdout
+    assert "objects of micro-batches" in text
+    assert "…" not in text, "a number that is cut is another number"
+    assert "from 4 commits, 4 of them appends, over 3 s" in text
+
+
+OWN = {"name": "ours", "as_of": "2031-02", "put_1000": 1000, "get_1000": 0.5} | {
+    "list_1000": 0,
+    "gb_month": 0,
+}
+
+
+def test_prices_of_ones_own(cli, url, tmp_path):
+    """Whose prices, of when and where today's stand is said; a contract's come from a file."""
+    Log.create(url)
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps(OWN))
+    told = cli.json("cost", url, "--trigger", "24h", "--readers", "0", "--prices", path)
+    assert told["prices"] == {**OWN, "source": str(path)}
+    by_line = {line["what"]: line["dollars"] for line in told["daily"]}
+    assert by_line["objects of micro-batches"] == 1.0
+    text = cli("cost", url, "--prices", "azure").stdout
+    assert "list prices of 2025-01" in text
+    assert "azure.microsoft.com/pricing" in text
+    assert "--prices FILE" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ibm", "not one of aws, gcs, azure, nor a file"),
+        ("[1]", "does not hold a JSON object of name"),
+        (json.dumps({**OWN, "put_1000": "1"}), "put_1000='1'"),
+        (json.dumps({**OWN, "gb_month": -1}), "gb_month=-1"),
+        (json.dumps({**OWN, "egress": 1}), "does not hold"),
+    ],
+)
+def test_wrong_prices_are_refused(cli, url, tmp_path, text, said):
+    """With the names that there are, or what is wrong in the file."""
+    Log.create(url)
+    if text != "ibm":
+        path = tmp_path / "prices.json"
+        path.write_text(text)
+        text = str(path)
+    stderr = cli("cost", url, "--prices", text, code=2).stderr
+    assert said in " ".join(stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("trigger", ["", "10", "0s", "ten", "-1s"])
+def test_a_wrong_trigger_is_refused(cli, url, trigger):
+    """With examples of right ones."""
+    Log.create(url)
+    assert "10s" in cli("cost", url, f"--trigger={trigger}", code=2).stderr

@@ -1,0 +1,207 @@
+"""`clog cleaner`."""
+
+import json
+import os
+import signal
+import urllib.request
+from contextlib import contextmanager
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from clog.cleaner import Cleaner, MaintenanceResult
+from clog.cleaner.compaction.stats import PassResult, PassStats
+from clog.cleaner.daemon import http
+from clog.cli.clean import maintenance_lines
+from clog.cli.daemon_view import view
+from clog.storage import Log, ManualClock, SystemClock
+from clog.storage import clock as clock_module
+from clog.storage.store.wrapping import WrappingStore
+
+NOW = SystemClock().now_ms()
+
+
+@pytest.fixture
+def log(url):
+    """A log in which the next round cleans: three of eight sealed records are superseded."""
+    config = {"min.cleanable.dirty.ratio": "0.1"}
+    log = Log.create(url, partitions=1, config=config, clock=ManualClock(NOW))
+    for value in "1234":
+        log.append([{"key": "a", "value": value}, {"key": f"b{value}", "value": value}])
+    log.roll()
+    return log
+
+
+@pytest.fixture
+def asleep(monkeypatch):
+    """What happens in the daemon's first sleep, in place of sleeping."""
+
+    @contextmanager
+    def asleep(happens):
+        class Clock(ManualClock):
+            def sleep_ms(self, ms):
+                happens()
+
+        monkeypatch.setattr(clock_module, "SystemClock", lambda: Clock(NOW))
+        before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for n, handler in before.items():
+                signal.signal(n, handler)
+
+    return asleep
+
+
+def stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_runs_until_it_is_stopped(cli, url, log, asleep, number):
+    """It tells each pass, sleeps, and ends by a signal with exit code 0."""
+    with asleep(lambda: os.kill(os.getpid(), number)):
+        result = cli("cleaner", url, "--json")
+    (line,) = result.stdout.splitlines()
+    assert json.loads(line)["url"] == log.url
+    assert json.loads(line)["stats"]["records_removed"] == 3
+    assert "cleaning 1 log; Ctrl-C stops" in result.stderr
+
+
+def test_once(cli, url, log):
+    """One round, then it ends."""
+    assert "removed 3 records" in cli("cleaner", url, "--once").stdout
+    assert cli("cleaner", url, "--once").stdout == ""
+
+
+def test_once_beside_an_uncleanable_partition(cli, url, log):
+    """S28: who schedules rounds learns from the exit code that one is not what it should be."""
+    path = log.handle.manifest().segments[0][0].chunks[0].object.path
+    log.handle.store.put(path, b"x")
+    told = cli("cleaner", url, "--once", code=1)
+    assert "partitions [0]" in told.stderr
+    assert "uncleanable" in told.stderr
+
+
+def test_retention_and_sealing_are_told(cli, url):
+    """S8, S32: as passes are, in words and as JSON; in the round's own result, too."""
+    config = {"cleanup.policy": "delete", "retention.ms": 1000, "segment.ms": 1000}
+    log = Log.create(url, partitions=2, config=config, clock=ManualClock(NOW - 5000))
+    rows = [{"key": "a", "value": "1", "timestamp": NOW - 5000}] * 3
+    for partition in range(2):
+        log.append(rows, partition=partition)
+    told = json.loads(cli.lines("cleaner", url, "--once", "--json")[0])
+    assert told["sealed"] == [0, 1]
+    cut = [(e["partition"], e["start_offset"], e["records"]) for e in told["retention"]]
+    assert cut == [(0, 3, 3), (1, 3, 3)]
+    log.append(rows, partition=1)
+    lines = cli("cleaner", url, "--once").stdout.splitlines()
+    assert any("removed 3 records" in line and "below offset 6" in line for line in lines)
+    log.append(rows, partition=0)
+    (gone,) = cli.json("clean", url)["retention"]
+    assert (gone["partition"], gone["records"]) == (0, 3)
+    log.append(rows, partition=0)
+    assert "below offset 9: retention" in cli("clean", url).stdout
+    assert maintenance_lines([MaintenanceResult([1])]) == [
+        "sealed the active segment of partition 1: it was idle"
+    ]
+
+
+def test_it_finds_logs_below_a_prefix(cli, tmp_path, url, log):
+    """Those that are there; a folder in a log is none. Where there is none, that is said."""
+    nothing = cli("cleaner", "--discover", tmp_path / "none", "--once")
+    assert "found no log yet" in nothing.stderr
+    deep = Log.create(str(tmp_path / "a" / "b"), partitions=1, clock=ManualClock(NOW))
+    said = cli.json("cleaner", "--discover", tmp_path, "--dry-run")
+    assert [entry["url"] for entry in said["logs"]] == [deep.url, log.url]
+
+
+def test_metrics_and_health(cli, url, log, asleep, monkeypatch):
+    """They are served while it runs; what they say is what it did."""
+    seen, servers = {}, []
+
+    class Server(http.MonitorServer):
+        def __init__(self, *args):
+            super().__init__(*args)
+            servers.append(self)
+
+    monkeypatch.setattr(http, "MonitorServer", Server)
+
+    def look():
+        for path in ("metrics", "healthz"):
+            with urllib.request.urlopen(f"http://{servers[0].address}/{path}") as answer:
+                seen[path] = answer.read().decode()
+        stop()
+
+    with asleep(look):
+        cli("cleaner", url, "--listen", "127.0.0.1:0")
+    assert json.loads(seen["healthz"]) == {"status": "ok", "reasons": []}
+    assert f'clog_cleaner_passes_total{{log="{log.url}"}} 1.0' in seen["metrics"]
+    assert f'clog_cleaner_records_superseded_total{{log="{log.url}"}} 3.0' in seen["metrics"]
+
+
+def test_config_by_a_brokers_names(cli, url, log, monkeypatch):
+    """S45: from the command line and the environment; the nearest name where one is wrong."""
+    log.alter({"min.cleanable.dirty.ratio": None})
+    Cleaner(log).run_once(force=True)
+    log.append([{"key": "a", "value": "5"}])
+    log.roll()
+    assert cli("cleaner", url, "--once").stdout == ""
+    config = "log.cleaner.min.cleanable.ratio=0.1"
+    off = "log.cleaner.enable=false"
+    assert cli("cleaner", url, "--once", "-c", config, "-c", off).stdout == ""
+    monkeypatch.setenv("CLOG_CLEANER_CONFIG", '{"log.cleaner.min.cleanable.ratio": 0.1}')
+    assert "removed 1 record" in cli("cleaner", url, "--once").stdout
+    error = cli("cleaner", url, "--once", "-c", "log.cleaner.thread=2", code=1).stderr
+    assert "did you mean log.cleaner.threads?" in error
+    monkeypatch.setenv("CLOG_CLEANER_CONFIG", "[")
+    assert "$CLOG_CLEANER_CONFIG is not a JSON object" in cli("cleaner", url, code=2).stderr
+
+
+def test_a_dry_run_in_words(cli, url, log):
+    """What would be done; nothing is."""
+    version = log.version
+    said = cli("cleaner", url, "--dry-run").stdout.splitlines()
+    assert said[0] == f"{log.url}:"
+    assert said[1].startswith("  clean partition 0 (dirty, dirty ratio 1.00): map 8 records in")
+    assert log.version == version
+    off = ("--config", "log.cleaner.enable=false")
+    assert "nothing is due" in cli("cleaner", url, "--dry-run", *off).stdout
+    Cleaner(log).run_once()
+    assert "nothing is due" in cli("cleaner", url, "--dry-run").stdout
+
+
+def test_a_log_that_is_not_there(cli, url):
+    """A wrong URL is told at once; so is none."""
+    assert "no log at" in cli("cleaner", url, code=1).stderr
+    assert "--discover PREFIX" in cli("cleaner", code=2).stderr
+
+
+def test_the_live_view(url, log):
+    """Passes under way with phase, share, rate and time left; then the logs."""
+    pages, clock = [], ManualClock(NOW)
+
+    def page():
+        console = Console(width=120, file=StringIO())
+        console.print(view(cleaner.monitor))
+        return console.file.getvalue()
+
+    class Watched(WrappingStore):
+        def get(self, path, start=None, end=None):
+            if "/data/" in path:
+                clock.advance(1000)
+                pages.append(page())
+            return super().get(path, start, end)
+
+    cleaner = Cleaner(Log.open(Watched(log.handle.standing.root), clock=clock))
+    cleaner.run_once()
+    assert "mapping" in pages[0]
+    assert "0%" in pages[0]
+    assert "cleaning" in pages[-1]
+    assert "MB/s" not in page()
+    assert "well" in page()
+    result = PassResult(0, 0, 8, PassStats())
+    cleaner.monitor.passed(log.url, result)
+    cleaner.monitor.round_ended(log.url, OSError("away"))
+    assert "OSError: away" in page()

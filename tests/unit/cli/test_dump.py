@@ -1,0 +1,139 @@
+"""`clog dump` and `clog verify`: what is on disk, and whether it is sound."""
+
+import json
+
+import pytest
+
+from clog.storage import Log
+from clog.storage.commit import committer as commit_module
+from clog.storage.format.paths import commit_path
+
+
+@pytest.fixture
+def log(url):
+    log = Log.create(url, partitions=2)
+    log.append([{"key": "secret-key", "value": "secret-value"}] * 2, partition=0)
+    log.append([{"key": "b", "value": None}], partition=1)
+    log.delete_records({0: 1})
+    return log
+
+
+def rows(cli, *arguments):
+    return [json.loads(line) for line in cli("dump", *arguments, "--json").stdout.splitlines()]
+
+
+def test_the_newest_commit_is_shown(cli, url, log):
+    """Its edit and its head, without the seed of the log's filters (S19), and no data."""
+    found = cli.json("dump", url)
+    assert (found["version"], found["operation"]) == (3, "delete-records")
+    assert found["edit"] == {"start": {"0": 1}}
+    assert found["head"]["partitions"]["end"] == [2, 1]
+    assert found["carries"] == []
+    assert "seed" not in found["head"]["log"]
+    text = cli("dump", url).stdout
+    assert text.startswith("version 3: delete-records at ")
+    assert '"end": [ 2, 1 ]' in text
+
+
+def test_a_commit_is_shown_by_its_version(cli, url, log):
+    """Version 0 creates the log; one that is not there is an error with the way to find others."""
+    first = cli.json("dump", url, "--version", 0)
+    assert first["edit"]["create"]["partitions"] == 2
+    assert "seed" not in json.dumps(first)
+    assert "clog dump --commits" in cli("dump", url, "--version", 9, code=1).stderr
+
+
+def test_commits_are_listed(cli, url, log):
+    """Oldest first: what each did, to which partitions."""
+    found = rows(cli, url, "--commits")
+    assert [
+        (r["version"], r["operation"], r["appended_records"], r["partitions"]) for r in found
+    ] == [
+        (0, "create", 0, []),
+        (1, "append", 2, [0]),
+        (2, "append", 1, [1]),
+        (3, "delete-records", 0, [0]),
+    ]
+    lines = cli("dump", url, "--commits").stdout.splitlines()
+    assert lines[1].startswith("version 1  ")
+    assert "appended records 2  partitions 0" in lines[1]
+
+
+def test_objects_are_listed(cli, url, log, folder):
+    """Live ones with their partitions, and what is in no manifest, or missing."""
+    live = rows(cli, url, "--objects")
+    assert [(r["state"], r["live_rows"], r["partitions"]) for r in live] == [
+        ("live", 2, [0]),
+        ("live", 1, [1]),
+    ]
+    (folder / "data" / f"{0:020d}-{'f' * 32}.parquet").write_bytes(b"orphan")
+    (folder / live[1]["path"]).unlink()
+    assert sorted(r["state"] for r in rows(cli, url, "--objects")) == [
+        *("in no manifest", "live", "missing"),
+    ]
+    assert "in no manifest  data/" in cli("dump", url, "--objects").stdout
+
+
+def test_snapshots_are_listed(cli, url, log, monkeypatch):
+    """None at first; later their versions and sizes."""
+    assert rows(cli, url, "--snapshots") == []
+    monkeypatch.setattr(commit_module, "SNAPSHOT_EDIT_BYTES_MIN", 100)
+    for i in range(9):
+        log.append([{"key": f"k{i}", "value": "v"}])
+    found = rows(cli, url, "--snapshots")
+    assert found[-1]["version"] == log.handle.tip.head.snapshot.version
+    assert found[-1]["segments"] == 2
+    assert f"version {found[-1]['version']}  " in cli("dump", url, "--snapshots").stdout
+
+
+def test_no_dump_shows_data(cli, url, log):
+    """Keys and values stay where they are."""
+    for what in ([], ["--version", 1], ["--commits"], ["--objects"], ["--snapshots"]):
+        for form in ([], ["--json"]):
+            assert "secret" not in cli("dump", url, *what, *form).stdout
+
+
+def test_one_thing_is_dumped_at_a_time(cli, url, log):
+    """Two lists in one output could not be told apart."""
+    assert "give one of" in cli("dump", url, "--commits", "--objects", code=2).stderr
+
+
+def test_a_sound_log_verifies(cli, url, log):
+    """Exit code 0, and what was looked at."""
+    text = cli("verify", url).stdout
+    assert text.startswith(f"{url} is sound: version 3, 4 commits, 2 objects of ")
+    found = cli.json("verify", url)
+    assert (found["version"], found["records"], found["findings"]) == (3, 3, [])
+    assert cli.json("verify", url, "--quick")["findings"] == []
+
+
+def test_a_broken_history_is_repaired_into_a_copy(cli, url, folder, tmp_path):
+    """What was left out and rebuilt is said, and the copy is verified."""
+    (folder / commit_path(1)).write_bytes(b"torn")
+    place = str(tmp_path / "copy")
+    lines = cli("verify", url, "--repair", place).stdout.splitlines()
+    assert lines[:2] == [
+        "left out: commit 1 (cannot be read)",
+        "rebuilt: commit 1, from what a later one carries",
+    ]
+    assert lines[2] == f"{place} has version 3 of {url}, which is as it was"
+    assert lines[3].startswith(f"{place} is sound: version 3, 4 commits")
+    assert cli("verify", url, code=1)
+    found = cli.json("verify", url, "--repair", f"{place}2")
+    assert (found["version"], found["rebuilt"]) == (3, [1])
+    refused = cli("verify", place, "--repair", f"{place}3", code=1)
+    assert "is sound: nothing to repair" in refused.stderr
+
+
+def test_a_damaged_log_does_not_verify(cli, url, folder):
+    """Exit code 1, a line for each finding; the same as JSON."""
+    objects = [r["path"] for r in rows(cli, url, "--objects")]
+    (folder / objects[0]).unlink()
+    (folder / objects[1]).write_bytes(b"")
+    result = cli("verify", url, code=1)
+    missing, damaged, total = result.stdout.splitlines()
+    assert missing.startswith(f"object-missing: {objects[0]}: is not there; it holds [0, 2)")
+    assert damaged.startswith(f"object: {objects[1]}: has 0 bytes, the manifest says ")
+    assert total.startswith("2 findings in ")
+    found = cli.json("verify", url, code=1)["findings"]
+    assert [finding["where"] for finding in found] == objects

@@ -1,0 +1,299 @@
+"""`clog create alter delete-records describe offsets segments reset-times`, and errors."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from clog.cli import arguments, show
+from clog.storage import Log, ManualClock
+
+T0 = 1_769_860_800_000
+
+
+def fill(url, *, partitions=2, config=None):
+    """Three sealed segments and an active one in partition 0; partition 1 is empty."""
+    clock = ManualClock(T0)
+    log = Log.create(url, partitions=partitions, config=config, clock=clock)
+    for i in range(4):
+        clock.advance(1000)
+        log.append([{"key": f"k{i % 2}", "value": "v" * 20}] * 2, partition=0)
+        if i < 3:
+            log.roll(0)
+    return log
+
+
+def test_create_makes_a_log(cli, url):
+    """With partitions and configs; the JSON says what holds."""
+    made = cli.json("create", url, "--partitions", 3, "-c", "cleanup.policy=compact,delete")
+    log = Log.open(url)
+    assert (made["url"], made["partitions"]) == (log.url, 3)
+    assert made["config"] == log.config
+    assert log.config["cleanup.policy"] == "compact,delete"
+
+
+def test_create_says_what_it_made(cli, url):
+    """In one line."""
+    assert cli("create", url).stdout == f"created {url} with 4 partitions\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (["-c", "segmnt.ms=5"], 1, "segment.ms"),
+        (["-c", "segment.ms=-5"], 1, 'segment.ms="-5" is refused; allowed'),
+        (["-c", "segment.ms"], 2, "NAME=VALUE"),
+        (["--partitions", "0"], 2, "partitions"),
+        (["--partitions", "5000"], 1, "1 to 4096"),
+    ],
+)
+def test_create_refuses_what_is_wrong_and_makes_nothing(cli, url, tmp_path, given, code, said):
+    """Configs come with the nearest name or the range (S43); a wrong command line is code 2."""
+    result = cli("create", url, *given, code=code)
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_is_one_line_and_the_next_step(cli, url):
+    """Exit code 1; nothing on standard output, no traceback."""
+    cli("create", url)
+    result = cli("create", url, code=1)
+    error, hint = result.stderr.splitlines()
+    assert error.startswith(f"error: a log already exists at {url}")
+    assert hint == 'next: look at it with "clog describe"'
+    missing = cli("describe", url + "x", code=1)
+    assert (
+        missing.stderr.splitlines()[1] == 'next: check the URL, or make the log with "clog create"'
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["describe"], ["alter", "-c", "segment.ms=5"], ["produce"], ["consume"], ["offsets"]),
+        *(["delete-records", "0:1"], ["segments"], ["dump"], ["verify"], ["clean"], ["sweep"]),
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_needs_a_log(cli, url, tmp_path, command):
+    """None makes one by the way."""
+    name, *rest = command
+    assert f"no log at {url}" in cli(name, url, *rest, code=1).stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_log_whose_objects_are_gone_is_told_in_a_line(cli, url, tmp_path):
+    """Deleted by a life-cycle rule, say: whichever command needs one, no traceback comes."""
+    fill(url, partitions=1, config={"segment.ms": 1 << 62})  # Nothing is idle, whatever the time.
+    for found in tmp_path.rglob("*.parquet"):
+        found.unlink()
+    for command in (["offsets", "--time", "0"], ["consume"]):
+        first, hint = cli(command[0], url, *command[1:], code=1).stderr.splitlines()
+        assert first.startswith("error: ")
+        assert "is gone" in first
+        assert "clog verify" in hint
+    told = cli("clean", url, "--force", code=1)
+    assert "partitions [0]" in told.stderr
+    assert told.stdout == ""
+    assert cli.json("clean", url, code=1)["uncleanable"] == [0]
+
+
+def test_errors_are_red_on_a_terminal_only(cli, url, monkeypatch):
+    """NO_COLOR and pipes have no escape codes."""
+    assert "\x1b" not in cli("describe", url, code=1).stderr
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[1;31merror" in cli("describe", url, code=1).stderr
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[31m" not in cli("describe", url, code=1).stderr
+
+
+def test_storage_options_reach_the_store_and_are_never_shown(cli, monkeypatch):
+    """Neither in errors nor in output, whatever fails."""
+    seen = {}
+
+    class Refusing:
+        @staticmethod
+        def open(url, options, *, single_writer):
+            seen.update(options)
+            raise OSError("the store is down")
+
+    monkeypatch.setenv("CLOG_STORAGE_OPTIONS", '{"token": "hunter1"}')
+    monkeypatch.setattr("clog.storage.log.Log.open", Refusing.open)
+    result = cli._runner.invoke(
+        __import__("clog.cli.app").cli.app.app,
+        ["describe", "s3://b/x", "--option", "secret=hunter2", "-o", "anon=true"],
+    )
+    assert seen == {"token": "hunter1", "secret": "hunter2", "anon": True}
+    assert "hunter" not in result.output
+
+
+def test_alter_shows_what_changed(cli, url):
+    """Old and new; a config goes back to its default; the same again changes nothing."""
+    cli("create", url)
+    assert cli("alter", url, "-c", "segment.ms=5000").stdout == "segment.ms: 604800000 -> 5000\n"
+    assert "nothing changed" in cli("alter", url, "-c", "segment.ms=5000").stdout
+    back = cli.json("alter", url, "--delete-config", "segment.ms")
+    assert back["changed"] == {"segment.ms": ["5000", "604800000"]}
+    assert Log.open(url).config["segment.ms"] == "604800000"
+    assert "nothing to change" in cli("alter", url, code=2).stderr
+
+
+def test_delete_records_is_all_or_nothing(cli, url):
+    """-1 is the end; an offset beyond it changes no partition (S36)."""
+    log = fill(url)
+    refused = cli("delete-records", url, "0:3", "1:1", code=1)
+    assert "cannot delete records before offset 1 of partition 1" in refused.stderr
+    assert log.start_offsets() == {0: 0, 1: 0}
+    assert cli("delete-records", url, "0:3").stdout == "partition 0 starts at offset 3\n"
+    done = cli.json("delete-records", url, "0:end", "1:-1")
+    assert done["partitions"] == [
+        {"partition": 0, "start_offset": 8},
+        {"partition": 1, "start_offset": 0},
+    ]
+
+
+def test_offsets_are_listed(cli, url):
+    """Start and end; for a time the first record not older, or none (S39)."""
+    log = fill(url)
+    log.delete_records({0: 1})
+    rows = [line.split() for line in cli("offsets", url).stdout.splitlines()]
+    assert rows[1:] == [["0", "1", "8"], ["1", "0", "0"]]
+    found = cli.json("offsets", url, "--time", "2026-01-31T12:00:02Z", "-p", 0)
+    assert found["time_ms"] == T0 + 2000
+    assert found["partitions"] == [
+        {"partition": 0, "start_offset": 1, "end_offset": 8, "offset_for_time": 2}
+    ]
+    late = cli("offsets", url, "--time", T0 + 10_000).stdout
+    assert [line.split()[-1] for line in late.splitlines()[1:]] == ["-", "-"]
+
+
+def test_segments_are_listed(cli, url):
+    """Each with its range, size and state, the active one last."""
+    fill(url)
+    rows = cli.json("segments", url, "-p", 0)["segments"]
+    assert [(r["base_offset"], r["next_offset"], r["active"]) for r in rows] == [
+        *((0, 2, False), (2, 4, False), (4, 6, False)),
+        (6, 8, True),
+    ]
+    text = cli("segments", url).stdout
+    assert text.count("dirty") == 3
+    assert text.count("active") == 2
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_describe_says_what_comes_next(cli, url):
+    """Parts and offsets of each partition; the next action with its reason (S14)."""
+    fill(url)
+    found = cli.json("describe", url)
+    assert [d["next_action"] for d in found["partition_details"]] == [
+        "clean now: dirty ratio 1.00 > 0.5",
+        "nothing to do",
+    ]
+    (one,) = cli.json("describe", url, "-p", 1)["partition_details"]
+    assert one["partition"] == 1
+    text = cli("describe", url).stdout
+    assert "0 ▓▓▓▓▓▓▓▓▓" in text
+    assert "next: clean now: dirty ratio 1.00 > 0.5" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_describe_shows_the_delete_retention_point(cli, url, monkeypatch):
+    """After a pass a tombstone is kept up to its horizon; the bar marks where it lies (S23)."""
+    from clog.cleaner import Cleaner
+
+    clock = ManualClock(T0)
+    log = Log.create(url, partitions=1, clock=clock)
+    log.append([{"key": f"k{i}", "value": "v" * 50} for i in range(8)])
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    log.append([{"key": "k0", "value": None}, {"key": "x", "value": "v"}])
+    log.roll()
+    log.alter({"segment.bytes": "14"})  # nothing is merged
+    Cleaner(log).run_once(force=True)
+    monkeypatch.setattr(show, "open_log", lambda *_: Log.open(url, clock=clock))
+    (detail,) = cli.json("describe", url)["partition_details"]
+    assert detail["delete_retention_offset"] == 8
+    assert detail["delete_horizon_ms"] == T0 + 86_400_000
+    assert 0 < detail["delete_retention_bytes"] < detail["size_bytes"]
+    text = " ".join(cli("describe", url).stdout.split())
+    assert "█│" in text
+    assert "tombstones kept from offset 8 on; earliest delete horizon in 1 d" in text
+
+
+def test_the_version_is_that_of_the_distribution(cli):
+    """`clog --version`."""
+    from importlib.metadata import version
+
+    assert cli("--version").stdout == f"clog {version('pyspark-clog')}\n"
+
+
+def test_help_is_there_for_every_command(cli):
+    """With examples, in 80 columns; without a command there is help, too."""
+    listed = cli("--help").stdout
+    for command in (
+        *("create", "describe", "alter", "produce", "consume", "delete-records", "offsets"),
+        *("segments", "clean", "cleaner", "sweep", "reset-times", "verify", "dump"),
+    ):
+        assert f"\n  {command} " in listed
+        text = cli(command, "--help").stdout
+        assert f"\n  clog {command} " in text or f"| clog {command} " in text
+        assert max(map(len, text.splitlines())) <= 80
+        assert "--json" in text
+    assert "..." not in listed.split("Commands:")[1], "a summary is cut off"
+
+
+def test_help_and_version_do_not_wait_for_arrow():
+    """They are answered without the packages that take long to import."""
+    code = (
+        "import sys; sys.argv = ['clog', 'consume', '--help']\n"
+        "from clog.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('numpy', 'pyarrow', 'fsspec', 'pyspark') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_without_its_extra_the_command_line_says_so(monkeypatch):
+    """typer and rich are an extra: what to install is said in one line."""
+    monkeypatch.delitem(sys.modules, "clog.cli.app", raising=False)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    from clog.cli import main
+
+    with pytest.raises(SystemExit, match=r"pip install 'pyspark-clog\[cli\]'"):
+        main()
+
+
+def test_a_missing_file_system_package_is_told(cli, monkeypatch):
+    """An import that fails is no traceback."""
+
+    def missing(*_args, **_kwargs):
+        raise ModuleNotFoundError("No module named 'gcsfs'", name="gcsfs")
+
+    monkeypatch.setattr(show, "open_log", missing)
+    assert "a package is missing: No module named 'gcsfs'" in cli("describe", "x", code=1).stderr
+    assert arguments.open_log is not missing
+
+
+def test_json_is_one_document(cli, url):
+    """Whatever else is printed goes to standard error."""
+    fill(url)
+    for command in (["describe"], ["offsets"], ["segments"], ["verify"], ["clean"], ["dump"]):
+        name, *rest = command
+        assert isinstance(json.loads(cli(name, url, *rest, "--json").stdout), dict)
+
+
+def test_reset_times_sets_back_what_a_clock_left(cli, url):
+    """FORMAT.md §3.2: the log ends at a time of now, and the cleaner takes it again."""
+    fill(url)
+    assert "nothing to do" in cli("reset-times", url).stdout
+    Log.open(url, clock=ManualClock(2 * T0)).append([{"key": "k", "value": "v"}])
+    assert "clog reset-times" in cli("clean", url, code=1).stderr
+    assert cli.json("reset-times", url)["ahead_ms"] > 0
+    assert [*Log.open(url).history()][-1].time_ms < 2 * T0
+    cli("clean", url)

@@ -1,0 +1,192 @@
+"""`clog produce`: batches, commits, restarts."""
+
+import os
+
+import pytest
+
+from clog.cli.line_reader import LineReader
+from clog.cli.produce import BATCH_BYTES_MAX, batches
+from clog.storage import Log, ManualClock
+
+
+@pytest.fixture
+def log(url):
+    return Log.create(url, partitions=2)
+
+
+def values(log):
+    """Values by partition, in offset order."""
+    found = {p: [] for p in log.start_offsets()}
+    for batch in log.read():
+        for record in batch.to_pylist():
+            found[record["partition"]].append((record["key"], record["value"]))
+    return found
+
+
+def feed(clock, *reads):
+    """A reader that gives these (milliseconds it takes, lines), and notes how long it may take."""
+    left = list(reads)
+    allowed = []
+
+    def read(timeout_ms):
+        allowed.append(timeout_ms)
+        if not left:
+            return None
+        takes_ms, lines = left[0]
+        if timeout_ms is not None and takes_ms > timeout_ms:
+            clock.advance(timeout_ms)
+            left[0] = (takes_ms - timeout_ms, lines)
+            return []
+        clock.advance(takes_ms)
+        return left.pop(0)[1]
+
+    return read, allowed
+
+
+def run(*reads, batch_size=3, linger_ms=100):
+    clock = ManualClock()
+    read, allowed = feed(clock, *reads)
+    found = [
+        (clock.now_ms(), batch)
+        for batch in batches(read, batch_size=batch_size, linger_ms=linger_ms, clock=clock)
+    ]
+    return found, allowed
+
+
+def test_full_batches_go_at_once():
+    """However the lines come; the rest goes at the end of the input."""
+    found, _ = run((0, [b"1", b"2"]), (5, [b"3", b"4", b"5", b"6", b"7"]))
+    assert found == [(5, [b"1", b"2", b"3"]), (5, [b"4", b"5", b"6"]), (5, [b"7"])]
+
+
+def test_a_batch_lingers_from_its_first_line_on():
+    """It goes when it is due, not when the next line comes; then waiting has no limit."""
+    found, allowed = run((10, [b"1"]), (60, [b"2"]), (500, [b"3"]))
+    assert found == [(110, [b"1", b"2"]), (570, [b"3"])]
+    assert allowed == [None, 100, 40, None, 100]
+
+
+def test_without_linger_each_read_is_a_batch():
+    """A terminal's line is appended when it is entered."""
+    found, _ = run((0, [b"1"]), (0, [b"2", b"3"]), linger_ms=0)
+    assert [batch for _, batch in found] == [[b"1"], [b"2", b"3"]]
+
+
+def test_batch_size_zero_gathers_everything():
+    """All of the input is one batch, however long it takes."""
+    found, allowed = run((0, [b"1"]), (900, [b"2"]), (0, [b"3"] * 9), batch_size=0)
+    assert [batch for _, batch in found] == [[b"1", b"2", *[b"3"] * 9]]
+    assert set(allowed) == {None}
+
+
+def test_empty_lines_are_no_records():
+    """They are left out, and do not start a batch."""
+    found, allowed = run((0, [b"", b""]), (5, [b"1", b""]))
+    assert found == [(5, [b"1"])]
+    assert allowed[1] is None
+
+
+def test_large_lines_end_a_batch():
+    """A batch is bounded in bytes, too."""
+    large = b"x" * (BATCH_BYTES_MAX // 2)
+    found, _ = run((0, [large, large, large]), batch_size=100)
+    assert [len(batch) for _, batch in found] == [2, 1]
+
+
+def test_lines_come_from_a_pipe_as_they_are_written():
+    """A line is there when its line feed is; a wait is bounded; the last one needs none."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as stream:
+        reader = LineReader(stream)
+        assert reader.read(0) == []
+        os.write(write_end, b"a\nb")
+        assert reader.read(None) == [b"a"]
+        assert reader.read(0) == []
+        os.write(write_end, b"c\r\n\nd")
+        assert reader.read(None) == [b"bc\r", b""]
+        os.close(write_end)
+        assert reader.read(None) == [b"d"]
+        assert reader.read(None) is None
+        assert reader.read(None) is None
+
+
+def test_text_becomes_records(cli, url, log):
+    """Values, an empty value, a tombstone (S4); the summary tells offsets."""
+    result = cli("produce", url, "-p", "1", stdin=b"a\t1\nb\t\nc\n\nd\t2")
+    assert values(log)[1] == [(b"a", b"1"), (b"b", b""), (b"c", None), (b"d", b"2")]
+    assert result.stdout == "appended 4 records in 1 commit; offsets by partition: 1 [0, 4)\n"
+
+
+def test_each_batch_is_one_commit(cli, url, log):
+    """Seven records by three are three commits, in order."""
+    lines = "".join(f"k\t{i}\n" for i in range(7))
+    summary = cli.json("produce", url, "--batch-size", 3, stdin=lines)
+    assert (summary["records"], summary["commits"], summary["version"]) == (7, 3, 3)
+    (place,) = summary["partitions"]
+    assert (place["start_offset"], place["end_offset"]) == (0, 7)
+    assert [v for _, v in values(log)[place["partition"]]] == [b"%d" % i for i in range(7)]
+
+
+def test_nothing_in_nothing_appended(cli, url, log):
+    """An empty input makes no commit."""
+    assert cli.json("produce", url)["commits"] == 0
+    assert log.version == 0
+
+
+def test_json_lines_say_their_partition(cli, url, log):
+    """An explicit partition wins over the key's; --ignore-partition goes by the key again."""
+    line = '{"key": "a", "value": "1", "partition": %d, "headers": [{"key": "h", "value": null}]}\n'
+    cli("produce", url, "--format", "jsonl", stdin=line % 0 + line % 1)
+    assert [len(found) for found in values(log).values()] == [1, 1]
+    cli("produce", url, "--format", "jsonl", "--ignore-partition", stdin=line % 0 + line % 1)
+    assert sorted(len(found) for found in values(log).values()) == [1, 3]
+    headers = next(log.read(partition=0)).column("headers").to_pylist()
+    assert headers[0] == [{"key": "h", "value": None}]
+
+
+def test_a_batch_names_all_partitions_or_none(cli, url, log):
+    """Half a batch by its keys would lose the order that was meant."""
+    lines = '{"key":"a","value":"1","partition":0}\n{"key":"a","value":"2"}\n'
+    result = cli("produce", url, "--format", "jsonl", stdin=lines, code=1)
+    assert "1 of 2 records of a batch name a partition" in result.stderr
+    assert log.version == 0
+
+
+def test_a_producer_goes_on_where_it_was(cli, url, log):
+    """The same input again, batched otherwise and longer by now, appends only what is new."""
+    first = "".join(f"k{i}\t{i}\n" for i in range(5))
+    more = first + "k5\t5\nk6\t6\n"
+    arguments = ("produce", url, "-p", 0, "--producer-id", "load-1")
+    assert cli.json(*arguments, "--batch-size", 2, stdin=first)["records"] == 5
+    again = cli.json(*arguments, "--batch-size", 4, stdin=more)
+    assert (again["records"], again["skipped"]) == (2, 5)
+    assert [v for _, v in values(log)[0]] == [b"%d" % i for i in range(7)]
+    assert "skipped 7 already there" in cli(*arguments, stdin=more).stdout
+    assert log.version == 4
+
+
+def test_a_producer_is_not_a_streams_writer(cli, url, log):
+    """Nor is its sequence: one of the same name is another writer, and nothing is skipped."""
+    from clog.storage.commit.idempotence import Writer
+
+    log.append_objects([], Writer("q", "stream", 3, query_id="query"))
+    cli("produce", url, "--producer-id", "q", stdin="a\t1\n")
+    assert sum(log.end_offsets().values()) == 1
+
+
+def test_what_was_appended_before_an_error_is_told(cli, url, log):
+    """Batches before the wrong line stay; the summary says how far that is."""
+    good = '{"key": "a", "value": "1", "partition": 0}\n'
+    result = cli(
+        "produce", url, "--format", "jsonl", "--batch-size", 2, stdin=good * 2 + "{\n", code=1
+    )
+    assert "before the error: appended 2 records in 1 commit" in result.stderr
+    assert "record 3 of the input cannot be read: it is not JSON" in result.stderr
+    assert log.end_offsets()[0] == 2
+
+
+def test_quiet_is_quiet(cli, url, log):
+    """No summary; errors would still be told."""
+    result = cli("produce", url, "--quiet", stdin="a\t1\n")
+    assert (result.stdout, result.stderr) == ("", "")
+    assert log.version == 1

@@ -1,0 +1,275 @@
+"""A log is its id, not its path (S47): an old handle never touches a log that was made in its
+place, and is told in a sentence of its own.
+"""
+
+import shutil
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.storage import (
+    Log,
+    LogReplacedError,
+    ManualClock,
+    NotFoundError,
+    StoreUnavailableError,
+    UnsupportedFormatError,
+)
+from clog.storage.commit.identity import read_log_file
+from clog.storage.commit.tip_tracker import CONFIRM_MS
+from clog.storage.format import paths
+from clog.storage.ids import SeededIds
+from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.crash import contents, copy_of, discard, inside, memory_store
+from clog.storage.testing.faults import CrashedError, Fault, FaultKind, Faults, FaultyStore
+from clog.storage.testing.invariants import check_log
+from clog.storage.testing.model import rows_in
+
+ONE = [{"key": "a", "value": "1"}]
+
+
+def made(store, clock, seed, records=()):
+    log = Log.create(store, partitions=1, clock=clock, ids=SeededIds(seed))
+    for record in records:
+        log.append([record])
+    return log
+
+
+def values(log):
+    return [row[2].value for row in rows_in(log.read())]
+
+
+@pytest.fixture
+def recreated(store, clock):
+    """A handle on a log of five records that was deleted, and the log of two made in its place."""
+    old = made(store, clock, 1, [{"key": f"k{i}", "value": "old"} for i in range(5)])
+    discard(store)
+    new = made(store, clock, 2, [{"key": f"n{i}", "value": "new"} for i in range(2)])
+    return old, new
+
+
+def test_the_file_that_makes_a_log(store, clock):
+    """FORMAT.md §1: `_clog/log` names the id that all commits bear, and the folder."""
+    log = made(store, clock, 1)
+    found = read_log_file(store)
+    assert found.log_id == log.handle.tip.head.log.log_id == log.handle.standing.log_id
+    beside = {f.path for f in store.list("")} - {paths.LOG_FILE}
+    assert beside
+    assert all(path.startswith(f"_clog/{found.log_id}/") for path in beside)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda log: log.append(ONE),
+        lambda log: log.append(ONE, producer=("p", 1)),
+        lambda log: log.roll(),
+        lambda log: log.alter({"retention.ms": "5"}),
+        lambda log: log.delete_records({0: -1}),
+    ],
+)
+def test_a_commit_of_an_old_handle(recreated, store, act):
+    """It is refused at once, and the new log holds what its own writers put there, nothing else."""
+    old, new = recreated
+    before = contents(inside(store))
+    with pytest.raises(LogReplacedError, match="was deleted and recreated since it was opened"):
+        act(old)
+    assert contents(inside(store)) == before
+    assert values(new) == [b"new", b"new"]
+    assert [v.version for v in (new.append(ONE), new.append(ONE))] == [3, 4]
+    check_log(store)
+
+
+@pytest.mark.parametrize("records", range(9))
+def test_the_first_commit_of_a_handle_that_was_opened_later(store, clock, records):
+    """It may need older commits to prepare one, and those are gone: the error is the same."""
+    made(store, clock, 1, ONE * records)
+    old = Log.open(store, clock=clock, ids=SeededIds(3))
+    discard(store)
+    new = made(store, clock, 2)
+    with pytest.raises(LogReplacedError, match="was deleted and recreated since it was opened"):
+        old.append(ONE)
+    assert values(new) == []
+
+
+def test_a_read_that_misses_the_documents_of_an_old_log(recreated):
+    """It does not say that a version expired: another look at the same log would not help."""
+    old, _ = recreated
+    with pytest.raises(LogReplacedError, match="was deleted and recreated since it was opened"):
+        old.read()
+
+
+def test_an_old_handle_leaves_nothing_behind(recreated, store):
+    """What it wrote into the folder of the deleted log it deletes again."""
+    old, new = recreated
+    with pytest.raises(LogReplacedError):
+        old.append(ONE)
+    mine = paths.folder_of(new.handle.standing.log_id) + "/"
+    others = {f.path for f in store.list("")} - {paths.LOG_FILE}
+    assert all(path.startswith(mine) for path in others)
+
+
+def test_a_commit_of_a_handle_on_a_deleted_log(store, clock):
+    """Nothing stands there: no log is made by the way, nothing is left."""
+    log = made(store, clock, 1, ONE)
+    discard(store)
+    with pytest.raises(NotFoundError, match="no log at") as raised:
+        log.append(ONE)
+    assert not isinstance(raised.value, LogReplacedError)
+    assert list(store.list("")) == []
+
+
+def test_a_poll_finds_out_within_ten_seconds(recreated, clock):
+    """It sees no news until then; the window is stated in COMMIT.md §1."""
+    old, _ = recreated
+    assert old.end_offsets() == {0: 5}
+    clock.advance(CONFIRM_MS)
+    with pytest.raises(LogReplacedError):
+        old.end_offsets()
+
+
+def test_what_a_dead_handle_left_is_no_news(store, clock):
+    """A process that dies after it created a commit in the folder of a deleted log leaves the file
+    there; who follows that log is told of the deletion within ten seconds all the same.
+    """
+    old = made(store, clock, 1, ONE)
+    dying = Fault(FaultKind.CRASH_BEFORE, "get", "*/blocks/*")
+    other = Log.open(FaultyStore(store, Faults(dying)), clock=clock)
+    discard(store)
+    made(store, clock, 2)
+    with pytest.raises(CrashedError):
+        other.append(ONE)
+    clock.advance(CONFIRM_MS)
+    with pytest.raises(LogReplacedError):
+        old.end_offsets()
+
+
+def test_a_retry_where_nobody_can_say_which_log_stands(store, clock):
+    """What an attempt left in the folder of a deleted log is not taken for its first result."""
+    made(store, clock, 1, ONE)
+    failing = Fault(FaultKind.FAIL_BEFORE, "get", paths.LOG_FILE, nth=2)
+    old = Log.open(FaultyStore(store, Faults(failing)), clock=clock)
+    discard(store)
+    new = made(store, clock, 2)
+    with pytest.raises(StoreUnavailableError):
+        old.append(ONE, producer=("p", 1))
+    with pytest.raises(LogReplacedError):
+        old.append(ONE, producer=("p", 1))
+    assert values(new) == []
+
+
+def test_the_window_costs_two_requests(store, clock):
+    """Two GETs each ten seconds without news, and none between."""
+    counting = CountingStore(store)
+    log = made(counting, clock, 1, ONE)
+    log.end_offsets()
+    for gets in (1, 1):
+        with counting.count() as counts:
+            log.end_offsets()
+        assert dict(counts) == {"get": gets}
+    clock.advance(CONFIRM_MS)
+    for gets in (3, 1):
+        with counting.count() as counts:
+            log.end_offsets()
+        assert dict(counts) == {"get": gets}
+
+
+def test_the_cleaner_of_an_old_handle(recreated, store, clock):
+    """It seals, cleans and sweeps nothing of the new log."""
+    old, new = recreated
+    new.roll()
+    before = contents(inside(store))
+    clock.advance(100 * 86_400_000)
+    with pytest.raises(LogReplacedError):
+        Cleaner(old, clock=clock).run_once(force=True)
+    assert contents(inside(store)) == before
+
+
+def test_creators_race(store, clock):
+    """Whoever creates `_clog/log` made the log; the other's folder is empty afterwards."""
+    first = made(store, clock, 1)
+    with pytest.raises(FileExistsError, match="already exists"):
+        made(store, clock, 2)
+    assert read_log_file(store).log_id == first.handle.standing.log_id
+
+
+def test_a_log_restored_from_an_older_copy(store, clock):
+    """A handle that knows a version which the copy lacks does not go on with it."""
+    log = made(store, clock, 1, ONE * 2)
+    backup = copy_of(store)
+    for _ in range(3):
+        log.append(ONE)
+    discard(store)
+    for found in backup.list(""):
+        store.put(found.path, backup.get(found.path))
+    discard(backup)
+    clock.advance(CONFIRM_MS)
+    for call in (log.end_offsets, lambda: log.append(ONE)):
+        with pytest.raises(LogReplacedError, match="restored from a copy"):
+            call()
+    check_log(store)
+
+
+def test_two_copies_that_both_go_on(store, clock):
+    """A version of one is not followed by that of the other: their commits have other parents."""
+    log = made(store, clock, 1, ONE)
+    other = copy_of(store)
+    log.append(ONE)
+    twin = Log.open(other, clock=clock, ids=SeededIds(3))
+    for _ in range(3):
+        twin.append(ONE)
+    for found in list(store.list("")):
+        store.delete(found.path)
+    for found in other.list(""):
+        store.put(found.path, other.get(found.path))
+    discard(other)
+    with pytest.raises(LogReplacedError):
+        log.end_offsets()
+
+
+def test_a_log_without_commits(store, clock):
+    """Deleted but for `_clog/log`: neither a log nor nothing, and said so."""
+    made(store, clock, 1)
+    folder = inside(store)
+    for found in list(folder.list("")):
+        folder.delete(found.path)
+    with pytest.raises(NotFoundError, match="has no commits"):
+        Log.open(store, clock=clock)
+
+
+@pytest.mark.parametrize("path", ["_clog/commits/00000000000000000000.json", "_clog/latest"])
+def test_a_log_of_before_is_refused(store, path):
+    """One that was written before ids were in paths is told from no log at all."""
+    store.put(path, b"{}")
+    for call in (lambda: Log.open(store), lambda: Log.create(store)):
+        with pytest.raises(UnsupportedFormatError, match=r"before release 0\.1\.0"):
+            call()
+
+
+def test_a_copied_folder_is_a_log(tmp_path):
+    """S47: paths are relative; the copy goes on by itself."""
+    log = Log.create(str(tmp_path / "one"), partitions=1, clock=ManualClock(), ids=SeededIds(1))
+    log.append(ONE)
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    copy = Log.open(str(tmp_path / "other"), clock=ManualClock())
+    copy.append(ONE)
+    assert (copy.version, log.version) == (2, 1)
+
+
+def test_no_log_in_memory_of_another(clock):
+    """A store without `_clog/log` says how to make one."""
+    store = memory_store()
+    with pytest.raises(NotFoundError, match="create one with"):
+        Log.open(store, clock=clock)
+
+
+def test_the_first_commit_of_a_block_of_a_deleted_log(store, clock, monkeypatch):
+    """COMMIT.md, K5: its committer made the block's file, so that of the block before tells;
+    it takes back what it wrote.
+    """
+    monkeypatch.setattr(paths, "BLOCK_VERSIONS", 4)
+    old = made(store, clock, 1, [{"key": f"k{i}", "value": "old"} for i in range(3)])
+    discard(store)
+    with pytest.raises(NotFoundError):
+        old.append(ONE)
+    assert list(store.list("")) == []

@@ -1,0 +1,93 @@
+"""A clock far ahead of the store's stamps no commit: times of commits never go back (K2)."""
+
+import pytest
+
+from clog.storage import Log, ManualClock, NotFoundError, StoreUnavailableError
+from clog.storage.commit.store_clock import AHEAD_MS_MAX, ClockSkewError
+from clog.storage.testing.clocked import ClockedStore, WallClock
+from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.crash import inside
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+
+YEARS_MS = 70 * 365 * 86_400_000
+ONE = [{"key": "k", "value": "v", "timestamp": 1}]
+APPEND = {"put": 1, "create": 1, "get": 1}
+
+
+@pytest.fixture
+def wall():
+    return WallClock(ManualClock(1_700_000_000_000))
+
+
+@pytest.fixture
+def counting(store, wall):
+    return CountingStore(ClockedStore(store, wall.right))
+
+
+def test_one_append_from_a_clock_70_years_ahead(counting, wall):
+    """It is refused, with both times and what to do, and nothing is committed; so is a log."""
+    ahead = WallClock(wall.right, YEARS_MS)
+    with pytest.raises(ClockSkewError):
+        Log.create(counting, clock=ahead)
+    with pytest.raises(NotFoundError):
+        Log.open(counting)
+    log = Log.create(counting, clock=wall)
+    with pytest.raises(ClockSkewError, match=f"clock is {YEARS_MS} ms ahead of the store's.*NTP"):
+        Log.open(counting, clock=ahead).append(ONE)
+    assert log.version == 0
+    assert not list(inside(counting).list("clock"))
+
+
+@pytest.mark.parametrize("by_ms", [AHEAD_MS_MAX, 0, -AHEAD_MS_MAX, -YEARS_MS])
+def test_clocks_that_stamp_commits(counting, wall, by_ms):
+    """A quarter of an hour is tolerated; a clock behind harms nobody: the parent's time counts."""
+    Log.create(counting, clock=wall)
+    wall.right.advance(86_400_000)
+    assert Log.open(counting, clock=WallClock(wall.right, by_ms)).append(ONE).version == 1
+
+
+def test_the_store_is_asked_once(counting, wall):
+    """COMMIT.md §7: not beside a newest commit of now; then the monotonic clock tells, until the
+    clock was set, or the machine slept.
+    """
+
+    def cost():
+        with counting.count() as counts:
+            log.append(ONE)
+        return dict(counts)
+
+    log = Log.create(counting, clock=wall)
+    assert cost() == APPEND
+    wall.right.advance(AHEAD_MS_MAX + 1)
+    # Beside them four for a look after so long (§1, §4).
+    assert cost() == {"put": 2, "create": 1, "get": 5, "list": 1, "delete": 1}
+    wall.right.advance(86_400_000)
+    assert "list" not in cost()
+    wall.by_ms = 2 * AHEAD_MS_MAX
+    with pytest.raises(ClockSkewError):
+        log.append(ONE)
+    wall.by_ms = 0
+    assert cost()["create"] == 1
+
+
+@pytest.mark.parametrize("operation", ["put", "list"])
+def test_a_store_that_does_not_answer_now_is_asked_again(counting, wall, operation):
+    """A clock that is far ahead is not believed because one request failed."""
+    Log.create(counting, clock=wall)
+    fails = Faults(Fault(FaultKind.FAIL_BEFORE, operation, "*/clock-*"))
+    log = Log.open(FaultyStore(counting, fails), clock=wall)
+    wall.by_ms = 2 * AHEAD_MS_MAX
+    with pytest.raises(StoreUnavailableError, match="as planned"):
+        log.append(ONE)
+    with pytest.raises(ClockSkewError):
+        log.append(ONE)
+    assert Log.open(counting, clock=wall).version == 0
+
+
+def test_a_store_that_does_not_tell_the_time_is_no_obstacle(counting, wall):
+    """Who may not list, or not delete, is believed."""
+    Log.create(counting, clock=wall)
+    wall.right.advance(86_400_000)
+    for operation in ("list", "delete"):
+        plan = Faults(Fault(FaultKind.REFUSE, operation, "*/clock-*", times=9))
+        assert Log.open(FaultyStore(counting, plan), clock=wall).append(ONE).version > 0

@@ -1,0 +1,373 @@
+"""The newest version is found from any hint, and its manifest from few commits (COMMIT.md §6)."""
+
+from dataclasses import replace
+from math import log2
+
+import pytest
+
+from clog.storage.commit import versions
+from clog.storage.commit.versions import find_newest, manifest_at, manifest_of
+from clog.storage.errors import CorruptionError, NotFoundError, VersionExpiredError
+from clog.storage.format import paths
+from clog.storage.format.commits import Commit, EditRecord, carried_from, encode_commit, read_commit
+from clog.storage.format.documents import body_json, encode
+from clog.storage.format.edit_json import edit_to_json
+from clog.storage.format.edits import Edit
+from clog.storage.format.head import SnapshotRef
+from clog.storage.format.snapshots import unpage, write_snapshot
+from clog.storage.ids import SeededIds
+from clog.storage.store import open_store
+from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.histories import (
+    append_edit,
+    applied,
+    clean_edit,
+    fresh_manifest,
+    log_info,
+)
+
+NEWEST_MAX = 40
+_names = SeededIds(7)
+
+
+def new_store():
+    return CountingStore(open_store(f"memory://{_names.new_id()}"))
+
+
+@pytest.fixture
+def store():
+    return new_store()
+
+
+def edit_after(manifest):
+    """Appends, now and then a seal, a clean or a move of the start."""
+    version = manifest.version + 1
+    if version % 5 == 3:
+        return Edit(seal=((0, version),))
+    if version % 11 == 10:
+        return clean_edit(manifest, 0, f"{version:032x}", count=2)
+    if version % 7 == 6:
+        return Edit(start={1: manifest.head.partitions.end[1]})
+    return append_edit(manifest, {0: 2, 1: 1}, f"{version:032x}")
+
+
+def history(newest):
+    """Manifests of the versions 0 to ``newest``, and the edits that make each from the former."""
+    manifests = [fresh_manifest()]
+    edits = [Edit(create=log_info(), config={})]
+    for _ in range(newest):
+        edits.append(edit_after(manifests[-1]))
+        manifests.append(applied(manifests[-1], edits[-1]))
+    return manifests, edits
+
+
+MANIFESTS, EDITS = history(NEWEST_MAX)
+
+
+def record(version):
+    manifest = MANIFESTS[version]
+    stored = {"edit": edit_to_json(EDITS[version])}
+    return EditRecord(version, manifest.commit_id, manifest.time_ms, "append", stored)
+
+
+def commit_of(version, snapshot=None):
+    """The commit that made a version, with what it must carry."""
+    first = carried_from(version, snapshot_version=snapshot.version if snapshot else -1)
+    earlier = tuple(record(v) for v in range(first, version))
+    head = replace(MANIFESTS[version].head, snapshot=snapshot)
+    parent = MANIFESTS[version - 1].commit_id if version else None
+    return Commit(record(version), parent, earlier, head)
+
+
+def write(store, newest, first=0, *, snapshots=()):
+    """Writes the commits ``first`` to ``newest``; a snapshot of each version named."""
+    known = None
+    for version in range(first, newest + 1):
+        if version % 4 == 0 and version - 1 in snapshots:
+            known = write_snapshot(store, MANIFESTS[version - 1], new_id=_names.new_id)
+        store.create(paths.commit_path(version), encode_commit(commit_of(version, known)))
+    return store
+
+
+def hint(store, version):
+    store.put(paths.LATEST, body_json({"version": version}))
+
+
+@pytest.mark.parametrize("newest", range(NEWEST_MAX + 1))
+def test_the_newest_version_is_found_from_every_hint(newest):
+    """Right, old, ahead of the log, not divisible by 4; each search is short."""
+    store = write(new_store(), newest)
+    for at in range(NEWEST_MAX + 9):
+        hint(store, at)
+        with store.count() as counts:
+            found = find_newest(store)
+        assert found.tip == commit_of(newest)
+        assert set(counts) == {"get"}
+        behind = newest // 4 if at // 4 > newest // 4 else newest // 4 - at // 4
+        ahead = 3 if at > newest else 0
+        assert counts["get"] <= ahead + (10 + 2 * log2(behind) if behind else 5)
+
+
+@pytest.mark.parametrize("newest", range(NEWEST_MAX + 1))
+def test_opening_costs_five_requests(newest):
+    """COMMIT.md §7: the hint, at most three probes, the block; all it read is kept."""
+    store = write(new_store(), newest)
+    hint(store, newest - newest % 4)
+    with store.count() as counts:
+        found = find_newest(store)
+    assert counts["get"] <= 5
+    assert found.read == {v: commit_of(v) for v in found.read}
+    assert max(found.read) == newest
+
+
+@pytest.mark.parametrize("newest", [0, 1, 5, 38])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *(None, b"", b"{", b"\xff\xfe", b"[]", b"{}", b'"4"', b'{"version":"4"}', b"7"),
+        *(b'{"version":null}', b'{"version":4.0}', b'{"version":true}', b'{"version":-4}'),
+        *(b'{"version":' + b"9" * 900 + b"}", b"[" * 1024, b'{"version":4}' + b" " * 5000),
+    ],
+)
+def test_a_damaged_hint_costs_requests_alone(store, newest, damaged):
+    """FORMAT.md §2: it may be missing, old or wrong."""
+    write(store, newest)
+    if damaged is not None:
+        store.put(paths.LATEST, damaged)
+    assert find_newest(store).tip.version == newest
+
+
+def test_no_log(store):
+    """Nothing there, or a hint alone: the error says what may have happened."""
+    with pytest.raises(NotFoundError, match="has no commits: it was deleted but for _clog/log"):
+        find_newest(store)
+    hint(store, 8)
+    with pytest.raises(NotFoundError, match=store.url):
+        find_newest(store)
+
+
+def test_a_damaged_commit_is_no_end_of_the_log(store):
+    """What is there and unreadable is an error, never the version before it."""
+    write(store, 9)
+    store.put(paths.commit_path(9), b"{}")
+    hint(store, 8)
+    with pytest.raises(CorruptionError, match=r"00009\.json"):
+        find_newest(store)
+
+
+@pytest.fixture
+def short_blocks(monkeypatch):
+    """Blocks of 8 versions."""
+    monkeypatch.setattr(paths, "BLOCK_VERSIONS", 8)
+
+
+def close(store, block, *, keep=()):
+    """Closes a block and deletes its commits, but those to keep (COMMIT.md §4)."""
+    ids = {str(v): MANIFESTS[v].commit_id for v in range(block, block + 8)}
+    store.put(paths.block_path(block), encode("block", {"block": block, "ids": ids}))
+    for version in range(block, block + 8):
+        if version not in keep:
+            store.delete(paths.commit_path(version))
+
+
+def sleeper(store, version):
+    """A commit that its committer, asleep for days, made in a block that was gone."""
+    asleep = commit_of(version)
+    ghost = replace(asleep, record=replace(asleep.record, commit_id="f" * 32), earlier=())
+    body = encode_commit(replace(ghost, earlier=asleep.earlier))
+    store.put(paths.commit_path(version), body)
+
+
+@pytest.mark.parametrize("closed", [1, 2, 4])
+@pytest.mark.parametrize("at", [*range(0, 41, 3), 4, 8, 20, 44])
+def test_closed_blocks_are_left_behind(store, short_blocks, closed, at):
+    """COMMIT.md §4, §6: from every hint, into deleted blocks too."""
+    write(store, 37)
+    for k in range(closed):
+        close(store, 8 * k)
+    hint(store, at)
+    assert find_newest(store).tip == commit_of(37)
+
+
+@pytest.mark.parametrize("at", range(0, 41, 2))
+@pytest.mark.parametrize("slept", [(0,), (0, 1, 2, 3), (4, 5, 6, 7), (0, 4, 8, 12), (15,), (8, 10)])
+def test_files_of_sleepers_are_never_the_newest(store, short_blocks, slept, at):
+    """COMMIT.md, K5: a file that its block does not list was never committed."""
+    write(store, 29)
+    close(store, 0)
+    close(store, 8)
+    for version in slept:
+        sleeper(store, version)
+    hint(store, at)
+    assert find_newest(store).tip == commit_of(29)
+
+
+@pytest.mark.parametrize("at", range(0, 33, 4))
+@pytest.mark.parametrize("kept", [range(4), range(4, 8), (0, 7), (6, 7), range(8)])
+def test_a_block_half_deleted(store, short_blocks, kept, at):
+    """COMMIT.md §4, B2: a crash leaves some of its commits."""
+    write(store, 26)
+    close(store, 0, keep=kept)
+    hint(store, at)
+    assert find_newest(store).tip == commit_of(26)
+
+
+def test_a_log_whose_last_block_has_one_commit(store, short_blocks):
+    """The first version after the closed blocks is the newest."""
+    write(store, 16)
+    close(store, 0)
+    close(store, 8)
+    for at in (0, 8, 12, 16, 20):
+        hint(store, at)
+        assert find_newest(store).tip.version == 16
+
+
+@pytest.mark.parametrize("body", [{}, {"ids": []}, {"ids": {"x": "y"}}])
+def test_a_block_that_contradicts_the_format_is_corruption(store, body):
+    """Whether a commit is genuine is never guessed."""
+    write(store, 2)
+    store.put(paths.block_path(0), encode("block", {"block": 0, **body}))
+    with pytest.raises(CorruptionError, match="block"):
+        find_newest(store)
+
+
+@pytest.mark.parametrize("snapshots", [(), (3,), (3, 11, 27), (7,), (39,)])
+@pytest.mark.parametrize("newest", range(NEWEST_MAX + 1))
+def test_the_manifest_is_that_of_a_full_replay(newest, snapshots):
+    """And costs what opening left to read: the commit at the multiple of 4, the snapshot."""
+    store = write(new_store(), newest, snapshots=snapshots)
+    hint(store, newest - newest % 4)
+    found = find_newest(store)
+    with store.count() as counts:
+        manifest = manifest_of(store, found.tip, found.read)
+    assert replace(manifest, head=MANIFESTS[newest].head) == MANIFESTS[newest]
+    assert manifest.head == found.tip.head
+    assert counts["get"] <= 1 + (found.tip.head.snapshot is not None)
+
+
+@pytest.mark.parametrize("newest", [40, 39, 22])
+def test_every_version_can_be_read_from_a_later_one(store, newest):
+    """``at``: at most two commits beside its own, and a snapshot."""
+    write(store, newest, snapshots=(7, 23))
+    tip = read_commit(store, newest)
+    for version in range(newest + 1):
+        with store.count() as counts:
+            manifest = manifest_at(store, version, tip)
+        assert replace(manifest, head=MANIFESTS[version].head) == MANIFESTS[version]
+        assert counts["get"] <= 4
+
+
+def test_versions_that_are_gone_or_not_yet_there(store):
+    """S27: the error names what is readable; so does a commit that is missing."""
+    write(store, 12)
+    tip = read_commit(store, 12)
+    tip = replace(tip, head=replace(tip.head, oldest_readable=5))
+    for version in (4, 13, -1):
+        with pytest.raises(VersionExpiredError, match="readable versions are 5 to 12"):
+            manifest_at(store, version, tip)
+    store.delete(paths.commit_path(6))
+    with pytest.raises(VersionExpiredError, match=r"version 6 of .* expired"):
+        manifest_at(store, 6, tip)
+    store.delete(paths.commit_path(8))
+    with pytest.raises(VersionExpiredError, match=r"version 8 of .* expired"):
+        manifest_at(store, 9, tip)
+
+
+def test_a_version_that_expires_while_it_is_read(store):
+    """S27: its snapshot goes first; the error is that of a version that is gone."""
+    write(store, 12)
+    tip = read_commit(store, 12)
+    tip = replace(tip, head=replace(tip.head, snapshot=SnapshotRef(3, 1)))
+    with pytest.raises(VersionExpiredError, match=r"version 12 of .* expired: snapshots/0"):
+        manifest_at(store, 12, tip)
+
+
+def test_a_file_of_a_sleeper_is_not_read_as_a_version(store, short_blocks):
+    """COMMIT.md §4: it stands where a commit of an expired version was; what is damaged in an open
+    block is damaged.
+    """
+    write(store, 20)
+    tip, data = read_commit(store, 15), store.get(paths.commit_path(12))
+    store.put(paths.commit_path(12), data[:-1])
+    with pytest.raises(CorruptionError):
+        manifest_at(store, 15, tip)
+    close(store, 8, keep=range(8, 16))
+    with pytest.raises(VersionExpiredError, match=r"version 15 of .* its block is closed"):
+        manifest_at(store, 15, tip)
+
+
+def test_pages_are_read_where_an_edit_needs_them(store, monkeypatch):
+    """An append leaves them; a clean of an old segment brings its partition in."""
+    monkeypatch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 1)
+    write(store, 40, snapshots=(19,))
+    for version, paged in ((20, True), (24, False)):
+        manifest = manifest_of(store, read_commit(store, version))
+        assert (manifest.paged_below(0) >= 0) == paged
+        whole = unpage(store, manifest)
+        assert replace(whole, head=MANIFESTS[version].head) == MANIFESTS[version]
+
+
+def _head(version, **changes):
+    """The commit with its head changed."""
+    made = commit_of(version)
+    return replace(made, head=replace(made.head, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"config": {"retention.ms": "1"}},
+        {"config_epoch": 1},
+        {"orphan_floor": 1},
+        {"oldest_readable": 1},
+        {"log": replace(log_info(), seed="0" * 16)},
+        {"partitions": replace(MANIFESTS[6].head.partitions, first_ms=(5, 5))},
+    ],
+)
+def test_a_head_that_its_edits_do_not_make_is_corruption(store, changes):
+    """FORMAT.md §8: on whichever side the bug was."""
+    write(store, 5)
+    store.create(paths.commit_path(6), encode_commit(_head(6, **changes)))
+    with pytest.raises(CorruptionError, match="does not match its edits"):
+        manifest_of(store, read_commit(store, 6))
+
+
+def test_a_snapshot_of_another_log_does_not_fit(store):
+    """The edits after it contradict it, or lead to another head."""
+    write(store, 5)
+    write_snapshot(store, replace(MANIFESTS[1], version=3), new_id=_names.new_id)
+    tip = _head(5, snapshot=SnapshotRef(3, 9))
+    with pytest.raises(CorruptionError):
+        manifest_of(store, tip)
+
+
+def test_edits_that_do_not_connect_are_corruption(store):
+    """Between the snapshot and the first edit there, or from version 0."""
+    write(store, 9)
+    tip = read_commit(store, 9)
+    gap = replace(commit_of(8), earlier=tuple(record(v) for v in range(4, 8)))
+    store.put(paths.commit_path(8), encode_commit(gap))
+    with pytest.raises(CorruptionError, match="no version 0 to start from"):
+        manifest_of(store, tip)
+    write_snapshot(store, MANIFESTS[1], new_id=_names.new_id)
+    with pytest.raises(CorruptionError, match="version 4 does not follow 1"):
+        manifest_of(store, replace(tip, head=replace(tip.head, snapshot=SnapshotRef(1, 9))))
+    late = replace(tip, record=replace(tip.record, version=11))
+    with pytest.raises((CorruptionError, VersionExpiredError)):
+        manifest_of(store, late, {8: commit_of(8), 10: commit_of(10)})
+
+
+def test_nothing_is_listed(store):
+    """COMMIT.md §7: listings are for maintenance."""
+    write(store, 33)
+    hint(store, 4)
+    with store.count() as counts:
+        manifest_of(store, find_newest(store).tip)
+    assert set(counts) == {"get"}
+
+
+def test_a_probe_of_nothing_is_none(store):
+    """`try_read` tells absence from damage."""
+    write(store, 1)
+    assert versions.try_read(store, 2) is None
+    assert versions.try_read(store, 1) == commit_of(1)

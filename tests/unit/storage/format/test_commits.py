@@ -1,0 +1,175 @@
+"""Commits as documents: they come back whole, and nothing damaged passes (FORMAT.md §3.1)."""
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clog.storage.errors import CorruptionError, UnsupportedFormatError
+from clog.storage.format import commits, paths
+from clog.storage.format.commits import (
+    Commit,
+    EditRecord,
+    carried_from,
+    edit_of,
+    encode_commit,
+    read_commit,
+    stored_edit,
+)
+from clog.storage.format.documents import decode, encode
+from clog.storage.format.edits import Edit
+from clog.storage.ids import SeededIds
+from clog.storage.store import open_store
+from clog.storage.testing.histories import any_edits, append_edit, applied, fresh_manifest
+
+_names = SeededIds(11)
+PATH = paths.commit_path(6)
+
+
+@pytest.fixture
+def store():
+    return open_store(f"memory://{_names.new_id()}")
+
+
+def commit_six(store):
+    """Version 6, an append, which carries version 5."""
+    manifest, records = fresh_manifest(), []
+    for version in range(1, 7):
+        edit = append_edit(manifest, {0: 2, 1: 3}, SeededIds(version).new_id())
+        manifest = applied(manifest, edit)
+        stored = stored_edit(store, edit, commit_id=f"{version:032x}")
+        record = EditRecord(version, f"{version:032x}", 1_000 + version, "append", stored)
+        records.append(record)
+    return Commit(records[5], "5" * 32, (records[4],), manifest.head)
+
+
+def test_a_commit_comes_back(store):
+    """With what it carries and its head."""
+    commit = commit_six(store)
+    store.put(PATH, encode_commit(commit))
+    found = read_commit(store, 6)
+    assert found == commit
+    assert found.version == 6
+
+
+@given(any_edits(), st.booleans())
+def test_an_edit_comes_back_inline_and_from_a_document(edit, aside):
+    """FORMAT.md §3.3: `edit_at` is read with one request more."""
+    store = open_store(f"memory://{_names.new_id()}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commits, "INLINE_EDIT_BYTES_MAX", 0 if aside else 1 << 30)
+        stored = stored_edit(store, edit, commit_id="c" * 32)
+    assert stored.keys() == ({"edit_at"} if aside else {"edit"})
+    record = EditRecord(7, "c" * 32, 1, "append", stored)
+    assert edit_of(store, record) == edit
+
+
+def test_every_flipped_bit_is_found(store):
+    """In the envelope and in the body, compressed or not."""
+    for commit in (commit_six(store), Commit(commit_six(store).record, None, (), _wide_head())):
+        data = encode_commit(commit)
+        for at in range(len(data)):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << at % 8
+            store.put(PATH, bytes(damaged))
+            with pytest.raises((CorruptionError, UnsupportedFormatError)):
+                read_commit(store, 6)
+
+
+def _wide_head():
+    return fresh_manifest(400).head
+
+
+def test_every_truncation_is_found(store):
+    """At each length."""
+    data = encode_commit(commit_six(store))
+    for length in range(len(data)):
+        store.put(PATH, data[:length])
+        with pytest.raises(CorruptionError):
+            read_commit(store, 6)
+
+
+def test_a_commit_under_another_name_is_corruption(store):
+    """FORMAT.md §3.1: its version equals the name."""
+    store.put(paths.commit_path(7), encode_commit(commit_six(store)))
+    with pytest.raises(CorruptionError, match=r"holds versions \[5, 6\]"):
+        read_commit(store, 7)
+
+
+def test_another_kind_under_the_name_is_corruption(store):
+    """A snapshot, say."""
+    store.put(PATH, encode("snapshot", {}))
+    with pytest.raises(CorruptionError, match="kind='snapshot'"):
+        read_commit(store, 6)
+
+
+def test_a_commit_of_a_newer_format_is_refused(store):
+    """With the way out."""
+    data = encode_commit(commit_six(store)).replace(b'"format":1', b'"format":2')
+    store.put(PATH, data)
+    with pytest.raises(UnsupportedFormatError, match="upgrade clog"):
+        read_commit(store, 6)
+
+
+def test_a_missing_commit_is_not_found(store):
+    """Not yet, or no longer there: the caller knows."""
+    with pytest.raises(FileNotFoundError):
+        read_commit(store, 6)
+
+
+@pytest.mark.parametrize("junk", [None, "x", 1.5, True, [], {}, [None], ["x"], -1], ids=repr)
+def test_a_field_of_a_wrong_type_is_never_another_error(store, junk):
+    """Each field in turn, or missing: read, or corruption."""
+    sound = decode("commit", encode_commit(commit_six(store)), where="x")
+    for name in sound:
+        for value in ({**sound, name: junk}, {k: v for k, v in sound.items() if k != name}):
+            _read_or_refuse(store, value)
+    for name in sound["earlier"][0]:
+        value = copy.deepcopy(sound)
+        value["earlier"][0][name] = junk
+        _read_or_refuse(store, value)
+    for value in ({"path": junk, "bytes": 1}, {"path": "x", "bytes": junk}, junk):
+        _read_or_refuse(store, {**sound, "edit_at": value})
+
+
+def _read_or_refuse(store, body):
+    store.put(PATH, encode("commit", body))
+    try:
+        edit_of(store, read_commit(store, 6).record)
+    except (CorruptionError, FileNotFoundError):
+        pass
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "commits/../../x"])
+def test_an_edit_elsewhere_is_corruption(store, path):
+    """FORMAT.md §1: no path leaves the root."""
+    sound = decode("commit", encode_commit(commit_six(store)), where="x")
+    sound["edit_at"] = {"path": path, "bytes": 9}
+    store.put(PATH, encode("commit", sound))
+    with pytest.raises(CorruptionError, match="not a path in the log's folder"):
+        read_commit(store, 6)
+
+
+def test_an_edit_document_that_was_cut_is_corruption(store, monkeypatch):
+    """Its envelope tells, whatever `bytes` says."""
+    monkeypatch.setattr(commits, "INLINE_EDIT_BYTES_MAX", 0)
+    record = EditRecord(1, "c" * 32, 1, "x", stored_edit(store, Edit(start={0: 1}), commit_id="c"))
+    path = record.stored["edit_at"]["path"]
+    whole = store.get(path)
+    for data in (whole[:-1], whole + b" "):
+        store.put(path, data)
+        with pytest.raises(CorruptionError):
+            edit_of(store, record)
+
+
+@pytest.mark.parametrize(
+    ("version", "snapshot", "first"),
+    [
+        *((0, -1, 0), (1, -1, 1), (2, -1, 1), (3, -1, 3), (4, -1, 0), (6, -1, 5), (8, -1, 0)),
+        *((8, 3, 4), (8, 7, 8), (12, 7, 8), (10, 7, 9), (11, 7, 11), (1024, 1019, 1020)),
+    ],
+)
+def test_what_a_commit_carries(version, snapshot, first):
+    """FORMAT.md §3.1: all since the snapshot, the one before, or none."""
+    assert carried_from(version, snapshot_version=snapshot) == first

@@ -1,0 +1,169 @@
+"""Edits as JSON: every shape comes back, and what contradicts FORMAT.md §3.2 is corruption."""
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clog.storage.errors import CorruptionError
+from clog.storage.format.documents import body_json
+from clog.storage.format.edit_json import edit_from_json, edit_to_json
+from clog.storage.format.edits import Edit
+from clog.storage.testing.histories import (
+    any_edits,
+    append_edit,
+    applied,
+    clean_edit,
+    fresh_manifest,
+    log_info,
+)
+
+
+@given(any_edits())
+def test_an_edit_comes_back(edit):
+    """Through JSON text, unchanged; the version of writer and chunks is the commit's."""
+    assert edit_from_json(json.loads(body_json(edit_to_json(edit))), version=7) == edit
+
+
+def test_the_creation_comes_back():
+    """Version 0, config included."""
+    edit = Edit(create=log_info(3), config={"cleanup.policy": "compact"})
+    assert edit_from_json(edit_to_json(edit), version=0) == edit
+
+
+def test_an_empty_edit_is_an_empty_object():
+    """Absent parts take no bytes."""
+    assert edit_to_json(Edit()) == {}
+    assert edit_from_json({}, version=1) == Edit()
+
+
+def test_unknown_keys_are_ignored():
+    """FORMAT.md §2: what a reader may not ignore is announced in the features."""
+    value = {"colour": {"red": 1}, "orphan_floor": 3}
+    assert edit_from_json(value, version=1) == Edit(orphan_floor=3)
+
+
+def _full() -> dict:
+    """The JSON of an edit with an append and a replacement."""
+    manifest = fresh_manifest()
+    for n in range(3):
+        manifest = applied(manifest, append_edit(manifest, {0: 2, 1: 3}, f"{n:032x}", rolls=True))
+    add = edit_to_json(append_edit(manifest, {0: 2, 1: 3}, "a" * 32))
+    return copy.deepcopy({**edit_to_json(clean_edit(manifest, 0, "b" * 32)), **add})
+
+
+def test_the_full_edit_is_sound():
+    """What the tests below damage is right before."""
+    edit = edit_from_json(_full(), version=9)
+    assert edit.add is not None
+    assert edit.replace
+
+
+def _places(value: object, at: tuple = ()) -> list[tuple]:
+    """Paths to every value inside nested JSON."""
+    children = value.items() if isinstance(value, dict) else enumerate(value)
+    found = []
+    for name, child in children:
+        found.append((*at, name))
+        if isinstance(child, (dict, list)):
+            found += _places(child, (*at, name))
+    return found
+
+
+def _at(value, place):
+    for name in place[:-1]:
+        value = value[name]
+    return value
+
+
+@pytest.mark.parametrize("junk", [None, "x", 1.5, True, [], {}, -(10**30)], ids=repr)
+def test_a_value_of_a_wrong_type_is_never_another_error(junk):
+    """Each value in turn: the edit is read, or it is corruption, never a KeyError or so."""
+    for place in _places(_full()):
+        value = _full()
+        _at(value, place)[place[-1]] = junk
+        try:
+            edit_from_json(value, version=9)
+        except CorruptionError:
+            pass
+
+
+def test_a_missing_value_is_corruption_unless_it_is_a_whole_part():
+    """Inside a part nothing is optional but `segments`, `append_time_ms` and `index`."""
+    optional = {"segments", "append_time_ms", "index"}
+    fields = [
+        place
+        for place in _places(_full())
+        if len(place) > 1 and isinstance(place[-1], str) and place[-1] not in optional
+    ]
+    for place in fields:
+        if place[0] in ("first_dirty", "tombstones_removed"):
+            continue  # Their fields are partitions.
+        value = _full()
+        del _at(value, place)[place[-1]]
+        with pytest.raises(CorruptionError):
+            edit_from_json(value, version=9)
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../x", "data/../../x", "data//x", "", "s3://other/x", 7, None]
+)
+def test_paths_that_leave_the_root_are_corruption(path):
+    """FORMAT.md §1, in every place of an edit that holds a path."""
+    value = _full()
+    for damaged in (
+        {"add": {**value["add"], "objects": [{**value["add"]["objects"][0], "path": path}]}},
+        {"replace": [{**value["replace"][0], "sources": [[path, 0]]}]},
+        {"horizons": [[0, path, 0, 1, 1]]},
+        {"older_writers": {"path": path, "bytes": 1, "count": 1}},
+        {"forget": [path]},
+    ):
+        with pytest.raises(CorruptionError):
+            edit_from_json(damaged, version=9)
+
+
+def test_columns_of_different_lengths_are_corruption():
+    """FORMAT.md §2: entry i of each column describes thing i."""
+    value = _full()
+    value["add"]["objects"][0]["chunks"]["rows"].append(1)
+    with pytest.raises(CorruptionError, match="different lengths"):
+        edit_from_json(value, version=9)
+
+
+def test_chunks_that_do_not_add_up_to_their_object_are_corruption():
+    """FORMAT.md §3.3: they are consecutive, all its rows are in them."""
+    value = _full()
+    value["add"]["objects"][0]["rows"] += 1
+    with pytest.raises(CorruptionError, match="the object 6"):
+        edit_from_json(value, version=9)
+
+
+def test_a_chunk_that_reaches_beyond_its_object_is_corruption():
+    """A replacement may refer to part of an object, not to more than all of it."""
+    value = _full()
+    value["replace"][0]["objects"][0]["chunks"]["row"][0] += 1
+    with pytest.raises(CorruptionError, match="rows"):
+        edit_from_json(value, version=9)
+
+
+_JSON = st.recursive(
+    st.none() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(_JSON | st.dictionaries(st.sampled_from(["add", "replace", "start", "seal"]), _JSON))
+def test_any_json_is_an_edit_or_corruption(value):
+    """No other error for the body of an edit document."""
+    try:
+        edit_from_json(value, version=1)
+    except CorruptionError:
+        pass
+
+
+def test_a_large_edit_keeps_integers_exact():
+    """FORMAT.md §2: 64 bits, no floats."""
+    edit = Edit(start={0: 2**63 - 1}, orphan_floor=2**53 + 1)
+    assert edit_from_json(json.loads(body_json(edit_to_json(edit))), version=1) == edit

@@ -1,0 +1,204 @@
+"""Local files: what the system calls do to the axioms when they fail."""
+
+import errno
+import os
+import pickle
+import stat
+
+import numpy as np
+import pytest
+
+from clog.storage import InvalidInputError, Log, StoreUnavailableError
+from clog.storage.objects.records import to_records
+from clog.storage.store import open_store
+from clog.storage.store.base import ObjectExistsError, StoreRefusedError
+from clog.storage.testing.model import rows_in
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(f"{tmp_path}/log")
+
+
+def fails_with(code):
+    def call(*args, **kwargs):
+        raise OSError(code, os.strerror(code))
+
+    return call
+
+
+def test_a_lost_reply_to_a_link_is_a_success(store, monkeypatch):
+    """NFS repeats the request and reports our own link: the count of links tells."""
+    link = os.link
+
+    def twice(source, target):
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    store.create("object", b"1")
+    assert store.get("object") == b"1"
+    with pytest.raises(ObjectExistsError):
+        store.create("object", b"2")
+    assert list(store.list_temporary("")) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("call", ["write", "fsync", "replace", "link"])
+def test_a_failing_disk_is_unavailable_and_leaves_nothing(store, monkeypatch, call, code):
+    """Neither an object, whole or in part, nor a temporary file."""
+    monkeypatch.setattr(os, call, fails_with(code))
+    for write in (store.put, store.create):
+        if (call, write) in (("replace", store.create), ("link", store.put)):
+            continue
+        with pytest.raises(StoreUnavailableError, match="retry later") as raised:
+            write("folder/object", b"1")
+        assert not isinstance(raised.value, StoreRefusedError)
+    monkeypatch.undo()
+    assert list(store.list("")) == []
+    assert list(store.list_temporary("")) == []
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.EPERM])
+def test_a_denied_permission_is_refused(store, monkeypatch, code):
+    """Nothing was written, and repeating would not help."""
+    monkeypatch.setattr(os, "open", fails_with(code))
+    for operation in (
+        lambda: store.get("object"),
+        lambda: store.put("object", b"1"),
+        lambda: store.create("object", b"1"),
+    ):
+        with pytest.raises(StoreRefusedError, match="check the owner and mode") as raised:
+            operation()
+    assert raised.value.certain  # of the create
+    assert pickle.loads(pickle.dumps(raised.value)).certain
+
+
+def fails_on_folders(monkeypatch, code):
+    """fsync of files works, that of folders does not."""
+    fsync = os.fsync
+
+    def call(fd):
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(code, os.strerror(code))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", call)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EROFS])
+def test_a_folder_that_is_not_synced_hides_nothing(store, monkeypatch, code):
+    """The name is there already, whatever the error says: no write claims that it is not."""
+    store.put("a", b"")
+    fails_on_folders(monkeypatch, code)
+    for path, write in (("b", store.put), ("c", store.create)):
+        with pytest.raises(StoreUnavailableError) as raised:
+            write(path, b"1")
+        assert not getattr(raised.value, "certain", False)
+        assert store.get(path) == b"1"
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EROFS])
+def test_a_commit_in_a_folder_that_is_not_synced_is_there_once(tmp_path, monkeypatch, code):
+    """Others see it, so it counts; the caller is not told that it may be repeated."""
+    log = Log.create(f"{tmp_path}/log")
+    objects = log.object_writer()
+    records, _ = to_records([{"key": "a", "value": "1"}], now_us=0)
+    objects.add(records, np.zeros(1, np.int32))
+    written = objects.finish()
+    fails_on_folders(monkeypatch, code)
+    assert log.append_objects(written).version == 1
+    assert len(rows_in(log.read())) == 1
+
+
+def test_a_file_in_the_way_is_refused(store):
+    """Repeating would not help, and nothing can have been written."""
+    store.put("file", b"1")
+    for write in (store.put, store.create):
+        with pytest.raises(StoreRefusedError, match="a file is in the way"):
+            write("file/object", b"1")
+
+
+def test_writes_are_on_disk_when_they_return(store, monkeypatch):
+    """First the file, then the folder with its name: A1 also where the power fails."""
+    synced = []
+    fsync = os.fsync
+
+    def record(fd):
+        synced.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file")
+        fsync(fd)
+
+    store.put("a", b"")
+    monkeypatch.setattr(os, "fsync", record)
+    store.put("a", b"1")
+    store.create("b", b"1")
+    assert synced == ["file", "folder"] * 2
+    store.create("new/folder/c", b"1")  # new: into the root; folder: into new
+    assert synced[4:] == ["folder", "folder", "file", "folder"]
+
+
+def test_fsync_can_be_left_out(tmp_path, monkeypatch):
+    """A storage option, where a power failure may cost the newest commits."""
+    monkeypatch.setattr(os, "fsync", fails_with(errno.EIO))
+    store = open_store(f"{tmp_path}/log", {"fsync": False})
+    store.create("a/b", b"1")
+    store.put("a/c", b"1")
+    with pytest.raises(InvalidInputError, match="fsync is a str; allowed: true or false"):
+        open_store(f"{tmp_path}/log", {"fsync": "no"})
+
+
+def test_a_killed_writer_leaves_a_temporary_file_only(store, monkeypatch):
+    """No object shows, and the listing of temporary files finds it for the sweep."""
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(*args):
+        raise KilledError
+
+    monkeypatch.setattr(os, "link", killed)
+    monkeypatch.setattr(os, "unlink", killed)
+    with pytest.raises(KilledError):
+        store.create("a/object", b"1")
+    monkeypatch.undo()
+    assert list(store.list("")) == []
+    (left,) = store.list_temporary("")
+    assert left.path.startswith("a/.object.")
+    store.delete(left.path)
+    assert list(store.list_temporary("")) == []
+    store.create("a/object", b"2")
+
+
+def test_a_root_below_a_file_is_empty_and_cannot_be_written(tmp_path):
+    """As an object of an object store has nothing below it."""
+    (tmp_path / "file").write_bytes(b"1")
+    store = open_store(f"{tmp_path}/file/log")
+    with pytest.raises(FileNotFoundError):
+        store.get("object")
+    assert list(store.list("")) == []
+    with pytest.raises(StoreUnavailableError):
+        store.create("object", b"1")
+
+
+def test_messages_do_not_name_temporary_files(store, monkeypatch):
+    """The path is the object's, the place is the log's URL."""
+    monkeypatch.setattr(os, "link", fails_with(errno.EIO))
+    with pytest.raises(StoreUnavailableError) as raised:
+        store.create("a/object", b"1")
+    assert str(raised.value) == (
+        f"create of 'a/object' in {store.url} failed: OSError: Input/output error; retry later"
+    )
+
+
+def test_links_that_lead_in_circles(tmp_path):
+    """A listing ends, and enters no folder through a link; a read of such a name is an error of
+    ours.
+    """
+    store = open_store(str(tmp_path))
+    store.put("data/x.parquet", b"1")
+    (tmp_path / "data" / "again").symlink_to(tmp_path / "data")
+    (tmp_path / "data" / "self").symlink_to("self")
+    (tmp_path / "data" / "nothing").symlink_to("nowhere")
+    assert [found.path for found in store.list("")] == ["data/x.parquet"]
+    with pytest.raises(StoreUnavailableError):
+        store.get("data/self")

@@ -19,9 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-import pyarrow as pa
 import xxhash
 
 from clog.storage import forks
@@ -36,7 +35,6 @@ from clog.storage.errors import (
 )
 from clog.storage.format.manifest import Manifest
 from clog.storage.ids import SystemIds
-from clog.storage.numpy_arrays import to_numpy
 from clog.storage.read.changes import changes_batches
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.read.table_plan import plan_table
@@ -129,7 +127,7 @@ class StateTable:
         self.close()
 
     def __repr__(self) -> str:
-        return f"StateTable({self.url!r}, version={self.version})"
+        return f"StateTable({self.url!r}, version={self._position.version})"
 
     @property
     def url(self) -> str:
@@ -138,13 +136,13 @@ class StateTable:
 
     @property
     def version(self) -> int:
-        """The version of the log whose state this is."""
-        return self._position.version
+        """The version of the log whose state `get` shows; another process's refresh moves it."""
+        return self._shown().version
 
     @property
     def offsets(self) -> dict[int, int]:
         """By partition the offset up to which records are in the table."""
-        return dict(self._position.offsets)
+        return dict(self._shown().offsets)
 
     def get(self, key: bytes | str) -> bytes | None:
         """Returns the latest value, or None where the key is not there or was deleted. If writers
@@ -203,7 +201,7 @@ class StateTable:
         """
         with self._lock:
             if self._is_current() and self._is_newest():
-                return Refreshed(self.version, ())
+                return Refreshed(self._position.version, ())
             with self._writing():
                 return self._refreshed()
 
@@ -219,6 +217,13 @@ class StateTable:
         """Closes the file; the table cannot be used any more."""
         with self._lock:
             self._cache.close()
+
+    def _shown(self) -> Position:
+        # The file's, not the last one seen here: look-ups show what another process entered.
+        try:
+            return self._cache.position()
+        except DamagedCacheError:
+            return self._position  # The next look-up builds the file anew.
 
     def _opened(self) -> tuple[Cache, Position]:
         """Returns the file there is, or a new one (V1 and V2)."""
@@ -239,7 +244,7 @@ class StateTable:
 
     def _is_current(self) -> bool:
         try:
-            return self._handle.refresh().version == self.version
+            return self._handle.refresh().version == self._position.version
         except LogReplacedError:
             if self._on_loss == "fail":
                 raise
@@ -274,7 +279,7 @@ class StateTable:
             except VersionExpiredError:
                 self._handle.refresh()  # The cleaner and the sweep overtook it.
                 continue
-            return Refreshed(self.version, None if moved else changed)
+            return Refreshed(self._position.version, None if moved else changed)
         raise VersionExpiredError(
             f"{self.url} changed {_ATTEMPTS} times while its state table was refreshed; raise"
             " file.delete.delay.ms above the time that a refresh takes"
@@ -293,12 +298,12 @@ class StateTable:
     def _loss(self, manifest: Manifest) -> str:
         """Does V4: returns what was missed, in words; empty when nothing was."""
         starts = self._starts(manifest)
-        missed = missed_deletes(manifest.tombstones_removed, starts, self.version)
+        missed = missed_deletes(manifest.tombstones_removed, starts, self._position.version)
         if not missed:
             return ""
         return (
             f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
-            f" {self.url} were removed before the state table, at version {self.version},"
+            f" {self.url} were removed before the state table, at version {self._position.version},"
             " read them"
         )
 
@@ -325,7 +330,7 @@ class StateTable:
             for batch in batches:
                 if len(changed) <= CHANGED_MAX:
                     changed.extend(batch.column("key").to_pylist())
-                yield _rows(batch)
+                yield caches.rows_of(batch)
 
         position = _position_of(manifest)
         self._cache.apply(position, rows())
@@ -335,7 +340,7 @@ class StateTable:
     def _build(self, reason: str) -> Refreshed:
         built, self._position = self._built(reason)
         self._cache.switch(built)
-        return Refreshed(self.version, None)
+        return Refreshed(self._position.version, None)
 
     def _built(self, reason: str) -> tuple[Cache, Position]:
         """Does V2."""
@@ -363,7 +368,7 @@ class StateTable:
                 columns=("partition", *_COLUMNS),
                 map_bytes=self._map_bytes,
             ):
-                yield _rows(batch)
+                yield caches.rows_of(batch)
 
     def _rebuild_damaged(self, damage: DamagedCacheError) -> None:
         with self._lock, self._writing():
@@ -384,17 +389,3 @@ def _position_of(manifest: Manifest) -> Position:
     offsets, starts = (dict(enumerate(column)) for column in (heads.end, heads.start))
     log_id = manifest.head.log.log_id
     return Position(log_id, manifest.version, manifest.commit_id, offsets, starts)
-
-
-def _rows(batch: pa.RecordBatch) -> Iterable[Row]:
-    """Returns a batch as SQLite takes it: column by column, without a step of Python for each
-    row.
-    """
-
-    def values(name: str) -> list[Any]:
-        column = batch.column(name)
-        numbers = not pa.types.is_binary(column.type)
-        listed: list[Any] = to_numpy(column).tolist() if numbers else column.to_pylist()
-        return listed
-
-    return zip(*map(values, ("key", "partition", "offset", "timestamp", "value")), strict=True)

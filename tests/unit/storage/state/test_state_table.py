@@ -475,6 +475,18 @@ def test_wrong_arguments(make_log, open_table, tmp_path):
         StateTable(str(tmp_path / "nothing"), tmp_path / "cache")
 
 
+def test_version_and_rows_of_one_file_agree(make_log, open_table):
+    """Another table's refresh of the file they share moves the version with the rows; what
+    changed, this one is still told."""
+    log = make_log()
+    first, second = open_table(), open_table()
+    put(log, a="1")
+    first.refresh()
+    assert (second.get("a"), second.version) == (b"1", first.version)
+    assert second.offsets == first.offsets
+    assert second.refresh().changed is None
+
+
 def test_processes_on_one_folder(tmp_path):
     """Four that open, refresh and read while the log grows end with the same rows; one file is
     left, and nothing of the builds."""

@@ -15,23 +15,26 @@ ORDERS = {
     for contract in CONTRACTS
     if "containers" in contract
 }
+WHERE = {"cli": ("cleaner/README.md", "## Rooms of the command line\n")}
+"""Where the table of a package is that has no README of its own."""
 
 
 @pytest.mark.parametrize("package", sorted(ORDERS))
 def test_the_readme_names_the_rooms_in_their_order(package):
     """Each row of the table under "Rooms" is one layer of the contract, from the top down."""
-    text = (ROOT / package / "README.md").read_text().split("## Rooms")[1].split("\n## ")[0]
+    readme, heading = WHERE.get(package, (f"{package}/README.md", "## Rooms\n"))
+    text = (ROOT / readme).read_text().split(heading)[1].split("\n## ")[0]
     rows = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
     shown = [re.findall(r"`([a-z_]+)/?`", row) for row in rows]
     assert shown == [layer.split(" | ") for layer in ORDERS[package]]
 
 
-@pytest.mark.parametrize("package", sorted(ORDERS))
+@pytest.mark.parametrize("package", ["storage", "cleaner", "connector"])
 def test_a_folder_is_no_heap(package):
     """A folder holds at most 22 modules: what is more belongs in rooms."""
-    base = ROOT / package / "clog"
-    folders = [base / package, *(p for p in base.rglob("*") if p.is_dir())]
+    folders = [p for p in (ROOT / package / "clog").rglob("*") if p.is_dir()]
     counts = {str(f.relative_to(ROOT)): len(list(f.glob("*.py"))) for f in folders}
+    assert counts
     assert not {folder: n for folder, n in counts.items() if n > 22}
 
 

@@ -118,7 +118,7 @@ def test_a_docstring_of_a_function_begins_with_a_verb(path):
         and (docstring := ast.get_docstring(node))
         and not is_a_thing(node)
         and not begins_with_a_verb(docstring)
-        and not ((path.stem, node.name) in commands() and path.parent.name == "cli")
+        and not ((path.stem, node.name) in commands() and "cli" in path.parts)
     }
     assert not wrong
 

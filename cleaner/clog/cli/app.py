@@ -13,23 +13,57 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clog.cli import (
-    clean,
-    consume,
-    cost,
-    daemon,
-    dump,
-    manage,
-    produce,
-    show,
-    verify,
-    verify_store,
-)
+from clog.cli.cleaning import clean, daemon
+from clog.cli.logs import manage
+from clog.cli.looking import cost, dump, show, verify, verify_store
 from clog.cli.output import SafeFormatter, print_error
+from clog.cli.records import consume, produce
+
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Logs": (
+        manage.create,
+        show.describe,
+        manage.alter,
+        manage.reset_times,
+    ),
+    "Records": (
+        produce.produce,
+        consume.consume,
+        show.offsets,
+        manage.delete_records,
+    ),
+    "Cleaning": (
+        clean.clean,
+        daemon.cleaner,
+        clean.sweep,
+    ),
+    "Looking deeper": (
+        show.segments,
+        dump.dump,
+        verify.verify,
+        verify_store.verify_store,
+        cost.cost,
+    ),
+}
+"""Functions whose names and docstrings are the commands and their help, by the headings of
+``clog --help``.
+"""
 
 
 class ClogGroup(TyperGroup):
-    """Commands whose errors are printed in one line instead of a traceback."""
+    """Commands whose errors are printed in one line instead of a traceback, and whose list has
+    headings.
+    """
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's form
+        """Writes the list of the commands by their headings."""
+        width = max(map(len, self.commands))
+        for heading, functions in COMMANDS.items():
+            with formatter.section(heading):
+                found = [self.commands[_name(f)] for f in functions]
+                room = formatter.width - width - 4
+                rows = [(c.name.ljust(width), c.get_short_help_str(room)) for c in found if c.name]
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
         """Runs a command."""
@@ -81,6 +115,10 @@ def _help(command: Callable[..., None]) -> str:
     return cleandoc(command.__doc__ or "").replace("\\b", "\b")
 
 
+def _name(command: Callable[..., None]) -> str:
+    return command.__name__.replace("_", "-")
+
+
 def _is_ours(error: ImportError) -> bool:
     return (error.name or "").startswith("clog")
 
@@ -104,11 +142,6 @@ def _clog(
     """Does nothing: the commands do the work."""
 
 
-for _command in (
-    *(manage.create, show.describe, manage.alter),
-    *(produce.produce, consume.consume, manage.delete_records),
-    *(show.offsets, show.segments),
-    *(clean.clean, daemon.cleaner, clean.sweep, manage.reset_times),
-    *(verify.verify, dump.dump, cost.cost, verify_store.verify_store),
-):
-    app.command(_command.__name__.replace("_", "-"), help=_help(_command))(_command)
+for _section in COMMANDS.values():
+    for _command in _section:
+        app.command(_name(_command), help=_help(_command))(_command)

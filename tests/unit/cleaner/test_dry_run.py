@@ -7,7 +7,7 @@ from clog.cleaner.dry_run import plan_round
 from clog.cleaner.retention.uncleanable import BACKOFF_MS
 from clog.cleaner.rewrite.coalescing import WAIT_MS_MAX
 from clog.cleaner.rewrite.merging import SEGMENTS_MIN
-from clog.cli.plan_view import plan_lines
+from clog.cli.views.plan_view import plan_lines
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import inside
 

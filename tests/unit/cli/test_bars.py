@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from clog.cli.bars import PARTS, bar, cells, legend, part_bytes
-from clog.cli.describe_view import description, next_action
+from clog.cli.views.bars import PARTS, bar, cells, legend, part_bytes
+from clog.cli.views.describe_view import description, next_action
 
 CONFIG = {
     "cleanup.policy": "compact",

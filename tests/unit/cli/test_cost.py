@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from clog.cli.cost_model import Past, daily
+from clog.cli.looking.cost_model import Past, daily
 from clog.storage import Log, ManualClock
 
 DAY_MS = 86_400_000

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from clog.cli import arguments, show
+from clog.cli import arguments
+from clog.cli.looking import show
 from clog.storage import Log, ManualClock
 
 T0 = 1_769_860_800_000
@@ -241,7 +242,7 @@ def test_help_is_there_for_every_command(cli):
         assert f"\n  clog {command} " in text or f"| clog {command} " in text
         assert max(map(len, text.splitlines())) <= 80
         assert "--json" in text
-    assert "..." not in listed.split("Commands:")[1], "a summary is cut off"
+    assert "..." not in listed.split("Logs:")[1], "a summary is cut off"
 
 
 def test_help_and_version_do_not_wait_for_arrow():

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from clog.cli.line_reader import LineReader
-from clog.cli.produce import BATCH_BYTES_MAX, batches
+from clog.cli.records.line_reader import LineReader
+from clog.cli.records.produce import BATCH_BYTES_MAX, batches
 from clog.storage import Log, ManualClock
 
 

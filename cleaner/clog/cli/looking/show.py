@@ -24,7 +24,7 @@ def describe(
     clog describe ./orders
     clog describe s3://bucket/orders --partition 3 --json
     """
-    from clog.cli.describe_view import description
+    from clog.cli.views.describe_view import description
     from clog.storage.config.log_config import LogConfig
     from clog.storage.read.offsets import partitions_named
 
@@ -117,7 +117,7 @@ def _actions(
     log: "Log", config: dict[str, str], details: list["PartitionDescription"], now_ms: int
 ) -> dict[int, str]:
     from clog.cleaner.compaction.selection import candidates
-    from clog.cli.describe_view import next_action
+    from clog.cli.views.describe_view import next_action
     from clog.storage.config.log_config import LogConfig
 
     manifest = log.handle.manifest()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clog.cli.arguments import Json, Options, Url, open_log
-from clog.cli.cost_model import Daily, Past, daily
+from clog.cli.looking.cost_model import Daily, Past, daily
+from clog.cli.looking.prices import PRICES, Prices, prices_named
 from clog.cli.output import count, counted, duration, print_json, print_table, say, size
-from clog.cli.prices import PRICES, Prices, prices_named
 
 if TYPE_CHECKING:
     from clog.storage.format.commits import Commit

@@ -7,7 +7,7 @@ import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
 from clog.cli.output import counted, print_error, print_json, say, size
-from clog.cli.plan_view import tell_plans
+from clog.cli.views.plan_view import tell_plans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

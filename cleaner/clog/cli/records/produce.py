@@ -11,7 +11,7 @@ from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
 from clog.cli.output import count, counted, print_json, say, stderr
 
 if TYPE_CHECKING:
-    from clog.cli.lines import Rows
+    from clog.cli.records.lines import Rows
     from clog.storage import Log
     from clog.storage.append import AppendResult
     from clog.storage.clock import Clock
@@ -133,7 +133,7 @@ def produce(
     clog consume ./orders --json | clog produce ./copy --format jsonl
     clog produce ./orders --format jsonl --producer-id load-2026-01 < orders.jsonl
     """
-    from clog.cli.line_reader import LineReader
+    from clog.cli.records.line_reader import LineReader
 
     log = open_log(url, options, single_writer=single_writer)
     parse = _parser(line_format, null_marker)
@@ -245,7 +245,7 @@ class _Run:
 def _parser(
     line_format: LineFormat, null_marker: str | None
 ) -> "Callable[[list[bytes], int], Rows]":
-    from clog.cli.lines import parse_jsonl, parse_text
+    from clog.cli.records.lines import parse_jsonl, parse_text
 
     if line_format == "jsonl":
         return lambda lines, first: parse_jsonl(lines, first=first)

@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from clog.cli.bars import bar, legend
 from clog.cli.output import count, counted, duration, moment, size
+from clog.cli.views.bars import bar, legend
 
 if TYPE_CHECKING:
     from clog.storage import LogDescription, PartitionDescription

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, configs, storage_options
-from clog.cli.clean import (
+from clog.cli.cleaning.clean import (
     DryRun,
     maintenance_json,
     maintenance_lines,
@@ -19,7 +19,7 @@ from clog.cli.clean import (
     tell_uncleanable,
 )
 from clog.cli.output import counted, print_json_line, say, stderr
-from clog.cli.plan_view import tell_plans
+from clog.cli.views.plan_view import tell_plans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -251,7 +251,7 @@ def _run(daemon: "Cleaner", finder: "Finder", *, listen: str | None, live: bool,
     stderr().print(f"cleaning {counted(logs, 'log')}; Ctrl-C stops within seconds", style="dim")
     try:
         if live:
-            from clog.cli.daemon_view import watching
+            from clog.cli.views.daemon_view import watching
 
             with watching(daemon.monitor):
                 daemon.run()

@@ -91,7 +91,7 @@ def consume(  # noqa: PLR0913 - one for each option
     clog consume ./orders --partition 0 --from 25 --max 10 --offsets
     clog consume ./orders --from @2026-01-31T12:00:00Z --json
     """
-    from clog.cli.lines import format_jsonl, format_text
+    from clog.cli.records.lines import format_jsonl, format_text
 
     if at is not None and not table:
         raise typer.BadParameter("--at needs --table")

@@ -1,0 +1,1 @@
+"""Commands that clean: once, and the daemon."""

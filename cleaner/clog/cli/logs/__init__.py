@@ -1,0 +1,1 @@
+"""Commands over a log as a whole: create, alter, and their kin."""

@@ -1,0 +1,1 @@
+"""Commands that look and check: what is there, whether it is sound, and what it costs."""

@@ -1,0 +1,1 @@
+"""Commands over records: in, out, and the forms that they have outside."""

@@ -1,0 +1,1 @@
+"""What commands draw: pictures and tables of logs, partitions and plans."""

@@ -307,6 +307,12 @@ def test_half_a_transaction_is_refused(url, query, options):
         Sink(url, query=query, **options)
 
 
+def test_a_transaction_version_beyond_64_bits_is_refused(url):
+    """No log can hold it: told before anything is written."""
+    with pytest.raises(OptionError, match=r'"txnVersion" .* 0 to 9223372036854775807'):
+        Sink(url, txnAppId="a", txnVersion=str(2**63))
+
+
 def test_a_batch_write_under_a_writer_id_is_refused(url):
     """It would append again each time, unnoticed."""
     with pytest.raises(OptionError, match="txnAppId"):

@@ -209,3 +209,14 @@ def test_an_id_has_a_length(make_log, size):
             log.append([{"key": "a", "value": "1"}], producer=("p" * size, 0))
     else:
         log.append([{"key": "a", "value": "1"}], producer=("p" * size, 0))
+
+
+@pytest.mark.parametrize("sequence", [2**63, -2])
+@pytest.mark.parametrize("kind", ["txn", "stream", "producer"])
+def test_a_sequence_that_nobody_could_read_is_refused(make_log, open_log, kind, sequence):
+    """Integers of a log have 64 bits: one longer in the head, and the log would be lost to all."""
+    log = make_log()
+    with pytest.raises(InvalidInputError, match=r"allowed: 0 to 9223372036854775807"):
+        log.append_objects(objects_of(log), Writer("app", kind, sequence, query_id="q"))
+    assert not log.append_objects(objects_of(log), Writer("app", "txn", 2**63 - 1)).duplicate
+    assert open_log().end_offsets() == {0: 1}

@@ -33,6 +33,7 @@ class Since:
     version: int
 
 
+_LONG_MAX = (1 << 63) - 1
 _UNITS_MS = {
     **dict.fromkeys(("", "ms", "millisecond", "milliseconds"), 1),
     **dict.fromkeys(("s", "second", "seconds"), 1000),
@@ -81,9 +82,9 @@ def boolean(value: str) -> bool:
 
 
 def natural(value: str) -> int:
-    """Reads 0 or more."""
-    if not (value.isascii() and value.isdigit()):
-        raise ValueError("a whole number, 0 or more")
+    """Reads 0 or more, up to what a log can hold."""
+    if not (value.isascii() and value.isdigit()) or len(value) > 19 or int(value) > _LONG_MAX:
+        raise ValueError(f"a whole number, 0 to {_LONG_MAX}")
     return int(value)
 
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from clog.storage.log import Log
 
 _LOGGER = logging.getLogger("clog.connector")
-BEFORE_THE_FIRST = -1
-"""The sequence of a query that has no rows in the log yet."""
 
 
 def introduce(log: "Log", writer: "Writer") -> None:
     """Commits an entry for a query whose first batch has no rows, unless it is known."""
+    from clog.storage.commit.idempotence import BEFORE_THE_FIRST
+
     if not _is_known(log, writer):
         log.append_objects([], replace(writer, sequence=BEFORE_THE_FIRST, content=None))
 

@@ -19,6 +19,10 @@ from clog.storage.store.base import Store
 
 WRITER_ID_BYTES_MAX = 1024
 """The head repeats the ids of recent writers in each commit."""
+BEFORE_THE_FIRST = -1
+"""The sequence of a stream that is known, but has no records in the log yet."""
+SEQUENCE_MAX = (1 << 63) - 1
+"""Nobody reads a longer integer (FORMAT.md §2): with one in its head a log would be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,11 @@ class Writer:
             raise InvalidInputError(
                 f"a {self.kind} id of {size} bytes is too long: each commit repeats it; allowed: 1"
                 f" to {WRITER_ID_BYTES_MAX} bytes"
+            )
+        if not BEFORE_THE_FIRST <= self.sequence <= SEQUENCE_MAX:
+            raise InvalidInputError(
+                f"sequence {self.sequence} of {self.kind} {self.writer_id!r} is out of range;"
+                f" allowed: 0 to {SEQUENCE_MAX}"
             )
 
 
@@ -108,7 +117,7 @@ def producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: bool
     if (
         not (isinstance(writer_id, str) and writer_id and _is_text(writer_id))
         or type(sequence) is not int
-        or not 0 <= sequence < 1 << 63
+        or not 0 <= sequence <= SEQUENCE_MAX
     ):
         raise InvalidInputError(
             f"producer={producer!r} is not (id, sequence); give a non-empty text and an integer"

@@ -200,6 +200,14 @@ def advance(root: Path, state: State | None, entry: dict) -> State:
     else:
         check(version == state["version"] + 1 and "create" not in edit, f"{version} out of order")
     state.update(version=version, id=entry["id"], time_ms=entry["time_ms"])
+    if "features" in edit:
+        there = state["log"]["features"]
+        names = {*there["read"], *there["write"]}
+        lists = {
+            which: [*old, *(name for name in edit["features"][which] if name not in names)]
+            for which, old in there.items()
+        }
+        state["log"] = {**state["log"], "features": lists}
     if "config" in edit:
         state.update(config=edit["config"], config_epoch=version)
     change_segments(state, edit)

@@ -25,8 +25,8 @@ from clog.cleaner.rewrite.trimming import due_runs
 from clog.cleaner.sweep.objects import due_objects
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
-from clog.storage.format.dead_rows import DEAD_ROWS
 from clog.storage.format.edits import Edit
+from clog.storage.format.features import DEAD_ROWS
 from clog.storage.format.manifest import Manifest, Segment, apply
 
 
@@ -117,7 +117,7 @@ def plan_round(
     if cuts:
         manifest = _after(manifest, edit_of(cuts, jitter_ms=lambda: 0), now_ms)
     eligible, resting = _eligible(manifest, config, now_ms, force=force, compaction=compaction)
-    policy = RewritePolicy(config, DEAD_ROWS in manifest.head.log.read_features, now_ms)
+    policy = RewritePolicy(config, DEAD_ROWS in manifest.head.log.features.read, now_ms)
     runs = candidate_runs(manifest)
     runs = runs if is_due(handle, runs, now_ms=now_ms) else []
     merges = mergeable(manifest, config, _chunks_after(runs, config))

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         manage.create,
         show.describe,
         manage.alter,
+        manage.upgrade,
         manage.reset_times,
     ),
     "Records": (

@@ -28,6 +28,7 @@ from clog.storage.errors import (
 from clog.storage.ids import Ids, SeededIds, SystemIds
 
 if TYPE_CHECKING:
+    from clog.storage.administration import FeatureState
     from clog.storage.append import AppendResult
     from clog.storage.diagnostics.describe import (
         LogDescription,
@@ -55,6 +56,7 @@ __all__ = [
     "CommitStateUnknownError",
     "CorruptionError",
     "ErrorKind",
+    "FeatureState",
     "Ids",
     "InvalidInputError",
     "Log",
@@ -85,6 +87,7 @@ _NEEDS_ARROW = {
     "Appendable": "objects.records",
     "ArrowStream": "objects.records",
     "CommitInfo": "diagnostics.history",
+    "FeatureState": "administration",
     "Log": "log",
     "LogDescription": "diagnostics.describe",
     "PartitionDescription": "diagnostics.describe",

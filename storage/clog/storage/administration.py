@@ -3,6 +3,7 @@ the tip's head alone.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
@@ -12,10 +13,12 @@ from clog.storage.commit.store_clock import (
     is_comparable,
     store_now_ms,
 )
+from clog.storage.config.did_you_mean import did_you_mean
 from clog.storage.config.log_config import LogConfig, parse_overrides
 from clog.storage.errors import InvalidInputError, OffsetOutOfRangeError
 from clog.storage.format.commits import Commit, edit_of
 from clog.storage.format.edits import Edit
+from clog.storage.format.features import FEATURES, Feature, FeatureNames, lists_of
 from clog.storage.format.rolling import new_jitter_ms
 from clog.storage.read.offsets import by_partition
 
@@ -76,6 +79,85 @@ def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:
     handle.commit(prepare, operation="delete-records")
     starts = handle.tip.head.partitions.start
     return {p: starts[p] for p in wanted}
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureState:
+    """One feature, and whether a log has it.
+
+    Attributes:
+        name: as `Log.upgrade` takes it.
+        state: ``on``, ``off`` (it can be added), ``new logs`` (only a log created with it has it),
+            ``specified`` (no release has it yet), or ``unknown`` (the log has it, and this release
+            can read the log without knowing it, but not write it).
+        readers: whether releases that do not know it refuse to read a log that has it; else they
+            refuse only to write it.
+        summary: what it is for.
+        section: where FORMAT.md specifies it; empty where it is unknown.
+    """
+
+    name: str
+    state: str
+    readers: bool
+    summary: str
+    section: str
+
+
+def upgrade(handle: Handle, names: Iterable[str]) -> list[FeatureState]:
+    """Adds features to the log; see `Log.upgrade`."""
+    wanted = [_addable(name) for name in dict.fromkeys(names)]
+
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        lacking = [f for f in wanted if f.name not in tip.head.log.features]
+        if early := [f.name for f in lacking if f.at_creation]:
+            raise InvalidInputError(
+                f"{handle.store.url} was created without {early[0]!r}, which only a log has that"
+                " was created with it; create another log and copy the records; nothing was changed"
+            )
+        return Edit(features=lists_of(lacking)) if lacking else NothingToCommit()
+
+    if wanted:
+        handle.commit(prepare, operation="upgrade")
+    return _feature_states(handle.tip.head.log.features)
+
+
+def _addable(name: str) -> Feature:
+    """Returns the feature of this name, which is built."""
+    feature = FEATURES.get(name)
+    if feature is None:
+        near = did_you_mean(name, FEATURES)
+        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(FEATURES))}"
+        raise InvalidInputError(f"unknown feature {name!r}: {hint}; nothing was changed")
+    if not feature.is_built:
+        raise InvalidInputError(
+            f"the feature {name!r} is specified and not built: no release of clog can use it yet;"
+            " nothing was changed"
+        )
+    return feature
+
+
+def _feature_states(there: FeatureNames) -> list[FeatureState]:
+    """Returns the features that are known, then those that the log has and this clog does not
+    know.
+    """
+    known = [
+        FeatureState(f.name, _state(f, there), f.of_readers, f.summary, f.section)
+        for f in FEATURES.values()
+    ]
+    new = [
+        FeatureState(n, "unknown", readers=False, summary="", section="")
+        for n in there.write
+        if n not in FEATURES
+    ]
+    return [*known, *new]
+
+
+def _state(feature: Feature, there: FeatureNames) -> str:
+    if not feature.is_built:
+        return "unknown" if feature.name in there else "specified"
+    if feature.name in there:
+        return "on"
+    return "new logs" if feature.at_creation else "off"
 
 
 def reset_times(handle: Handle) -> int:

@@ -11,15 +11,12 @@ from clog.storage.config.log_config import LogConfig, parse_overrides
 from clog.storage.errors import AlreadyExistsError, NotFoundError, StoreUnavailableError
 from clog.storage.format import paths
 from clog.storage.format.commits import Commit, EditRecord
-from clog.storage.format.dead_rows import DEAD_ROWS
 from clog.storage.format.edit_json import edit_to_json
 from clog.storage.format.edits import Edit, LogInfo
+from clog.storage.format.features import NEW_LOG_FEATURES
 from clog.storage.format.head import first_head
 from clog.storage.ids import Ids
 from clog.storage.store.base import Store
-
-NEW_LOG_FEATURES = (DEAD_ROWS,)
-"""What a new log demands of its readers, from the start: it cannot be demanded later."""
 
 
 def create_log(
@@ -50,7 +47,7 @@ def create_log(
         partitions=partitions,
         partitioner=settings.partitioner,
         seed=f"{ids.seed():016x}",
-        read_features=NEW_LOG_FEATURES,
+        features=NEW_LOG_FEATURES,
     )
     edit = Edit(create=info, config=overrides)
     record = EditRecord(0, ids.new_id(), now_ms, "create", {"edit": edit_to_json(edit)})

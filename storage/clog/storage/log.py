@@ -5,13 +5,14 @@ costs one GET when there is none.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from clog.storage import administration, append
+from clog.storage.administration import FeatureState
 from clog.storage.append import AppendResult
 from clog.storage.clock import Clock, SystemClock
 from clog.storage.commit.handle import Handle
@@ -329,6 +330,17 @@ class Log:
         """
         self._handle.refresh()
         return administration.alter(self._handle, config)
+
+    def upgrade(self, features: Iterable[str] = ()) -> list[FeatureState]:
+        """Adds features of the format to the log, in one commit and for good, and returns what
+        there is; without ``features`` it changes nothing. Releases that do not know a feature
+        refuse the log from then on.
+
+        Raises:
+            InvalidInputError: a feature that is unknown, not built, or only for new logs.
+        """
+        self._handle.refresh()
+        return administration.upgrade(self._handle, features)
 
     def roll(self, partition: int | None = None) -> list[int]:
         """Seals active segments, so that they can be cleaned; returns the partitions in which there

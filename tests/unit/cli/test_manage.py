@@ -1,6 +1,7 @@
-"""`clog create alter delete-records describe offsets segments reset-times`, and errors."""
+"""`clog create alter upgrade delete-records describe offsets segments reset-times`, and errors."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -8,7 +9,8 @@ import pytest
 
 from clog.cli import arguments
 from clog.cli.looking import show
-from clog.storage import Log, ManualClock
+from clog.storage import Log, ManualClock, create
+from clog.storage.format.features import NO_FEATURES
 
 T0 = 1_769_860_800_000
 
@@ -298,3 +300,30 @@ def test_reset_times_sets_back_what_a_clock_left(cli, url):
     assert cli.json("reset-times", url)["ahead_ms"] > 0
     assert [*Log.open(url).history()][-1].time_ms < 2 * T0
     cli("clean", url)
+
+
+def test_upgrade_lists_features_and_adds_one(cli, url, monkeypatch):
+    """Without a name it changes nothing; the JSON says what was added."""
+    with monkeypatch.context() as m:
+        m.setattr(create, "NEW_LOG_FEATURES", NO_FEATURES)
+        cli("create", url)
+    listed = cli("upgrade", url).stdout
+    assert re.search(
+        r"^dead-rows +off +a pass may mark .* \(readers and writers\)$", listed, re.MULTILINE
+    )
+    assert Log.open(url).version == 0
+    assert cli("upgrade", url, "--feature", "dead-rows").stdout == "added dead-rows\n"
+    again = cli("upgrade", url, "--feature", "dead-rows").stdout
+    assert again == "nothing to add: the log has all of them\n"
+    told = cli.json("upgrade", url)
+    assert (told["added"], Log.open(url).version) == ([], 1)
+    (found,) = [f for f in told["features"] if f["name"] == "dead-rows"]
+    assert (found["state"], found["readers"], found["section"]) == ("on", True, "5.4")
+
+
+def test_upgrade_refuses_what_it_cannot_add(cli, url):
+    """One line, with the nearest name; nothing is changed."""
+    cli("create", url)
+    error = cli("upgrade", url, "--feature", "dead_rows", code=1).stderr
+    assert "unknown feature 'dead_rows': did you mean 'dead-rows'?" in error
+    assert Log.open(url).version == 0

@@ -52,8 +52,8 @@ from clog.cleaner.compaction.stats import PassResult, PassStats
 from clog.cleaner.metered_store import MeteredStore, Throttle
 from clog.storage.clock import Clock
 from clog.storage.commit.handle import Handle
-from clog.storage.format.dead_rows import DEAD_ROWS
 from clog.storage.format.edits import Edit
+from clog.storage.format.features import DEAD_ROWS
 from clog.storage.format.manifest import Manifest, Segment
 from clog.storage.store.base import Store
 
@@ -129,7 +129,7 @@ def execute_pass(
     # A segment that reaches beyond is one whose rest may not be cleaned yet (S11).
     sealed = _sealed_below(manifest, p, covered, next_max=dirty[1])
     progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
-    policy = RewritePolicy(config, DEAD_ROWS in manifest.head.log.read_features, plan.now_ms)
+    policy = RewritePolicy(config, DEAD_ROWS in manifest.head.log.features.read, plan.now_ms)
     judged = (policy.decided(judge.judge_segment(metered, p, s)) for s in sealed)
     whole = not sealed or sealed[-1].next >= covered
     rechecked = _rechecked(judged, judge.recheck, p) if whole else judged

@@ -1,5 +1,6 @@
-"""`clog create`, `clog alter`, `clog delete-records`, `clog reset-times`: changing a log."""
+"""`clog create alter upgrade delete-records reset-times`: changing a log."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -90,6 +91,41 @@ def alter(
         say(f"{name}: {old} -> {new}")
     if not changed:
         say("nothing changed: the configs had these values already")
+
+
+def upgrade(
+    url: Url,
+    *,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Add this feature; repeatable.", show_default=False),
+    ] = None,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""List the features of a log, or add some, for good.
+
+    Releases of clog that do not know a feature refuse to write a log that has it; where readers
+    must know it, they refuse to read it, too. Upgrade all who use the log first.
+
+    \b
+    clog upgrade ./orders
+    clog upgrade ./orders --feature dead-rows
+    """
+    log = open_log(url, options, single_writer=single_writer)
+    before = {f.name for f in log.upgrade() if f.state == "on"}
+    features = log.upgrade(feature or ())
+    added = [f.name for f in features if f.state == "on" and f.name not in before]
+    if json:
+        print_json({"url": log.url, "added": added, "features": [asdict(f) for f in features]})
+        return
+    if feature:
+        say(f"added {', '.join(added)}" if added else "nothing to add: the log has all of them")
+        return
+    for f in features:
+        who = "readers and writers" if f.readers else "writers"
+        say(f"{f.name:<24}{f.state:<10}  {f'{f.summary} ({who})' if f.summary else ''}".rstrip())
 
 
 def reset_times(

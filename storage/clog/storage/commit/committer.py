@@ -27,7 +27,6 @@ from clog.storage.errors import (
     InvalidInputError,
     NotFoundError,
     StoreUnavailableError,
-    UnsupportedFormatError,
 )
 from clog.storage.format import documents, paths
 from clog.storage.format.commits import (
@@ -41,7 +40,7 @@ from clog.storage.format.commits import (
     stored_edit,
 )
 from clog.storage.format.edits import Edit
-from clog.storage.format.head import WRITE_FEATURES, Head, SnapshotRef, advance
+from clog.storage.format.head import SnapshotRef, advance, check_writable
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.producers import page_out_if_full
 from clog.storage.format.snapshots import PAGE_BYTES_MAX, read_snapshot, write_snapshot
@@ -152,7 +151,7 @@ class Committer:
     def _prepared(self, prepare: Prepare[_Nothing], operation: str) -> Commit | _Nothing:
         """Does K2 and K3: returns the commit as it is to be created, where there is one."""
         tip = self._tracker.tip
-        _check_writable(tip.head, self._store.url)
+        check_writable(tip.head.log, where=self._store.url)
         version = tip.version + 1
         self._store_clock.check(newest_ms=tip.record.time_ms)
         time_ms = max(self._clock.now_ms(), tip.record.time_ms)
@@ -240,15 +239,6 @@ def _paged_bytes(store: Store, base: Manifest, since: Sequence[EditRecord]) -> i
     """Returns the bytes of pages that applying the edits brings in, to be written anew."""
     touched = {p for record in since for p in edit_of(store, record).rewritten_partitions()}
     return sum(page.size_bytes for page in base.pages if touched & page.ranges.keys())
-
-
-def _check_writable(head: Head, url: str) -> None:
-    unknown = set(head.log.write_features) - WRITE_FEATURES
-    if unknown:
-        raise UnsupportedFormatError(
-            f"{url} has the features {sorted(unknown)}, which this clog can read but not write;"
-            " upgrade clog"
-        )
 
 
 class Created(Enum):

@@ -24,9 +24,6 @@ from clog.storage.store.base import Store
 INLINE_BYTES_MAX = 1024
 """A longer bitmap is a file: every snapshot repeats what is inline."""
 
-DEAD_ROWS = "dead-rows"
-"""The feature that a log announces before it may hold any (FORMAT.md §4)."""
-
 Rows = npt.NDArray[np.bool_]
 
 

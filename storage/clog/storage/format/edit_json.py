@@ -33,6 +33,7 @@ from clog.storage.format.edits import (
     Uncleanable,
     WriterEntry,
 )
+from clog.storage.format.features import FeatureNames
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import check_inside
 
@@ -53,6 +54,7 @@ def edit_to_json(edit: Edit) -> dict[str, Any]:
     """Returns the edit's JSON; empty parts are left out."""
     parts = {
         "create": edit.create and info_to_json(edit.create),
+        "features": edit.features and _features_to_json(edit.features),
         "config": None if edit.config is None else dict(edit.config),
         "start": _by_partition(edit.start),
         "seal": [list(s) for s in edit.seal] or None,
@@ -84,6 +86,7 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
     try:
         return Edit(
             create=info_from_json(value["create"]) if "create" in value else None,
+            features=_features_from_json(value["features"]) if "features" in value else None,
             config=_texts(value["config"]) if "config" in value else None,
             start=_offsets(value, "start"),
             drop=_offsets(value, "drop"),
@@ -109,14 +112,14 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
 
 
 def info_to_json(info: LogInfo) -> dict[str, Any]:
-    """Returns what never changes about a log, as in ``create`` and in each head."""
+    """Returns what a log is, as in ``create`` and in each head."""
     return {
         "log_id": info.log_id,
         "created_ms": info.created_ms,
         "partitions": info.partitions,
         "partitioner": info.partitioner,
         "seed": info.seed,
-        "features": {"read": list(info.read_features), "write": list(info.write_features)},
+        "features": _features_to_json(info.features),
         "schema": {"key": "binary", "value": "binary"},
     }
 
@@ -131,9 +134,17 @@ def info_from_json(value: dict[str, Any]) -> LogInfo:
         partitions=_partitions(value["partitions"]),
         partitioner=str(value["partitioner"]),
         seed=_seed(value["seed"]),
-        read_features=tuple(str(f) for f in value["features"]["read"]),
-        write_features=tuple(str(f) for f in value["features"]["write"]),
+        features=_features_from_json(value["features"]),
     )
+
+
+def _features_to_json(names: FeatureNames) -> dict[str, list[str]]:
+    return {"read": list(names.read), "write": list(names.write)}
+
+
+def _features_from_json(value: dict[str, Any]) -> FeatureNames:
+    read, write = (tuple(str(name) for name in value[which]) for which in ("read", "write"))
+    return FeatureNames(read, write)
 
 
 def _partitions(value: Any) -> int:

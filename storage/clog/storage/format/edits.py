@@ -11,12 +11,13 @@ from itertools import groupby
 
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import DeadRows
+from clog.storage.format.features import NO_FEATURES, FeatureNames
 
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """What never changes about a log. ``seed`` (16 hex digits) is for the hashes that it keeps
-    (S19).
+    """What a log is; of it only the features grow. ``seed`` (16 hex digits) is for the hashes that
+    it keeps (S19).
     """
 
     log_id: str
@@ -24,8 +25,7 @@ class LogInfo:
     partitions: int
     partitioner: str
     seed: str
-    read_features: tuple[str, ...] = ()
-    write_features: tuple[str, ...] = ()
+    features: FeatureNames = NO_FEATURES
 
     @property
     def key_seed(self) -> int:
@@ -139,6 +139,7 @@ class Edit:
     """
 
     create: LogInfo | None = None
+    features: FeatureNames | None = None
     config: Mapping[str, str] | None = None
     start: Mapping[int, int] = field(default_factory=dict)
     seal: tuple[tuple[int, int], ...] = ()

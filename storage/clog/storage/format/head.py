@@ -10,7 +10,6 @@ from typing import Any
 
 from clog.storage.errors import CorruptionError, UnsupportedFormatError
 from clog.storage.format.chunks import NONE, whole
-from clog.storage.format.dead_rows import DEAD_ROWS
 from clog.storage.format.edit_json import (
     info_from_json,
     info_to_json,
@@ -20,10 +19,7 @@ from clog.storage.format.edit_json import (
     writer_to_json,
 )
 from clog.storage.format.edits import Append, Edit, LogInfo, PageRef, WriterEntry
-
-READ_FEATURES = frozenset({DEAD_ROWS})
-"""Reader features this clog knows (FORMAT.md §4)."""
-WRITE_FEATURES: frozenset[str] = frozenset()
+from clog.storage.format.features import DEAD_ROWS, unknown
 
 WRITERS_MAX = 64
 """A head with more writers than this moves the older half to a page."""
@@ -110,7 +106,8 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
                 f"partition {p}: segments below {base} are dropped, but its log start offset is"
                 f" {columns['start'][p]}"
             )
-    if edit.dead and DEAD_ROWS not in head.log.read_features:
+    log = _with_features(head.log, edit)
+    if edit.dead and DEAD_ROWS not in log.features.read:
         raise CorruptionError(f"an edit marks dead rows, but the log lacks feature {DEAD_ROWS!r}")
     for r in edit.replace:
         active = columns["base"][r.partition]
@@ -127,6 +124,7 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
         _add(columns, edit.add, time_ms)
     return replace(
         head,
+        log=log,
         config=head.config if edit.config is None else dict(edit.config),
         config_epoch=head.config_epoch if edit.config is None else version,
         orphan_floor=head.orphan_floor if edit.orphan_floor is None else edit.orphan_floor,
@@ -137,12 +135,43 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
     )
 
 
+def check_readable(info: LogInfo, *, where: str) -> None:
+    """Raises if readers must know a feature that this clog does not.
+
+    Raises:
+        UnsupportedFormatError: there is one.
+    """
+    if names := unknown(info.features.read):
+        raise UnsupportedFormatError(
+            f"{where} has the features {names}, which this clog does not know; upgrade clog"
+        )
+
+
+def check_writable(info: LogInfo, *, where: str) -> None:
+    """Raises if writers must know a feature that this clog does not; to delete is to write.
+
+    Raises:
+        UnsupportedFormatError: there is one.
+    """
+    if names := unknown((*info.features.read, *info.features.write)):
+        raise UnsupportedFormatError(
+            f"{where} has the features {names}, which this clog can read but not write;"
+            " upgrade clog"
+        )
+
+
 def _check_named(head: Head, edit: Edit) -> None:
     count = head.log.partitions
     if unknown := sorted(p for p in edit.partitions() if not 0 <= p < count):
         raise CorruptionError(f"an edit names partitions {unknown} of a log that has {count}")
     if edit.create is not None:
         raise CorruptionError("an edit creates a log that already exists")
+
+
+def _with_features(log: LogInfo, edit: Edit) -> LogInfo:
+    if edit.features is None:
+        return log
+    return replace(log, features=log.features.with_added(edit.features))
 
 
 def _changed(columns: dict[str, list[int]], edit: Edit) -> Collection[int]:
@@ -227,12 +256,7 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
     """
     try:
         info = info_from_json(value["log"])
-        unknown = set(info.read_features) - READ_FEATURES
-        if unknown:
-            raise UnsupportedFormatError(
-                f"{where} has the features {sorted(unknown)}, which this clog does not know;"
-                " upgrade clog"
-            )
+        check_readable(info, where=where)
         columns = {name: tuple(whole(n) for n in value["partitions"][name]) for name in COLUMNS}
         if any(len(column) != info.partitions for column in columns.values()):
             raise ValueError(f"columns that do not have {info.partitions} partitions")

@@ -6,11 +6,12 @@ valid after a given manifest, `histories` a manifest after several of those. Nee
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
 from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.dead_rows import DEAD_ROWS, BitmapFile, DeadRows
+from clog.storage.format.dead_rows import BitmapFile, DeadRows
 from clog.storage.format.edit_json import chunk_of
 from clog.storage.format.edits import (
     Append,
@@ -24,12 +25,14 @@ from clog.storage.format.edits import (
     Uncleanable,
     WriterEntry,
 )
+from clog.storage.format.features import NEW_LOG_FEATURES, FeatureNames
 from clog.storage.format.manifest import Manifest, Segment, apply, first_manifest
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import data_path, dead_path
 from clog.storage.ids import SeededIds
 
 RECORD_BYTES = 20
+_T = TypeVar("_T")
 _IDS = st.integers(0, 2**128 - 1).map(lambda n: f"{n:032x}")
 _NUMBERS = st.integers(0, 2**63 - 1)
 _PARTITIONS = st.integers(0, 4095)
@@ -39,7 +42,7 @@ _OFFSETS = st.dictionaries(_PARTITIONS, _NUMBERS, max_size=3)
 def log_info(partitions: int = 2) -> LogInfo:
     """Returns what version 0 says of a log."""
     seed = "0123456789abcdef"
-    return LogInfo("1" * 32, 1_000, partitions, "murmur2", seed, read_features=(DEAD_ROWS,))
+    return LogInfo("1" * 32, 1_000, partitions, "murmur2", seed, features=NEW_LOG_FEATURES)
 
 
 def fresh_manifest(partitions: int = 2) -> Manifest:
@@ -129,13 +132,15 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
     p = draw(st.sampled_from(range(manifest.head.log.partitions)))
     sealed, active = manifest.segments[p][:-1], manifest.segments[p][-1]
     object_id = SeededIds(manifest.version * 64 + p).new_id()
-    kinds = ["append", "append", "append", "config", "start", "writer", "uncleanable"]
+    kinds = ["append", "append", "append", "config", "start", "writer", "uncleanable", "features"]
     kinds += ["clean", "horizon", "dead"] * bool(sealed)
     kinds += ["seal", "coalesce"] * bool(active.chunks)
     kind = draw(st.sampled_from(kinds))
     match kind:
         case "config":
             return Edit(config={"retention.ms": str(draw(st.integers(0, 9)))})
+        case "features":
+            return Edit(features=FeatureNames((), tuple(draw(_some(["ink", "quill"])))))
         case "start":
             offset = draw(st.integers(columns.start[p], columns.end[p]))
             return Edit(start={p: offset}, drop={p: offset})
@@ -169,8 +174,12 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
             return replace(edit, writers=(AppendedBy(entry, 0, 1),)) if kind == "writer" else edit
 
 
-def _some(chunks: list[Chunk]) -> st.SearchStrategy[list[Chunk]]:
-    return st.lists(st.sampled_from(chunks), max_size=2, unique=True) if chunks else st.just([])
+def _some(things: list[_T]) -> st.SearchStrategy[list[_T]]:
+    return st.lists(st.sampled_from(things), max_size=2, unique=True) if things else st.just([])
+
+
+def _tuples(texts: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, ...]]:
+    return st.lists(texts, max_size=2).map(tuple)
 
 
 @st.composite
@@ -243,6 +252,7 @@ def any_edits() -> st.SearchStrategy[Edit]:
     paths = _IDS.map(lambda i: data_path(3, i))
     return st.builds(
         Edit,
+        features=st.none() | st.builds(FeatureNames, _tuples(texts), _tuples(texts)),
         config=st.none() | st.dictionaries(texts, texts, max_size=3),
         start=_OFFSETS,
         drop=_OFFSETS,

@@ -332,11 +332,12 @@ def test_a_stop_between_rewriting_and_marking(
 
 
 def test_a_log_without_the_feature_is_rewritten(store, clock, put, clean, monkeypatch):
-    """FORMAT.md §4: who made it may not know bitmaps."""
+    """FORMAT.md §0: who made it may not know bitmaps."""
     from clog.storage import Log, create
+    from clog.storage.format.features import NO_FEATURES
 
     with monkeypatch.context() as patch:
-        patch.setattr(create, "NEW_LOG_FEATURES", ())
+        patch.setattr(create, "NEW_LOG_FEATURES", NO_FEATURES)
         log = Log.create(store, 1, {"object.bytes": "800"}, clock=clock, ids=SeededIds(1))
     log.append([{"key": f"k{i:02}", "value": "1"} for i in range(30)], partition=0)
     log.roll()

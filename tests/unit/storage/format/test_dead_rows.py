@@ -20,6 +20,7 @@ from clog.storage.format.dead_rows import (
     write_dead_rows,
 )
 from clog.storage.format.edits import DeadMark, Edit
+from clog.storage.format.features import FeatureNames
 from clog.storage.format.manifest import apply
 from clog.storage.format.paths import stamp_of
 from clog.storage.ids import SeededIds
@@ -192,7 +193,7 @@ def test_what_a_bitmap_must_not_be(marked):
 def test_a_log_that_did_not_announce_them_has_none(marked):
     """FORMAT.md §5.4: a reader that does not know them would show dead rows."""
     manifest = marked.handle.manifest()
-    info = replace(manifest.head.log, read_features=())
+    info = replace(manifest.head.log, features=FeatureNames())
     manifest = replace(manifest, head=replace(manifest.head, log=info))
     mark = DeadMark(0, *chunks_of(marked)[0].identity, chunks_of(marked)[0].dead)
     with pytest.raises(CorruptionError, match="feature 'dead-rows'"):

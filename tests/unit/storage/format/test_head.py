@@ -241,7 +241,7 @@ def test_an_unknown_read_feature_is_refused():
     """FORMAT.md §4: with the way out; a write feature alone is none of a reader's business."""
     value = head_to_json(fresh_manifest().head)
     value["log"]["features"]["write"] = ["ink"]
-    assert head_from_json(value, where="x").log.write_features == ("ink",)
+    assert head_from_json(value, where="x").log.features.write == ("ink",)
     value["log"]["features"]["read"] = ["dead-rows", "typed-columns"]
     with pytest.raises(UnsupportedFormatError, match=r"\['typed-columns'\].*upgrade clog"):
         head_from_json(value, where="x")

@@ -1,0 +1,102 @@
+"""Features: additions to the format that a log announces before it uses them (FORMAT.md §0).
+
+A name stands in one of two lists of the head. Readers and writers must know those in ``read``,
+writers those in ``write`` too. Both lists only grow; a log without a feature has nothing of it.
+
+`FEATURES` holds every name that FORMAT.md specifies, built or not. What is built by nobody yet has
+its name here, so that a log that has it is refused by this name, and nobody uses it for something
+else.
+
+Not here: what a feature means (its section), who refuses (`head`, `commit.committer`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+DEAD_ROWS = "dead-rows"
+TRANSACTIONS = "transactions"
+TYPED_COLUMNS = "typed-columns"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureNames:
+    """What a log demands: of readers and writers, and of writers alone."""
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.read or name in self.write
+
+    def with_added(self, more: "FeatureNames") -> "FeatureNames":
+        """Returns these and ``more``; a name that is there already stays where it is."""
+        return FeatureNames(
+            (*self.read, *(name for name in more.read if name not in self)),
+            (*self.write, *(name for name in more.write if name not in self)),
+        )
+
+
+NO_FEATURES = FeatureNames()
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One addition to the format.
+
+    Attributes:
+        name: as in the head.
+        section: of FORMAT.md, without the sign.
+        summary: what it is for, in a line.
+        of_readers: readers must know it, too; else only writers.
+        is_built: whether this clog knows it; else it is specified and nothing more.
+        is_default: new logs have it.
+        at_creation: a log has it from its first version on or never.
+    """
+
+    name: str
+    section: str
+    summary: str
+    of_readers: bool
+    is_built: bool = False
+    is_default: bool = False
+    at_creation: bool = False
+
+
+FEATURES = {
+    feature.name: feature
+    for feature in (
+        Feature(
+            DEAD_ROWS,
+            "5.4",
+            "a pass may mark dead rows in a bitmap, and rewrite them later",
+            of_readers=True,
+            is_built=True,
+            is_default=True,
+        ),
+        Feature(TRANSACTIONS, "4", "records that are undecided for a time", of_readers=True),
+        Feature(
+            TYPED_COLUMNS,
+            "4",
+            "keys and values as columns of Arrow types",
+            of_readers=True,
+            at_creation=True,
+        ),
+    )
+}
+
+
+def lists_of(features: Sequence[Feature]) -> FeatureNames:
+    """Returns the names of the features, in the lists to which they belong."""
+    return FeatureNames(
+        tuple(f.name for f in features if f.of_readers),
+        tuple(f.name for f in features if not f.of_readers),
+    )
+
+
+NEW_LOG_FEATURES = lists_of([f for f in FEATURES.values() if f.is_default])
+"""What a new log demands."""
+
+
+def unknown(names: tuple[str, ...]) -> list[str]:
+    """Returns the names that this clog does not know, or knows and has not built."""
+    return sorted(n for n in names if n not in FEATURES or not FEATURES[n].is_built)

@@ -1,0 +1,146 @@
+"""What the release before makes of logs of this one: a wheel of it, in a process of its own.
+
+`releases/` holds the wheel of the newest release; before the first one, that of the commit at which
+logs got their folders and documents their present form.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from clog.storage import Log
+from clog.storage import create as creating
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format import features as registry
+from clog.storage.format.features import DEAD_ROWS, Feature, FeatureNames
+from clog.storage.store import open_store
+
+(WHEEL,) = (Path(__file__).parent / "releases").glob("*.whl")
+ONE = [{"key": "k", "value": "v"}]
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import clog.storage
+from clog.cleaner import Cleaner
+from clog.storage import ClogError, Log
+
+assert Path(clog.storage.__file__).is_relative_to(sys.argv[1]), clog.storage.__file__
+log = Log.open(sys.argv[2]) if sys.argv[3] == "warm" else None
+print("ready", flush=True)
+sys.stdin.readline()
+steps = {
+    "read": lambda log: sum(batch.num_rows for batch in log.read()),
+    "table": lambda log: log.table().to_arrow().num_rows,
+    "append": lambda log: log.append([{"key": "old", "value": "x"}]).version,
+    "alter": lambda log: log.alter({"segment.bytes": 99}) and log.version,
+    "clean": lambda log: Cleaner(log).run_once(force=True) and log.version,
+}
+for name, step in steps.items():
+    try:
+        print(json.dumps([name, step(log or Log.open(sys.argv[2]))]), flush=True)
+    except ClogError as e:
+        print(json.dumps([name, f"{type(e).__name__}: {e}"]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    """The folder with the release's packages."""
+    folder = tmp_path_factory.mktemp("release")
+    with zipfile.ZipFile(WHEEL) as opened:
+        opened.extractall(folder)
+    return folder
+
+
+@pytest.fixture
+def older(release, tmp_path):
+    """Runs the program with the release: ``warm`` opens the log before ``change`` is called."""
+
+    def run(how, change=lambda: None):
+        arguments = [sys.executable, "-c", PROGRAM, str(release), str(tmp_path / "log"), how]
+        with subprocess.Popen(
+            arguments,
+            env={**os.environ, "PYTHONPATH": str(release)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout.readline() == "ready\n"
+            change()
+            told, _ = process.communicate("\n")
+        assert process.returncode == 0
+        return dict(map(json.loads, told.splitlines()))
+
+    return run
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    """A log without features, with one record."""
+    monkeypatch.setattr(creating, "NEW_LOG_FEATURES", FeatureNames())
+    made = Log.create(str(tmp_path / "log"), partitions=1)
+    made.append(ONE)
+    return made
+
+
+@pytest.fixture
+def quill(monkeypatch):
+    """A feature that the release does not know, of the readers that a test says."""
+
+    def announce(*, of_readers):
+        feature = Feature("quill", "4", "", of_readers=of_readers, is_built=True)
+        monkeypatch.setitem(registry.FEATURES, "quill", feature)
+
+    return announce
+
+
+def test_a_log_of_this_release_without_new_features_is_one_of_the_release_before(log, older):
+    """It reads and writes it, and this release goes on with what it wrote."""
+    told = older("cold")
+    assert (told["read"], told["table"], told["append"]) == (1, 1, 2)
+    assert not [answer for answer in told.values() if isinstance(answer, str)]
+    assert log.table().to_arrow().num_rows == 2
+    log.append(ONE)
+
+
+@pytest.mark.parametrize("how", ["cold", "warm"])
+def test_it_refuses_a_log_with_a_feature_of_readers(log, older, quill, how):
+    """FORMAT.md §0: whether it opens the log or has it open, it reads and writes nothing more."""
+    quill(of_readers=True)
+    told = older(how, lambda: log.upgrade(["quill"]))
+    assert len(told) == 5
+    for answer in told.values():
+        assert answer.startswith("UnsupportedFormatError: ")
+        assert "has the features ['quill'], which this clog does not know; upgrade clog" in answer
+    assert log.version == 2
+
+
+@pytest.mark.parametrize("how", ["cold", "warm"])
+def test_it_refuses_to_write_a_log_with_a_feature_of_writers(log, older, quill, how):
+    """FORMAT.md §0: by its name, before anything is written."""
+    quill(of_readers=False)
+    told = older(how, lambda: log.upgrade(["quill"]))
+    for name in ("append", "alter", "clean"):
+        assert told[name].startswith("UnsupportedFormatError: ")
+        assert "has the features ['quill'], which this clog can read but not write" in told[name]
+    assert log.version == 2
+
+
+def test_it_does_not_know_the_edit_that_adds_a_feature(log, older):
+    """Decision 0017: the commit before the first release knows `dead-rows`, and not that it can be
+    added. It reads nothing rather than half, what it appends is sound, and with the next snapshot
+    it would read again. A release reads on.
+    """
+    log.upgrade([DEAD_ROWS])
+    told = older("cold")
+    assert "the head of version 2 does not match its edits" in told["read"]
+    assert "the head of version 2 does not match its edits" in told["table"]
+    assert (told["append"], told["alter"]) == (3, 4)
+    assert log.table().to_arrow().num_rows == 2
+    assert log.handle.refresh().head.log.features.read == (DEAD_ROWS,)
+    assert list(verify_log(open_store(log.url)).findings) == []

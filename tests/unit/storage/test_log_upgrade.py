@@ -1,0 +1,167 @@
+"""`Log.upgrade`: features that a log gets after it was created (FORMAT.md §0)."""
+
+import pytest
+
+from clog.storage import InvalidInputError, UnsupportedFormatError
+from clog.storage import create as creating
+from clog.storage.commit import committer
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format import features as registry
+from clog.storage.format.commits import edit_of, read_commit
+from clog.storage.format.features import DEAD_ROWS, Feature, FeatureNames
+from clog.storage.testing.counting import CountingStore
+
+ONE = [{"key": "k", "value": "v"}]
+
+
+@pytest.fixture
+def older(make_log, monkeypatch):
+    """A log as one that was created before there was any feature."""
+    with monkeypatch.context() as m:
+        m.setattr(creating, "NEW_LOG_FEATURES", FeatureNames())
+        return make_log()
+
+
+@pytest.fixture
+def ink(monkeypatch):
+    """A feature of writers, as a later release may have it."""
+    feature = Feature("ink", "4", "colours", of_readers=False, is_built=True)
+    monkeypatch.setitem(registry.FEATURES, "ink", feature)
+
+
+def state_of(log, name):
+    """The state of one feature."""
+    (found,) = [f.state for f in log.upgrade() if f.name == name]
+    return found
+
+
+def features_of(log):
+    return log.handle.refresh().head.log.features
+
+
+def test_a_feature_is_added_by_one_commit_for_good(older, open_log):
+    """The head has it from then on, and so has every commit after it."""
+    older.append(ONE)
+    assert state_of(older, DEAD_ROWS) == "off"
+    features = older.upgrade([DEAD_ROWS])
+    assert [f.state for f in features if f.name == DEAD_ROWS] == ["on"]
+    assert older.version == 2
+    commit = read_commit(older.handle.store, 2)
+    assert (commit.record.operation, features_of(older)) == ("upgrade", FeatureNames((DEAD_ROWS,)))
+    assert edit_of(older.handle.store, commit.record).features == FeatureNames((DEAD_ROWS,))
+    older.append(ONE)
+    assert features_of(open_log()) == FeatureNames((DEAD_ROWS,))
+
+
+def test_a_feature_that_is_there_costs_no_commit(make_log):
+    """Repeating it changes nothing; nor does asking."""
+    log = make_log()
+    assert [f.name for f in log.upgrade([DEAD_ROWS, DEAD_ROWS]) if f.state == "on"] == [DEAD_ROWS]
+    log.upgrade()
+    assert log.version == 0
+
+
+def test_an_open_handle_learns_of_it(older, open_log):
+    """FORMAT.md §0: with the next look, and with a race that it loses."""
+    other, loser = open_log(), open_log()
+    older.upgrade([DEAD_ROWS])
+    assert features_of(other).read == (DEAD_ROWS,)
+    assert loser.append(ONE).version == 2
+    assert loser.handle.tip.head.log.features.read == (DEAD_ROWS,)
+
+
+def test_it_stays_through_snapshots_and_replays(older, open_log, store, ink, monkeypatch):
+    """The manifest from the snapshot, and that from all edits, have the same features."""
+    monkeypatch.setattr(committer, "SNAPSHOT_EDIT_BYTES_MIN", 100)
+    for n in range(3):
+        older.append([{"key": f"{n}.{i}", "value": "x"} for i in range(300)])
+    older.upgrade([DEAD_ROWS, "ink"])
+    for _ in range(8):
+        older.append(ONE)
+    again = open_log()
+    assert again.handle.tip.head.snapshot is not None
+    assert again.handle.manifest().head.log.features == FeatureNames((DEAD_ROWS,), ("ink",))
+    assert list(verify_log(store).findings) == []
+    assert again.table(at=2).to_arrow().num_rows == 600
+
+
+def test_an_upgrade_is_one_commit_and_an_upgraded_log_costs_what_it_did(older, open_log, store):
+    """COMMIT.md §7: as `alter`; then an append makes the requests that it made before."""
+    counting = CountingStore(store)
+    log = open_log(counting)
+
+    def cost(act):
+        with counting.count() as requests:
+            act()
+        return dict(requests)
+
+    log.append(ONE)
+    plain = cost(lambda: log.append(ONE))
+    assert cost(lambda: log.upgrade([DEAD_ROWS])) == {"get": 2, "create": 1}
+    log.append(ONE)  # The fourth version also moves the hint.
+    assert cost(lambda: log.append(ONE)) == plain
+
+
+def test_upgrades_that_race_add_both(older, open_log, ink):
+    """Who comes second adds what is still missing, to what the first has added."""
+    other = open_log()
+    older.upgrade([DEAD_ROWS])
+    other.upgrade(["ink", DEAD_ROWS])
+    assert features_of(older) == FeatureNames((DEAD_ROWS,), ("ink",))
+    assert edit_of(older.handle.store, read_commit(older.handle.store, 2).record).features == (
+        FeatureNames((), ("ink",))
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dead_row", "unknown feature 'dead_row': did you mean 'dead-rows'"),
+        ("colour", "unknown feature 'colour': there are"),
+        ("quill", "the feature 'quill' is specified and not built"),
+        ("schema", r"was created without 'schema'.*create another log and copy"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(older, monkeypatch, name, message):
+    """With the reason, and nothing is committed: not what could be added, either."""
+    later = Feature("quill", "4", "", of_readers=False)
+    first = Feature("schema", "4", "", of_readers=True, is_built=True, at_creation=True)
+    for feature in (later, first):
+        monkeypatch.setitem(registry.FEATURES, feature.name, feature)
+    assert (state_of(older, "quill"), state_of(older, "schema")) == ("specified", "new logs")
+    with pytest.raises(InvalidInputError, match=message):
+        older.upgrade([DEAD_ROWS, name])
+    assert older.version == 0
+
+
+def test_a_feature_of_writers_of_a_later_release_is_shown(older, open_log, ink, monkeypatch):
+    """Who does not know it reads on, is told its name, and can neither write nor add another."""
+    older.upgrade(["ink"])
+    older.append(ONE)
+    monkeypatch.delitem(registry.FEATURES, "ink")
+    log = open_log()
+    assert state_of(log, "ink") == "unknown"
+    assert log.table().to_arrow().num_rows == 1
+    for change in (lambda: log.append(ONE), lambda: log.upgrade([DEAD_ROWS])):
+        with pytest.raises(UnsupportedFormatError, match=r"\['ink'\], which this clog can read"):
+            change()
+
+
+def test_an_open_handle_of_an_older_release_stops(older, open_log, monkeypatch):
+    """FORMAT.md §0: a feature of readers that it does not know ends its reads and writes, by a look
+    as by a race that it loses, and nothing of it is committed.
+    """
+    reader, writer = open_log(), open_log()
+    feature = Feature("quill", "4", "", of_readers=True, is_built=True)
+    with monkeypatch.context() as m:
+        m.setitem(registry.FEATURES, "quill", feature)
+        older.upgrade(["quill"])
+    for call in (
+        lambda: writer.append(ONE),
+        reader.end_offsets,
+        lambda: reader.table().to_arrow().num_rows,
+    ):
+        with pytest.raises(UnsupportedFormatError, match=r"\['quill'\].*upgrade clog"):
+            call()
+    with pytest.raises(FileNotFoundError):
+        read_commit(older.handle.store, 2)

@@ -13,27 +13,31 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clog.cli.cleaning import clean, daemon
-from clog.cli.logs import manage
+from clog.cli.cleaning import clean, daemon, roll
+from clog.cli.logs import delete, ls, manage
 from clog.cli.looking import cost, dump, show, verify, verify_store
 from clog.cli.output import SafeFormatter, print_error
-from clog.cli.records import consume, produce
+from clog.cli.records import consume, get, produce
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Logs": (
         manage.create,
+        ls.ls,
         show.describe,
         manage.alter,
         manage.upgrade,
         manage.reset_times,
+        delete.delete,
     ),
     "Records": (
         produce.produce,
         consume.consume,
+        get.get,
         show.offsets,
         manage.delete_records,
     ),
     "Cleaning": (
+        roll.roll,
         clean.clean,
         daemon.cleaner,
         clean.sweep,

@@ -13,8 +13,8 @@ from rich.console import Console
 from clog.cleaner import Cleaner, MaintenanceResult
 from clog.cleaner.compaction.stats import PassResult, PassStats
 from clog.cleaner.daemon import http
-from clog.cli.cleaning.clean import maintenance_lines
 from clog.cli.views.daemon_view import view
+from clog.cli.views.pass_view import maintenance_lines
 from clog.storage import Log, ManualClock, SystemClock
 from clog.storage import clock as clock_module
 from clog.storage.store.wrapping import WrappingStore

@@ -43,3 +43,12 @@ def test_a_filesystem_without_a_create_is_refused(cli):
     said = cli("verify-store", f"simplecache::memory://verify-{os.getpid()}", code=1).stdout
     assert "refused: SimpleCacheFileSystem" in said
     assert "pass the filesystem inside it" in said
+
+
+def test_nothing_is_left(cli, tmp_path):
+    """No file, no folder; a folder that was there before stays."""
+    (tmp_path / "there").mkdir()
+    for place in ("there", "made/deep"):
+        cli("verify-store", tmp_path / place, "--rounds", 1)
+    assert list((tmp_path / "there").iterdir()) == []
+    assert not (tmp_path / "made/deep").exists()

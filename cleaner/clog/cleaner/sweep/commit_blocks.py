@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from clog.cleaner.sweep.clock_skew import check_clock, is_comparable
-from clog.cleaner.sweep.objects import ORPHAN_AGE_MS, Swept, raise_oldest
+from clog.cleaner.sweep.objects import ORPHAN_AGE_MS, Swept, Track, raise_oldest
 from clog.cleaner.sweep.store_times import written_ms
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import block_body, first_open_version, read_block
@@ -42,6 +42,7 @@ def close_blocks(
     dry_run: bool = False,
     defaults: Mapping[str, str] = NO_DEFAULTS,
     store: Store | None = None,
+    track: Track = iter,
 ) -> Swept:
     """Closes the blocks that are due, and deletes the commits of all that are closed. ``defaults``
     are the process's (S45); ``store`` is the handle's own, perhaps metered.
@@ -76,8 +77,8 @@ def close_blocks(
         key=lambda found: found.path,
     )
     if not dry_run:
-        for found in old:
-            store.delete(found.path)  # B2
+        for path in track([found.path for found in old]):
+            store.delete(path)  # B2
     return Swept(tuple(o.path for o in old), sum(o.size_bytes for o in old))
 
 

@@ -5,7 +5,7 @@ without listing anything; *orphans* were never committed, or belong to nobody an
 found by listing, once in a long while.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clog.cleaner.sweep.clock_skew import SKEW_MS_MAX, check_clock, is_comparable
@@ -21,6 +21,8 @@ from clog.storage.format.edits import Edit
 from clog.storage.format.manifest import Manifest, Released
 from clog.storage.store.base import Store, StoredObject
 
+Track = Callable[[Sequence[str]], Iterable[str]]
+"""Yields the paths that are deleted, so that somebody can watch it."""
 ORPHAN_AGE_MS = 86_400_000
 """An object that was written so long ago and is in no manifest will never be committed."""
 
@@ -40,6 +42,7 @@ def sweep_released(
     dry_run: bool = False,
     defaults: Mapping[str, str] = NO_DEFAULTS,
     store: Store | None = None,
+    track: Track = iter,
 ) -> Swept:
     """Deletes objects that nothing refers to and that were released longer than
     ``file.delete.delay.ms`` ago (S27). ``defaults`` are the process's (S45); ``store`` is the
@@ -59,7 +62,7 @@ def sweep_released(
     through = max(r.version for r in due)
 
     raise_oldest(handle, through)  # W4
-    for path in swept.objects:
+    for path in track(swept.objects):
         (store or handle.store).delete(path)  # W5
     handle.commit(lambda _tip, _ms: Edit(forget=swept.objects), operation="sweep")  # W6
     return swept
@@ -98,6 +101,7 @@ def sweep_orphans(
     age_ms: int = ORPHAN_AGE_MS,
     dry_run: bool = False,
     store: Store | None = None,
+    track: Track = iter,
 ) -> Swept:
     """Raises the orphan floor to what was the newest version ``age_ms`` ago, then deletes objects
     with a stamp below it that no readable version refers to, and documents and temporary files as
@@ -116,8 +120,8 @@ def sweep_orphans(
         old_ms = min(old_ms, handle.tip.record.time_ms - SKEW_MS_MAX)
     orphans = _orphans(handle, store, floor, old_ms)  # W2: at or after the floor's commit
     if not dry_run:
-        for found in orphans:
-            store.delete(found.path)  # W3
+        for path in track([found.path for found in orphans]):
+            store.delete(path)  # W3
     left = [t for t in store.list_temporary("") if t.modified_ms < now_ms - age_ms]
     if not dry_run:
         for found in left:

@@ -9,11 +9,11 @@ was deleted in part or is being restored: it is named in a warning and left alon
 import logging
 
 from clog.storage.commit.handle import Handle
+from clog.storage.deletion import OF_A_CREATION
 from clog.storage.format import paths
 from clog.storage.store.base import StoredObject, is_temporary
 
 _LOGGER = logging.getLogger(__name__)
-_OF_A_CREATION = frozenset({paths.commit_path(0), paths.block_path(0)})
 
 
 def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[StoredObject]:
@@ -36,7 +36,7 @@ def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[S
     for log_id, files in sorted(folders.items()):
         skip = len(paths.folder_of(log_id)) + 1
         whole = {found.path[skip:] for found in files if not is_temporary(found.path)}
-        if whole <= _OF_A_CREATION:
+        if whole <= OF_A_CREATION:
             if max(found.modified_ms for found in files) < before_ms:
                 dead += files
             continue

@@ -1,18 +1,25 @@
 """`clog clean`, `clog sweep`: what the cleaner does, once."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
-from clog.cli.output import counted, print_error, print_json, say, size
+from clog.cli.cleaning.roll import rolled_text
+from clog.cli.output import counted, print_json, say, size
+from clog.cli.views.pass_view import (
+    maintenance_json,
+    maintenance_lines,
+    pass_json,
+    pass_text,
+    tell_uncleanable,
+)
 from clog.cli.views.plan_view import tell_plans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from clog.cleaner import MaintenanceResult, PassResult
+    from clog.storage import Log
 
 MIB = 1 << 20
 _FORCE = "--force cleans whatever can be cleaned"
@@ -23,6 +30,12 @@ Force = Annotated[
         "--force",
         help="Clean everything cleanable at any dirty ratio; active segments and"
         " min.compaction.lag.ms are still respected.",
+    ),
+]
+Roll = Annotated[
+    bool,
+    typer.Option(
+        "--roll", help="First seal the active segments, so that they can be cleaned, too."
     ),
 ]
 Threads = Annotated[int, typer.Option(min=1, help="Number of partitions cleaned in parallel.")]
@@ -52,6 +65,7 @@ def clean(
     url: Url,
     *,
     force: Force = False,
+    roll: Roll = False,
     threads: Threads = 1,
     buffer: Buffer = 128,
     io_limit: IoLimit = None,
@@ -66,38 +80,52 @@ def clean(
 
     \b
     clog clean ./orders
-    clog clean ./orders --force --json
+    clog clean ./orders --roll --force   # all there is
     clog clean ./orders --force --dry-run
     """
-    from clog.cleaner import Cleaner
-    from clog.cleaner.compaction.memory import save_memory
     from clog.cleaner.dry_run import plan_round
 
+    if dry_run and roll:
+        raise typer.BadParameter("--roll changes the log, --dry-run must not; leave one out")
     log = open_log(url, options, single_writer=single_writer)
     if dry_run:
         planned = plan_round(log.handle, now_ms=log.handle.clock.now_ms(), force=force)
         tell_plans([(log.url, planned)], json=json)
         return
+    rolled = log.roll() if roll else []
+    io_bytes = None if io_limit is None else io_limit * MIB
+    maintained, results = _cleaned(log, threads, buffer * MIB, io_bytes, force=force)
+    uncleanable = sorted(log.handle.manifest().uncleanable)
+    if json:
+        done = maintenance_json(maintained) | {"passes": [pass_json(r) for r in results]}
+        print_json({"url": log.url, "rolled": rolled, **done, "uncleanable": uncleanable})
+    else:
+        for line in [*([rolled_text(rolled)] if roll else []), *maintenance_lines(maintained)]:
+            say(line)
+        _tell(log.url, results, uncleanable, force=force)
+    if uncleanable:
+        raise typer.Exit(1)
+
+
+def _cleaned(
+    log: "Log", threads: int, buffer_bytes: int, io_bytes: int | None, *, force: bool
+) -> "tuple[list[MaintenanceResult], list[PassResult]]":
+    """Does a round, with a bar for each pass meanwhile."""
+    from clog.cleaner import Cleaner
+    from clog.cleaner.compaction.memory import save_memory
+    from clog.cli.views.progress import watching_passes
+
     save_memory()
     maintained: list[MaintenanceResult] = []
     cleaner = Cleaner(
         log,
         threads=threads,
-        dedupe_buffer_bytes=buffer * MIB,
-        io_bytes_per_second=None if io_limit is None else io_limit * MIB,
+        dedupe_buffer_bytes=buffer_bytes,
+        io_bytes_per_second=io_bytes,
         on_maintained=lambda _, done: maintained.append(done),
     )
-    results = cleaner.run_once(force=force)
-    uncleanable = sorted(log.handle.manifest().uncleanable)
-    if json:
-        done = maintenance_json(maintained) | {"passes": [pass_json(r) for r in results]}
-        print_json({"url": log.url, **done, "uncleanable": uncleanable})
-    else:
-        for line in maintenance_lines(maintained):
-            say(line)
-        _tell(log.url, results, uncleanable, force=force)
-    if uncleanable:
-        raise typer.Exit(1)
+    with watching_passes(cleaner.monitor):
+        return maintained, cleaner.run_once(force=force)
 
 
 def _tell(url: str, results: "list[PassResult]", uncleanable: list[int], *, force: bool) -> None:
@@ -106,7 +134,7 @@ def _tell(url: str, results: "list[PassResult]", uncleanable: list[int], *, forc
     if uncleanable:
         tell_uncleanable(url, uncleanable)
     elif not results:
-        hint = "what is active waits until it is sealed" if force else _FORCE
+        hint = "active segments wait until they are sealed: --roll" if force else _FORCE
         say(f"no partition of {url} is due; {hint}")
 
 
@@ -130,15 +158,17 @@ def sweep(
     """
     from clog.cleaner.sweep.commit_blocks import close_blocks
     from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
+    from clog.cli.views.progress import tracking
 
     log = open_log(url, options, single_writer=single_writer)
     handle = log.handle
     now_ms = handle.clock.now_ms()
-    swept = {
-        "replaced": sweep_released(handle, now_ms=now_ms, dry_run=dry_run),
-        "never committed": sweep_orphans(handle, now_ms=now_ms, dry_run=dry_run),
-        "old commit": close_blocks(handle, now_ms=now_ms, dry_run=dry_run),
-    }
+    with tracking("deleting") as track:
+        swept = {
+            "replaced": sweep_released(handle, now_ms=now_ms, dry_run=dry_run, track=track),
+            "never committed": sweep_orphans(handle, now_ms=now_ms, dry_run=dry_run, track=track),
+            "old commit": close_blocks(handle, now_ms=now_ms, dry_run=dry_run, track=track),
+        }
     if json:
         found = {name.replace(" ", "_"): asdict(what) for name, what in swept.items()}
         print_json({"url": log.url, "dry_run": dry_run} | found)
@@ -146,46 +176,3 @@ def sweep(
     verb = "would delete" if dry_run else "deleted"
     for name, what in swept.items():
         say(f"{verb} {counted(len(what.objects), f'{name} object')}, {size(what.size_bytes)}")
-
-
-def tell_uncleanable(url: str, partitions: list[int]) -> None:
-    """Prints that partitions could not be cleaned."""
-    print_error(f'partitions {partitions} of {url} are uncleanable; "clog describe" says why')
-
-
-def maintenance_json(done: "Iterable[MaintenanceResult]") -> dict[str, Any]:
-    """Returns for programs what sealing and retention did."""
-    results = list(done)
-    return {
-        "sealed": [p for result in results for p in result.sealed],
-        "retention": [asdict(e) for result in results for e in result.expired],
-    }
-
-
-def maintenance_lines(done: "Iterable[MaintenanceResult]") -> list[str]:
-    """Returns for people what sealing and retention did, line by line."""
-    lines: list[str] = []
-    for result in done:
-        lines += [f"sealed the active segment of partition {p}: it was idle" for p in result.sealed]
-        lines += [
-            f"removed {counted(e.records, 'record')}, {size(e.size_bytes)}, of partition"
-            f" {e.partition} below offset {e.start_offset}: retention"
-            for e in result.expired
-        ]
-    return lines
-
-
-def pass_json(result: "PassResult") -> dict[str, Any]:
-    """Returns a pass for programs."""
-    removed = {"records_removed": result.stats.records_removed}
-    return asdict(result) | {"stats": asdict(result.stats) | removed}
-
-
-def pass_text(result: "PassResult") -> str:
-    """Returns a pass in a line for people."""
-    stats = result.stats
-    return (
-        f"partition {result.partition} is clean to offset {result.next_dirty_offset} (from"
-        f" {result.first_dirty_offset}): removed {counted(stats.records_removed, 'record')},"
-        f" {size(stats.size_bytes_before)} -> {size(stats.size_bytes_after)}"
-    )

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, configs, storage_options
-from clog.cli.cleaning.clean import (
-    DryRun,
+from clog.cli.cleaning.clean import DryRun
+from clog.cli.output import counted, print_json_line, say, stderr
+from clog.cli.views.pass_view import (
     maintenance_json,
     maintenance_lines,
     pass_json,
     pass_text,
     tell_uncleanable,
 )
-from clog.cli.output import counted, print_json_line, say, stderr
 from clog.cli.views.plan_view import tell_plans
 
 if TYPE_CHECKING:

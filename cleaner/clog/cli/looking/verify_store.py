@@ -48,9 +48,15 @@ def verify_store(
     clog verify-store sftp://me@host/srv/scratch --rounds 200 --json
     """
     from clog.storage.ids import SystemIds
+    from clog.storage.store.folders import folder_exists, remove_empty_folders
 
+    given = storage_options(options)
     root = f"{url.rstrip('/')}/clog-verify-store-{SystemIds().new_id()[:12]}"
-    outcomes = _outcomes(root, storage_options(options), rounds)
+    was_there = folder_exists(url, given)
+    try:
+        outcomes = _outcomes(root, given, rounds)
+    finally:
+        remove_empty_folders(root if was_there else url, given)
     if json:
         print_json({"url": url, "checks": [asdict(outcome) for outcome in outcomes]})
     else:

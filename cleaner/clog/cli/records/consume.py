@@ -8,11 +8,12 @@ import typer
 
 from clog.cli.arguments import Json, Options, Partition, Url, open_log, parse_time_ms
 from clog.cli.output import write_lines
+from clog.cli.records.keys import keys_given
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from clog.storage import Log
+    from clog.storage import Log, Table
 
 LineFormat = Literal["text", "jsonl"]
 
@@ -49,6 +50,19 @@ At = Annotated[
         min=0, metavar="VERSION", help="The table as of this version.", show_default=False
     ),
 ]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--key",
+        "-k",
+        metavar="KEY",
+        help="Print only records of this key; may be given more than once.",
+        show_default=False,
+    ),
+]
+Base64 = Annotated[
+    bool, typer.Option("--base64", help="--key is given in base64, for keys that are no text.")
+]
 Format = Annotated[LineFormat, typer.Option("--format", help="Format of the output lines.")]
 NullMarker = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Text to print for null.", show_default=False)
@@ -72,6 +86,8 @@ def consume(  # noqa: PLR0913 - one for each option
     poll: Poll = 1000,
     table: AsTable = False,
     at: At = None,
+    key: Keys = None,
+    is_base64: Base64 = False,
     line_format: Format = "text",
     null_marker: NullMarker = None,
     offsets: WithOffsets = False,
@@ -88,6 +104,7 @@ def consume(  # noqa: PLR0913 - one for each option
     \b
     clog consume ./orders --table
     clog consume ./orders --from latest --follow
+    clog consume ./orders --key alice --offsets   # the history of a key
     clog consume ./orders --partition 0 --from 25 --max 10 --offsets
     clog consume ./orders --from @2026-01-31T12:00:00Z --json
     """
@@ -97,12 +114,13 @@ def consume(  # noqa: PLR0913 - one for each option
         raise typer.BadParameter("--at needs --table")
     if table and start != "earliest":
         raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
+    keys = keys_given(key, is_base64=is_base64) if key else None
     log = open_log(url, options)
     marker = None if null_marker is None else null_marker.encode()
-
     text = partial(format_text, null_marker=marker, with_offsets=offsets, with_headers=headers)
     to_lines = format_jsonl if json or line_format == "jsonl" else text
-    found = _table(log, partition, at) if table else _log(log, partition, start)
+    view = log.table(partition=partition, at=at) if table else None
+    found = _table(log, view, keys) if view else _log(log, partition, start, keys)
     try:
         _print(limited(found(poll if follow else None), maximum), to_lines)
     except KeyboardInterrupt:
@@ -150,23 +168,21 @@ def positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
 _Source = Callable[[int | None], "Iterator[pa.RecordBatch]"]
 
 
-def _log(log: "Log", partition: int | None, where: str) -> _Source:
-    return lambda poll_ms: _read_on(log, positions(log, partition, where), poll_ms)
+def _log(log: "Log", partition: int | None, where: str, keys: list[bytes] | None) -> _Source:
+    return lambda poll_ms: _read_on(log, positions(log, partition, where), poll_ms, keys)
 
 
-def _table(log: "Log", partition: int | None, at: int | None) -> _Source:
-    view = log.table(partition=partition, at=at)
-
+def _table(log: "Log", view: "Table", keys: list[bytes] | None) -> _Source:
     def batches(poll_ms: int | None) -> "Iterator[pa.RecordBatch]":
-        yield from view.to_batches()
+        yield from view.to_batches() if keys is None else view.of_keys(keys).to_batches()
         if poll_ms is not None:
-            yield from _read_on(log, view.offsets, poll_ms)
+            yield from _read_on(log, view.offsets, poll_ms, keys)
 
     return batches
 
 
 def _read_on(
-    log: "Log", offsets: Mapping[int, int], poll_ms: int | None
+    log: "Log", offsets: Mapping[int, int], poll_ms: int | None, keys: list[bytes] | None
 ) -> "Iterator[pa.RecordBatch]":
     """Yields the records from the offsets on; at the end stops, or looks again every
     ``poll_ms``.
@@ -177,11 +193,24 @@ def _read_on(
         for p, start in at.items():
             if start == ends[p]:
                 continue
-            yield from log.read(partition=p, start=start, end=ends[p])
+            yield from _read(log, p, start, ends[p], keys)
             at[p] = ends[p]
         if poll_ms is None:
             return
         log.handle.clock.sleep_ms(poll_ms)
+
+
+def _read(
+    log: "Log", partition: int, start: int, end: int, keys: list[bytes] | None
+) -> "Iterator[pa.RecordBatch]":
+    if keys is None:
+        return log.read(partition=partition, start=start, end=end)
+    from clog.storage.read.key_history import records_of_keys
+    from clog.storage.read.offsets import ranges
+
+    manifest = log.handle.manifest()
+    asked = ranges(manifest.head, partition, start, end, url=log.url)
+    return records_of_keys(log.handle.store, manifest, asked, keys)
 
 
 def _print(batches: "Iterator[pa.RecordBatch]", to_lines: Callable[[Any], Iterator[bytes]]) -> None:

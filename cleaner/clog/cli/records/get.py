@@ -1,0 +1,79 @@
+"""`clog get`: the values of keys."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clog.cli.arguments import Json, Options, Url, open_log
+from clog.cli.output import counted, print_error, write_lines
+from clog.cli.records.keys import keys_given
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+Keys = Annotated[list[str], typer.Argument(metavar="KEY…", help="The keys.", show_default=False)]
+Base64 = Annotated[
+    bool, typer.Option("--base64", help="The keys are given in base64, for keys that are no text.")
+]
+At = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="VERSION", help="The values as of this version.", show_default=False
+    ),
+]
+OnlyValues = Annotated[bool, typer.Option("--values", help="Print the values without their keys.")]
+
+
+def get(
+    url: Url,
+    keys: Keys,
+    *,
+    at: At = None,
+    values: OnlyValues = False,
+    is_base64: Base64 = False,
+    options: Options = None,
+    json: Json = False,
+) -> None:
+    r"""Print the latest value of each key.
+
+    A line is key, TAB, value; with --json an object as of clog consume --json. Reads only objects
+    whose key index says that the key may be there. The exit code is 1 if a key has no value.
+
+    \b
+    clog get ./orders alice bob
+    clog get ./orders alice --values
+    clog get ./orders alice --at 12 --json
+    """
+    wanted = list(dict.fromkeys(keys_given(keys, is_base64=is_base64)))
+    log = open_log(url, options)
+    rows = _latest(log.table(at=at).of_keys(wanted), wanted)
+    write_lines(b"".join(_lines(rows, values=values, json=json)))
+    missing = len(wanted) - rows.num_rows
+    if missing:
+        print_error(f"no value in {log.url} for {missing} of {counted(len(wanted), 'key')}")
+        raise typer.Exit(1)
+
+
+def _latest(rows: "pa.Table", wanted: list[bytes]) -> "pa.Table":
+    """Returns one row for each key that is there, in the order asked: where it is in several
+    partitions, the one with the latest timestamp.
+    """
+    import pyarrow as pa
+
+    ordered = rows.sort_by("timestamp")
+    at = {key: i for i, key in enumerate(ordered.column("key").to_pylist())}
+    return ordered.take(pa.array([at[key] for key in wanted if key in at], pa.int64()))
+
+
+def _lines(rows: "pa.Table", *, values: bool, json: bool) -> "Iterator[bytes]":
+    from clog.cli.records.lines import format_jsonl, format_text
+
+    for batch in rows.to_batches():
+        if json:
+            yield from format_jsonl(batch)
+        elif values:
+            yield from (value + b"\n" for value in batch.column("value").to_pylist())
+        else:
+            yield from format_text(batch)

@@ -1,0 +1,85 @@
+"""Deleting a log (COMMIT.md §1).
+
+D1. Delete ``_clog/log``: from now on no log stands here, for whoever opens or looks again.
+D2. Delete the files of its folder.
+
+A crash between the two leaves files of a log that does not stand anywhere. Deleting again, at a
+root without a log, does D2 for them. What only a creator can have left, which may be about to
+create its log, is not touched.
+
+Not here: stopping writers. One that goes on is told at its next commit, or within seconds.
+"""
+
+from dataclasses import dataclass
+
+from clog.storage.commit.identity import read_log_file
+from clog.storage.errors import NotFoundError
+from clog.storage.format import paths
+from clog.storage.store.base import Store, StoredObject, is_temporary
+
+OF_A_CREATION = frozenset({paths.commit_path(0), paths.block_path(0)})
+"""What a creator writes before it creates ``_clog/log``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """What deletion means at a root; ``log_id`` is None where no log stands there any more."""
+
+    log_id: str | None
+    files: tuple[StoredObject, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the files."""
+        return sum(f.size_bytes for f in self.files)
+
+
+def doomed(root: Store) -> Doomed:
+    """Returns the files of the log that stands at a root; where there is none, of those that were
+    deleted before. Costs a LIST of the folders.
+
+    Raises:
+        NotFoundError: there is neither.
+    """
+    try:
+        return _of_log(root, read_log_file(root).log_id)
+    except NotFoundError:
+        if not (left := _leftovers(root)):
+            raise
+        return Doomed(None, tuple(left))
+
+
+def delete_log(root: Store) -> Doomed:
+    """Deletes what `doomed` returns, and returns it. Costs a request for each file.
+
+    Raises:
+        NotFoundError: there is nothing to delete.
+    """
+    found = doomed(root)
+    if found.log_id is not None:
+        root.delete(paths.LOG_FILE)  # D1
+        found = _of_log(root, found.log_id)  # What was written until now.
+    for file in found.files:
+        root.delete(file.path)  # D2
+    return found
+
+
+def _of_log(root: Store, log_id: str) -> Doomed:
+    folder = paths.folder_of(log_id) + "/"
+    return Doomed(log_id, (*root.list(folder), *root.list_temporary(folder)))
+
+
+def _leftovers(root: Store) -> list[StoredObject]:
+    folders: dict[str, list[StoredObject]] = {}
+    for file in [*root.list(paths.FOLDERS), *root.list_temporary(paths.FOLDERS)]:
+        log_id, _, rest = file.path.removeprefix(paths.FOLDERS).partition("/")
+        if rest and paths.is_log_id(log_id):
+            folders.setdefault(log_id, []).append(file)
+    return [
+        f for log_id, files in folders.items() if not _is_creation(log_id, files) for f in files
+    ]
+
+
+def _is_creation(log_id: str, files: list[StoredObject]) -> bool:
+    skip = len(paths.folder_of(log_id)) + 1
+    return {f.path[skip:] for f in files if not is_temporary(f.path)} <= OF_A_CREATION

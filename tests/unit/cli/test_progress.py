@@ -1,0 +1,71 @@
+"""Bars of `clog clean`, `clog sweep` and what else takes long."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from clog.cleaner import Cleaner
+from clog.cleaner.compaction.pass_progress import CLEANING
+from clog.cli.views import progress
+from clog.storage import Log
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """What is drawn: all of it, one picture after the other."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "stderr", lambda: console)
+    return console.file
+
+
+def test_a_pass_has_a_bar_for_each_phase(url, screen):
+    """Partition, phase, how much is done, the time left; nothing when it is over."""
+    log = Log.create(url, partitions=1)
+    log.append([{"key": str(i), "value": "v"} for i in range(10)])
+    log.roll()
+    cleaner = Cleaner(log)
+    (chosen,) = cleaner._log_rounds[0].candidates(force=True)
+    bars = progress.PassesProgress(cleaner.monitor, console=Console(file=io.StringIO()))
+    with cleaner.monitor.watched(url, chosen) as state:
+        state.records_total, state.stats.map_records = 10, 5
+        list(bars.get_renderables())
+        (task,) = bars.tasks
+        assert (task.description, task.completed, task.total) == ("partition 0: mapping", 5, 10)
+        state.phase = CLEANING
+        list(bars.get_renderables())
+        (task,) = bars.tasks
+        assert (task.description, task.completed) == ("partition 0: cleaning", 0)
+    list(bars.get_renderables())
+    assert not bars.tasks
+
+
+def test_on_a_terminal_a_round_is_drawn(url, screen):
+    """And what it does is the same."""
+    log = Log.create(url, partitions=1)
+    log.append([{"key": "k", "value": str(i)} for i in range(10)])
+    log.roll()
+    cleaner = Cleaner(log)
+    with progress.watching_passes(cleaner.monitor):
+        (done,) = cleaner.run_once(force=True)
+    assert done.stats.records_removed == 9
+    assert "\x1b[" in screen.getvalue()
+
+
+def test_deletions_are_counted(screen):
+    """Each thing comes once, in its order, with a bar that ends at all of them."""
+    with progress.tracking("deleting") as track:
+        assert list(track(["a", "b", "c"])) == ["a", "b", "c"]
+    assert "deleting" in screen.getvalue()
+    assert "100%" in screen.getvalue()
+
+
+def test_nothing_is_drawn_where_nobody_looks(monkeypatch):
+    """Standard error is no terminal: not a byte."""
+    console = Console(file=io.StringIO(), force_terminal=False)
+    monkeypatch.setattr(progress, "stderr", lambda: console)
+    with progress.tracking("x") as track:
+        assert list(track(["a"])) == ["a"]
+    with progress.counting("x", 2) as more:
+        more(2)
+    assert console.file.getvalue() == ""

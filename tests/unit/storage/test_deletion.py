@@ -1,0 +1,85 @@
+"""`deletion`: its two steps, and what a crash between them leaves."""
+
+import pytest
+
+from clog.storage import Log, NotFoundError
+from clog.storage.deletion import OF_A_CREATION, delete_log, doomed
+from clog.storage.format import paths
+from clog.storage.store.folders import folder_exists, remove_empty_folders
+from clog.storage.testing.crash import crash_runs, memory_store
+
+
+def fill(root):
+    log = Log.create(root, partitions=1)
+    for i in range(5):
+        log.append([{"key": f"k{i}", "value": "v"}])
+
+
+def test_a_deletion_is_finished_after_any_crash():
+    """D1 comes first: what is left is a whole log, or files of none, and the next run takes them
+    (COMMIT.md §1).
+    """
+    runs = list(crash_runs(fill, delete_log))
+    assert len(runs) > 20
+    for run in runs:
+        names = {found.path for found in run.store.list("")}
+        if paths.LOG_FILE in names:
+            assert len(list(Log.open(run.store).read())) == 5, str(run)
+        else:
+            with pytest.raises(NotFoundError):
+                Log.open(run.store)
+        try:
+            delete_log(run.store)
+        except NotFoundError:
+            assert not _held(names), str(run)
+        assert not _held({found.path for found in run.store.list("")}), str(run)
+
+
+def _held(names):
+    """The files of logs that were more than a creation: in these runs there is one log."""
+    inside = {name.removeprefix("_clog/").partition("/")[2] for name in names}
+    return inside if not inside - {""} <= OF_A_CREATION else set()
+
+
+def test_a_log_that_is_being_created_is_left_alone():
+    """A first commit without `_clog/log`: its creator may be about to create it."""
+    store = memory_store()
+    Log.create(store, partitions=1)
+    store.delete(paths.LOG_FILE)
+    before = {found.path for found in store.list("")}
+    with pytest.raises(NotFoundError):
+        doomed(store)
+    with pytest.raises(NotFoundError):
+        delete_log(store)
+    assert {found.path for found in store.list("")} == before
+
+
+def test_a_log_beside_the_rest_of_an_older_one_is_deleted_alone():
+    """The older one's files are no part of it (S47)."""
+    store = memory_store()
+    fill(store)
+    older = doomed(store)
+    store.delete(paths.LOG_FILE)
+    fill(store)
+    assert delete_log(store).log_id != older.log_id
+    left = {found.path for found in store.list("")}
+    assert left == {file.path for file in older.files}
+    assert delete_log(store).log_id is None
+    assert not list(store.list(""))
+
+
+def test_empty_folders_go_and_others_stay(tmp_path):
+    """Neither files nor what a link leads to are touched."""
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    (tmp_path / "a/kept").mkdir()
+    (tmp_path / "a/kept/file").write_text("x")
+    (tmp_path / "outside/empty").mkdir(parents=True)
+    (tmp_path / "a/link").symlink_to(tmp_path / "outside")
+    url = str(tmp_path / "a")
+    assert folder_exists(url)
+    remove_empty_folders(url)
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["kept", "link"]
+    assert (tmp_path / "outside/empty").is_dir()
+    remove_empty_folders(f"file://{tmp_path}/outside", {"fsync": False})
+    assert not folder_exists(str(tmp_path / "outside"))
+    remove_empty_folders(str(tmp_path / "outside"))

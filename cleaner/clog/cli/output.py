@@ -34,7 +34,6 @@ _HINTS = {
     "commit_state_unknown": 'look with "clog describe"; with --producer-id, produce again',
     "unsupported_filesystem": "--single-writer, where no other process ever writes to the log",
     "store_unavailable": "check the URL and its --option settings, then try again",
-    "unsupported_format": "pip install --upgrade pyspark-clog",
     "corruption": 'find the extent with "clog verify"; delete nothing',
 }
 """The next step on the command line, by kind of error, where the message has none."""

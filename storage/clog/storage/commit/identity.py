@@ -136,6 +136,6 @@ def _refuse_older(root: Store) -> None:
             continue
         raise UnsupportedFormatError(
             f"the log at {root.url} was written by a clog before release 0.1.0, which this one"
-            " does not read; read it with the clog that wrote it, and append its records to a new"
-            " log"
+            " does not read; nothing was changed; pipe what the clog that wrote it prints with"
+            ' "clog consume URL --json" into "clog produce NEW_URL --format jsonl" of this one'
         )

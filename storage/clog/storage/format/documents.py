@@ -97,7 +97,8 @@ def decode(kind: str, data: bytes, *, where: str) -> dict[str, Any]:
     number = envelope.get("format")
     if type(number) is int and number > FORMAT:
         raise UnsupportedFormatError(
-            f"{where} has format {number}, but this clog reads up to {FORMAT}; upgrade clog"
+            f"{where} has format {number}, but this clog reads up to {FORMAT}; upgrade clog:"
+            " pip install --upgrade pyspark-clog"
         )
     if envelope.get("clog") != kind or type(number) is not int or number != FORMAT:
         raise CorruptionError(

@@ -143,7 +143,8 @@ def check_readable(info: LogInfo, *, where: str) -> None:
     """
     if names := unknown(info.features.read):
         raise UnsupportedFormatError(
-            f"{where} has the features {names}, which this clog does not know; upgrade clog"
+            f"{where} has the features {names}, which this clog does not know; upgrade"
+            " clog: pip install --upgrade pyspark-clog"
         )
 
 
@@ -156,7 +157,7 @@ def check_writable(info: LogInfo, *, where: str) -> None:
     if names := unknown((*info.features.read, *info.features.write)):
         raise UnsupportedFormatError(
             f"{where} has the features {names}, which this clog can read but not write;"
-            " upgrade clog"
+            " upgrade clog: pip install --upgrade pyspark-clog"
         )
 
 

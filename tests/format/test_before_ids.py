@@ -1,0 +1,64 @@
+"""A log that was written before everything of a log lay in its folder: refused, in one sentence.
+
+`before/0362e2d` was written by that commit: one partition, five appends of the key `a`.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clog.cli.app import app
+from clog.storage import Log, UnsupportedFormatError
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.store import open_store
+
+BEFORE = Path(__file__).parent / "before" / "0362e2d"
+MESSAGE = (
+    r"the log at .*/log was written by a clog before release 0\.1\.0, which this one does not read;"
+    r' nothing was changed; pipe what the clog that wrote it prints with "clog consume URL --json"'
+    r' into "clog produce NEW_URL --format jsonl" of this one'
+)
+
+
+@pytest.fixture
+def root(tmp_path):
+    shutil.copytree(BEFORE, tmp_path / "log")
+    return tmp_path / "log"
+
+
+def files(root):
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [Log.open, Log.create, lambda url: verify_log(open_store(url))],
+    ids=["open", "create", "verify"],
+)
+def test_it_is_refused_and_left_alone(root, call):
+    """S47: neither read, nor taken for no log; the remedy is in the sentence."""
+    before = files(root)
+    with pytest.raises(UnsupportedFormatError, match=f"^{MESSAGE}$"):
+        call(str(root))
+    assert files(root) == before
+
+
+@pytest.mark.parametrize("command", ["describe", "clean", "sweep", "consume", "create", "verify"])
+def test_the_command_line_says_so_once(root, command):
+    """One line, and no next step that contradicts it."""
+    result = CliRunner().invoke(app, [command, str(root)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: the log at {root} was written by a clog before release 0.1.0")
+
+
+def test_the_remedy_works(tmp_path):
+    """What `clog consume --json` of that commit printed is a log of now, record by record."""
+    lines = (BEFORE.parent / "0362e2d.jsonl").read_text()
+    runner, url = CliRunner(), str(tmp_path / "new")
+    assert runner.invoke(app, ["create", url, "--partitions", "1"]).exit_code == 0
+    done = runner.invoke(app, ["produce", url, "--format", "jsonl"], input=lines)
+    assert done.exit_code == 0
+    assert runner.invoke(app, ["consume", url, "--json"]).stdout == lines

@@ -105,6 +105,12 @@ def places(value, at=()):
             yield from places(value[i], (*at, i))
 
 
+def value_at(body, place):
+    for step in place:
+        body = body[step]
+    return body
+
+
 def changed(body, place, value, *, remove):
     """The body with the value at a place replaced or removed."""
     body = json.loads(json.dumps(body))
@@ -151,6 +157,22 @@ def test_a_document_with_one_wrong_value(good, kind, data):
         read_everything(store)
     finally:
         discard(store)
+
+
+@pytest.mark.parametrize("kind", ["commit", "snapshot", "page", "log"])
+def test_an_integer_of_more_than_64_bits(good, kind):
+    """Wherever one of a document's integers stands: an error of ours at most."""
+    store = copy_of(good)
+    path = targets(good)[kind]
+    body = documents.decode(kind, good.get(path), where=path)
+    found = [(place, value_at(body, place)) for place in places(body)]
+    integers = [place for place, value in found if type(value) is int]
+    assert integers
+    for place in integers:
+        store.put(path, document(kind, changed(body, place, 2**63, remove=False)))
+        with suppress(ClogError):
+            rows_in(Log.open(store).read())
+    discard(store)
 
 
 @given(data=st.binary(max_size=200))

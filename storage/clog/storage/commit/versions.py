@@ -127,7 +127,7 @@ def read_block(store: Store, version: int) -> Block | None:
     try:
         ids = body["ids"]
         return Block(None if ids is None else {int(v): str(i) for v, i in ids.items()})
-    except (KeyError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise CorruptionError(f"{path} of {store.url} violates the format: {e}") from e
 
 

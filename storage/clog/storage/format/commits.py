@@ -102,7 +102,7 @@ def read_commit(store: Store, version: int) -> Commit:
             earlier=tuple(_record_from_json(value) for value in body["earlier"]),
             head=head_from_json(body["head"], where=where),
         )
-    except (KeyError, TypeError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
     versions = [record.version for record in (*commit.earlier, commit.record)]
     if versions != list(range(version - len(commit.earlier), version + 1)):

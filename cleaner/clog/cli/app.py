@@ -1,10 +1,12 @@
 """The commands of `clog`, and what becomes of their errors.
 
 Exit codes: 0 all is well; 1 clog refused, or something is wrong with the log: one line on
-standard error says what and what to do; 2 the command line was wrong.
+standard error says what and what to do; 2 the command line was wrong. A reader of standard output
+that leaves, as ``head`` does, is no error.
 """
 
 import logging
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from inspect import cleandoc
@@ -16,7 +18,7 @@ from typer.core import TyperGroup
 from clog.cli.cleaning import clean, daemon, roll
 from clog.cli.logs import delete, ls, manage
 from clog.cli.looking import cost, dump, show, verify, verify_store
-from clog.cli.output import SafeFormatter, print_error
+from clog.cli.output import ERRORS_AS, SafeFormatter, print_error, reader_has_left
 from clog.cli.records import consume, get, produce
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
@@ -55,10 +57,35 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 """
 
 
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""A wrong command line. Click's class, of which Typer may have its own copy."""
+
+
 class ClogGroup(TyperGroup):
     """Commands whose errors are printed in one line instead of a traceback, and whose list has
     headings.
     """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Looks how errors shall be printed, before there are any."""
+        ERRORS_AS.set("json" if "--json" in args else "text")
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs a command."""
+        if logging.lastResort is not None:  # What tells warnings where nothing else is set up.
+            logging.lastResort.setFormatter(SafeFormatter(logging.Formatter()))
+        try:
+            done = super().invoke(ctx)
+            sys.stdout.flush()
+            return done
+        except Exception as e:
+            code = _tell(e)
+            if code is None:
+                raise
+            raise typer.Exit(code) from e
+        finally:
+            ERRORS_AS.set("text")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's form
         """Writes the list of the commands by their headings."""
@@ -70,25 +97,28 @@ class ClogGroup(TyperGroup):
                 rows = [(c.name.ljust(width), c.get_short_help_str(room)) for c in found if c.name]
                 formatter.write_dl(rows)
 
-    def invoke(self, ctx: Any) -> Any:
-        """Runs a command."""
-        if logging.lastResort is not None:  # What tells warnings where nothing else is set up.
-            logging.lastResort.setFormatter(SafeFormatter(logging.Formatter()))
-        try:
-            return super().invoke(ctx)
-        except Exception as e:
-            # Late: `clog --help` shall not wait for Arrow.
-            from clog.storage.errors import ClogError, ErrorKind
 
-            if isinstance(e, ClogError):
-                print_error(str(e), e.kind)
-            elif isinstance(e, FileNotFoundError):
-                print_error(f"{e.filename or e} is gone: {e.strerror}", ErrorKind.CORRUPTION)
-            elif isinstance(e, ImportError) and not _is_ours(e):
-                print_error(f"a package is missing: {e}")
-            else:
-                raise
-            raise typer.Exit(1) from e
+def _tell(error: Exception) -> int | None:
+    """Prints an error and returns the exit code; None of one that is somebody else's."""
+    # Late: `clog --help` shall not wait for Arrow.
+    from clog.storage.errors import ClogError, ErrorKind
+
+    if isinstance(error, BrokenPipeError) and reader_has_left():
+        return 0
+    if isinstance(error, UsageError):
+        if ERRORS_AS.get() == "text":
+            return None  # Click shows it, with the usage.
+        print_error(error.format_message(), "usage")
+        return 2
+    if isinstance(error, ClogError):
+        print_error(str(error), error.kind)
+    elif isinstance(error, FileNotFoundError):
+        print_error(f"{error.filename or error} is gone: {error.strerror}", ErrorKind.CORRUPTION)
+    elif isinstance(error, ImportError) and not _is_ours(error):
+        print_error(f"a package is missing: {error}")
+    else:
+        return None
+    return 1
 
 
 HELP = """A Kafka-style compacted log on any filesystem: no broker, just a folder.

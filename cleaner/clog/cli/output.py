@@ -9,12 +9,16 @@ six characters, ``\u001b``, which in JSON is an equal string. Files and pipes ge
 """
 
 import json
+import logging
+import os
 import re
+import select
 import sys
 from collections.abc import Iterable
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from logging import Formatter, LogRecord
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -26,9 +30,12 @@ if TYPE_CHECKING:
 _TABLE_WIDTH_MAX = 10_000
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
+ERRORS_AS: ContextVar[Literal["text", "json", "log"]] = ContextVar("ERRORS_AS", default="text")
+"""How errors are printed: lines for people, one JSON object, or as log messages are."""
+
 _HINTS = {
     "not_found": 'check the URL, or make the log with "clog create"',
-    "version_expired": 'read again; if it is so again, look with "clog verify"',
+    "version_expired": '"clog describe" shows the readable versions, "clog verify" what is gone',
     "offset_out_of_range": 'see the ranges there are with "clog offsets"',
     "already_exists": 'look at it with "clog describe"',
     "commit_state_unknown": 'look with "clog describe"; with --producer-id, produce again',
@@ -50,6 +57,10 @@ class SafeConsole(Console):
         if not self.is_terminal:
             return segments
         return (s if s.control else Segment(shown(s.text), s.style) for s in segments)
+
+    def on_broken_pipe(self) -> None:
+        """Leaves it to whoever runs the command: rich would end the process."""
+        raise  # noqa: PLE0704 - rich calls this where it caught the error
 
 
 class SafeFormatter(Formatter):
@@ -105,8 +116,17 @@ def print_json_line(value: Any) -> None:
 
 def print_error(message: str, kind: str | None = None) -> None:
     """Prints the error in one line on standard error, and the next step where there is one to
-    name.
+    name; as `ERRORS_AS` says.
     """
+    form = ERRORS_AS.get()
+    if form == "log":
+        logging.getLogger("clog.cli").error(message)
+        return
+    if form == "json":
+        error = {"kind": str(kind or "failed"), "message": message, "next": _HINTS.get(kind or "")}
+        text = json.dumps({"error": {k: v for k, v in error.items() if v}}, ensure_ascii=False)
+        sys.stderr.write(shown_on(sys.stderr, text) + "\n")
+        return
     console = stderr()
     console.print(Text.assemble(("error: ", "bold red"), (message, "red")), soft_wrap=True)
     if hint := _HINTS.get(kind or ""):
@@ -137,6 +157,24 @@ def write_lines(lines: bytes) -> None:
     else:
         out.buffer.write(lines)
     out.flush()
+
+
+def reader_has_left() -> bool:
+    """Tells whether nobody reads standard output any more, and then closes it for good: what is
+    still buffered goes nowhere.
+    """
+    try:
+        fd = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return False
+    poll = select.poll()
+    poll.register(fd, 0)
+    if not any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0)):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, fd)
+    os.close(nowhere)
+    return True
 
 
 def count(number: int) -> str:

@@ -42,6 +42,7 @@ def cli(monkeypatch):
     yield Cli()
     root.handlers[:] = handlers  # The daemon's writes to a stream that ends with the test.
     root.setLevel(level)
+    logging.captureWarnings(capture=False)
 
 
 @pytest.fixture

@@ -154,3 +154,9 @@ def test_headers_are_shown_when_asked(cli, url, log):
     assert cli.lines("consume", url, "--headers", "--from", "5") == [b"\tb", b"x=1\th\tv"]
     records = [json.loads(line) for line in cli.lines("consume", url, "--json", "--from", "5")]
     assert [record.get("headers") for record in records] == [None, [{"key": "x", "value": "1"}]]
+
+
+def test_a_version_of_the_future_is_told_as_one(cli, url, log):
+    """It is not there yet, rather than expired; the versions there are."""
+    told = cli("consume", url, "--table", "--at", 99, code=1).stderr
+    assert f"version 99 of {url} does not exist yet: the newest is 1; ask for 0 to 1" in told

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import urllib.request
+import warnings
 from contextlib import contextmanager
 from io import StringIO
 
@@ -72,7 +73,39 @@ def test_it_runs_until_it_is_stopped(cli, url, log, asleep, number):
 def test_once(cli, url, log):
     """One round, then it ends."""
     assert "removed 3 records" in cli("cleaner", url, "--once").stdout
-    assert cli("cleaner", url, "--once").stdout == ""
+    assert cli("cleaner", url, "--once").stdout == "nothing was due in 1 log\n"
+    assert cli.json("cleaner", url, "--once") == {"logs": 1, "nothing_due": True}
+
+
+def test_the_json_format_is_json_alone(cli, url, log, asleep):
+    """Notices, warnings, what was done, on both outputs; and errors."""
+
+    def warn():
+        warnings.warn("something", UserWarning, stacklevel=1)
+        stop()
+
+    with asleep(warn), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        result = cli("cleaner", url, "--log-format", "json", "--listen", "127.0.0.1:0")
+    lines = [json.loads(line) for line in (result.stdout + result.stderr).splitlines()]
+    said = {line.get("message", "").split(";")[0] for line in lines}
+    assert "cleaning 1 log" in said
+    assert any("something" in message for message in said)
+    assert any(line.get("url") == log.url for line in lines)
+    missing = cli("cleaner", url + "x", "--once", "--log-format", "json", code=1)
+    (line,) = missing.stderr.splitlines()
+    assert json.loads(line)["level"] == "error"
+    wrong = cli("cleaner", url, "-c", "x", "--log-format", "json", code=2)
+    assert "NAME=VALUE" in json.loads(wrong.stderr)["message"]
+    assert "--live" in cli("cleaner", url, "--live", "--log-format", "json", code=2).stderr
+
+
+@pytest.mark.parametrize("address", ["abc", "localhost", ":", "1:99999", "-1"])
+def test_what_is_no_address_is_refused(cli, url, log, address):
+    """Also where nothing is served, before anything is done: exit code 2."""
+    for more in ([], ["--once"], ["--dry-run"]):
+        told = cli("cleaner", url, f"--listen={address}", *more, code=2)
+        assert "[HOST:]PORT" in told.stderr
 
 
 def test_once_beside_an_uncleanable_partition(cli, url, log):
@@ -147,10 +180,10 @@ def test_config_by_a_brokers_names(cli, url, log, monkeypatch):
     Cleaner(log).run_once(force=True)
     log.append([{"key": "a", "value": "5"}])
     log.roll()
-    assert cli("cleaner", url, "--once").stdout == ""
+    assert "nothing was due" in cli("cleaner", url, "--once").stdout
     config = "log.cleaner.min.cleanable.ratio=0.1"
     off = "log.cleaner.enable=false"
-    assert cli("cleaner", url, "--once", "-c", config, "-c", off).stdout == ""
+    assert "nothing was due" in cli("cleaner", url, "--once", "-c", config, "-c", off).stdout
     monkeypatch.setenv("CLOG_CLEANER_CONFIG", '{"log.cleaner.min.cleanable.ratio": 0.1}')
     assert "removed 1 record" in cli("cleaner", url, "--once").stdout
     error = cli("cleaner", url, "--once", "-c", "log.cleaner.thread=2", code=1).stderr

@@ -103,6 +103,23 @@ def test_a_log_whose_objects_are_gone_is_told_in_a_line(cli, url, tmp_path):
     assert cli.json("clean", url, code=1)["uncleanable"] == [0]
 
 
+def test_errors_are_json_with_json(cli, url):
+    """What clog refuses, and a wrong command line: one object on standard error, the same exit
+    codes, nothing on standard output.
+    """
+    refused = cli("describe", url, "--json", code=1)
+    told = json.loads(refused.stderr)["error"]
+    assert told["kind"] == "not_found"
+    assert told["message"].startswith(f"no log at {url}")
+    assert "clog create" in told["next"]
+    assert refused.stdout == ""
+    for given in (["create", url, "-c", "x"], ["describe"], ["describe", url, "--nonsense"]):
+        wrong = json.loads(cli(*given, "--json", code=2).stderr)["error"]
+        assert wrong["kind"] == "usage"
+        assert wrong["message"]
+    assert cli("describe", url, code=1).stderr.startswith("error: ")
+
+
 def test_errors_are_red_on_a_terminal_only(cli, url, monkeypatch):
     """NO_COLOR and pipes have no escape codes."""
     assert "\x1b" not in cli("describe", url, code=1).stderr

@@ -1,9 +1,13 @@
 """`clog produce`: batches, commits, restarts."""
 
+import io
 import os
+import signal
 
 import pytest
 
+from clog.cli.records import produce
+from clog.cli.records.interrupts import noting_interrupts
 from clog.cli.records.line_reader import LineReader
 from clog.cli.records.produce import BATCH_BYTES_MAX, batches
 from clog.storage import Log, ManualClock
@@ -108,6 +112,52 @@ def test_lines_come_from_a_pipe_as_they_are_written():
         assert reader.read(None) == [b"d"]
         assert reader.read(None) is None
         assert reader.read(None) is None
+
+
+def test_ctrl_c_is_the_end_of_the_input():
+    """Whole lines that wait make a last batch; a line without its end does not. The next Ctrl-C
+    interrupts as ever.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as stream, noting_interrupts() as interrupts:
+        reader = LineReader(stream, interrupts.fd)
+        os.write(write_end, b"a\nb\nha")
+
+        def read(timeout_ms):
+            lines = reader.read(timeout_ms)
+            if not interrupts.came:
+                os.kill(os.getpid(), signal.SIGINT)
+            return lines
+
+        found = batches(read, batch_size=10, linger_ms=1 << 40, clock=ManualClock())
+        assert list(found) == [[b"a", b"b"]]
+        assert interrupts.came
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    os.close(write_end)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+class Terminal(io.BytesIO):
+    """An input at which somebody types nothing."""
+
+    buffer = property(lambda self: self)
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("form", "hint"), [("text", "key, TAB, value"), ("jsonl", "JSON lines")])
+def test_who_types_is_told_how(url, log, monkeypatch, capsys, form, hint):
+    """On a terminal, unless --quiet."""
+    monkeypatch.setattr("sys.stdin", Terminal())
+    produce.produce(url, line_format=form)
+    told = capsys.readouterr().err
+    assert hint in told
+    assert "Ctrl-D ends" in told
+    produce.produce(url, line_format=form, quiet=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_text_becomes_records(cli, url, log):

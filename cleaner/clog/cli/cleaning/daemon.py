@@ -11,7 +11,7 @@ import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, configs, storage_options
 from clog.cli.cleaning.clean import DryRun
-from clog.cli.output import counted, print_json_line, say, stderr
+from clog.cli.output import ERRORS_AS, counted, print_json_line, say, stderr
 from clog.cli.views.pass_view import (
     maintenance_json,
     maintenance_lines,
@@ -22,7 +22,7 @@ from clog.cli.views.pass_view import (
 from clog.cli.views.plan_view import tell_plans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from clog.cleaner import Cleaner, MaintenanceResult, PassResult
     from clog.cleaner.daemon.broker_config import BrokerConfig
@@ -31,6 +31,19 @@ if TYPE_CHECKING:
     from clog.storage import Log
 
 ENVIRONMENT = "CLOG_CLEANER_CONFIG"
+
+
+def _address(text: str) -> str:
+    """Returns an address to listen at, as it was given.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    port = text.rpartition(":")[2]
+    if not (port.isdecimal() and int(port) < 1 << 16):
+        raise typer.BadParameter(f"{text!r} is not [HOST:]PORT, such as 9404 or 0.0.0.0:9404")
+    return text
+
 
 Urls = Annotated[
     list[str] | None,
@@ -67,13 +80,16 @@ Listen = Annotated[
     str | None,
     typer.Option(
         metavar="[HOST:]PORT",
+        parser=_address,
         help="Serve /metrics (Prometheus) and /healthz here.",
         show_default=False,
     ),
 ]
 LogFormat = Annotated[
     Literal["text", "json"],
-    typer.Option(help="Format of warnings and errors on standard error."),
+    typer.Option(
+        help="Format of what is logged on standard error; json makes all output JSON lines."
+    ),
 ]
 Live = Annotated[bool, typer.Option("--live", help="Show progress in the terminal.")]
 Once = Annotated[
@@ -112,21 +128,28 @@ def cleaner(
     """
     if not (urls or discover):
         raise typer.BadParameter("give the URL of a log, or --discover PREFIX")
-    settings = _settings(config, threads)
+    if live and log_format == "json":
+        raise typer.BadParameter("--live draws, --log-format json must not; leave one out")
     _log_to_stderr(log_format)
+    settings = _settings(config, threads)
     finder = _finder(urls, discover, options, single_writer=single_writer)
     logs = finder.first(patient=not (once or dry_run))
+    notice = _Notice(log_format)
     if not logs:
-        stderr().print("found no log yet", style="dim")
+        notice("found no log yet")
+    json = json or log_format == "json"
     if dry_run:
         tell_plans(((log.url, _plan(log, settings)) for log in logs), json=json)
         return
-    daemon = _daemon(logs, settings, finder, _Teller(json, live))
+    teller = _Teller(json, live)
+    daemon = _daemon(logs, settings, finder, teller)
     if once:
         daemon.run_once()
+        teller.nothing_due(logs)
         _check_cleaned(logs)
         return
-    _run(daemon, finder, listen=listen, live=live, logs=len(logs))
+    notice(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
+    _run(daemon, finder, notice, listen=listen, live=live)
 
 
 def _check_cleaned(logs: "Iterable[Log]") -> None:
@@ -161,14 +184,38 @@ def _finder(
 
 
 @dataclass(frozen=True)
+class _Notice:
+    """Says on standard error what the daemon is about: in the form of the log messages there."""
+
+    log_format: str
+
+    def __call__(self, text: str) -> None:
+        if self.log_format == "json":
+            logging.getLogger("clog.cli").info(text)
+        else:
+            stderr().print(text, style="dim")
+
+
+@dataclass
 class _Teller:
     """Tells on standard output what is done; not beside the live view."""
 
     json: bool
     live: bool
+    told: int = 0
+
+    def nothing_due(self, logs: "Sequence[Log]") -> None:
+        """Tells, after a round, that there was nothing to do, if there was nothing."""
+        if self.told:
+            return
+        if self.json:
+            print_json_line({"logs": len(logs), "nothing_due": True})
+        else:
+            say(f"nothing was due in {counted(len(logs), 'log')}")
 
     def passed(self, log: "Log", result: "PassResult") -> None:
         """Tells a pass."""
+        self.told += 1
         if self.json:
             print_json_line({"url": log.url} | pass_json(result))
         elif not self.live:
@@ -176,6 +223,7 @@ class _Teller:
 
     def maintained(self, log: "Log", done: "MaintenanceResult") -> None:
         """Tells what was sealed, and what went by retention."""
+        self.told += 1
         if self.json:
             print_json_line({"url": log.url} | maintenance_json([done]))
         elif not self.live:
@@ -228,7 +276,9 @@ def _daemon(
     )
 
 
-def _run(daemon: "Cleaner", finder: "Finder", *, listen: str | None, live: bool, logs: int) -> None:
+def _run(
+    daemon: "Cleaner", finder: "Finder", notice: _Notice, *, listen: str | None, live: bool
+) -> None:
     from clog.cleaner.daemon.health import ailments
     from clog.cleaner.daemon.http import MonitorServer
 
@@ -247,8 +297,7 @@ def _run(daemon: "Cleaner", finder: "Finder", *, listen: str | None, live: bool,
                 "--listen needs prometheus_client: pip install 'pyspark-clog[metrics]'"
             ) from e
         server = MonitorServer(listen, lambda: ailments(daemon), metrics)
-        stderr().print(f"/metrics and /healthz at http://{server.address}", style="dim")
-    stderr().print(f"cleaning {counted(logs, 'log')}; Ctrl-C stops within seconds", style="dim")
+        notice(f"/metrics and /healthz at http://{server.address}")
     try:
         if live:
             from clog.cli.views.daemon_view import watching
@@ -274,6 +323,7 @@ def _plan(log: "Log", settings: "BrokerConfig") -> "PlannedRound":
 
 
 def _log_to_stderr(log_format: str) -> None:
+    """Makes all that is logged, and in JSON also errors and warnings, lines on standard error."""
     from clog.cleaner.daemon.json_logs import JsonFormatter
     from clog.cli.output import SafeFormatter
 
@@ -281,3 +331,6 @@ def _log_to_stderr(log_format: str) -> None:
     text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(SafeFormatter(JsonFormatter() if log_format == "json" else text))
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    if log_format == "json":
+        ERRORS_AS.set("log")
+        logging.captureWarnings(capture=True)

@@ -11,10 +11,15 @@ BLOCK_BYTES = 1 << 20
 
 
 class LineReader:
-    """Reads a stream by blocks, so that a line is there as soon as its line feed is."""
+    """Reads a stream by blocks, so that a line is there as soon as its line feed is.
 
-    def __init__(self, stream: BinaryIO) -> None:
+    ``stop`` is a descriptor: once there is something to read in it, the stream has ended, before a
+    line that has no line feed yet.
+    """
+
+    def __init__(self, stream: BinaryIO, stop: int | None = None) -> None:
         self._stream = stream
+        self._stops = [] if stop is None else [stop]
         self._tail = b""
         self._ended = False
         try:
@@ -34,8 +39,12 @@ class LineReader:
             block = self._stream.read(BLOCK_BYTES)
         else:
             wait_s = None if timeout_ms is None else timeout_ms / 1000
-            if not select.select([self._fd], [], [], wait_s)[0]:
+            ready = select.select([self._fd, *self._stops], [], [], wait_s)[0]
+            if not ready:
                 return []
+            if ready != [self._fd]:
+                self._ended = True
+                return None
             block = os.read(self._fd, BLOCK_BYTES)
         if not block:
             self._ended = True

@@ -9,6 +9,8 @@ import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
 from clog.cli.output import count, counted, print_json, say, stderr
+from clog.cli.records.interrupts import noting_interrupts
+from clog.cli.records.line_reader import LineReader
 
 if TYPE_CHECKING:
     from clog.cli.records.lines import Rows
@@ -20,6 +22,12 @@ LineFormat = Literal["text", "jsonl"]
 BATCH_BYTES_MAX = 64 << 20
 """A batch is appended when it has so many bytes, however few records they are."""
 
+
+_PROMPTS: dict[str, str] = {
+    "text": "type key, TAB, value; a key alone deletes it; Ctrl-D ends",
+    "jsonl": 'type JSON lines such as {"key": "alice", "value": "1"}; Ctrl-D ends',
+}
+"""What to say to who types."""
 
 Format = Annotated[LineFormat, typer.Option("--format", help="Format of the input lines.")]
 NullMarker = Annotated[
@@ -126,33 +134,42 @@ def produce(
     Each batch of lines is one atomic commit. Text lines are key, TAB, value. A key and a TAB is an
     empty value; a key alone is a tombstone, which deletes the key. JSON lines have key and value
     (or key_b64 and value_b64; null means null), and may have headers, timestamp and partition.
-    Empty lines are skipped.
+    Empty lines are skipped. Ctrl-C appends the whole lines that wait, and says what was done.
 
     \b
     printf 'alice\t1\nbob\t\ncarol\n' | clog produce ./orders
     clog consume ./orders --json | clog produce ./copy --format jsonl
     clog produce ./orders --format jsonl --producer-id load-2026-01 < orders.jsonl
     """
-    from clog.cli.records.line_reader import LineReader
-
     log = open_log(url, options, single_writer=single_writer)
     parse = _parser(line_format, null_marker)
     run = _Run(log, parse, producer_id, partition, ignores_rows=ignore_partition)
-    read = LineReader(sys.stdin.buffer).read
+    with noting_interrupts() as interrupts:
+        reader = LineReader(sys.stdin.buffer, interrupts.fd)
+        if sys.stdin.isatty() and not quiet:
+            stderr().print(_PROMPTS[line_format], style="dim", soft_wrap=True)
+        _append_all(run, reader, log.handle.clock, batch_size, linger, quiet=quiet)
+    if json:
+        print_json({"url": log.url, "interrupted": interrupts.came} | run.done.as_json())
+    elif not quiet:
+        say(f"interrupted: {run.done}" if interrupts.came else str(run.done))
+    if interrupts.came:
+        raise typer.Exit(130)
+
+
+def _append_all(
+    run: "_Run", reader: LineReader, clock: "Clock", batch_size: int, linger: int, *, quiet: bool
+) -> None:
+    """Appends all lines of the input; says what was done before an error."""
     try:
-        clock = log.handle.clock
-        for lines in batches(read, batch_size=batch_size, linger_ms=linger, clock=clock):
+        for lines in batches(reader.read, batch_size=batch_size, linger_ms=linger, clock=clock):
             run.append(lines)
             _progress(run.done, quiet=quiet)
         _progress(None, quiet=quiet)
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         if run.done.commits:
             stderr().print(f"before the error: {run.done}", soft_wrap=True)
         raise
-    if json:
-        print_json({"url": log.url} | run.done.as_json())
-    elif not quiet:
-        say(str(run.done))
 
 
 def batches(

@@ -215,9 +215,14 @@ def manifest_at(store: Store, version: int, tip: Commit) -> Manifest:
         VersionExpiredError: the version is below the oldest readable one, or beyond the newest.
     """
     oldest = tip.head.oldest_readable
-    if not oldest <= version <= tip.version:
+    if version > tip.version:
         raise VersionExpiredError(
-            f"version {version} of {store.url} is not readable;"
+            f"version {version} of {store.url} does not exist yet: the newest is {tip.version};"
+            f" ask for {oldest} to {tip.version}"
+        )
+    if version < oldest:
+        raise VersionExpiredError(
+            f"version {version} of {store.url} is not readable any more;"
             f" readable versions are {oldest} to {tip.version}"
         )
     with expiring(store, version):

@@ -31,8 +31,9 @@ class CleanerProcess:
 
     @property
     def passes(self) -> list[dict]:
-        """What it told so far."""
-        return [json.loads(line) for line in self._passes.read_text().splitlines()]
+        """The passes that it told so far; it tells of sealing and retention, too."""
+        told = [json.loads(line) for line in self._passes.read_text().splitlines()]
+        return [line for line in told if "stats" in line]
 
     @property
     def troubles(self) -> list[str]:

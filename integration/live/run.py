@@ -12,10 +12,12 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 from cleaner_process import CleanerProcess
+from pyspark.sql.streaming import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 from sequence import SLICE, expected_table, fold, records
@@ -64,7 +66,8 @@ def _run(
         keep_up.start(spark, url, work)
         from_start.start(spark, url, work, batch=args.batch)
         writer = write(spark, url, work, first=args.records, keys=args.keys, rate=args.rate)
-        _wait(args.seconds, log, cleaner, from_start, console)
+        queries = (writer, keep_up.query, from_start.query)
+        _wait(args, log, cleaner, queries, lambda: from_start.records, console)
         batches = (writer.lastProgress or {}).get("batchId", 0)
         writer.stop()
         for query in (keep_up.query, from_start.query):
@@ -82,17 +85,26 @@ def _run(
 
 
 def _wait(
-    seconds: float, log: Log, cleaner: CleanerProcess, from_start: FromStart, console: Console
+    args: argparse.Namespace,
+    log: Log,
+    cleaner: CleanerProcess,
+    queries: Iterable[StreamingQuery],
+    read: Callable[[], int],
+    console: Console,
 ) -> None:
-    """Until the time is over, and the stream from the start has been through what was there."""
-    began = time.monotonic()
-    while time.monotonic() - began < seconds:
+    """Until the time is over and the stream has written, however slowly its workers start; raises
+    what a query failed of.
+    """
+    began, end = time.monotonic(), 0
+    while time.monotonic() - began < args.seconds or end <= args.records:
         time.sleep(10)
-        if from_start.query.exception() is not None:
-            return
+        for query in queries:
+            if (failure := query.exception()) is not None:
+                raise failure
+        end = sum(log.end_offsets().values())
         console.print(
-            f"{time.monotonic() - began:.0f} s: end {sum(log.end_offsets().values()):,},"
-            f" {len(cleaner.passes)} passes, from the start {from_start.records:,} read"
+            f"{time.monotonic() - began:.0f} s: end {end:,}, {len(cleaner.passes)} passes,"
+            f" from the start {read():,} read"
         )
 
 

@@ -65,6 +65,7 @@ class KeepUp:
             spark.readStream.format("clog")
             .option("startingOffsets", json.dumps(self.starts))
             .option("columns", "partition,offset")
+            .option("pollInterval", "0s")  # so that processAllAvailable sees all
             .load(url)
         )
         self.query = _each(frame, work / "keep-up", self._note)
@@ -101,6 +102,7 @@ class FromStart:
             spark.readStream.format("clog")
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", batch)
+            .option("pollInterval", "0s")
             .option("columns", "partition,offset,key,value")
             .load(url)
             .selectExpr("partition", "offset", "key", f"substring(value, 1, {DIGITS}) as value")

@@ -12,11 +12,11 @@ R4. Delete objects whose delay is over (S27); rewrite what has held dead rows fo
 R5. Once a day delete what was never committed (`sweep`) and blocks of old commits
     (`commit_blocks`).
 
-A pass may take hours, and nothing else waits for more than one. Between two passes the rounds of
-other logs begin and end, ``log.cleaner.backoff.ms`` apart where there is nothing to clean; logs
-whose own passes go on are maintained (R1, R2, and what is to be deleted of R4) each
-``log.retention.check.interval.ms``, at least `BETWEEN_MS_MIN` apart. With several threads all that
-goes on beside the passes.
+A pass may take hours, and nothing but passes waits for more than one. Between two passes the rounds
+of other logs begin and end, ``log.cleaner.backoff.ms`` apart where there is nothing to clean. Logs
+with passes that wait, as others are more urgent, have all but R3 done each
+``log.retention.check.interval.ms``, at least `BETWEEN_MS_MIN` apart; where one of them goes on, R1,
+R2, and what is to be deleted of R4. With several threads all that goes on beside the passes.
 
 The share of one log is in `log_round`. A pass that fails leaves the log as it was; its partition is
 uncleanable, with the reason, and retried with back-off, the others go on (S28). A log whose round
@@ -60,7 +60,7 @@ class FoundLogs:
 
 
 BETWEEN_MS_MIN = 60_000
-"""A log whose passes go on is not maintained more often."""
+"""A log whose passes go on, or wait, is not maintained more often."""
 
 
 @dataclass(slots=True, eq=False)
@@ -278,13 +278,14 @@ class Cleaner:
         mine.is_well = self._attempt(mine, maintain) and mine.is_well
 
     def _maintain_between(self) -> None:
-        """Maintains logs whose passes go on, where that is due."""
+        """Maintains logs whose passes go on or wait, where that is due."""
         interval_ms = max(self._settings.retention_check_ms, BETWEEN_MS_MIN)
         for mine in self._open.values():
             waited_ms = self._clock.monotonic_ms() - mine.maintained_ms
             if mine.is_well and waited_ms >= interval_ms:
                 self._maintain(mine, mine.log_round.maintain)
-                self._attempt(mine, mine.log_round.sweep_released)
+                finish = partial(self._finish, mine.log_round)
+                self._attempt(mine, mine.log_round.sweep_released if mine.running else finish)
 
     def _choices(self, mine: _OpenRound) -> list[Candidate]:
         """Returns the partitions of a log that wait for their pass, as far as it was looked at."""

@@ -6,6 +6,7 @@ from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.log_round import CleanerSettings
 from clog.storage import Log
+from clog.storage.format import paths
 from clog.storage.ids import SeededIds
 from clog.storage.testing.crash import discard, inside, memory_store
 
@@ -137,3 +138,59 @@ def test_what_becomes_overdue_in_another_log_is_next(long, other, put, work):
     log = long()
     log.roll()
     assert (other, 1) in work([log, other], lambda hour: hour == 4)[1:]
+
+
+@pytest.fixture
+def greedy(make_log, put, work):
+    """Works until a look says that it is enough, beside a log that is dirtier than any other again
+    after each of its passes.
+    """
+    log = make_log(min_cleanable_dirty_ratio=0)
+
+    def dirty():
+        put(log, " ".join(f"a={n}" for n in range(12)))
+        log.roll()
+
+    def beside(other, look):
+        def look_on(hour):
+            dirty()
+            return look(hour)
+
+        return work([log, other], look_on)
+
+    dirty()
+    return beside
+
+
+@pytest.fixture
+def once_clean(other, put, clock):
+    """The other log, cleaned once: it holds a tombstone whose horizon is set."""
+    other.alter({"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 1000})
+    put(other, "a=1 b=1 c=1 d=1 b")
+    other.roll()
+    Cleaner(other).run_once(force=True)
+    return other
+
+
+@pytest.mark.parametrize("work", ["run"], indirect=True)
+def test_tombstones_that_wait_too_long_are_next(greedy, once_clean, clock):
+    """S16, S46: a day after their horizon a dirtier log does not come first any more."""
+    clock.advance(30 * HOUR_MS)
+    assert (once_clean, 0) in greedy(once_clean, lambda hour: hour == 4)
+
+
+@pytest.mark.parametrize("work", ["run"], indirect=True)
+def test_what_follows_passes_does_not_wait_for_one(greedy, once_clean, put, clock):
+    """S30, S46: a log whose pass is never the most urgent is swept, coalesced and purged all the
+    same.
+    """
+    orphan = paths.data_path(0, "0" * 32)
+    once_clean.handle.store.put(orphan, b"never committed")
+    clock.advance(80 * HOUR_MS)
+    once_clean.alter({"delete.retention.ms": 10**12})
+    put(once_clean, "e=1")
+    once_clean.roll()
+    swept = FirstSeen(lambda: orphan not in {o.path for o in once_clean.handle.store.list("data/")})
+    greedy(once_clean, swept)
+    assert swept.hour is not None
+    assert swept.hour <= 4

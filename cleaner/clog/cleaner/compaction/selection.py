@@ -10,7 +10,8 @@ A partition is eligible when one of these holds; the first that does is its reas
   share of it or wait too long (S16).
 
 Overdue ones come first, the longest first: a deadline outranks a ratio (S15; Kafka takes the
-highest ratio only). Then the highest ratio.
+highest ratio only). Tombstones that wait too long have one, too: else those of a quiet partition
+would stay for as long as others are dirtier (S46). Then the highest ratio.
 """
 
 from dataclasses import dataclass
@@ -42,19 +43,20 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A partition to clean. ``delay_ms`` is how long it is overdue by ``max.compaction.lag.ms``, 0
-    when it is not.
+    """A partition to clean. ``late_ms`` is how long it is past a deadline, 0 when it is not:
+    overdue by ``max.compaction.lag.ms``, or with tombstones that wait for more than
+    `TOMBSTONE_WAIT_MS_MAX`.
     """
 
     partition: int
     bounds: CleanableBounds
     reason: Reason
-    delay_ms: int
+    late_ms: int
 
     @property
     def urgency(self) -> tuple[int, float, int]:
         """Sorts the most urgent first, those of several logs, too (S15)."""
-        return -self.delay_ms, -self.bounds.dirty_ratio, self.partition
+        return -self.late_ms, -self.bounds.dirty_ratio, self.partition
 
 
 def candidates(
@@ -79,8 +81,19 @@ def candidate(
         return None
     b = cleanable_bounds(manifest, partition, config, now_ms=now_ms)
     delay_ms = overdue_ms(manifest, b, config, now_ms=now_ms)
-    reason = _reason(manifest, b, config, delay_ms, now_ms=now_ms, force=force)
-    return None if reason is None else Candidate(partition, b, reason, delay_ms)
+    expired, wait_ms = expired_tombstones(manifest, b, now_ms=now_ms)
+    is_long = wait_ms > TOMBSTONE_WAIT_MS_MAX
+    if force and (b.cleanable_bytes or expired):
+        reason = Reason.FORCED
+    elif delay_ms:
+        reason = Reason.OVERDUE
+    elif b.dirty_ratio > config.min_cleanable_dirty_ratio:
+        reason = Reason.DIRTY
+    elif expired and (is_long or _are_worthwhile(manifest, b, expired)):
+        reason = Reason.TOMBSTONES
+    else:
+        return None
+    return Candidate(partition, b, reason, max(delay_ms, wait_ms - TOMBSTONE_WAIT_MS_MAX, 0))
 
 
 def overdue_ms(manifest: Manifest, b: CleanableBounds, config: LogConfig, *, now_ms: int) -> int:
@@ -134,26 +147,8 @@ def earliest_horizon_ms(chunk: Chunk) -> int:
     return min(horizons, default=NONE)
 
 
-def _reason(
-    manifest: Manifest,
-    b: CleanableBounds,
-    config: LogConfig,
-    delay_ms: int,
-    *,
-    now_ms: int,
-    force: bool,
-) -> Reason | None:
-    expired, wait_ms = expired_tombstones(manifest, b, now_ms=now_ms)
-    if force and (b.cleanable_bytes or expired):
-        return Reason.FORCED
-    if delay_ms:
-        return Reason.OVERDUE
-    if b.dirty_ratio > config.min_cleanable_dirty_ratio:
-        return Reason.DIRTY
+def _are_worthwhile(manifest: Manifest, b: CleanableBounds, expired: int) -> bool:
     clean_records = sum(
         s.rows for s in manifest.segments[b.partition][:-1] if s.next <= b.first_dirty
     )
-    worthwhile = expired >= TOMBSTONE_SHARE_MIN * clean_records
-    if expired and (worthwhile or wait_ms > TOMBSTONE_WAIT_MS_MAX):
-        return Reason.TOMBSTONES
-    return None
+    return expired >= TOMBSTONE_SHARE_MIN * clean_records

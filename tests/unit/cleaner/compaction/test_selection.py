@@ -82,7 +82,7 @@ def test_the_maximum_lag(make_log, put, eligible, clock):
     assert eligible(log) == []
     clock.advance(1)
     (found,) = eligible(log)
-    assert (found.reason, found.delay_ms) == (Reason.OVERDUE, 1)
+    assert (found.reason, found.late_ms) == (Reason.OVERDUE, 1)
 
 
 def test_overdue_but_not_cleanable(make_log, put, eligible, clock):
@@ -109,7 +109,7 @@ def test_the_order(make_log, put, clean, eligible, clock):
     log.roll()
     found = eligible(log)
     assert [c.partition for c in found] == [3, 2, 1, 0]
-    assert [c.delay_ms for c in found] == [9, 5, 0, 0]
+    assert [c.late_ms for c in found] == [9, 5, 0, 0]
 
 
 def test_a_tombstone_pass(make_log, put, clean, eligible, clock, there):

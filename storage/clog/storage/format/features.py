@@ -16,6 +16,12 @@ from dataclasses import dataclass
 DEAD_ROWS = "dead-rows"
 TRANSACTIONS = "transactions"
 TYPED_COLUMNS = "typed-columns"
+SUPERSEDED_ROWS = "superseded-rows"
+PUBLICATIONS = "publications"
+ORDER_VALUES = "order-values"
+GIVEN_OFFSETS = "given-offsets"
+ERASURES = "erasures"
+READER_HOLDS = "reader-holds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +79,44 @@ FEATURES = {
             is_built=True,
             is_default=True,
         ),
-        Feature(TRANSACTIONS, "4", "records that are undecided for a time", of_readers=True),
+        Feature(TRANSACTIONS, "11", "records that are undecided for a time", of_readers=True),
         Feature(
             TYPED_COLUMNS,
-            "4",
+            "12",
             "keys and values as columns of Arrow types",
             of_readers=True,
             at_creation=True,
+        ),
+        Feature(
+            SUPERSEDED_ROWS,
+            "13",
+            "bitmaps of the rows that no table shows: tables without comparing keys",
+            of_readers=False,
+        ),
+        Feature(
+            PUBLICATIONS,
+            "14",
+            "versions that published views of the table still need",
+            of_readers=False,
+        ),
+        Feature(
+            ORDER_VALUES,
+            "15",
+            "the record with the highest timestamp or header wins",
+            of_readers=True,
+        ),
+        Feature(GIVEN_OFFSETS, "16", "appends that name their offsets", of_readers=True),
+        Feature(
+            ERASURES,
+            "17",
+            "removal of all bytes of some keys, with a receipt",
+            of_readers=False,
+        ),
+        Feature(
+            READER_HOLDS,
+            "18",
+            "named readers that hold back tombstones and versions for a time",
+            of_readers=False,
         ),
     )
 }

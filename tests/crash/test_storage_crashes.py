@@ -29,8 +29,8 @@ ONE = [{"key": "a", "value": "1", "timestamp": 1}]
 TWO = [{"key": k, "value": "2", "timestamp": 2} for k in "bcd"]
 
 
-def create(store, seed=1, **options):
-    return Log.create(store, partitions=2, clock=ManualClock(5_000), ids=SeededIds(seed), **options)
+def create(store, seed=1, partitions=2, **options):
+    return Log.create(store, partitions, clock=ManualClock(5_000), ids=SeededIds(seed), **options)
 
 
 def reopen(store, seed):
@@ -76,6 +76,12 @@ def four_writers(store):
         log.append(ONE, partition=0, producer=(f"w{i % 4}", i))
 
 
+def of_many_partitions(store):
+    """A log of which commits change few partitions; the next version is not divisible by 4."""
+    log = create(store, partitions=8)
+    log.append(ONE, partition=0)
+
+
 def append(log):
     return log.append(TWO, partition=1, producer=("me", 7))
 
@@ -114,6 +120,13 @@ def append_with_a_full_head(log):
     return result
 
 
+def append_with_columns(log):
+    """A head that holds all columns of few partitions: this append writes them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 4)
+        return append(log)
+
+
 def append_that_begins_a_block(log):
     """The first commit of a block, whose file is made before it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -129,6 +142,7 @@ SCENARIOS = {
     "append with a large edit": (filled, append_with_a_large_edit),
     "append with snapshot, page and hint": (before_a_snapshot, append_with_a_snapshot),
     "append that pages writers out": (four_writers, append_with_a_full_head),
+    "append with columns": (of_many_partitions, append_with_columns),
     "append that begins a block": (before_a_snapshot, append_that_begins_a_block),
     "alter": (filled, lambda log: log.alter({"segment.chunks": 1})),
     "delete_records": (filled, lambda log: log.delete_records({0: 2})),
@@ -139,8 +153,8 @@ IDEMPOTENT = {name for name in SCENARIOS if "append" not in name}
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_crash_leaves_the_old_or_the_new_state(name):
-    """C1 to C7: after each, the log opens, is whole, and shows one of the two states; the work done
-    again gives exactly the new one, since the producer's entry answers for what had happened.
+    """C1 to C7, C10: after each, the log opens, is whole, and shows one of the two states; the work
+    done again gives exactly the new one, since the producer's entry answers for what had happened.
     """
     begin, act = SCENARIOS[name]
     states = {}
@@ -170,6 +184,8 @@ def test_every_crash_leaves_the_old_or_the_new_state(name):
     assert expected <= set(seen), seen
     if "snapshot" in name:
         assert {"C3", "C4"} <= set(seen), seen
+    if "columns" in name:
+        assert "C10" in seen, seen
 
 
 def expected_states(begin, act):
@@ -243,18 +259,19 @@ def test_every_crash_of_a_creator_that_came_second():
 
 
 @pytest.mark.parametrize(
-    "name", ["append with snapshot, page and hint", "append with a large edit"]
+    "name",
+    ["append with snapshot, page and hint", "append with a large edit", "append with columns"],
 )
 def test_crashes_leave_only_garbage_that_the_sweep_knows(name):
-    """C1 to C4: what is left of a commit that did not happen lies where the sweep looks."""
-    swept = (paths.DATA, paths.PAGES, paths.EDITS, paths.SNAPSHOTS)
+    """C1 to C4, C10: what is left of a commit that did not happen lies where the sweep looks."""
+    swept = (paths.DATA, paths.PAGES, paths.EDITS, paths.SNAPSHOTS, paths.COLUMNS)
     begin, act = SCENARIOS[name]
     store = memory_store()
     begin(store)
     before = {found.path.partition("-")[0] for found in inside(store).list("")}
     discard(store)
     for run in crash_runs(begin, lambda store: act(reopen(store, 2))):
-        if run.point in ("C1", "C2", "C3", "C4", "C5") and run.killed:
+        if run.point in ("C1", "C2", "C3", "C4", "C5", "C10") and run.killed:
             found = {found.path for found in inside(run.store).list("")}
             left = {path for path in found if path.partition("-")[0] not in before}
             assert all(path.startswith(swept) for path in left), (str(run), left)

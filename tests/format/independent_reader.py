@@ -6,6 +6,7 @@ envelopes, sums, tiling, heads, chunk statistics. It is plain and slow on purpos
 """
 
 import json
+import struct
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ CHUNK = (
     *("append_time_ms", "horizon_min", "horizon_max", "horizon", "up_to"),
 )
 RELEASED = ("path", "bytes", "version", "time_ms")
+COLUMNS = (
+    *("start", "end", "base", "bytes", "chunks"),
+    *("first_ms", "created_ms", "jitter_ms", "changed"),
+)
 REMOVED = ("p", "version", "offset")
 State = dict[str, Any]
 
@@ -88,7 +93,7 @@ def newest(root: Path) -> int:
 
 def replay(root: Path, version: int | None = None) -> State:
     """The state after all commits from 0; each commit's parent, time and head are checked."""
-    state, parent, entries = None, None, {}
+    state, parent, entries, before = None, None, {}, None
     for v in range((newest(root) if version is None else version) + 1):
         body = commit(root, v)
         check(body["parent"] == parent, f"parent of {v}")
@@ -96,7 +101,9 @@ def replay(root: Path, version: int | None = None) -> State:
         check(state is None or repair or body["time_ms"] >= state["time_ms"], f"time of {v}")
         entries[v] = {k: x for k, x in body.items() if k not in ("parent", "earlier", "head")}
         check(all(entries[e["version"]] == e for e in body["earlier"]), f"earlier of {v}")
-        state, parent = advance(root, state, body), body["id"]
+        rest = body["head"]["partitions"].get("rest")
+        check(rest in (None, before) or rest["version"] == v - 1, f"columns that {v} refers to")
+        state, parent, before = advance(root, state, body), body["id"], rest
         check_head(root, state, body["head"])
     return state
 
@@ -142,6 +149,7 @@ def load(root: Path, version: int) -> State:
     head, value = body["head"], body["manifest"]
     check(body["version"] == version, "snapshot's version")
     columns, objects, count = head["partitions"], {}, head["log"]["partitions"]
+    check("rest" not in columns, "a snapshot's head without all columns")
     state: State = {
         **{name: body[name] for name in ("version", "id", "time_ms")},
         **{name: head[name] for name in ("log", "config", "config_epoch")},
@@ -398,7 +406,8 @@ def check_head(root: Path, state: State, head: dict) -> None:
     made["chunks"] = [len(s["chunks"]) for s in last]
     made["first_ms"] = [s["chunks"][0]["first_ms"] if s["chunks"] else -1 for s in last]
     made["created_ms"] = [s["created_ms"] for s in last]
-    check(made == head["partitions"], f"{made} is not {head['partitions']}")
+    columns = all_columns(root, head["partitions"])
+    check(made == columns, f"{made} is not {columns}")
     for name in ("log", "config", "config_epoch", "orphan_floor", "oldest_readable"):
         check(head[name] == state[name], name)
     older = head["older_writers"]
@@ -417,6 +426,25 @@ def check_head(root: Path, state: State, head: dict) -> None:
                 s["next"],
             ]
             check(edges == sorted(edges), f"chunks of {p}: {edges}")
+
+
+def all_columns(root: Path, columns: dict) -> dict:
+    """§3.4: the columns over all partitions, those of the rest in a document of their own."""
+    if "rest" not in columns:
+        return columns
+    rest, named = columns["rest"], columns["p"]
+    body = document(root, rest["path"], "columns")
+    check(inside(root, rest["path"]).stat().st_size == rest["bytes"], "size of columns")
+    check(rest["path"].startswith(f"columns/{rest['version']:020d}-"), "name of columns")
+    check(body["version"] == rest["version"], "version of columns")
+    found = {name: list(body["partitions"][name]) for name in COLUMNS}
+    data = b"".join(struct.pack("<q", n) for name in COLUMNS for n in found[name])
+    check(xxhash.xxh3_128_hexdigest(data) == rest["xxh3_128"], "sum of columns")
+    check(named == sorted(set(named)), "partitions in order")
+    for name in COLUMNS:
+        for p, n in zip(named, columns[name], strict=True):
+            found[name][p] = n
+    return found
 
 
 def manifest(state: State) -> dict:

@@ -17,6 +17,7 @@ import independent_reader as ir
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage.commit import committer as committing
+from clog.storage.format import columns as storage_columns
 from clog.storage.format import commits, snapshots
 from clog.storage.format import dead_rows as storage_dead_rows
 from clog.storage.ids import SeededIds
@@ -136,6 +137,21 @@ def dead_rows(root: Path) -> None:
             cleaner.run_once(force=True)
 
 
+def columns(root: Path) -> None:
+    """Heads that hold the columns of some partitions, and refer to those of all; one with all."""
+    with patch.object(storage_columns, "INLINE_PARTITIONS_MAX", 8):
+        log = create(root, partitions=20, segment_chunks="3")
+        for n in range(34):
+            log.handle.clock.advance(10)
+            partitions = range(20) if n == 17 else [n % 5, n % 3 + 6]
+            log.append(
+                [{"key": f"{n}-{p}", "value": f"{n}"} for p in partitions], partition=partitions
+            )
+            if n % 11 == 5:
+                log.delete_records({1: -1, 4: 1})
+        log.roll(7)
+
+
 CASES: dict[str, Case] = {
     "plain": plain,
     "append-time": append_time,
@@ -143,6 +159,7 @@ CASES: dict[str, Case] = {
     "cleaned": cleaned,
     "indexed": indexed,
     "dead-rows": dead_rows,
+    "columns": columns,
 }
 
 

@@ -16,7 +16,7 @@ from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage.administration import reset_times
 from clog.storage.commit import committer
-from clog.storage.format import commits, dead_rows, snapshots
+from clog.storage.format import columns, commits, dead_rows, snapshots
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import dead_rows_to_json
 from clog.storage.format.edits import ChunkHorizon, Edit, Replacement
@@ -292,6 +292,23 @@ def test_more_writers_than_a_head_holds(root):
     state = agree(root, log)
     assert len(state["writers"]) == 100
     assert log.append(rows("a"), producer=("producer-50", 50)).duplicate
+
+
+def test_heads_with_the_columns_of_some_partitions(root, monkeypatch):
+    """FORMAT.md §3.4: the others stand in a document; every version, and the next one is due."""
+    monkeypatch.setattr(columns, "INLINE_PARTITIONS_MAX", 8)
+    monkeypatch.setattr(committer, "SNAPSHOT_EDIT_BYTES_MIN", 900)
+    log = create(root, partitions=20, segment_chunks="2")
+    for n in range(40):
+        log.append(rows("v"), partition=n % 4)
+        if n == 20:
+            log.append(rows(*"v" * 20), partition=range(20))
+    state = agree(root, log)
+    assert ir.manifest(ir.from_snapshot(root, 30)) == ir.manifest(ir.replay(root, 30))
+    assert state["end"][:4] == [11, 11, 11, 11]
+    heads = [ir.commit(root, v)["head"]["partitions"] for v in range(log.version + 1)]
+    assert len({head["rest"]["path"] for head in heads if "rest" in head}) > 3
+    assert [v for v, head in enumerate(heads) if "rest" not in head] == [0, 22]
 
 
 def test_compression_of_every_kind(root):

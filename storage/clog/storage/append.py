@@ -167,7 +167,7 @@ def partitions_of(
     count = head.log.partitions
     if given is None:
         keys = records.column("key").combine_chunks()
-        start = sum(head.partitions.end) % count
+        start = int(head.partitions.end.to_numpy().sum()) % count
         return partitions_for(keys, partitions=count, algorithm=head.log.partitioner, start=start)
     parts = np.asarray(given)
     if parts.ndim and parts.shape != (records.num_rows,):
@@ -284,13 +284,14 @@ def _check_floor(obj: DataObject, head: Head, url: str) -> None:
 def _bind(
     objects: Sequence[DataObject], head: Head, version: int, append_time_ms: int
 ) -> list[tuple[int, Chunk]]:
-    ends = list(head.partitions.end)
+    ends: dict[int, int] = {}
     bound = []
     for obj in objects:
         ref = obj.ref
         first_row = 0
         for stats in obj.chunks:
-            p, base = stats.partition, ends[stats.partition]
+            p = stats.partition
+            base = ends.get(p, head.partitions.end[p])
             ends[p] = base + stats.rows
             is_append_time = append_time_ms != NONE
             chunk = Chunk(

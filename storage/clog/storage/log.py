@@ -37,7 +37,7 @@ from clog.storage.read.table_plan import KnownPieces, plan_table
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
 
-PARTITIONS_MAX = 4096
+PARTITIONS_MAX = 10_000
 """Tested limit: heads and commits hold columns over the partitions."""
 
 
@@ -77,7 +77,7 @@ class Log:
 
         Args:
             url: any fsspec URL, a local path, or a store.
-            partitions: their number, from 1 to 4096; it cannot be changed later.
+            partitions: their number, from 1 to 10,000; it cannot be changed later.
             config: Kafka's topic configs and clog's own; ``cleanup.policy`` is ``compact`` unless
                 it is given.
             storage_options: what fsspec needs: credentials, endpoints.

@@ -48,7 +48,7 @@ def test_create_says_what_it_made(cli, url):
         (["-c", "segment.ms=-5"], 1, 'segment.ms="-5" is refused; allowed'),
         (["-c", "segment.ms"], 2, "NAME=VALUE"),
         (["--partitions", "0"], 2, "partitions"),
-        (["--partitions", "5000"], 1, "1 to 4096"),
+        (["--partitions", "10001"], 1, "1 to 10000"),
     ],
 )
 def test_create_refuses_what_is_wrong_and_makes_nothing(cli, url, tmp_path, given, code, said):

@@ -79,9 +79,9 @@ def test_creating_on_a_dead_store(make_log, store):
         make_log(on=FaultyStore(store, dead))
 
 
-@pytest.mark.parametrize("partitions", [0, -1, 4097, "4", 1.0, True, None])
+@pytest.mark.parametrize("partitions", [0, -1, 10_001, "4", 1.0, True, None])
 def test_numbers_of_partitions(make_log, partitions):
-    with pytest.raises(InvalidInputError, match=r"partitions=.* allowed: 1 to 4096"):
+    with pytest.raises(InvalidInputError, match=r"partitions=.* allowed: 1 to 10000"):
         make_log(partitions=partitions)
 
 

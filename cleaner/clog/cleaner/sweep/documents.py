@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from clog.storage.commit.versions import first_open_version
 from clog.storage.format import paths
+from clog.storage.format.columns import INLINE_PARTITIONS_MAX
 from clog.storage.format.commits import Commit, read_commit
 from clog.storage.format.head import Head
 from clog.storage.format.snapshots import read_snapshot
@@ -23,8 +24,9 @@ def unneeded_documents(
 
     ``floor``: a version from before that time: what heads after it have let go was written later.
 
-    Costs a LIST for each kind; where there is anything old, a GET for each snapshot that is kept,
-    and one for each commit where an edit has a document of its own.
+    Costs a LIST for each kind, for columns only in a log that may have some; where there is
+    anything old, a GET for each snapshot that is kept, and one for each commit where an edit has a
+    document of its own.
 
     Raises:
         CorruptionError: a document that tells what is needed cannot be read.
@@ -41,6 +43,8 @@ def unneeded_documents(
         heads = (oldest.head, _head_at(store, floor, tip), tip.head)
         needed |= {head.older_writers.path for head in heads if head.older_writers is not None}
         old += [found for found in pages if found.path not in needed]
+    if tip.head.log.partitions > INLINE_PARTITIONS_MAX:
+        old += _columns_before(store, oldest)
     edits = _before(store.list(paths.EDITS), before_ms)
     if edits:
         committed = set(_committed_edits(store, tip))
@@ -58,6 +62,16 @@ def _pages(store: Store, version: int) -> Iterator[str]:
         yield from (page.path for page in read_snapshot(store, version).pages)
     except FileNotFoundError:
         return  # Another sweep found that nobody needs it.
+
+
+def _columns_before(store: Store, oldest: Commit) -> Iterator[StoredObject]:
+    """Yields the columns of versions before those that a head from the oldest one on refers to."""
+    rest = oldest.head.partitions.ref
+    first = oldest.version if rest is None else rest.version
+    for found in store.list(paths.COLUMNS):
+        version = paths.columns_version_of(found.path)
+        if version is not None and version < first:
+            yield found
 
 
 def _head_at(store: Store, version: int, tip: Commit) -> Head:

@@ -29,6 +29,7 @@ from clog.storage.errors import (
     StoreUnavailableError,
 )
 from clog.storage.format import documents, paths
+from clog.storage.format.columns import PartitionColumns, with_rest
 from clog.storage.format.commits import (
     HINT_STRIDE,
     Commit,
@@ -163,7 +164,8 @@ class Committer:
         page = page_out_if_full(self._store, tip.head, edit.writers, new_id=self._ids.new_id)
         edit = edit if page is None else replace(edit, older_writers=page)
         head = advance(tip.head, edit, version=version, time_ms=time_ms)
-        if version % HINT_STRIDE == 0 and (snapshot := self._snapshot(operation)) is not None:  # K3
+        head = replace(head, partitions=self._columns(tip, head))  # K3
+        if version % HINT_STRIDE == 0 and (snapshot := self._snapshot(operation)) is not None:
             head = replace(head, snapshot=snapshot)
         commit_id = self._turns.new_id()
         stored = stored_edit(self._store, edit, commit_id=commit_id)
@@ -172,6 +174,14 @@ class Committer:
         first = carried_from(version, snapshot_version=last_snapshot)
         earlier = self._tracker.recent.since(self._store, first) if first < version else []
         return Commit(record, tip.record.commit_id, tuple(earlier), head)
+
+    def _columns(self, tip: Commit, head: Head) -> PartitionColumns:
+        """Returns the columns as the head after the tip is to hold them."""
+        before, after, new_id = tip.head.partitions, head.partitions, self._ids.new_id
+        try:
+            return with_rest(self._store, before, after, version=tip.version, new_id=new_id)
+        except StoreUnavailableError:
+            return after  # Longer than it might be, and as true.
 
     def _withdraw(self, commit: Commit) -> None:
         """Deletes what was written into the folder of a log that was deleted, as far as possible.

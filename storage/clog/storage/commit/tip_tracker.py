@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from clog.storage.clock import Clock
 from clog.storage.commit.identity import StandingLog
@@ -15,8 +16,9 @@ from clog.storage.commit.versions import (
     is_closed,
     try_read,
 )
-from clog.storage.errors import LogReplacedError, NotFoundError
+from clog.storage.errors import CorruptionError, LogReplacedError, NotFoundError
 from clog.storage.format.commits import Commit
+from clog.storage.format.head import with_columns
 
 TRUST_MS = 600_000
 """After so long without a look, ask whether the block was closed before a probe is trusted. Commits
@@ -50,16 +52,20 @@ class TipTracker:
         self._vain_looks = 0
         self._stood_ms = clock.monotonic_ms()
         found = find_newest(log.store, check_block=False)
+        try:
+            self.tip = self._whole(found.tip)
+        except CorruptionError:
+            found = find_newest(log.store)  # The hint led among files of committers that slept.
+            self.tip = self._whole(found.tip)
         self.read = found.read
-        self.tip = found.read[min(found.read)]
-        self.recent = RecentEdits(self.tip)
+        self.recent = RecentEdits(found.read[min(found.read)])
         self._take(found)
         self.is_settled = False
 
     def see(self, tip: Commit) -> None:
-        """Takes a newer commit as the tip."""
+        """Takes a newer commit as the tip; no request where its parent is the one before."""
+        self.tip = self._whole(tip, self.tip)
         self.recent.see(tip)
-        self.tip = tip
 
     def forget(self) -> None:
         """Forgets all edits but those that the tip carries."""
@@ -193,11 +199,28 @@ class TipTracker:
     def _take(self, found: Found) -> None:
         # Those read on the way carry edits, too: with them, what is known already may connect with
         # the tip.
+        last = self.recent.known()[-1].version
         for version in sorted(found.read):
-            if version > self.tip.version:
-                self.see(found.read[version])
+            if version > last:
+                self.recent.see(found.read[version])
         self.see(found.tip)
         self.confirmed()
+
+    def _whole(self, commit: Commit, *known: Commit) -> Commit:
+        """Returns the commit with all columns of its head; one GET where they do not follow from
+        those of a commit that is known.
+
+        Raises:
+            CorruptionError: their document is not there.
+            as `confirm`.
+        """
+        columns = [(one.version, one.head.partitions) for one in known]
+        try:
+            head = with_columns(self.store, commit.head, *columns)
+        except FileNotFoundError as e:
+            self.log.check()
+            raise CorruptionError(f"version {commit.version} needs what is gone: {e}") from e
+        return commit if head is commit.head else replace(commit, head=head)
 
     def _times(self) -> tuple[int, int]:
         # The monotonic clock stands still while a machine sleeps, the wall clock may be set back.

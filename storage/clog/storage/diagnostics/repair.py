@@ -48,7 +48,7 @@ from clog.storage.format.commits import (
     read_commit,
 )
 from clog.storage.format.documents import body_json
-from clog.storage.format.head import Head, advance
+from clog.storage.format.head import Head, advance, with_columns
 from clog.storage.format.snapshots import read_snapshot, unpage
 from clog.storage.store import failures
 from clog.storage.store.base import Store, StoredObject
@@ -126,14 +126,20 @@ def _commits(store: Store) -> dict[int, Commit | None]:
     """Returns the commits by version, but those in closed blocks; None where one cannot be read."""
     first = first_open_version(store)
     found: dict[int, Commit | None] = {}
-    for stored in store.list(paths.COMMITS):
+    for stored in sorted(store.list(paths.COMMITS), key=lambda found: found.path):
         version = paths.version_of(stored.path)
         if version is not None and version >= first:
             try:
-                found[version] = read_commit(store, version)
-            except CorruptionError:
+                found[version] = _whole(store, read_commit(store, version), found.get(version - 1))
+            except (CorruptionError, FileNotFoundError):
                 found[version] = None
     return found
+
+
+def _whole(store: Store, commit: Commit, before: Commit | None) -> Commit:
+    """Returns the commit with all columns of its head."""
+    known = [] if before is None else [(before.version, before.head.partitions)]
+    return replace(commit, head=with_columns(store, commit.head, *known))
 
 
 def _longest(store: Store, files: dict[int, Commit]) -> dict[int, Commit]:
@@ -225,6 +231,10 @@ def _rebuilt(
         return None
     if version % HINT_STRIDE == 0 and after is not None and after.parent == record.commit_id:
         head = replace(head, snapshot=after.head.snapshot)  # announced here, and kept since
+    columns = None if after is None else after.head.partitions
+    if columns is not None and columns.ref is not None and columns.ref.version == before.version:
+        rest = head.partitions.over(columns.array, columns.ref)  # as the snapshot
+        head = replace(head, partitions=rest)
     snapshot = -1 if head.snapshot is None else head.snapshot.version
     first = carried_from(version, snapshot_version=snapshot)
     if any(v not in history for v in range(first, version)):

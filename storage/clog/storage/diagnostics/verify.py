@@ -268,6 +268,12 @@ def _succession_problem(before: Commit, commit: Commit) -> str | None:
         )
     if commit.record.time_ms < before.record.time_ms:
         return f"its time {commit.record.time_ms} lies before {before.record.time_ms}, its parent's"
+    rest, kept = commit.head.partitions.ref, before.head.partitions.ref
+    if rest is not None and rest != kept and rest.version != before.version:
+        return (
+            f"its head refers to columns of version {rest.version}, neither those of its parent's"
+            f" head nor those of version {before.version}"
+        )
     return None
 
 

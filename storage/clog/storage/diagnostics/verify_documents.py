@@ -1,4 +1,5 @@
-"""The documents that readable versions need besides their commits: snapshots, pages, block files.
+"""The documents that readable versions need besides their commits: snapshots, pages, columns of
+heads, block files.
 
 The newest state is read by `verify` itself; older readable versions start from older snapshots,
 which may be damaged long before anybody reads them.
@@ -10,6 +11,7 @@ from functools import partial
 from clog.storage.commit.versions import is_closed
 from clog.storage.errors import CorruptionError
 from clog.storage.format import paths
+from clog.storage.format.columns import PartitionColumns, resolved
 from clog.storage.format.commits import Commit
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.producers import read_page
@@ -27,6 +29,10 @@ def document_problems(
     readable = [c.head.snapshot for v, c in commits.items() if v >= head.oldest_readable]
     for version in sorted({ref.version for ref in readable if ref is not None}):
         yield from _problem(paths.snapshot_path(version), partial(_snapshot, store, version))
+    columns = [c.head.partitions.ref for v, c in commits.items() if v >= head.oldest_readable]
+    for rest in sorted({ref for ref in columns if ref is not None}, key=lambda ref: ref.path):
+        unread = PartitionColumns(ref=rest)
+        yield from _problem(rest.path, partial(resolved, store, unread, head.log.partitions))
     if (page := head.older_writers) is not None:
         yield from _problem(page.path, partial(read_page, store, page))
     for found in store.list(paths.BLOCKS):

@@ -26,6 +26,7 @@ BODY_BYTES_MAX = {
     "edit": 256 << 20,
     "snapshot": 1 << 30,
     "page": 1 << 30,
+    "columns": 64 << 20,
     "block": 128 << 10,
     "log": 4 << 10,
 }

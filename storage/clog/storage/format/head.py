@@ -4,12 +4,28 @@
 runs it too: a head that differs from the one so derived is corruption, wherever the bug was.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clog.storage.errors import CorruptionError, UnsupportedFormatError
 from clog.storage.format.chunks import NONE, whole
+from clog.storage.format.columns import (
+    BASE,
+    BYTES,
+    CHANGED,
+    CHUNKS,
+    COLUMNS,
+    CREATED_MS,
+    END,
+    FIRST_MS,
+    JITTER_MS,
+    START,
+    PartitionColumns,
+    columns_from_json,
+    columns_to_json,
+    resolved,
+)
 from clog.storage.format.edit_json import (
     info_from_json,
     info_to_json,
@@ -20,33 +36,10 @@ from clog.storage.format.edit_json import (
 )
 from clog.storage.format.edits import Append, Edit, LogInfo, PageRef, WriterEntry
 from clog.storage.format.features import DEAD_ROWS, unknown
+from clog.storage.store.base import Store
 
 WRITERS_MAX = 64
 """A head with more writers than this moves the older half to a page."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionColumns:
-    """Columns over the partitions: log start and end offset, then facts of the active segment.
-
-    ``first_ms`` is the timestamp of the active segment's first record, ``created_ms`` the time of
-    its first commit (both -1 while it is empty), ``jitter_ms`` what S7 takes off ``segment.ms``;
-    ``changed`` the version of the last commit that changed the partition otherwise than by
-    appending or sealing.
-    """
-
-    start: tuple[int, ...]
-    end: tuple[int, ...]
-    base: tuple[int, ...]
-    bytes: tuple[int, ...]
-    chunks: tuple[int, ...]
-    first_ms: tuple[int, ...]
-    created_ms: tuple[int, ...]
-    jitter_ms: tuple[int, ...]
-    changed: tuple[int, ...]
-
-
-COLUMNS = tuple(PartitionColumns.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +72,8 @@ def first_head(edit: Edit) -> Head:
         raise CorruptionError("version 0 must create a log and do nothing else")
     zero = (0,) * edit.create.partitions
     none = (NONE,) * edit.create.partitions
-    columns = PartitionColumns(zero, zero, zero, zero, zero, none, none, zero, zero)
+    named = dict.fromkeys(COLUMNS, zero) | {"first_ms": none, "created_ms": none}
+    columns = PartitionColumns.of(named)
     return Head(edit.create, dict(edit.config or {}), 0, None, 0, 0, columns)
 
 
@@ -91,37 +85,17 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
             offset, a partition that does not exist.
     """
     _check_named(head, edit)
-    columns = {name: list(getattr(head.partitions, name)) for name in COLUMNS}
-    for p, offset in edit.start.items():
-        if offset > columns["end"][p]:
-            raise CorruptionError(
-                f"partition {p}: start {offset} is beyond the end offset {columns['end'][p]}"
-            )
-        columns["start"][p] = max(columns["start"][p], offset)
-    for p, jitter_ms in edit.seal:
-        _new_segment(columns, p, columns["end"][p], jitter_ms)
-    for p, base in edit.drop.items():
-        if base > columns["start"][p]:
-            raise CorruptionError(
-                f"partition {p}: segments below {base} are dropped, but its log start offset is"
-                f" {columns['start'][p]}"
-            )
     log = _with_features(head.log, edit)
     if edit.dead and DEAD_ROWS not in log.features.read:
         raise CorruptionError(f"an edit marks dead rows, but the log lacks feature {DEAD_ROWS!r}")
-    for r in edit.replace:
-        active = columns["base"][r.partition]
-        if r.next > active and (r.base < active or r.segments is not None):
-            raise CorruptionError(
-                f"partition {r.partition}: a replacement of [{r.base}, {r.next}) changes sealed"
-                f" segments and the active one, which begins at {active}"
-            )
-        if r.base >= active:
-            columns["chunks"][r.partition] += len(r.chunks) - len(r.sources)
-    for p in _changed(columns, edit):
-        columns["changed"][p] = version
+    rows = _Rows(head.partitions)
+    _change(rows, edit)
+    for p in edit.changed_partitions():
+        rows[p][CHANGED] = version
+    if edit.reset_times:
+        rows = _Rows(_all_changed(rows.made(), version))
     if edit.add is not None:
-        _add(columns, edit.add, time_ms)
+        _add(rows, edit.add, time_ms)
     return replace(
         head,
         log=log,
@@ -129,7 +103,7 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
         config_epoch=head.config_epoch if edit.config is None else version,
         orphan_floor=head.orphan_floor if edit.orphan_floor is None else edit.orphan_floor,
         oldest_readable=_or(edit.oldest_readable, head.oldest_readable),
-        partitions=PartitionColumns(**{name: tuple(column) for name, column in columns.items()}),
+        partitions=rows.made(),
         writers=_with_writers(head, edit),
         older_writers=edit.older_writers or head.older_writers,
     )
@@ -175,44 +149,86 @@ def _with_features(log: LogInfo, edit: Edit) -> LogInfo:
     return replace(log, features=log.features.with_added(edit.features))
 
 
-def _changed(columns: dict[str, list[int]], edit: Edit) -> Collection[int]:
-    if not edit.reset_times:
-        return edit.changed_partitions()
-    if any(columns["chunks"]):
+class _Rows(dict[int, list[int]]):
+    """The rows that an edit reads or changes, by partition."""
+
+    def __init__(self, columns: PartitionColumns) -> None:
+        super().__init__()
+        self._columns = columns
+
+    def __missing__(self, p: int) -> list[int]:
+        row = self[p] = list(self._columns.row(p))
+        return row
+
+    def made(self) -> PartitionColumns:
+        """Returns the columns with these rows."""
+        return self._columns.with_rows({p: tuple(row) for p, row in self.items()})
+
+
+def _change(rows: _Rows, edit: Edit) -> None:
+    for p, offset in edit.start.items():
+        if offset > rows[p][END]:
+            raise CorruptionError(
+                f"partition {p}: start {offset} is beyond the end offset {rows[p][END]}"
+            )
+        rows[p][START] = max(rows[p][START], offset)
+    for p, jitter_ms in edit.seal:
+        _new_segment(rows, p, rows[p][END], jitter_ms)
+    for p, base in edit.drop.items():
+        if base > rows[p][START]:
+            raise CorruptionError(
+                f"partition {p}: segments below {base} are dropped, but its log start offset is"
+                f" {rows[p][START]}"
+            )
+    for r in edit.replace:
+        active = rows[r.partition][BASE]
+        if r.next > active and (r.base < active or r.segments is not None):
+            raise CorruptionError(
+                f"partition {r.partition}: a replacement of [{r.base}, {r.next}) changes sealed"
+                f" segments and the active one, which begins at {active}"
+            )
+        if r.base >= active:
+            rows[r.partition][CHUNKS] += len(r.chunks) - len(r.sources)
+
+
+def _all_changed(columns: PartitionColumns, version: int) -> PartitionColumns:
+    array = columns.folded().copy()
+    if array[CHUNKS].any():
         raise CorruptionError("times are reset beside an active segment that is not empty")
-    return range(len(columns["chunks"]))
+    array[CHANGED] = version
+    return PartitionColumns(rest=array)
 
 
 def _or(number: int | None, otherwise: int) -> int:
     return otherwise if number is None else number
 
 
-def _new_segment(columns: dict[str, list[int]], p: int, base: int, jitter_ms: int) -> None:
-    if not columns["chunks"][p]:
+def _new_segment(rows: _Rows, p: int, base: int, jitter_ms: int) -> None:
+    row = rows[p]
+    if not row[CHUNKS]:
         raise CorruptionError(f"partition {p}: an edit seals the active segment, which is empty")
-    columns["base"][p] = base
-    columns["bytes"][p] = columns["chunks"][p] = 0
-    columns["first_ms"][p] = columns["created_ms"][p] = NONE
-    columns["jitter_ms"][p] = jitter_ms
+    row[BASE] = base
+    row[BYTES] = row[CHUNKS] = 0
+    row[FIRST_MS] = row[CREATED_MS] = NONE
+    row[JITTER_MS] = jitter_ms
 
 
-def _add(columns: dict[str, list[int]], add: Append, time_ms: int) -> None:
+def _add(rows: _Rows, add: Append, time_ms: int) -> None:
     rolls = {(p, base): jitter_ms for p, base, jitter_ms in add.rolls}
-    end, size, count = columns["end"], columns["bytes"], columns["chunks"]
-    first_ms, created_ms = columns["first_ms"], columns["created_ms"]
     for p, chunk in add.chunks:
-        if chunk.base != end[p] or chunk.next != chunk.base + chunk.rows or chunk.rows <= 0:
+        row = rows[p]
+        if chunk.base != row[END] or chunk.next != chunk.base + chunk.rows or chunk.rows <= 0:
             raise CorruptionError(
                 f"partition {p}: a chunk of {chunk.rows} rows at [{chunk.base}, {chunk.next})"
-                f" is appended at end offset {end[p]}"
+                f" is appended at end offset {row[END]}"
             )
         if (jitter_ms := rolls.pop((p, chunk.base), None)) is not None:
-            _new_segment(columns, p, chunk.base, jitter_ms)
-        end[p] = chunk.next
-        size[p] += chunk.size_bytes
-        count[p] += 1
-        if created_ms[p] == NONE:
-            first_ms[p], created_ms[p] = chunk.first_timestamp_ms, time_ms
+            _new_segment(rows, p, chunk.base, jitter_ms)
+        row[END] = chunk.next
+        row[BYTES] += chunk.size_bytes
+        row[CHUNKS] += 1
+        if row[CREATED_MS] == NONE:
+            row[FIRST_MS], row[CREATED_MS] = chunk.first_timestamp_ms, time_ms
     if rolls:
         raise CorruptionError(f"rolls name chunks that do not exist: {sorted(rolls)}")
 
@@ -226,6 +242,17 @@ def _with_writers(head: Head, edit: Edit) -> tuple[WriterEntry, ...]:
         kept = tuple(w for w in writers if w.key != by.entry.key)
         writers = (*kept, by.entry)
     return writers
+
+
+def with_columns(store: Store, head: Head, *known: tuple[int, PartitionColumns]) -> Head:
+    """Returns the head with all its columns (`columns.resolved`); one GET where they are not known.
+
+    Raises:
+        FileNotFoundError: their document is gone, as no readable version needs it.
+        CorruptionError: it violates the format.
+    """
+    columns = resolved(store, head.partitions, head.log.partitions, *known)
+    return head if columns is head.partitions else replace(head, partitions=columns)
 
 
 _KNOWN = {f for f in Head.__dataclass_fields__ if f != "extra"}
@@ -242,7 +269,7 @@ def head_to_json(head: Head) -> dict[str, Any]:
         "snapshot": snapshot and {"version": snapshot.version, "bytes": snapshot.size_bytes},
         "orphan_floor": head.orphan_floor,
         "oldest_readable": head.oldest_readable,
-        "partitions": {name: list(getattr(head.partitions, name)) for name in COLUMNS},
+        "partitions": columns_to_json(head.partitions),
         "writers": [writer_to_json(w) for w in head.writers],
         "older_writers": head.older_writers and page_to_json(head.older_writers),
     }
@@ -258,9 +285,6 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
     try:
         info = info_from_json(value["log"])
         check_readable(info, where=where)
-        columns = {name: tuple(whole(n) for n in value["partitions"][name]) for name in COLUMNS}
-        if any(len(column) != info.partitions for column in columns.values()):
-            raise ValueError(f"columns that do not have {info.partitions} partitions")
         snapshot = value["snapshot"]
         return Head(
             log=info,
@@ -271,7 +295,7 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
             else SnapshotRef(whole(snapshot["version"]), whole(snapshot["bytes"])),
             orphan_floor=whole(value["orphan_floor"]),
             oldest_readable=whole(value["oldest_readable"]),
-            partitions=PartitionColumns(**columns),
+            partitions=columns_from_json(value["partitions"], info.partitions, where=where),
             writers=tuple(writer_from_json(w) for w in value["writers"]),
             older_writers=page_from_json(value["older_writers"], where),
             extra={name: v for name, v in value.items() if name not in _KNOWN},

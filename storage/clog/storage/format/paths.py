@@ -16,6 +16,7 @@ LATEST = "latest"
 COMMITS = "commits/"
 SNAPSHOTS = "snapshots/"
 PAGES = "pages/"
+COLUMNS = "columns/"
 EDITS = "edits/"
 BLOCKS = "blocks/"
 DATA = "data/"
@@ -27,6 +28,7 @@ BLOCK_VERSIONS = 1024
 """Commits are deleted by blocks of so many versions. Part of the format (FORMAT.md §7)."""
 
 _LOG_ID = re.compile(r"[0-9a-f]{32}")
+_COLUMNS = re.compile(r"columns/(\d{20})-[0-9a-f]{32}\.json")
 _DATA_OBJECT = re.compile(r"data/(\d{20})-[0-9a-f]{32}\.(parquet|dead)")
 
 
@@ -53,6 +55,11 @@ def snapshot_path(version: int) -> str:
 def page_path(page_id: str) -> str:
     """Returns the path of a page of segments or of writers."""
     return f"{PAGES}{page_id}.json"
+
+
+def columns_path(version: int, columns_id: str) -> str:
+    """Returns the path of the columns of all partitions at a version."""
+    return f"{COLUMNS}{version:020d}-{columns_id}.json"
 
 
 def edit_path(edit_id: str) -> str:
@@ -92,6 +99,12 @@ def version_of(path: str) -> int | None:
 def stamp_of(path: str) -> int | None:
     """Returns the stamp in the name of a data object or bitmap; None for any other name."""
     match = _DATA_OBJECT.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def columns_version_of(path: str) -> int | None:
+    """Returns the version in the name of a document of columns; None for any other name."""
+    match = _COLUMNS.fullmatch(path)
     return int(match[1]) if match else None
 
 

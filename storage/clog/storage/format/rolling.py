@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.head import PartitionColumns
+from clog.storage.format.columns import PartitionColumns
 
 
 def rolls_for(

@@ -24,7 +24,7 @@ from clog.storage.format.edit_json import (
     uncleanable_from_json,
     uncleanable_json,
 )
-from clog.storage.format.head import SnapshotRef, head_from_json, head_to_json
+from clog.storage.format.head import Head, SnapshotRef, head_from_json, head_to_json
 from clog.storage.format.manifest import Manifest, Released, Segment, SegmentPage
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import check_inside, page_path, snapshot_path
@@ -230,7 +230,7 @@ def _snapshot_json(manifest: Manifest) -> dict[str, Any]:
         "version": manifest.version,
         "id": manifest.commit_id,
         "time_ms": manifest.time_ms,
-        "head": head_to_json(manifest.head),
+        "head": head_to_json(_with_all_columns(manifest.head)),
         "manifest": {
             "first_dirty": list(manifest.first_dirty),
             **_segments_json(pairs),
@@ -249,11 +249,17 @@ def _snapshot_json(manifest: Manifest) -> dict[str, Any]:
     }
 
 
+def _with_all_columns(head: Head) -> Head:
+    return replace(head, partitions=head.partitions.whole())
+
+
 def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
     value = body["manifest"]
     head = head_from_json(body["head"], where=where)
     if snapshot_path(whole(body["version"])) != where:
         raise CorruptionError(f"{where} holds version {body['version']}")
+    if head.partitions.rest is None:
+        raise CorruptionError(f"{where} does not hold all columns of its head")
     segments = _segments_from_json(value, where)
     partitions = range(head.log.partitions)
     if set(segments) != set(partitions) or len(value["first_dirty"]) != len(partitions):

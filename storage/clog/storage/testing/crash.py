@@ -20,6 +20,7 @@ from clog.storage.commit.identity import standing_log
 from clog.storage.errors import ClogError
 from clog.storage.format.paths import (
     BLOCKS,
+    COLUMNS,
     COMMITS,
     DATA,
     LATEST,
@@ -33,6 +34,7 @@ from clog.storage.testing.faults import Call, CrashAt, CrashedError, FaultyStore
 
 When = Literal["before", "after", "lost_reply", "refused", "denied"]
 OF_CREATES = ("refused", "denied")
+_OF_K3 = {COLUMNS: "C10", PAGES: "C3", SNAPSHOTS: "C4"}
 _NUMBERS = count()
 
 
@@ -43,7 +45,7 @@ class CrashRun:
     Attributes:
         call: the call that was hit.
         when: how.
-        point: the crash point of COMMIT.md §3 that this is: ``C1`` … ``C9``; empty for reads
+        point: the crash point of COMMIT.md §3 that this is: ``C1`` … ``C10``; empty for reads
             before anything was written.
         store: what is left, without the fault.
         result: what the scenario returned; None where it did not.
@@ -105,8 +107,8 @@ def crash_point(calls: Sequence[Call], index: int, *, done: bool) -> str:
         return "C6" if kinds[index] == COMMITS else "C7"
     if kinds[index] in (BLOCKS, COMMITS) or last == BLOCKS:
         return "C5"
-    if last in (PAGES, SNAPSHOTS):
-        return "C4" if last == SNAPSHOTS else "C3"
+    if last in _OF_K3:
+        return _OF_K3[last]
     if following == DATA:
         return "C1"
     return "C2" if last else ""
@@ -118,7 +120,7 @@ def _kind(call: Call) -> str:
         return ""
     if call.path == LOG_FILE:
         return LOG_FILE
-    known = (DATA, SNAPSHOTS, BLOCKS, COMMITS, LATEST)
+    known = (DATA, COLUMNS, SNAPSHOTS, BLOCKS, COMMITS, LATEST)
     return next((kind for kind in known if f"/{kind}" in call.path), PAGES)
 
 

@@ -20,7 +20,7 @@ from clog.storage.commit.versions import find_newest, manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import paths
 from clog.storage.format.commits import Commit, carried_from, edit_of, read_commit
-from clog.storage.format.head import advance
+from clog.storage.format.head import advance, with_columns
 from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.snapshots import read_snapshot, unpage
 from clog.storage.store.base import Store
@@ -38,7 +38,7 @@ def check_log(root: Store, *, every_version: bool = True) -> Manifest:
     assert report.findings == (), report.findings
     store = standing_log(root).store
     listed = [paths.version_of(found.path) for found in store.list(paths.COMMITS)]
-    commits = [read_commit(store, version) for version in range(len(listed))]
+    commits = _commits(store, len(listed))
     assert find_newest(store).tip == commits[-1]
     check_hint(store, commits[-1].version)
     check_heads(store, commits)
@@ -79,6 +79,18 @@ def check_heads(store: Store, commits: list[Commit]) -> None:
         first = carried_from(version, snapshot_version=-1 if snapshot is None else snapshot.version)
         carried = [record.version for record in commit.earlier]
         assert carried == list(range(first, version)), (version, carried)
+
+
+def _commits(store: Store, count: int) -> list[Commit]:
+    """Returns all commits, with all columns of their heads: from those before, as the documents of
+    versions that are not readable any more may be gone.
+    """
+    commits: list[Commit] = []
+    for version in range(count):
+        commit = read_commit(store, version)
+        known = [(before.version, before.head.partitions) for before in commits[-1:]]
+        commits.append(replace(commit, head=with_columns(store, commit.head, *known)))
+    return commits
 
 
 def _replayed(store: Store, commits: list[Commit]) -> list[Manifest]:

@@ -90,6 +90,33 @@ def test_old_snapshots_and_their_pages_go(store, clock):
     assert sweep(store, clock, seed=51) == ()
 
 
+def test_columns_of_heads_go_once_no_readable_version_needs_them(store, clock, monkeypatch):
+    """C10: also those that no head ever named; what a readable version's head names stays."""
+    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
+    monkeypatch.setattr("clog.cleaner.sweep.documents.INLINE_PARTITIONS_MAX", 8)
+    log = Log.create(store, 24, clock=clock, ids=SeededIds(1))
+    for n in range(40):
+        log.append([{"key": "k", "value": "v", "timestamp": 1}], partition=n % 5)
+    left = [paths.columns_path(version, "f" * 32) for version in (3, 39)]
+    for path in left:
+        inside(store).put(path, b"")
+    clock.advance(2 * DAY_MS)
+    assert sweep(store, clock) == ()
+    columns = names(store, paths.COLUMNS)
+    log.handle.commit(lambda _tip, _ms: Edit(oldest_readable=38), operation="sweep")
+    before = [manifest_at(inside(store), v, log.handle.tip) for v in range(38, 42)]
+    clock.advance(2 * DAY_MS)
+    swept = sweep(store, clock, seed=51)
+    kept = read_commit(inside(store), 38).head.partitions.ref
+    old = [path for path in columns if paths.columns_version_of(path) < kept.version]
+    assert [path for path in swept if path.startswith(paths.COLUMNS)] == old
+    assert left[0] in old
+    assert len(old) > 3
+    assert names(store, paths.COLUMNS)[0] == kept.path
+    assert [manifest_at(inside(store), v, log.handle.tip) for v in range(38, 42)] == before
+    check_log(store, every_version=False)
+
+
 @pytest.mark.parametrize("path", [paths.page_path("f" * 32), paths.edit_path("e" * 32)])
 def test_what_a_crash_left_goes_after_a_day(store, clock, path):
     """C3: a page or an edit whose commit never came; also in a log where nothing else happens."""

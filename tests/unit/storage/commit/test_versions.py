@@ -9,6 +9,7 @@ from clog.storage.commit import versions
 from clog.storage.commit.versions import find_newest, manifest_at, manifest_of
 from clog.storage.errors import CorruptionError, NotFoundError, VersionExpiredError
 from clog.storage.format import paths
+from clog.storage.format.columns import COLUMNS
 from clog.storage.format.commits import Commit, EditRecord, carried_from, encode_commit, read_commit
 from clog.storage.format.documents import body_json, encode
 from clog.storage.format.edit_json import edit_to_json
@@ -321,7 +322,7 @@ def _head(version, **changes):
         {"orphan_floor": 1},
         {"oldest_readable": 1},
         {"log": replace(log_info(), seed="0" * 16)},
-        {"partitions": replace(MANIFESTS[6].head.partitions, first_ms=(5, 5))},
+        {"partitions": MANIFESTS[6].head.partitions.with_rows({1: (5,) * len(COLUMNS)})},
     ],
 )
 def test_a_head_that_its_edits_do_not_make_is_corruption(store, changes):

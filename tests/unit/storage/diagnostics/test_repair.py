@@ -64,6 +64,26 @@ def repaired(store, copy):
     return report
 
 
+@pytest.mark.parametrize("commits", range(1, 9))
+def test_a_log_of_many_partitions(make_log, open_log, store, copy, commits, monkeypatch):
+    """What is rebuilt refers to the columns that later commits refer to: nobody reads them who
+    follows.
+    """
+    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
+    log = make_log(24)
+    for i in range(commits):
+        log.append([{"key": f"{i}", "value": f"both {i}"}], partition=i % 3)
+    first, second = open_log(), open_log(Overwriting(store))
+    first.append([{"key": "k", "value": "overwritten"}], partition=4)
+    second.append([{"key": "k", "value": "stays"}], partition=5)
+    for i in range(8):
+        first.append([{"key": f"{i}", "value": f"after {i}"}], partition=i % 3)
+    report = repaired(store, copy)
+    assert report.rebuilt == (commits + 1,)
+    assert "overwritten" in values(open_log, copy)
+    assert len(values(open_log, copy)) == commits + 9
+
+
 @pytest.mark.parametrize("commits", range(9))
 def test_the_writer_that_went_on_is_kept(two_writers, open_log, store, copy, commits):
     """Its commit was overwritten, a later one carries the edit: nothing it was told is lost."""

@@ -41,7 +41,7 @@ from clog.storage.format.commits import (
     stored_edit,
 )
 from clog.storage.format.edits import Edit
-from clog.storage.format.head import SnapshotRef, advance, check_writable
+from clog.storage.format.head import Head, SnapshotRef, advance, check_writable
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.producers import page_out_if_full
 from clog.storage.format.snapshots import PAGE_BYTES_MAX, read_snapshot, write_snapshot

@@ -87,11 +87,12 @@ def one(partitions: int, args: argparse.Namespace) -> None:
         cpu_ms.append((time.process_time() - begin) * 1e3)
         commit_bytes.append(store.written["commit"] - before)
     each = {kind: round(n / args.commits) for kind, n in store.written.items()}
+    cpu = f"{statistics.median(cpu_ms):.1f} ms (median), {statistics.mean(cpu_ms):.1f} (mean)"
     print(
         f"{partitions:6} partitions  commit {round(statistics.median(commit_bytes)):7} B (median)"
         f"  all {sum(each.values()):7} B (mean: "
         + ", ".join(f"{kind} {each.get(kind, 0)}" for kind in KINDS)
-        + f")  CPU {statistics.median(cpu_ms):.1f} ms (median), {statistics.mean(cpu_ms):.1f} (mean)",
+        + f")  CPU {cpu}",
         flush=True,
     )
 

@@ -114,7 +114,7 @@ def test_making_a_case_twice_gives_the_same_bytes(name, tmp_path):
 
 def test_every_file_says_what_it_is():
     """Documents where FORMAT.md §1 puts them, objects elsewhere, nothing left over."""
-    places = {"commits", "snapshots", "pages", "edits", "blocks", "data"}
+    places = {"commits", "snapshots", "pages", "columns", "edits", "blocks", "data"}
     for folder in FOLDERS:
         for path in (folder / "log").rglob("*"):
             name = path.relative_to(folder / "log")

@@ -29,10 +29,10 @@ from clog.storage import (
 )
 
 PACKAGES = ("clog.storage", "clog.cleaner", "clog.connector", "clog.jobs")
-NOT_FOR_USERS = {"Log.handle", "Log.object_writer", "Log.append_objects"}
+NOT_FOR_USERS = {"Log.handle", "Source.handle", "Log.object_writer", "Log.append_objects"}
 """What the cleaner and the connector build on; the docstring of each says so."""
-MADE_BY_CLOG = {"Log", "Table"}
-"""Nobody calls their constructors: they come from `Log.create`, `Log.open` and `Log.table`."""
+MADE_BY_CLOG = {"Log", "Table", "Transaction"}
+"""Nobody calls their constructors: they come from `Log.create`, `Log.open` and other methods."""
 CALLED_BY_SPARK = {"ClogDataSource"}
 """Users hand the class to Spark, which alone calls its methods."""
 
@@ -50,6 +50,9 @@ SIGNATURES = {
     "describe": "self",
     "roll": "self, partition=None",
     "segments": "self, partition",
+    "transaction": "self, id, timeout_ms=60000",
+    "transactions": "self",
+    "positions": "self, id",
 }
 
 
@@ -91,7 +94,7 @@ def test_signatures_of_state_tables(name, signature):
     assert positional(getattr(StateTable, name)) == signature
 
 
-@pytest.mark.parametrize("name", ["url", "config", "version", "partitions"])
+@pytest.mark.parametrize("name", ["url", "id", "config", "version", "partitions"])
 def test_properties_of_log(name):
     assert isinstance(getattr(Log, name), property)
 
@@ -110,6 +113,10 @@ def test_fields_of_results():
         "delete_horizon_ms",
         "dead_rows",
     ]
+    names = [f.name for f in fields(clog.storage.TransactionResult)]
+    assert names == ["version", "offsets", "logs"]
+    names = [f.name for f in fields(clog.storage.TransactionInfo)]
+    assert names == ["id", "epoch", "number", "state", "first_offsets", "started_ms"]
     for name in ("to_arrow", "to_pandas", "to_polars", "to_duckdb", "to_batches"):
         assert positional(getattr(Table, name)) == "self"
 

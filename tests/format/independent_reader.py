@@ -163,7 +163,7 @@ def load(root: Path, version: int) -> State:
             tuple(r.values()) for r in rows_of(value["tombstones_removed"], REMOVED)
         ],
         "uncleanable": value["uncleanable"],
-        "writers": {},
+        "writers": {(w[1], w[0]): w for w in [*older_writers(root, head), *head["writers"]]},
     }
     for ref in value["pages"]:
         for p, segment in segments_of(document(root, ref["path"], "page"), objects):
@@ -229,9 +229,13 @@ def advance(root: Path, state: State | None, entry: dict) -> State:
     if "add" in edit:
         add(state, edit["add"])
     objects = len(edit.get("add", {}).get("objects", ()))
-    for *writer, begin, end in edit.get("writers", ()):
+    for given in edit.get("writers", ()):
+        writer, (begin, end), more = given[:5], given[5:7], given[7:]
         check(0 <= begin <= end <= objects, "objects of a writer")
-        state["writers"][writer[1], writer[0]] = [*writer, version]
+        check(len(more) == (writer[1] == "transaction"), f"writer {given}")
+        if more:
+            check_transaction(state, writer, more[0], version, begins=begin < end)
+        state["writers"][writer[1], writer[0]] = [*writer, version, *more]
     for name in ("orphan_floor", "oldest_readable"):
         state[name] = edit.get(name, state[name])
     forgotten = edit.get("forget", ())
@@ -410,11 +414,11 @@ def check_head(root: Path, state: State, head: dict) -> None:
     check(made == columns, f"{made} is not {columns}")
     for name in ("log", "config", "config_epoch", "orphan_floor", "oldest_readable"):
         check(head[name] == state[name], name)
-    older = head["older_writers"]
-    known = document(root, older["path"], "page")["writers"] if older else []
-    check(len(known) == (older["count"] if older else 0), "count of older writers")
+    known = older_writers(root, head)
     writers = {(w[1], w[0]): w for w in [*known, *head["writers"]]}
-    check(all(writers[name] == entry for name, entry in state["writers"].items()), "writers")
+    for name, entry in state["writers"].items():
+        check(with_positions(root, writers[name]) == with_positions(root, entry), "writers")
+    check(not any("positions_at" in w[6] for w in known if w[1] == "transaction"), "in a page")
     for p, segments in enumerate(state["segments"]):
         ends = [s["next"] for s in segments]
         check([s["base"] for s in segments[1:]] == ends[:-1], f"segments of {p} do not tile")
@@ -445,6 +449,40 @@ def all_columns(root: Path, columns: dict) -> dict:
         for p, n in zip(named, columns[name], strict=True):
             found[name][p] = n
     return found
+
+
+def older_writers(root: Path, head: dict) -> list[list]:
+    """§4: the entries in the page of those that left the head."""
+    older = head["older_writers"]
+    known = document(root, older["path"], "page")["writers"] if older else []
+    check(len(known) == (older["count"] if older else 0), "count of older writers")
+    return known
+
+
+def check_transaction(state: State, writer: list, now: dict, version: int, *, begins: bool) -> None:
+    """§11.1: an id is taken up, or its holder commits a transaction that follows the last one."""
+    features = state["log"]["features"]
+    check("transactions" in features["write"], "transactions were not announced")
+    nothing = {"epoch": -1, "number": -1, "committed": None}
+    before = state["writers"].get(("transaction", writer[0]), [nothing])[-1]
+    if now["epoch"] == before["epoch"]:
+        check(now["number"] > before["number"], f"number of {writer}")
+        check(now["committed"] == [now["epoch"], now["number"], version], f"commit of {writer}")
+    else:
+        taken = (before["epoch"] + 1, -1, before["committed"])
+        check((now["epoch"], now["number"], now["committed"]) == taken, f"epoch of {writer}")
+        check(not begins, f"{writer} is taken up and appends")
+    check(len(json.dumps(now.get("positions", {}), separators=(",", ":"))) <= 1024, "positions")
+
+
+def with_positions(root: Path, entry: list) -> list:
+    """§11.1: the entry with its positions, wherever they are."""
+    if entry[1] != "transaction" or "positions_at" not in entry[6]:
+        return entry
+    rest = {name: value for name, value in entry[6].items() if name != "positions_at"}
+    at = entry[6]["positions_at"]
+    check(inside(root, at["path"]).stat().st_size == at["bytes"], at)
+    return [*entry[:6], rest | document(root, at["path"], "page")]
 
 
 def manifest(state: State) -> dict:

@@ -152,6 +152,24 @@ def columns(root: Path) -> None:
         log.roll(7)
 
 
+def transactions(root: Path) -> None:
+    """Ids taken up again and again, one aborted; positions inline and in a document."""
+    log, source = create(root), create(root.parent / "source", partitions=200)
+    for n in range(3):
+        clock, ids = log.handle.clock, SeededIds(n)
+        holder = Log.open(str(root), clock=clock, ids=ids)
+        with holder.transaction("copy") as t:
+            t.append([{"key": f"a{n}", "value": "1"}, {"key": f"b{n}", "value": "2"}])
+            t.append([{"key": f"c{n}", "value": None}], partition=0)
+            t.positions(source, {n: 100 * n})
+        left = holder.transaction("copy")
+        left.append([{"key": "never", "value": "seen"}])
+        left.abort()
+        with holder.transaction("large", timeout_ms=1_000) as t:
+            t.positions(source, {p: 10**9 + p + n for p in range(200)})
+    shutil.rmtree(root.parent / "source")
+
+
 CASES: dict[str, Case] = {
     "plain": plain,
     "append-time": append_time,
@@ -160,6 +178,7 @@ CASES: dict[str, Case] = {
     "indexed": indexed,
     "dead-rows": dead_rows,
     "columns": columns,
+    "transactions": transactions,
 }
 
 

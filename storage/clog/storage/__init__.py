@@ -21,6 +21,8 @@ from clog.storage.errors import (
     OffsetOutOfRangeError,
     OptionError,
     StoreUnavailableError,
+    TransactionFencedError,
+    TransactionTimeoutError,
     UnsupportedFilesystemError,
     UnsupportedFormatError,
     VersionExpiredError,
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from clog.storage.read.table import Table
     from clog.storage.state import Refreshed, StateTable
     from clog.storage.store.base import Store, StoredObject
+    from clog.storage.transactions.deferred import TransactionResult
+    from clog.storage.transactions.holders import TransactionInfo
+    from clog.storage.transactions.transaction import Source, Transaction
 
 __all__ = [
     "READ_SCHEMA",
@@ -70,6 +75,7 @@ __all__ = [
     "Refreshed",
     "SeededIds",
     "SegmentInfo",
+    "Source",
     "StateTable",
     "Store",
     "StoreUnavailableError",
@@ -77,6 +83,11 @@ __all__ = [
     "SystemClock",
     "SystemIds",
     "Table",
+    "Transaction",
+    "TransactionFencedError",
+    "TransactionInfo",
+    "TransactionResult",
+    "TransactionTimeoutError",
     "UnsupportedFilesystemError",
     "UnsupportedFormatError",
     "VersionExpiredError",
@@ -93,10 +104,14 @@ _NEEDS_ARROW = {
     "PartitionDescription": "diagnostics.describe",
     "Refreshed": "state",
     "SegmentInfo": "diagnostics.describe",
+    "Source": "transactions.transaction",
     "StateTable": "state",
     "Store": "store.base",
     "StoredObject": "store.base",
     "Table": "read.table",
+    "Transaction": "transactions.transaction",
+    "TransactionInfo": "transactions.holders",
+    "TransactionResult": "transactions.deferred",
 }
 """Where each name is defined that would load Arrow, or the store, with it."""
 

@@ -101,10 +101,21 @@ def append(
         duplicate = _known_duplicate(handle, writer)
         if duplicate is not None:
             return _first_result(handle.store, duplicate)
+    return append_objects(handle, put_records(handle, records, parts), writer)
+
+
+def put_records(
+    handle: Handle, records: pa.Table, partition: _Partitions, *, stamp: int | None = None
+) -> list[DataObject]:
+    """Puts records as fresh objects (COMMIT.md, K1), with this stamp or that of the tip.
+
+    Raises:
+        InvalidInputError: records that the config of the log refuses; nothing is put.
+    """
     _check_records_early(handle, records)
-    objects = object_writer(handle)
-    objects.add(records, parts)
-    return append_objects(handle, objects.finish(), writer)
+    objects = object_writer(handle, stamp=stamp)
+    objects.add(records, partition)
+    return objects.finish()
 
 
 def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
@@ -152,7 +163,7 @@ def append_objects(
     if isinstance(done, Duplicate):
         return _first_result(handle.store, done)
     chunks = done.edit.add.chunks if done.edit.add else ()
-    return AppendResult(done.version, _offsets_of(chunks))
+    return AppendResult(done.version, offsets_of(chunks))
 
 
 def partitions_of(
@@ -262,10 +273,11 @@ def _first_result(store: Store, duplicate: Duplicate) -> AppendResult:
         for pairs in edit.add.by_object()[by.first : by.next]
         for pair in pairs
     ]
-    return AppendResult(entry.version, _offsets_of(chunks), duplicate=True)
+    return AppendResult(entry.version, offsets_of(chunks), duplicate=True)
 
 
-def _offsets_of(chunks: Iterable[tuple[int, Chunk]]) -> dict[int, tuple[int, int]]:
+def offsets_of(chunks: Iterable[tuple[int, Chunk]]) -> dict[int, tuple[int, int]]:
+    """Returns, by partition, the half-open range of offsets of chunks that follow one another."""
     offsets: dict[int, tuple[int, int]] = {}
     for p, chunk in chunks:
         base = offsets.get(p, (chunk.base, 0))[0]

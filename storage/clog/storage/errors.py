@@ -12,6 +12,8 @@
     ├── AlreadyExistsError (FileExistsError)  open the log instead, or choose another URL
     ├── CommitConflictError                 lost the race too often: reload and retry
     ├── CommitStateUnknownError             the commit may have happened: read back first
+    ├── TransactionFencedError              another holds the transaction's id: leave it to him
+    ├── TransactionTimeoutError             the transaction took too long: do all of it again
     ├── UnsupportedFilesystemError          no exclusive create: use another, or single_writer=True
     ├── StoreUnavailableError (OSError)     the filesystem failed: retry later
     ├── UnsupportedFormatError              written by a newer clog: upgrade
@@ -39,6 +41,8 @@ class ErrorKind(StrEnum):
     ALREADY_EXISTS = "already_exists"
     COMMIT_CONFLICT = "commit_conflict"
     COMMIT_STATE_UNKNOWN = "commit_state_unknown"
+    TRANSACTION_FENCED = "transaction_fenced"
+    TRANSACTION_TIMEOUT = "transaction_timeout"
     UNSUPPORTED_FILESYSTEM = "unsupported_filesystem"
     STORE_UNAVAILABLE = "store_unavailable"
     UNSUPPORTED_FORMAT = "unsupported_format"
@@ -145,6 +149,20 @@ class CommitStateUnknownError(ClogError):
     """The commit may or may not have happened; a blind retry could commit twice."""
 
     kind = ErrorKind.COMMIT_STATE_UNKNOWN
+
+
+class TransactionFencedError(ClogError):
+    """The transaction's id was taken up by another holder; nothing of the transaction was
+    committed.
+    """
+
+    kind = ErrorKind.TRANSACTION_FENCED
+
+
+class TransactionTimeoutError(ClogError):
+    """The transaction took longer than its timeout; nothing of it was committed."""
+
+    kind = ErrorKind.TRANSACTION_TIMEOUT
 
 
 class UnsupportedFilesystemError(ClogError):

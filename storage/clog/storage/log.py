@@ -4,7 +4,6 @@ A handle follows the log: a call that answers about its state first looks for ne
 costs one GET when there is none.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -21,8 +20,7 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.create import create_log
 from clog.storage.diagnostics.describe import LogDescription, SegmentInfo, describe, segment_infos
 from clog.storage.diagnostics.history import CommitInfo, history
-from clog.storage.errors import InvalidInputError, version_expired
-from clog.storage.format.manifest import Manifest
+from clog.storage.errors import InvalidInputError
 from clog.storage.ids import Ids, SystemIds
 from clog.storage.objects.data_object import DataObject
 from clog.storage.objects.records import Appendable
@@ -31,11 +29,13 @@ from clog.storage.read import offsets
 from clog.storage.read.as_of import version_asked
 from clog.storage.read.changes import plan_changes
 from clog.storage.read.key_index_cache import KeyIndexCache
-from clog.storage.read.scan import plan_range, read_pieces
+from clog.storage.read.scan import read_records
 from clog.storage.read.table import Table
-from clog.storage.read.table_plan import KnownPieces, plan_table
-from clog.storage.store import open_store
+from clog.storage.read.tables import Tables
+from clog.storage.store import store_at
 from clog.storage.store.base import Store
+from clog.storage.transactions.holders import Holders, TransactionInfo
+from clog.storage.transactions.transaction import Transaction
 
 PARTITIONS_MAX = 10_000
 """Tested limit: heads and commits hold columns over the partitions."""
@@ -58,8 +58,8 @@ class Log:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._indexes = KeyIndexCache(handle.store, seed=handle.tip.head.log.key_seed)
-        self._table: tuple[Manifest, object, Table] | None = None
-        self._pieces: defaultdict[int, KnownPieces] = defaultdict(KnownPieces)
+        self._tables = Tables(self._indexes)
+        self._transactions = Holders(handle)
 
     @classmethod
     def create(
@@ -96,7 +96,7 @@ class Log:
             raise InvalidInputError(
                 f"partitions={partitions!r} is out of range; allowed: 1 to {PARTITIONS_MAX}"
             )
-        store = _store(url, storage_options, single_writer=single_writer)
+        store = store_at(url, storage_options, single_writer=single_writer)
         clock, ids = clock or SystemClock(), ids or SystemIds()
         create_log(store, partitions=partitions, config=config or {}, clock=clock, ids=ids)
         return cls(Handle(store, clock=clock, ids=ids))
@@ -117,7 +117,7 @@ class Log:
             NotFoundError: there is no log at this URL.
             UnsupportedFormatError: a newer clog wrote it.
         """
-        store = _store(url, storage_options, single_writer=single_writer)
+        store = store_at(url, storage_options, single_writer=single_writer)
         return cls(Handle(store, clock=clock or SystemClock(), ids=ids or SystemIds()))
 
     def __repr__(self) -> str:
@@ -127,6 +127,11 @@ class Log:
     def url(self) -> str:
         """The root, without secrets."""
         return self._handle.store.url
+
+    @property
+    def id(self) -> str:
+        """What the log is, wherever it stands."""
+        return self._handle.standing.log_id
 
     @property
     def version(self) -> int:
@@ -187,6 +192,38 @@ class Log:
         """
         return append.append(self._handle, data, partition, producer)
 
+    def transaction(
+        self, id: str, timeout_ms: int = 60_000, *, visible: bool = False
+    ) -> Transaction:
+        """Begins a transaction: its records and positions are committed together or not at all. In
+        a ``with`` statement it is committed at the end, and aborted where an exception ends it.
+
+        The first one under an id takes the id up, by a commit that fences whoever held it before;
+        so does one that begins while the last of this handle is open.
+
+        Args:
+            id: names the work, also of who goes on with it after a crash.
+            timeout_ms: how long it may take at most, from 1 to 86400000.
+            visible: records can be read before the commit; not built yet, and refused.
+
+        Raises:
+            InvalidInputError: an argument that is out of range.
+            TransactionFencedError: this handle was fenced; open the log again to take the id back.
+        """
+        return self._transactions.begin(id, timeout_ms=timeout_ms, visible=visible)
+
+    def transactions(self) -> list[TransactionInfo]:
+        """Returns the transactions that this handle has begun and not ended; those of others are
+        known to nobody else before they are committed.
+        """
+        return self._transactions.infos()
+
+    def positions(self, id: str) -> dict[str, dict[int, int]]:
+        """Returns the next offsets to read, by log id and partition, as they were last committed
+        under a transaction id.
+        """
+        return self._transactions.positions(id)
+
     def object_writer(self, *, stamp: int | None = None) -> ObjectWriter:
         """Returns a writer of fresh objects, for tasks that hand what it made to `append_objects`;
         for connectors, not for users (COMMIT.md, K1).
@@ -228,14 +265,11 @@ class Log:
             VersionExpiredError: while reading: the planned objects were replaced, and deleted
                 after ``file.delete.delay.ms``.
         """
-        if isolation not in ("read_uncommitted", "read_committed"):
-            raise InvalidInputError(
-                f"isolation={isolation!r}; allowed: read_uncommitted, read_committed"
-            )
+        offsets.check_isolation(isolation)
         self._handle.refresh()
         manifest = self._handle.manifest()
         ranges = offsets.ranges(manifest.head, partition, start, end, url=self.url)
-        return self._read(manifest, ranges)
+        return read_records(self._handle.store, manifest, ranges)
 
     def table(
         self, partition: int | None = None, at: int | None = None, *, at_time_ms: int | None = None
@@ -254,16 +288,7 @@ class Log:
         tip = self._handle.refresh()
         manifest = self._handle.manifest_at(version_asked(self._handle.store, tip, at, at_time_ms))
         parts = offsets.partitions_named(tip.head, partition, url=self.url)
-        starts, ends = tip.head.partitions.start, manifest.head.partitions.end
-        asked, known = (parts, starts), self._table
-        if known is not None and known[0] is manifest and known[1] == asked:
-            return known[2]
-        plans = [plan_table(manifest, p, starts[p], self._pieces[p]) for p in parts]
-        table = Table(
-            self._indexes, manifest.version, plans, {p: max(ends[p], starts[p]) for p in parts}
-        )
-        self._table = manifest, asked, table
-        return table
+        return self._tables.planned(manifest, parts, tip.head.partitions.start)
 
     def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
         """Returns the latest record of each key changed since a position, tombstones included: it
@@ -371,25 +396,3 @@ class Log:
         """
         self._handle.refresh()
         return describe(self._handle.manifest(), url=self.url, now_ms=self._handle.clock.now_ms())
-
-    def _read(
-        self, manifest: Manifest, ranges: Mapping[int, tuple[int, int]]
-    ) -> Iterator[pa.RecordBatch]:
-        store = self._handle.store
-        try:
-            for p, (start, end) in ranges.items():
-                yield from read_pieces(store, plan_range(manifest, p, start, end))
-        except FileNotFoundError as e:
-            # Never planned anew: a value that was cleaned since would be missing, and the newer one
-            # lies beyond the end.
-            why = " while it was read"
-            remedy = "read again"
-            raise version_expired(self.url, manifest.version, gone=e, why=why, remedy=remedy) from e
-
-
-def _store(
-    url: str | Store, storage_options: Mapping[str, object] | None, *, single_writer: bool
-) -> Store:
-    if isinstance(url, str):
-        return open_store(url, storage_options, single_writer=single_writer)
-    return url

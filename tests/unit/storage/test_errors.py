@@ -17,6 +17,8 @@ TREE = {
     "AlreadyExistsError": ("ClogError", FileExistsError, "already_exists"),
     "CommitConflictError": ("ClogError", Exception, "commit_conflict"),
     "CommitStateUnknownError": ("ClogError", Exception, "commit_state_unknown"),
+    "TransactionFencedError": ("ClogError", Exception, "transaction_fenced"),
+    "TransactionTimeoutError": ("ClogError", Exception, "transaction_timeout"),
     "UnsupportedFilesystemError": ("ClogError", Exception, "unsupported_filesystem"),
     "StoreUnavailableError": ("ClogError", OSError, "store_unavailable"),
     "UnsupportedFormatError": ("ClogError", Exception, "unsupported_format"),

@@ -13,6 +13,7 @@ from clog.storage.format.columns import INLINE_PARTITIONS_MAX
 from clog.storage.format.commits import Commit, read_commit
 from clog.storage.format.head import Head
 from clog.storage.format.snapshots import read_snapshot
+from clog.storage.format.transactions import PositionsAt
 from clog.storage.store.base import Store, StoredObject
 
 
@@ -42,6 +43,7 @@ def unneeded_documents(
         }
         heads = (oldest.head, _head_at(store, floor, tip), tip.head)
         needed |= {head.older_writers.path for head in heads if head.older_writers is not None}
+        needed |= {path for head in heads for path in _positions(head)}
         old += [found for found in pages if found.path not in needed]
     if tip.head.log.partitions > INLINE_PARTITIONS_MAX:
         old += _columns_before(store, oldest)
@@ -72,6 +74,13 @@ def _columns_before(store: Store, oldest: Commit) -> Iterator[StoredObject]:
         version = paths.columns_version_of(found.path)
         if version is not None and version < first:
             yield found
+
+
+def _positions(head: Head) -> Iterator[str]:
+    """Yields the documents of positions; entries in pages have theirs inline (FORMAT.md §11.1)."""
+    for entry in head.writers:
+        if entry.transaction is not None and isinstance(entry.transaction.positions, PositionsAt):
+            yield entry.transaction.positions.path
 
 
 def _head_at(store: Store, version: int, tip: Commit) -> Head:

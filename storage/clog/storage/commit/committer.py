@@ -27,6 +27,7 @@ from clog.storage.errors import (
     InvalidInputError,
     NotFoundError,
     StoreUnavailableError,
+    TransactionFencedError,
 )
 from clog.storage.format import documents, paths
 from clog.storage.format.columns import PartitionColumns, with_rest
@@ -59,7 +60,10 @@ SNAPSHOT_EDIT_BYTES_MIN = 16 << 10
 DEFERRED_EDIT_BYTES_MAX = 1 << 20
 """Edits since the snapshot weigh so much before an append rewrites many pages itself."""
 
-REFUSALS = (InvalidInputError, NotFoundError, CorruptionError, FileNotFoundError)
+REFUSALS = (
+    *(InvalidInputError, NotFoundError, CorruptionError, FileNotFoundError),
+    TransactionFencedError,
+)
 """What a prepare function raises for good only where its tip is new enough (COMMIT.md, K2)."""
 
 _T = TypeVar("_T")

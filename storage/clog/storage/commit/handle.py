@@ -66,6 +66,11 @@ class Handle:
     def tip(self) -> Commit:
         return self._tracker.tip
 
+    @property
+    def planned_version(self) -> int:
+        """The version that was planned last, to be read; the tip's before the first."""
+        return self.tip.version if self._manifest is None else self._manifest.version
+
     def refresh(self) -> Commit:
         """Looks for newer versions; one GET when there is none. Returns the tip."""
         with self._lock:

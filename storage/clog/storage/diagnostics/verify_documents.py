@@ -16,6 +16,7 @@ from clog.storage.format.commits import Commit
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.producers import read_page
 from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.format.transactions import PositionsAt, read_positions
 from clog.storage.store.base import Store
 
 
@@ -35,6 +36,9 @@ def document_problems(
         yield from _problem(rest.path, partial(resolved, store, unread, head.log.partitions))
     if (page := head.older_writers) is not None:
         yield from _problem(page.path, partial(read_page, store, page))
+    for state in (entry.transaction for entry in head.writers):
+        if state is not None and isinstance(at := state.positions, PositionsAt):
+            yield from _problem(at.path, partial(read_positions, store, at))
     for found in store.list(paths.BLOCKS):
         block = paths.version_of(found.path)
         if block is not None:

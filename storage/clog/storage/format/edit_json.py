@@ -36,6 +36,7 @@ from clog.storage.format.edits import (
 from clog.storage.format.features import FeatureNames
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import check_inside
+from clog.storage.format.transactions import TRANSACTION, state_from_json, state_to_json
 
 ADD_COLUMNS = ("p", "rows", "base", "bytes", "first_ms", "max_ms", "tombstones")
 CHUNK_COLUMNS = (
@@ -160,31 +161,38 @@ def _seed(value: Any) -> str:
 
 
 def writer_to_json(entry: WriterEntry) -> list[Any]:
-    """Returns a writer's entry as in the head; an edit leaves out the version."""
-    return [
-        *(entry.writer_id, entry.kind, entry.query_id),
-        *(entry.sequence, entry.content, entry.version),
-    ]
+    """Returns a writer's entry as in the head."""
+    return [*_named(entry), entry.version, *_state_json(entry)]
 
 
 def writer_from_json(value: list[Any]) -> WriterEntry:
-    """Reads what `writer_to_json` made."""
-    writer_id, kind, query_id, sequence, content, version = value
+    """Reads what `writer_to_json` made; what an entry of another kind has more is ignored."""
+    writer_id, kind, query_id, sequence, content, version, *more = value
+    state = state_from_json(more[0], where="a writer's entry") if kind == TRANSACTION else None
     return WriterEntry(
-        str(writer_id), str(kind), query_id, whole(sequence), content, whole(version)
+        *(str(writer_id), str(kind), query_id, whole(sequence), content, whole(version)), state
     )
 
 
+def _named(entry: WriterEntry) -> list[Any]:
+    return [entry.writer_id, entry.kind, entry.query_id, entry.sequence, entry.content]
+
+
+def _state_json(entry: WriterEntry) -> list[Any]:
+    return [] if entry.transaction is None else [state_to_json(entry.transaction)]
+
+
 def _appended_by_to_json(by: AppendedBy) -> list[Any]:
-    return [*writer_to_json(by.entry)[:-1], by.first, by.next]
+    return [*_named(by.entry), by.first, by.next, *_state_json(by.entry)]
 
 
 def _appended_by(value: dict[str, Any], version: int) -> Iterator[AppendedBy]:
     objects = len(value["add"]["objects"]) if "add" in value else 0
-    for *entry, first, end in value.get("writers", ()):
+    for w in value.get("writers", ()):
+        named, (first, end), state = w[:5], w[5:7], w[7:]
         if not 0 <= whole(first) <= whole(end) <= objects:
             raise ValueError(f"objects [{first}, {end}) of {objects} have a writer")
-        yield AppendedBy(writer_from_json([*entry, version]), first, end)
+        yield AppendedBy(writer_from_json([*named, version, *state]), first, end)
 
 
 def page_to_json(page: PageRef) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from itertools import groupby
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import DeadRows
 from clog.storage.format.features import NO_FEATURES, FeatureNames
+from clog.storage.format.transactions import TransactionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,9 @@ class LogInfo:
 
 @dataclass(frozen=True, slots=True)
 class WriterEntry:
-    """The last thing a writer committed. ``kind``: producer, stream or txn (FORMAT.md §3.4)."""
+    """The last thing a writer committed. ``kind``: producer, stream, txn or transaction, whose
+    entry has the state of its id (FORMAT.md §3.4, §11).
+    """
 
     writer_id: str
     kind: str
@@ -43,6 +46,7 @@ class WriterEntry:
     sequence: int
     content: str | None
     version: int = NONE
+    transaction: TransactionState | None = None
 
     @property
     def key(self) -> tuple[str, str]:

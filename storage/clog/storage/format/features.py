@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 DEAD_ROWS = "dead-rows"
 TRANSACTIONS = "transactions"
+UNDECIDED_RECORDS = "undecided-records"
 TYPED_COLUMNS = "typed-columns"
 SUPERSEDED_ROWS = "superseded-rows"
 PUBLICATIONS = "publications"
@@ -79,7 +80,19 @@ FEATURES = {
             is_built=True,
             is_default=True,
         ),
-        Feature(TRANSACTIONS, "11", "records that are undecided for a time", of_readers=True),
+        Feature(
+            TRANSACTIONS,
+            "11.1",
+            "ids under which one holder commits; a log gets it when the first id is taken up",
+            of_readers=False,
+            is_built=True,
+        ),
+        Feature(
+            UNDECIDED_RECORDS,
+            "11.2",
+            "records that are undecided for a time, and markers",
+            of_readers=True,
+        ),
         Feature(
             TYPED_COLUMNS,
             "12",

@@ -35,7 +35,7 @@ from clog.storage.format.edit_json import (
     writer_to_json,
 )
 from clog.storage.format.edits import Append, Edit, LogInfo, PageRef, WriterEntry
-from clog.storage.format.features import DEAD_ROWS, unknown
+from clog.storage.format.features import DEAD_ROWS, TRANSACTIONS, unknown
 from clog.storage.store.base import Store
 
 WRITERS_MAX = 64
@@ -86,8 +86,6 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
     """
     _check_named(head, edit)
     log = _with_features(head.log, edit)
-    if edit.dead and DEAD_ROWS not in log.features.read:
-        raise CorruptionError(f"an edit marks dead rows, but the log lacks feature {DEAD_ROWS!r}")
     rows = _Rows(head.partitions)
     _change(rows, edit)
     for p in edit.changed_partitions():
@@ -144,9 +142,15 @@ def _check_named(head: Head, edit: Edit) -> None:
 
 
 def _with_features(log: LogInfo, edit: Edit) -> LogInfo:
-    if edit.features is None:
-        return log
-    return replace(log, features=log.features.with_added(edit.features))
+    if edit.features is not None:
+        log = replace(log, features=log.features.with_added(edit.features))
+    if edit.dead and DEAD_ROWS not in log.features.read:
+        raise CorruptionError(f"an edit marks dead rows, but the log lacks feature {DEAD_ROWS!r}")
+    if TRANSACTIONS not in log.features and any(by.entry.transaction for by in edit.writers):
+        raise CorruptionError(
+            f"an edit has a transaction, but the log lacks feature {TRANSACTIONS!r}"
+        )
+    return log
 
 
 class _Rows(dict[int, list[int]]):

@@ -6,6 +6,7 @@ stopped for a year may come back.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
@@ -13,6 +14,7 @@ from clog.storage.format.edit_json import writer_from_json, writer_to_json
 from clog.storage.format.edits import AppendedBy, PageRef, WriterEntry
 from clog.storage.format.head import WRITERS_MAX, Head
 from clog.storage.format.paths import page_path
+from clog.storage.format.transactions import PositionsAt, read_positions
 from clog.storage.store.base import Store
 
 
@@ -39,12 +41,23 @@ def page_out_if_full(
         return None
     entries = {} if head.older_writers is None else read_page(store, head.older_writers)
     for entry in head.writers[: len(head.writers) // 2]:
-        entries[entry.key] = entry
+        entries[entry.key] = with_positions_inline(store, entry)
     body = {"writers": [writer_to_json(entry) for entry in entries.values()]}
     data = documents.encode("page", body)
     path = page_path(new_id())
     store.put(path, data)
     return PageRef(path, len(data), len(entries))
+
+
+def with_positions_inline(store: Store, entry: WriterEntry) -> WriterEntry:
+    """Returns the entry as pages hold it: the sweep looks for documents of positions in heads alone
+    (FORMAT.md §11.1). One GET where it has one.
+    """
+    state = entry.transaction
+    if state is None or not isinstance(state.positions, PositionsAt):
+        return entry
+    inline = replace(state, positions=read_positions(store, state.positions))
+    return replace(entry, transaction=inline)
 
 
 def read_page(store: Store, page: PageRef) -> dict[tuple[str, str], WriterEntry]:

@@ -19,6 +19,18 @@ EARLIEST = -2
 LATEST = -1
 
 
+def check_isolation(isolation: object) -> None:
+    """Raises if this is no isolation level (S40).
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    if isolation not in ("read_uncommitted", "read_committed"):
+        raise InvalidInputError(
+            f"isolation={isolation!r}; allowed: read_uncommitted, read_committed"
+        )
+
+
 def partitions_named(head: Head, partition: int | None, *, url: str) -> tuple[int, ...]:
     """Returns the partition, or all for None.
 

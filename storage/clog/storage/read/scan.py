@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.storage.errors import CorruptionError
+from clog.storage.errors import CorruptionError, version_expired
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import BitmapFile, DeadRows, Rows, read_dead_rows
 from clog.storage.format.manifest import Manifest, Segment
@@ -252,6 +252,24 @@ def _records(
         return out  # The piece is cut to its rows already.
     low, high = np.searchsorted(offsets, [piece.start, piece.end])
     return out.slice(int(low), int(high - low))
+
+
+def read_records(
+    store: Store, manifest: Manifest, ranges: Mapping[int, tuple[int, int]]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the records of half-open offset ranges, partition by partition.
+
+    Raises:
+        VersionExpiredError: the planned objects were replaced since, and deleted.
+    """
+    try:
+        for p, (start, end) in ranges.items():
+            yield from read_pieces(store, plan_range(manifest, p, start, end))
+    except FileNotFoundError as e:
+        # Never planned anew: a value that was cleaned since would be missing, and the newer one
+        # lies beyond the end.
+        why, remedy = " while it was read", "read again"
+        raise version_expired(store.url, manifest.version, gone=e, why=why, remedy=remedy) from e
 
 
 def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:

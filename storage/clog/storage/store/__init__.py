@@ -15,7 +15,7 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.store import urls
 from clog.storage.store.base import Store
 
-__all__ = ["Store", "open_store"]
+__all__ = ["Store", "open_store", "store_at"]
 
 
 def open_store(
@@ -52,6 +52,15 @@ def open_store(
     from clog.storage.store.remote import open_remote
 
     return open_remote(location, options, single_writer=single_writer, probe=probe)
+
+
+def store_at(
+    url: str | Store, storage_options: Mapping[str, object] | None, *, single_writer: bool
+) -> Store:
+    """Returns the store at a URL, as `open_store` does; a store is where it is."""
+    if isinstance(url, str):
+        return open_store(url, storage_options, single_writer=single_writer)
+    return url
 
 
 def _fsync(options: Mapping[str, object]) -> bool:

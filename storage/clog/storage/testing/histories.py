@@ -28,7 +28,14 @@ from clog.storage.format.edits import (
 from clog.storage.format.features import NEW_LOG_FEATURES, FeatureNames
 from clog.storage.format.manifest import Manifest, Segment, apply, first_manifest
 from clog.storage.format.object_ref import ObjectRef
-from clog.storage.format.paths import data_path, dead_path
+from clog.storage.format.paths import data_path, dead_path, page_path
+from clog.storage.format.transactions import (
+    TRANSACTION,
+    Committed,
+    Position,
+    PositionsAt,
+    TransactionState,
+)
 from clog.storage.ids import SeededIds
 
 RECORD_BYTES = 20
@@ -248,7 +255,9 @@ def any_edits() -> st.SearchStrategy[Edit]:
     uncleanable = st.none() | st.builds(Uncleanable, texts, _NUMBERS, _NUMBERS)
     kinds = st.sampled_from(["producer", "stream", "txn"])
     some = st.none() | texts
-    writers = st.builds(WriterEntry, texts, kinds, some, _NUMBERS, some, st.just(7))
+    writers = st.builds(
+        WriterEntry, texts, kinds, some, _NUMBERS, some, st.just(7)
+    ) | _transaction_entries(texts)
     paths = _IDS.map(lambda i: data_path(3, i))
     return st.builds(
         Edit,
@@ -279,6 +288,23 @@ def any_edits() -> st.SearchStrategy[Edit]:
         oldest_readable=numbers,
         forget=st.lists(paths, max_size=3).map(tuple),
         reset_times=st.booleans(),
+    )
+
+
+def _transaction_entries(ids: st.SearchStrategy[str]) -> st.SearchStrategy[WriterEntry]:
+    """Returns entries of version 7."""
+    positions = st.builds(Position, _NUMBERS, _NUMBERS)
+    states = st.builds(
+        TransactionState,
+        *(_NUMBERS, st.integers(NONE, 2**40)),
+        st.none() | st.builds(Committed, _NUMBERS, _NUMBERS, _NUMBERS),
+        st.dictionaries(_IDS, st.dictionaries(_PARTITIONS, positions, max_size=3), max_size=2)
+        | st.builds(PositionsAt, _IDS.map(page_path), _NUMBERS),
+    )
+    return st.builds(
+        WriterEntry,
+        *(ids, st.just(TRANSACTION), st.none(), st.integers(NONE, 9), st.none(), st.just(7)),
+        states,
     )
 
 

@@ -46,12 +46,23 @@ def test_unknown_keys_are_ignored():
 
 
 def _full() -> dict:
-    """The JSON of an edit with an append and a replacement."""
+    """The JSON of an edit with an append, its writers and a replacement."""
     manifest = fresh_manifest()
     for n in range(3):
         manifest = applied(manifest, append_edit(manifest, {0: 2, 1: 3}, f"{n:032x}", rolls=True))
     add = edit_to_json(append_edit(manifest, {0: 2, 1: 3}, "a" * 32))
-    return copy.deepcopy({**edit_to_json(clean_edit(manifest, 0, "b" * 32)), **add})
+    state = {
+        "epoch": 3,
+        "number": 0,
+        "committed": [2, 1, 5],
+        "positions": {"c" * 32: {"p": [0, 2], "offset": [7, 8], "version": [1, 1]}},
+    }
+    writers = [
+        ["w", "producer", None, 7, "ab", 0, 1],
+        ["t", "transaction", None, -1, None, 1, 1, state],
+    ]
+    full = {**edit_to_json(clean_edit(manifest, 0, "b" * 32)), **add, "writers": writers}
+    return copy.deepcopy(full)
 
 
 def test_the_full_edit_is_sound():
@@ -91,8 +102,10 @@ def test_a_value_of_a_wrong_type_is_never_another_error(junk):
 
 
 def test_a_missing_value_is_corruption_unless_it_is_a_whole_part():
-    """Inside a part nothing is optional but `segments`, `append_time_ms` and `index`."""
-    optional = {"segments", "append_time_ms", "index"}
+    """Inside a part nothing is optional but `segments`, `append_time_ms`, `index`, and positions,
+    whose fields are logs.
+    """
+    optional = {"segments", "append_time_ms", "index", "positions", "c" * 32}
     fields = [
         place
         for place in _places(_full())
@@ -113,12 +126,19 @@ def test_a_missing_value_is_corruption_unless_it_is_a_whole_part():
 def test_paths_that_leave_the_root_are_corruption(path):
     """FORMAT.md §1, in every place of an edit that holds a path."""
     value = _full()
+    at_path = {
+        "epoch": 0,
+        "number": 0,
+        "committed": None,
+        "positions_at": {"path": path, "bytes": 1},
+    }
     for damaged in (
         {"add": {**value["add"], "objects": [{**value["add"]["objects"][0], "path": path}]}},
         {"replace": [{**value["replace"][0], "sources": [[path, 0]]}]},
         {"horizons": [[0, path, 0, 1, 1]]},
         {"older_writers": {"path": path, "bytes": 1, "count": 1}},
         {"forget": [path]},
+        {"writers": [[*value["writers"][1][:7], at_path]]},
     ):
         with pytest.raises(CorruptionError):
             edit_from_json(damaged, version=9)

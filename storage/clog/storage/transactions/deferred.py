@@ -1,0 +1,156 @@
+"""Deferred transactions: what their holder knows, and the one commit that makes all of one visible
+(S49; COMMIT.md §9, T3).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from clog.storage.append import AppendRequest, offsets_of
+from clog.storage.clock import Clock
+from clog.storage.commit.handle import Handle
+from clog.storage.errors import TransactionTimeoutError
+from clog.storage.format.commits import Commit, edit_of, read_commit
+from clog.storage.format.edits import Append, Edit
+from clog.storage.format.transactions import (
+    TRANSACTION,
+    Committed,
+    Positions,
+    PositionsAt,
+    TransactionState,
+)
+from clog.storage.objects.data_object import DataObject
+from clog.storage.transactions.id_states import (
+    AlreadyCommitted,
+    Number,
+    appended_by,
+    find_commit,
+    kept_positions,
+    state_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """What a transaction did.
+
+    Attributes:
+        version: the version of the log that its commit made; where it had nothing to commit, the
+            newest.
+        offsets: by partition, the half-open range of offsets that its records got. Empty where they
+            are not known any more: the commit was found by a repetition, and swept since.
+        logs: by URL, the version of each log that took part.
+    """
+
+    version: int
+    offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    logs: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Holder:
+    """An id that a handle holds.
+
+    Attributes:
+        epoch: the one at which it does.
+        next_number: of the next transaction.
+        positions: what was committed under the id, once that was asked for: nobody else changes it.
+        is_lost: the id was taken up again since, here or by a parent process, or must be.
+        is_fenced: another holder took it up.
+    """
+
+    transaction_id: str
+    epoch: int
+    positions: Positions | None = None
+    next_number: int = 0
+    is_lost: bool = False
+    is_fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """When a transaction began, by its holder's clocks: nobody else ends a deferred one."""
+
+    wall_ms: int
+    monotonic_ms: int
+    timeout_ms: int
+
+    def elapsed_ms(self, clock: Clock) -> int:
+        """Returns how long ago that is: the monotonic clock stands still while a machine sleeps,
+        the wall clock may be set back.
+        """
+        return max(clock.now_ms() - self.wall_ms, clock.monotonic_ms() - self.monotonic_ms)
+
+
+def result_of(handle: Handle, version: int, add: Append | None) -> TransactionResult:
+    """Returns what a commit did that appended this."""
+    return TransactionResult(
+        version, offsets_of(add.chunks if add else ()), {handle.store.url: version}
+    )
+
+
+def found_result(handle: Handle, transaction_id: str, version: int) -> TransactionResult:
+    """Returns what the commit of this version did, which an earlier try has made; one GET."""
+    store = handle.store
+    try:
+        edit = edit_of(store, read_commit(store, version).record)
+    except FileNotFoundError:
+        edit = Edit()  # Deleted with its block.
+    chunks = [
+        pair
+        for by in edit.writers
+        if by.entry.key == (TRANSACTION, transaction_id) and edit.add is not None
+        for pairs in edit.add.by_object()[by.first : by.next]
+        for pair in pairs
+    ]
+    return result_of(handle, version, Append(tuple(chunks)))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """A transaction as it is committed (T3). ``positions`` are all those that the id has from then
+    on; None: the transaction names none.
+    """
+
+    handle: Handle
+    ours: Number
+    objects: Sequence[DataObject]
+    positions: Positions | PositionsAt | None
+    check_time: Callable[[], None]
+    tried: bool
+
+    def prepare(self, tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:
+        """Returns the edit, given the tip.
+
+        Raises:
+            TransactionFencedError: the id was taken up since.
+            TransactionTimeoutError: it took too long, for its timeout or for the sweep.
+            InvalidInputError: records that the config of the log refuses (S5, S6, S9).
+            CommitStateUnknownError: as `find_commit`.
+        """
+        store, ours = self.handle.store, self.ours
+        known = state_of(store, tip.head, ours.transaction_id)
+        done = find_commit(known, ours, url=store.url, tried=self.tried)
+        if done is not None:
+            return AlreadyCommitted(done.version)
+        self.check_time()
+        _check_floor(self.objects, tip, ours, url=store.url)
+        request = AppendRequest(store, self.objects, None, self.handle.ids.uniform)
+        edit = request.prepare(tip, time_ms)
+        assert isinstance(edit, Edit)
+        version = tip.version + 1
+        committed, positions = Committed(ours.epoch, ours.number, version), self.positions
+        if positions is None:
+            positions = kept_positions(store, known, new_id=self.handle.ids.new_id)
+        state = TransactionState(ours.epoch, ours.number, committed, positions)
+        by = appended_by(ours.transaction_id, state, version=version, objects=len(self.objects))
+        return replace(edit, writers=(by,))
+
+
+def _check_floor(objects: Sequence[DataObject], tip: Commit, ours: Number, *, url: str) -> None:
+    floor = tip.head.orphan_floor
+    if objects and objects[0].stamp < floor:
+        raise TransactionTimeoutError(
+            f"transaction id {ours.transaction_id!r} of {url} took too long: its objects began at"
+            f" version {objects[0].stamp}, below the orphan floor {floor}, and may be swept by now;"
+            " nothing of it was committed; begin another one"
+        )

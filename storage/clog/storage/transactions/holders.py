@@ -1,0 +1,113 @@
+"""The transaction ids that one handle holds, and beginning a transaction under one (S48).
+
+An id is taken up once for each handle, by a commit that raises its epoch. It is taken up again
+where the transaction begun last was neither committed nor aborted, or is in doubt: what began so
+is fenced then, as if another process had taken over. A handle that was fenced by another stays so:
+what it knows of the work may be old. A forked child holds nothing: two processes
+at one epoch could not be told apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from clog.storage import forks
+from clog.storage.commit.handle import Handle
+from clog.storage.errors import InvalidInputError, TransactionFencedError
+from clog.storage.format.transactions import PositionsAt
+from clog.storage.transactions.deferred import Holder
+from clog.storage.transactions.id_states import check_id, committed_positions, take_up
+from clog.storage.transactions.transaction import Transaction
+
+TIMEOUT_MS_MAX = 86_400_000
+"""The sweep takes objects that are older than a day and were not committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """A transaction that is open.
+
+    Attributes:
+        id: the transaction id.
+        epoch: how often the id had been taken up before.
+        number: which of the epoch's transactions it is.
+        state: ``open``: begun here, and known to nobody else yet.
+        first_offsets: by partition, the first offset of a record in the log that is undecided.
+        started_ms: when it began, in ms since 1970.
+    """
+
+    id: str
+    epoch: int
+    number: int
+    state: str
+    first_offsets: Mapping[int, int] = field(default_factory=dict)
+    started_ms: int = 0
+
+
+class Holders:
+    """The ids of one handle. Safe for threads."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._held: dict[str, Holder] = {}
+        self._begun: dict[str, Transaction] = {}
+        self._lock = forks.Lock()
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """Forgets, in a forked child, what its parent holds."""
+        for holder in self._held.values():
+            holder.is_lost = True
+        self._held = {}
+        self._begun = {}
+
+    def begin(self, transaction_id: str, *, timeout_ms: int, visible: bool) -> Transaction:
+        """Begins a transaction; see `Log.transaction`."""
+        check_id(transaction_id)
+        if visible:
+            raise InvalidInputError(
+                "visible=True is refused: visible transactions are not built yet; records of a"
+                " deferred one, visible=False, are seen once it is committed"
+            )
+        if type(timeout_ms) is not int or not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
+            raise InvalidInputError(
+                f"timeout_ms={timeout_ms!r} is out of range; allowed: 1 to {TIMEOUT_MS_MAX}"
+            )
+        with self._lock:
+            holder = self._held_now(transaction_id)
+            begun = Transaction(self._handle, holder, timeout_ms=timeout_ms)
+            holder.next_number += 1
+            self._begun[transaction_id] = begun
+            return begun
+
+    def infos(self) -> list[TransactionInfo]:
+        """Returns the transactions that are open; see `Log.transactions`."""
+        with self._lock:
+            begun = list(self._begun.values())
+        return [
+            TransactionInfo(t.id, t.epoch, t.number, "open", started_ms=t.started_ms)
+            for t in begun
+            if t.is_open
+        ]
+
+    def positions(self, transaction_id: str) -> dict[str, dict[int, int]]:
+        """Returns the offsets last committed under an id; see `Log.positions`."""
+        found = committed_positions(self._handle, check_id(transaction_id))
+        return {log_id: {p: at.offset for p, at in mine.items()} for log_id, mine in found.items()}
+
+    def _held_now(self, transaction_id: str) -> Holder:
+        known, begun = self._held.get(transaction_id), self._begun.get(transaction_id)
+        if known is not None and known.is_fenced:
+            raise TransactionFencedError(
+                f"transaction id {transaction_id!r} of {self._handle.store.url} was taken up by"
+                f" another holder since this one did, at epoch {known.epoch}; to take it back open"
+                " the log again, and go on from the positions that are committed"
+            )
+        if known is not None and not known.is_lost and not (begun and begun.is_open):
+            return known
+        taken = take_up(self._handle, transaction_id)
+        if known is not None:
+            known.is_lost = True
+        known_positions = None if isinstance(taken.positions, PositionsAt) else taken.positions
+        holder = Holder(transaction_id, taken.epoch, known_positions)
+        self._held[transaction_id] = holder
+        return holder

@@ -1,0 +1,54 @@
+"""Documents of positions go once no head that somebody may work from needs them (H-T6)."""
+
+import pytest
+
+from clog.cleaner.sweep.objects import sweep_orphans
+from clog.storage import Log, ManualClock
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format import paths
+from clog.storage.ids import SeededIds
+from clog.storage.testing.clocked import ClockedStore
+from clog.storage.testing.crash import discard, inside, memory_store
+
+DAY_MS = 86_400_000
+OFFSETS = {p: p * 1_000_000 for p in range(200)}
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(now_ms=1_000_000)
+
+
+@pytest.fixture
+def store(clock):
+    made = ClockedStore(memory_store(), clock)
+    yield made
+    discard(made.inner)
+
+
+def documents(store):
+    return {found.path for found in inside(store).list(paths.PAGES)}
+
+
+def test_the_newest_stays_and_those_before_it_go(store, clock):
+    """A takeover keeps it, too; a holder that a head of the last day shows can still read its
+    own.
+    """
+    log = Log.create(store, 200, clock=clock, ids=SeededIds(1))
+    made = []
+    for offset in range(3):
+        with log.transaction("job") as t:
+            t.positions(log, {**OFFSETS, 0: offset})
+        made += documents(store) - set(made)
+        clock.advance(2 * DAY_MS)
+    assert len(made) == 3
+    other = Log.open(store, clock=clock, ids=SeededIds(2))
+    other.transaction("job").abort()
+    swept = set()
+    for _ in range(3):
+        swept |= set(sweep_orphans(other.handle, now_ms=clock.now_ms()).objects)
+        clock.advance(2 * DAY_MS)
+    assert swept == set(made[:2])
+    assert documents(store) == {made[2]}
+    assert other.positions("job") == {log.id: {**OFFSETS, 0: 2}}
+    assert verify_log(store).findings == ()

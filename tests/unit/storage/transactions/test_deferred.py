@@ -1,0 +1,498 @@
+"""Deferred transactions in one log: all of one is there, or nothing (S48, S49)."""
+
+import os
+
+import pytest
+
+from clog.storage import (
+    CommitStateUnknownError,
+    InvalidInputError,
+    Log,
+    LogReplacedError,
+    TransactionFencedError,
+    TransactionResult,
+    TransactionTimeoutError,
+)
+from clog.storage.format.commits import edit_of, read_commit
+from clog.storage.format.edits import Edit
+from clog.storage.format.head import WRITERS_MAX, head_to_json
+from clog.storage.format.transactions import TRANSACTION, Committed
+from clog.storage.ids import SeededIds
+from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.crash import discard, inside
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog.storage.testing.invariants import check_log
+from clog.storage.transactions.holders import TIMEOUT_MS_MAX
+from clog.storage.transactions.id_states import ID_BYTES_MAX
+
+DAY_MS = 86_400_000
+
+
+def rows(*values, key="k"):
+    return [{"key": key, "value": value} for value in values]
+
+
+def state_of(log, name="job"):
+    """What the newest head says of an id."""
+    head = log.handle.refresh().head
+    (entry,) = [w for w in head.writers if w.key == (TRANSACTION, name)]
+    return entry.transaction
+
+
+def in_doubt(log, faulty, *rules):
+    """A transaction whose commit was tried, and whose outcome could not be found out."""
+    t = log.transaction("job")
+    t.append(rows("doubt"))
+    faulty.plan = Faults(*rules)
+    with pytest.raises(CommitStateUnknownError):
+        t.commit()
+    faulty.plan = Faults()
+    return t
+
+
+HAPPENED = (
+    Fault(FaultKind.FAIL_AFTER, "create", "*/commits/*"),
+    Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
+    Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", nth=2, times=99),
+)
+NEVER_CAME = (
+    Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", times=99),
+    Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
+)
+
+
+def test_all_of_it_at_once(make_log, open_log, values_of, store):
+    """S49: several appends to several partitions, one commit; nobody sees a part of it."""
+    log, other = make_log(partitions=2), open_log()
+    log.append(rows("before"), partition=0)
+    with log.transaction("job") as t:
+        t.append(rows("a", "b"), partition=0)
+        t.append(rows("c"), partition=1)
+        t.append(rows("d"), partition=0)
+        t.append([])
+        assert values_of(other) == [b"before"]
+        assert log.version == 2
+    assert t.result == TransactionResult(3, {0: (1, 4), 1: (0, 1)}, {log.url: 3})
+    assert values_of(other) == [b"before", b"a", b"b", b"d", b"c"]
+    assert t.commit() == t.result
+    assert other.table().get("k") is not None
+    check_log(store)
+
+
+def appends_and_fails(transaction):
+    with transaction as t:
+        t.append(rows("b"))
+        raise ZeroDivisionError
+
+
+def test_an_abort_leaves_nothing(make_log, values_of, store):
+    """S49: nor does an exception in a ``with`` statement, which goes on; the id stays usable."""
+    log = make_log()
+    t = log.transaction("job")
+    t.append(rows("a"))
+    t.abort()
+    t.abort()
+    with pytest.raises(ZeroDivisionError):
+        appends_and_fails(log.transaction("job"))
+    with log.transaction("job") as t:
+        t.append(rows("c"))
+    with log.transaction("job") as t:
+        t.append(rows("d"))
+        t.abort()
+    assert values_of(log) == [b"c"]
+    assert state_of(log).committed == Committed(epoch=0, number=2, version=2)
+    check_log(store)
+
+
+def test_a_takeover_fences_the_holder(make_log, open_log, values_of):
+    """S48: its commit fails, and so does its next append once it has seen the takeover."""
+    log, other = make_log(), open_log()
+    slow = log.transaction("job")
+    slow.append(rows("slow"))
+    with other.transaction("job") as t:
+        t.append(rows("fast"))
+    assert (t.epoch, t.number) == (1, 0)
+    with pytest.raises(TransactionFencedError, match=r"it is at epoch 1, this holder has epoch 0"):
+        slow.commit()
+    for use in (slow.commit, lambda: slow.append(rows("more"))):
+        with pytest.raises(TransactionFencedError):
+            use()
+    with pytest.raises(TransactionFencedError, match="to take it back open the log again"):
+        log.transaction("job")
+    late = other.transaction("job")
+    late.append(rows("late"))
+    with open_log().transaction("job") as again:
+        again.append(rows("again"))
+    assert again.epoch == 2
+    assert other.version == 5
+    with pytest.raises(TransactionFencedError):
+        late.append(rows("later"))
+    assert values_of(log) == [b"fast", b"again"]
+
+
+def test_a_takeover_between_the_tries_of_a_commit(make_log, open_log, store, values_of):
+    """S48: a lost race to it, the worst moment, is seen in K2 of the next try."""
+    log = make_log()
+    faulty = FaultyStore(store)
+    slow = open_log(faulty)
+    t = slow.transaction("job")
+    t.append(rows("slow"))
+    faulty.plan = Faults(
+        Fault(
+            FaultKind.MEANWHILE,
+            "create",
+            "*/commits/*",
+            run=lambda: log.transaction("job"),
+        )
+    )
+    with pytest.raises(TransactionFencedError):
+        t.commit()
+    assert values_of(log) == []
+
+
+def test_one_that_begins_while_another_is_open(make_log, values_of):
+    """S48: in one handle too: the one that was left open is fenced."""
+    log = make_log()
+    left = log.transaction("job")
+    left.append(rows("left"))
+    with log.transaction("job") as t:
+        t.append(rows("new"))
+    with pytest.raises(TransactionFencedError):
+        left.commit()
+    assert (t.epoch, t.number) == (1, 0)
+    assert values_of(log) == [b"new"]
+    other = log.transaction("other")
+    with log.transaction("job") as t:
+        t.append(rows("newer"))
+    assert (t.epoch, t.number, other.is_open) == (1, 1, True)
+
+
+def test_open_transactions_are_listed(make_log, clock):
+    """Those of the handle: nobody else can know them."""
+    log = make_log()
+    first = log.transaction("a")
+    clock.advance(5)
+    second = log.transaction("b")
+    found = log.transactions()
+    assert [(i.id, i.epoch, i.number, i.state, i.first_offsets) for i in found] == [
+        ("a", 0, 0, "open", {}),
+        ("b", 0, 0, "open", {}),
+    ]
+    assert found[1].started_ms - found[0].started_ms == 5
+    first.abort()
+    second.commit()
+    assert log.transactions() == []
+
+
+def test_one_without_content_commits_nothing(make_log, open_log):
+    """Empty ones do not fill the log (KAFKA-10702), and tell of a takeover all the same."""
+    log = make_log()
+    with log.transaction("job") as t:
+        pass
+    assert (t.result, log.version) == (TransactionResult(1, {}, {log.url: 1}), 1)
+    t = log.transaction("job")
+    open_log().transaction("job")
+    with pytest.raises(TransactionFencedError):
+        t.commit()
+
+
+@pytest.mark.parametrize("rules", [HAPPENED, NEVER_CAME], ids=["happened", "never came"])
+def test_a_commit_in_doubt_is_committed_again(make_log, open_log, store, values_of, rules):
+    """C6, C13: it is there once, and the result is the first one's."""
+    make_log()
+    faulty = FaultyStore(store)
+    log = open_log(faulty)
+    t = in_doubt(log, faulty, *rules)
+    with pytest.raises(
+        InvalidInputError, match=r"outcome .* is not known, so nothing can be added"
+    ):
+        t.append(rows("more"))
+    assert t.commit() == TransactionResult(2, {0: (0, 1)}, {log.url: 2})
+    with log.transaction("job") as t:
+        t.append(rows("next"))
+    assert values_of(log) == [b"doubt", b"next"]
+    check_log(store)
+
+
+def test_an_abort_in_doubt_finds_that_it_is_committed(make_log, open_log, store, values_of):
+    """H-T13: the state is read first; it cannot be undone any more."""
+    make_log()
+    faulty = FaultyStore(store)
+    log = open_log(faulty)
+    t = in_doubt(log, faulty, *HAPPENED)
+    with pytest.raises(InvalidInputError, match=r"is committed to .* in version 2, and cannot"):
+        t.abort()
+    assert t.result.offsets == {0: (0, 1)}
+    assert values_of(log) == [b"doubt"]
+
+
+def test_a_late_commit_of_one_that_was_aborted(make_log, open_log, store, values_of):
+    """H-T13: the create that is still on its way finds its version taken."""
+    make_log()
+    late = {}
+
+    class Slow(FaultyStore):
+        def create(self, path, data):
+            if "/commits/" in path and path not in late and b'"operation":"append"' in data:
+                late[path] = data
+            super().create(path, data)
+
+    faulty = Slow(store)
+    log = open_log(faulty)
+    t = in_doubt(log, faulty, *NEVER_CAME)
+    t.abort()
+    ((path, data),) = late.items()
+    with pytest.raises(FileExistsError):
+        store.create(path, data)
+    with pytest.raises(InvalidInputError, match="it is aborted"):
+        t.commit()
+    with log.transaction("job") as t:
+        t.append(rows("next"))
+    assert (t.epoch, values_of(log)) == (2, [b"next"])
+
+
+@pytest.mark.parametrize("rules", [HAPPENED, NEVER_CAME], ids=["happened", "never came"])
+def test_a_takeover_of_one_in_doubt(make_log, open_log, store, values_of, rules):
+    """H-T12: what was committed last is kept apart from the epoch, so the fenced one learns what
+    became of it.
+    """
+    other = make_log()
+    faulty = FaultyStore(store)
+    log = open_log(faulty)
+    t = in_doubt(log, faulty, *rules)
+    other.transaction("job")
+    if rules is HAPPENED:
+        assert t.commit().version == 2
+    else:
+        with pytest.raises(TransactionFencedError):
+            t.commit()
+    assert values_of(log) == [b"doubt"] * (rules is HAPPENED)
+
+
+def test_one_in_doubt_that_nobody_can_tell_of(make_log, open_log, store):
+    """The next epoch has committed since: it is said that nobody knows, and nothing is guessed."""
+    other = make_log()
+    faulty = FaultyStore(store)
+    log = open_log(faulty)
+    t = in_doubt(log, faulty, *NEVER_CAME)
+    with other.transaction("job") as newer:
+        newer.append(rows("newer"))
+    for end in (t.commit, t.abort):
+        with pytest.raises(CommitStateUnknownError, match=r"the id is at epoch 1, which has"):
+            end()
+
+
+def test_a_refusal_in_doubt_is_certain(make_log, open_log, store, clock, values_of):
+    """A timeout says that nothing was committed, so that must be so: the id is taken up first."""
+    make_log()
+    faulty = FaultyStore(store, clock=clock)
+    log = open_log(faulty)
+    t = in_doubt(log, faulty, *NEVER_CAME)
+    clock.advance(60_001)
+    with pytest.raises(TransactionTimeoutError):
+        t.commit()
+    assert state_of(log).epoch == 1
+    t = in_doubt(log, faulty, *HAPPENED)
+    clock.advance(60_001)
+    assert t.commit().offsets == {0: (0, 1)}
+    assert values_of(log) == [b"doubt"]
+
+
+@pytest.mark.parametrize("at_append", [True, False])
+def test_a_timeout(make_log, clock, values_of, at_append):
+    """It is told at the next append or commit, and ends the transaction."""
+    log = make_log()
+    t = log.transaction("job", timeout_ms=1_000)
+    t.append(rows("a"))
+    clock.advance(1_000)
+    t.append(rows("b"))
+    clock.advance(1)
+    with pytest.raises(TransactionTimeoutError, match=r"1001 ms ago, more than timeout_ms=1000"):
+        t.append(rows("c")) if at_append else t.commit()
+    t.abort()
+    with pytest.raises(InvalidInputError, match="it is aborted"):
+        t.commit()
+    assert values_of(log) == []
+
+
+def test_a_timeout_during_the_commit(make_log, open_log, store, clock, values_of):
+    """A lost race that took too long: nothing half visible."""
+    other = make_log()
+    faulty = FaultyStore(store, clock=clock)
+    log = open_log(faulty)
+
+    def meanwhile():
+        clock.advance(60_001)
+        other.append(rows("other"))
+
+    t = log.transaction("job")
+    t.append(rows("slow"))
+    faulty.plan = Faults(Fault(FaultKind.MEANWHILE, "create", "*/commits/*", run=meanwhile))
+    with pytest.raises(TransactionTimeoutError):
+        t.commit()
+    assert values_of(log) == [b"other"]
+
+
+def test_objects_below_the_orphan_floor(make_log, open_log, clock, values_of):
+    """All objects bear the stamp of the first one; the sweep may have taken them (COMMIT.md §5)."""
+    log, other = make_log(), open_log()
+    t = log.transaction("job", timeout_ms=DAY_MS)
+    t.append(rows("a"))
+    for n in range(3):
+        other.append(rows(str(n)))
+    log.version  # noqa: B018 - it looks for newer versions
+    t.append(rows("b"))
+    stamps = {obj.stamp for obj in t._objects}
+    assert stamps == {1}
+    other.handle.commit(lambda _tip, _ms: Edit(orphan_floor=2), operation="floor")
+    with pytest.raises(TransactionTimeoutError, match=r"began at version 1, below .* 2,"):
+        t.commit()
+    assert values_of(log) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"id": ""},
+        {"id": 7},
+        {"id": "x" * (ID_BYTES_MAX + 1)},
+        {"id": "\udc00"},
+        {"timeout_ms": 0},
+        {"timeout_ms": TIMEOUT_MS_MAX + 1},
+        {"timeout_ms": 1.5},
+        {"timeout_ms": True},
+        {"visible": True},
+    ],
+    ids=repr,
+)
+def test_what_no_transaction_can_be(make_log, given):
+    """The error names the argument, and the log is as it was."""
+    log = make_log()
+    with pytest.raises(InvalidInputError, match=r"transaction id|timeout_ms|visible=True"):
+        log.transaction(**{"id": "job", **given})
+    assert log.version == 0
+
+
+def test_bad_use(make_log, open_log, values_of):
+    """Each has its own error, and nothing is half visible."""
+    log = make_log()
+    t = log.transaction("job")
+    with pytest.raises(InvalidInputError, match="no key"):
+        t.append([{"key": None, "value": "x"}])
+    with pytest.raises(InvalidInputError, match="several logs are not built yet"):
+        t.append(rows("a"), log=open_log())
+    with pytest.raises(InvalidInputError, match="is open: it has a result once"):
+        t.result  # noqa: B018
+    t.append(rows("a"), log=log)
+    t.commit()
+    with pytest.raises(InvalidInputError, match="has ended: it is committed"):
+        t.append(rows("b"))
+    with pytest.raises(InvalidInputError, match=r"is committed to .* in version 2"):
+        t.abort()
+    assert values_of(log) == [b"a"]
+
+
+def test_configs_altered_meanwhile(make_log, open_log, values_of):
+    """S42: the commit is refused by those of now, and can be done when they are altered again."""
+    log = make_log()
+    t = log.transaction("job")
+    t.append(rows("x" * 100))
+    other = open_log()
+    other.alter({"max.message.bytes": 50})
+    with pytest.raises(InvalidInputError, match=r"larger than max.message.bytes=50"):
+        t.commit()
+    other.alter({"max.message.bytes": 500})
+    t.commit()
+    assert len(values_of(log)) == 1
+
+
+def test_a_recreated_log(make_log, store):
+    """S47: nothing of the transaction gets into the log that stands there now."""
+    log = make_log()
+    t = log.transaction("job")
+    t.append(rows("a"))
+    discard(store)
+    new = make_log()
+    with pytest.raises(LogReplacedError):
+        t.commit()
+    assert (new.version, new.positions("job")) == (0, {})
+
+
+def test_a_log_without_transactions_pays_nothing(make_log):
+    """FORMAT.md §0: not a byte, until an id is taken up; then the feature is announced, once."""
+    log = make_log()
+    log.append(rows("a"), producer=("p", 1))
+    assert "transaction" not in str(head_to_json(log.handle.tip.head))
+    log.transaction("job").abort()
+    log.transaction("other").abort()
+    assert log.handle.tip.head.log.features.write == ("transactions",)
+    edits = [edit_of(log.handle.store, read_commit(log.handle.store, v).record) for v in (2, 3)]
+    assert [edit.features is None for edit in edits] == [False, True]
+
+
+def test_ids_in_pages_of_older_writers(make_log, open_log, values_of, store):
+    """S48: nobody is forgotten: neither the epoch nor what was committed."""
+    log = make_log()
+    with log.transaction("job") as t:
+        t.append(rows("a"))
+    t = log.transaction("job")
+    t.append(rows("b"))
+    for i in range(2 * WRITERS_MAX):
+        log.append(rows(str(i)), producer=(f"p{i}", 0))
+    assert not [w for w in log.handle.tip.head.writers if w.kind == TRANSACTION]
+    t.commit()
+    other = open_log()
+    assert other.transaction("job").epoch == 1
+    with pytest.raises(TransactionFencedError):
+        log.transaction("job").commit()
+    assert values_of(log).count(b"b") == 1
+    check_log(store, every_version=False)
+
+
+def test_a_forked_child_holds_nothing(make_log, open_log, values_of):
+    """Parent and child at one epoch could not be told apart: the child's is fenced, and the child
+    takes the id up when it begins one of its own.
+    """
+    log = make_log()
+    t = log.transaction("job")
+    t.append(rows("parent"))
+    log._transactions.after_fork()
+    assert not t.is_open
+    with pytest.raises(TransactionFencedError):
+        t.commit()
+    with log.transaction("job") as child:
+        child.append(rows("child"))
+    assert (child.epoch, values_of(log)) == (1, [b"child"])
+    assert hasattr(os, "fork")
+
+
+def test_costs(make_log, store, clock):
+    """COMMIT.md §9: 1 commit to take an id up; then one object for each append, a commit, and its
+    look at the block; an abort nothing; a plain append pays nothing.
+    """
+    make_log(partitions=2)
+    counting = CountingStore(store)
+    log = Log.open(counting, clock=clock, ids=SeededIds(9))
+
+    def cost(act):
+        with counting.count() as counts:
+            made = act()
+        return dict(counts), made
+
+    log.append(rows("a"))
+    assert cost(lambda: log.append(rows("a")))[0] == {"put": 1, "create": 1, "get": 1}
+    taken, t = cost(lambda: log.transaction("job"))
+    assert taken == {"create": 1, "get": 1}
+    assert cost(lambda: [t.append(rows("b"), partition=p) for p in (0, 1, 0)])[0] == {"put": 3}
+    t.positions(log, {0: 1})
+    hint = {"put": 1}
+    assert cost(t.commit)[0] == {"create": 1, "get": 1} | hint  # version 4
+    begun, t = cost(lambda: log.transaction("job"))
+    assert begun == {}
+    t.append(rows("c"))
+    assert cost(t.commit)[0] == {"create": 1, "get": 1}
+    assert cost(log.transaction("job").abort)[0] == {}
+    assert cost(log.transaction("job").commit)[0] == {"get": 1}
+    assert cost(lambda: log.positions("job"))[0] == {"get": 1}
+    assert cost(lambda: log.append(rows("d")))[0] == {"put": 1, "create": 1, "get": 1}
+    assert len(list(inside(store).list("data/"))) == 7

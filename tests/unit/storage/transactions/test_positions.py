@@ -1,0 +1,142 @@
+"""Positions of what was read, committed with what was made of it (S54)."""
+
+import pytest
+
+from clog.storage import InvalidInputError, Log
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format import paths
+from clog.storage.format.head import WRITERS_MAX
+from clog.storage.format.transactions import TRANSACTION, Position, PositionsAt
+from clog.storage.ids import SeededIds
+from clog.storage.testing.crash import discard, inside, memory_store
+from clog.storage.testing.invariants import check_log
+
+MANY = 200
+"""Partitions whose positions have more than 1 KiB."""
+
+
+@pytest.fixture
+def source(clock):
+    store = memory_store()
+    yield Log.create(store, partitions=MANY, clock=clock, ids=SeededIds(77))
+    discard(store)
+
+
+def stored(log, name="job"):
+    """What the head has of an id's positions."""
+    (entry,) = [w for w in log.handle.refresh().head.writers if w.key == (TRANSACTION, name)]
+    return entry.transaction.positions
+
+
+def commit_positions(log, source, offsets, name="job"):
+    with log.transaction(name) as t:
+        t.positions(source, offsets)
+    return t.result
+
+
+def test_they_are_committed_with_the_records(make_log, open_log, source):
+    """S54: by log and partition; an abort leaves those before, as do other partitions and ids."""
+    log = make_log()
+    assert log.positions("job") == {}
+    with log.transaction("job") as t:
+        t.append([{"key": "k", "value": "v"}])
+        t.positions(source, {0: 42, 1: 7})
+    t = log.transaction("job")
+    t.positions(source, {0: 43})
+    assert open_log().positions("job") == {source.id: {0: 42, 1: 7}}
+    t.abort()
+    assert commit_positions(log, source, {1: 9}).offsets == {}
+    with log.transaction("job") as t:
+        t.positions(log, {0: 1})
+        t.positions(source, {2: 3})
+        t.positions(source, {2: 4})
+    expected = {source.id: {0: 42, 1: 9, 2: 4}, log.id: {0: 1}}
+    assert log.positions("job") == open_log().positions("job") == expected
+    assert log.positions("other") == {}
+    check_log(log.handle.standing.root)
+
+
+def test_a_takeover_goes_on_from_them(make_log, open_log, source):
+    """S48, S54: whoever takes the id up has what was committed, whatever the last holder left."""
+    log, other = make_log(), open_log()
+    commit_positions(log, source, {0: 42})
+    left = log.transaction("job")
+    left.positions(source, {0: 50})
+    with other.transaction("job") as t:
+        assert other.positions("job") == {source.id: {0: 42}}
+        t.positions(source, {1: 1})
+    assert log.positions("job") == {source.id: {0: 42, 1: 1}}
+
+
+def test_they_carry_the_version_that_was_read(make_log, source):
+    """S41, S54: that of the last read, not what the source became since; or the caller's."""
+    log = make_log()
+    source.append([{"key": "k", "value": "v"}], partition=0)
+    assert len(list(source.read(0))) == 1
+    source.append([{"key": "k", "value": "w"}], partition=0)
+    assert source.end_offsets()[0] == 2
+    with log.transaction("job") as t:
+        t.positions(source, {0: 1})
+        t.positions(source, {1: 5}, version=0)
+    assert stored(log) == {source.id: {0: Position(1, version=1), 1: Position(5, version=0)}}
+
+
+@pytest.mark.parametrize(
+    "offsets", [{MANY: 0}, {-1: 0}, {0: -1}, {0: 1.5}, {"0": 1}, {0: True}], ids=repr
+)
+def test_what_is_no_position(make_log, source, offsets):
+    log = make_log()
+    t = log.transaction("job")
+    with pytest.raises(InvalidInputError, match="is no position in"):
+        t.positions(source, offsets)
+    t.commit()
+    assert log.positions("job") == {}
+
+
+def test_large_ones_are_a_document(make_log, open_log, source, store, clock):
+    """H-T6: the head repeats a reference, which a takeover keeps; damage is found."""
+    log = make_log()
+    offsets = {p: p * 1_000_000 for p in range(MANY)}
+    commit_positions(log, source, offsets)
+    first = stored(log)
+    assert isinstance(first, PositionsAt)
+    assert first.path.startswith(paths.PAGES)
+    other = open_log()
+    other.transaction("job")
+    assert stored(log) == first
+    assert other.positions("job") == {source.id: offsets}
+    commit_positions(other, source, {0: 1})
+    second = stored(log)
+    assert second != first
+    inside(store).delete(first.path)
+    assert log.positions("job") == {source.id: {**offsets, 0: 1}}
+    assert verify_log(store).findings == ()
+    inside(store).delete(second.path)
+    assert second.path in str(verify_log(store).findings)
+
+
+def test_large_ones_of_an_id_that_moved_to_a_page(make_log, open_log, source, store, clock):
+    """H-T6: they are inline there, as the sweep looks in heads alone; the next entry of the id, a
+    takeover's or its holder's, has a document again.
+    """
+    log = make_log()
+    offsets = {p: p * 1_000_000 for p in range(MANY)}
+
+    def move():
+        clock.advance(1)
+        for i in range(2 * WRITERS_MAX):
+            log.append([{"key": "k", "value": "v"}], producer=(f"p{i}", clock.now_ms()))
+
+    commit_positions(log, source, offsets)
+    document = stored(log)
+    move()
+    inside(store).delete(document.path)  # as the sweep does after a day
+    assert open_log().positions("job") == {source.id: offsets}
+    with log.transaction("job") as t:
+        t.append([{"key": "k", "value": "v"}])
+    assert isinstance(stored(log), PositionsAt)
+    move()
+    open_log().transaction("job")
+    assert isinstance(stored(log), PositionsAt)
+    assert log.positions("job") == {source.id: offsets}
+    check_log(store, every_version=False)

@@ -18,6 +18,7 @@ import clog.storage.format.documents
 import clog.storage.format.paths
 import clog.storage.format.producers
 import clog.storage.format.snapshots
+import clog.storage.format.writer_pages
 import clog.storage.objects.reader
 import clog.storage.objects.writer
 import clog.storage.read.scan
@@ -56,6 +57,7 @@ def small_limits(*, parquet: bool = False) -> Iterator[None]:
         patch(storage.format.commits, "INLINE_EDIT_BYTES_MAX", 1500)
         patch(storage.format.snapshots, "PAGE_CHUNKS_MIN", 3)
         patch(storage.format.producers, "WRITERS_MAX", 3)
+        patch(storage.format.writer_pages, "PAGE_BYTES_MAX", 400)
         patch(storage.read.table_scan, "MAP_BYTES", 1 << 12)
         patch(storage.format.documents, "decode", _decoded_document)
         patch(cleaner.compaction.run_pass, "MAPS_MAX", 2)

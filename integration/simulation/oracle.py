@@ -35,6 +35,7 @@ from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.format.head import Head
 from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.snapshots import read_snapshot
+from clog.storage.format.writer_pages import WriterPages
 from clog.storage.read.scan import piece_of, read_pieces
 
 SKEW_MS = 5 * 60_000
@@ -75,6 +76,7 @@ class Oracle:
         self._intent_of: dict[str, Intent] = {}
         self._time_ms: dict[int, int] = {}
         self._heads: dict[int, Head] = {}
+        self._writer_pages: dict[str, set[str]] = {}
         self._commit_ids: dict[int, str] = {}
         self._closed: dict[int, bool] = {}
         self._edits: dict[int, str] = {}
@@ -95,7 +97,7 @@ class Oracle:
         other._intent_of = {path: other._intents[i.name] for path, i in self._intent_of.items()}
         for name in (
             *("seen", "_time_ms", "_heads", "_commit_ids", "_closed", "_edits", "_released"),
-            *("_chunk_rows", "_written_ms"),
+            *("_chunk_rows", "_written_ms", "_writer_pages"),
         ):
             setattr(other, name, dict(getattr(self, name)))
         return other
@@ -215,8 +217,8 @@ class Oracle:
         """
         floor, is_old = self.manifest.head.orphan_floor, self._is_old(path)
         versions = (floor, self.newest) if is_old else range(floor, self.newest + 1)
-        pages = [self._heads[v].older_writers for v in versions]
-        return {page.path for page in pages if page}
+        roots = {self._heads[v].older_writers for v in versions} - {None}
+        return {page for root in roots for page in self._writer_pages[root.path]}
 
     def _is_old(self, path: str) -> bool:
         return self.clock.now_ms() - self._written_ms[path] >= AGE_MS - 2 * SKEW_MS
@@ -252,6 +254,8 @@ class Oracle:
         self.manifest = replace(after, head=commit.head)
         self._time_ms[version], self._heads[version] = record.time_ms, commit.head
         self._commit_ids[version] = record.commit_id
+        if (root := commit.head.older_writers) and root.path not in self._writer_pages:
+            self._writer_pages[root.path] = set(WriterPages(self.store).paths(root))
         if "edit_at" in record.stored:
             self._edits[version] = record.stored["edit_at"]["path"]
         self._check_times(edit)

@@ -22,6 +22,7 @@ import clog.cleaner.compaction.rewriter
 import clog.cleaner.compaction.run_pass
 import clog.cleaner.log_round
 import clog.cleaner.rewrite.relayout
+import clog.cleaner.sweep.documents
 import clog.cleaner.sweep.objects
 import clog.storage.append
 import clog.storage.commit.committer
@@ -29,6 +30,7 @@ import clog.storage.commit.idempotence
 import clog.storage.commit.store_clock
 import clog.storage.commit.tip_tracker
 import clog.storage.format.producers
+import clog.storage.format.writer_pages
 from clog.cleaner.compaction.rebase import SourcesChangedError
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.versions import Block, Found, try_read
@@ -238,12 +240,12 @@ def other_log_swept(patch: Patch) -> None:
 
 
 def older_page_dropped(patch: Patch) -> None:
-    """A new page of writers has those moved out of the head, and not those of the page before."""
+    """New pages of writers have those who left the head, and not those of the pages before."""
     producers = storage.format.producers
     page_out = producers.page_out_if_full
 
-    def forgetful(store, head, writers, *, new_id):
-        return page_out(store, replace(head, older_writers=None), writers, new_id=new_id)
+    def forgetful(pages, head, added, *, new_id):
+        return page_out(pages, replace(head, older_writers=None), added, new_id=new_id)
 
     patch(storage.commit.committer, "page_out_if_full", forgetful)
 
@@ -252,9 +254,9 @@ def page_beats_head(patch: Patch) -> None:
     """A writer's entry in the page of older ones counts more than that in the head."""
     find = storage.format.producers.find_writer
 
-    def backwards(store, head, kind, writer_id):
-        paged = find(store, replace(head, writers=()), kind, writer_id)
-        return paged or find(store, head, kind, writer_id)
+    def backwards(pages, head, kind, writer_id):
+        paged = find(pages, replace(head, writers=()), kind, writer_id)
+        return paged or find(pages, head, kind, writer_id)
 
     patch(storage.commit.idempotence, "find_writer", backwards)
 
@@ -263,11 +265,32 @@ def kind_ignored(patch: Patch) -> None:
     """A writer is taken for another of its id and another kind."""
     find = storage.format.producers.find_writer
 
-    def blind(store, head, kind, writer_id):
+    def blind(pages, head, kind, writer_id):
         kinds = (w.kind for w in reversed(head.writers) if w.writer_id == writer_id)
-        return find(store, head, next(kinds, kind), writer_id)
+        return find(pages, head, next(kinds, kind), writer_id)
 
     patch(storage.commit.idempotence, "find_writer", blind)
+
+
+def cut_page_loses_writers(patch: Patch) -> None:
+    """Where a page of writers is cut, the writer at the cut is in neither part."""
+    pieces = storage.format.writer_pages._pieces
+
+    def shorter(start, hashed, cuts):
+        first, *others = pieces(start, hashed, cuts)
+        return [first, *((begin, rows[1:]) for begin, rows in others)]
+
+    patch(storage.format.writer_pages, "_pieces", shorter)
+
+
+def pages_below_swept(patch: Patch) -> None:
+    """A sweep keeps the root of the pages of older writers, and none of those below it."""
+
+    class Shallow(storage.format.writer_pages.WriterPages):
+        def paths(self, root):
+            yield root.path
+
+    patch(cleaner.sweep.documents, "WriterPages", Shallow)
 
 
 def refusal_not_read_back(patch: Patch) -> None:
@@ -332,6 +355,8 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     "new writers' page drops the older page": older_page_dropped,
     "older page's entry beats the head's": page_beats_head,
     "writer's kind ignored": kind_ignored,
+    "cut writers' page loses one": cut_page_loses_writers,
+    "sweep takes pages below writers' root": pages_below_swept,
     "refusal not read back": refusal_not_read_back,
     "search chases": search_chases,
     "clock far ahead is trusted": clock_ahead_trusted,

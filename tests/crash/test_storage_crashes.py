@@ -8,6 +8,7 @@ is done again.
 """
 
 from collections import Counter
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -44,7 +45,9 @@ def state_of(store):
     except NotFoundError:
         return None
     head = log.handle.tip.head
-    entries = {w.writer_id: w.sequence for w in head.writers}
+    names = ("me", *(f"w{i}" for i in range(12)))
+    found = {name: log.handle.find_writer("producer", name) for name in names}
+    entries = {name: one and one.sequence for name, one in found.items()}
     return (
         head.partitions.start,
         head.partitions.end,
@@ -82,6 +85,24 @@ def of_many_partitions(store):
     log.append(ONE, partition=0)
 
 
+@contextmanager
+def small_pages_of_writers():
+    """A head that may hold four writers, and pages of two or three."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clog.storage.format.producers.WRITERS_MAX", 4)
+        patch.setattr("clog.storage.format.writer_pages.PAGE_BYTES_MAX", 300)
+        yield
+
+
+def twelve_writers(store):
+    """A log whose head is full; eight older writers are in a tree of three levels."""
+    log = create(store)
+    with small_pages_of_writers():
+        for i in range(12):
+            log.append(ONE, partition=0, producer=(f"w{i}", i))
+    assert log.handle.tip.head.older_writers.level == 2
+
+
 def append(log):
     return log.append(TWO, partition=1, producer=("me", 7))
 
@@ -112,12 +133,18 @@ def append_with_a_snapshot(log):
 
 
 def append_with_a_full_head(log):
-    """A head that may hold four writers: this append moves two of them to a page."""
+    """A head that may hold four writers: this append moves three of them to pages."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clog.storage.format.producers.WRITERS_MAX", 4)
         result = append(log)
-    assert log.handle.tip.head.older_writers.count == 2
+    assert log.handle.tip.head.older_writers.count == 3
     return result
+
+
+def append_beside_a_tree_of_writers(log):
+    """Each page on the way of who leaves the head is written anew, and one is cut."""
+    with small_pages_of_writers():
+        return append(log)
 
 
 def append_with_columns(log):
@@ -143,6 +170,7 @@ SCENARIOS = {
     "append with snapshot, page and hint": (before_a_snapshot, append_with_a_snapshot),
     "append that pages writers out": (four_writers, append_with_a_full_head),
     "append with columns": (of_many_partitions, append_with_columns),
+    "append beside a tree of writers": (twelve_writers, append_beside_a_tree_of_writers),
     "append that begins a block": (before_a_snapshot, append_that_begins_a_block),
     "alter": (filled, lambda log: log.alter({"segment.chunks": 1})),
     "delete_records": (filled, lambda log: log.delete_records({0: 2})),
@@ -260,7 +288,12 @@ def test_every_crash_of_a_creator_that_came_second():
 
 @pytest.mark.parametrize(
     "name",
-    ["append with snapshot, page and hint", "append with a large edit", "append with columns"],
+    [
+        "append with snapshot, page and hint",
+        "append with a large edit",
+        "append with columns",
+        "append beside a tree of writers",
+    ],
 )
 def test_crashes_leave_only_garbage_that_the_sweep_knows(name):
     """C1 to C4, C10: what is left of a commit that did not happen lies where the sweep looks."""

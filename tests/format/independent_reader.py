@@ -163,7 +163,9 @@ def load(root: Path, version: int) -> State:
             tuple(r.values()) for r in rows_of(value["tombstones_removed"], REMOVED)
         ],
         "uncleanable": value["uncleanable"],
-        "writers": {(w[1], w[0]): w for w in [*older_writers(root, head), *head["writers"]]},
+        "writers": {(w[1], w[0]): w for w in [*older_of(root, head), *head["writers"]]},
+        "recent": head["writers"],
+        "older": head["older_writers"],
     }
     for ref in value["pages"]:
         for p, segment in segments_of(document(root, ref["path"], "page"), objects):
@@ -235,7 +237,14 @@ def advance(root: Path, state: State | None, entry: dict) -> State:
         check(len(more) == (writer[1] == "transaction"), f"writer {given}")
         if more:
             check_transaction(state, writer, more[0], version, begins=begin < end)
-        state["writers"][writer[1], writer[0]] = [*writer, version, *more]
+        state["writers"][writer[1], writer[0]] = entry_made = [*writer, version, *more]
+        recent = [w for w in state["recent"] if w[:2] != writer[:2]]
+        state["recent"] = [*recent, entry_made]
+    if "older_writers" in edit:
+        left = edit["older_writers"]["left"]
+        check(left == sorted({*left}) and {*left} <= {*range(len(state["recent"]))}, f"left {left}")
+        state["recent"] = [w for i, w in enumerate(state["recent"]) if i not in left]
+        state["older"] = {k: v for k, v in edit["older_writers"].items() if k != "left"}
     for name in ("orphan_floor", "oldest_readable"):
         state[name] = edit.get(name, state[name])
     forgotten = edit.get("forget", ())
@@ -304,7 +313,8 @@ def first(create: dict) -> State:
         **dict.fromkeys(("config_epoch", "orphan_floor", "oldest_readable"), 0),
         **{name: [0] * count for name in ("start", "end", "jitter_ms", "changed", "first_dirty")},
         "segments": [[empty_at(0)] for _ in range(count)],
-        **{name: [] for name in ("released", "tombstones_removed")},
+        **{name: [] for name in ("released", "tombstones_removed", "recent")},
+        "older": None,
         **{name: {} for name in ("objects", "uncleanable", "writers")},
     }
 
@@ -414,8 +424,12 @@ def check_head(root: Path, state: State, head: dict) -> None:
     check(made == columns, f"{made} is not {columns}")
     for name in ("log", "config", "config_epoch", "orphan_floor", "oldest_readable"):
         check(head[name] == state[name], name)
-    known = older_writers(root, head)
+    older = head["older_writers"]
+    check((head["writers"], older) == (state["recent"], state["older"]), "writers of the head")
+    check(older is None or older["level"] <= 8, "level")
+    known = older_of(root, head)
     writers = {(w[1], w[0]): w for w in [*known, *head["writers"]]}
+    check(len({(w[1], w[0]) for w in known}) == len(known), "a writer in two pages")
     for name, entry in state["writers"].items():
         check(with_positions(root, writers[name]) == with_positions(root, entry), "writers")
     check(not any("positions_at" in w[6] for w in known if w[1] == "transaction"), "in a page")
@@ -451,12 +465,36 @@ def all_columns(root: Path, columns: dict) -> dict:
     return found
 
 
-def older_writers(root: Path, head: dict) -> list[list]:
-    """§4: the entries in the page of those that left the head."""
-    older = head["older_writers"]
-    known = document(root, older["path"], "page")["writers"] if older else []
-    check(len(known) == (older["count"] if older else 0), "count of older writers")
-    return known
+def older_of(root: Path, head: dict) -> list[list]:
+    """§4: the entries in the pages of those that left the head."""
+    older, seed = head["older_writers"], int(head["log"]["seed"], 16)
+    return older_writers(root, seed, older, older["level"], ("", "g")) if older else []
+
+
+def older_writers(
+    root: Path, seed: int, ref: dict, level: int, between: tuple[str, str]
+) -> list[list]:
+    """§4: the entries in a page of older writers and below it, with hashes in [start, end)."""
+    (start, end), path = between, ref["path"]
+    check(inside(root, path).stat().st_size == ref["bytes"], f"{path}: bytes")
+    body = document(root, path, "page")
+    if level == 0:
+        found = body["writers"]
+        for writer, kind, *_ in found:
+            name = kind.encode() + b"\0" + writer.encode()
+            hashed = f"{xxhash.xxh3_128_intdigest(name, seed) >> 64:016x}"
+            check(start <= hashed < end, f"{path}: {hashed} is not in [{start}, {end})")
+    else:
+        below = rows_of(body["children"], ("from", "path", "bytes", "count"))
+        starts = [child.pop("from") for child in below]
+        check(starts[0] == start and starts == sorted({*starts}), f"{path}: from {starts}")
+        check(not any(s.endswith("0") or len(s) > 16 for s in starts), f"{path}: zeros at the end")
+        ends = [*starts[1:], end]
+        found = []
+        for child, *edges in zip(below, starts, ends, strict=True):
+            found += older_writers(root, seed, child, level - 1, tuple(edges))
+    check(len(found) == ref["count"], f"{path}: {len(found)} writers of {ref['count']}")
+    return found
 
 
 def check_transaction(state: State, writer: list, now: dict, version: int, *, begins: bool) -> None:

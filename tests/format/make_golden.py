@@ -13,15 +13,19 @@ from pathlib import Path
 from unittest.mock import patch
 
 import independent_reader as ir
+import numpy as np
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage.commit import committer as committing
+from clog.storage.commit.idempotence import Writer
 from clog.storage.format import columns as storage_columns
-from clog.storage.format import commits, snapshots
+from clog.storage.format import commits, producers, snapshots, writer_pages
 from clog.storage.format import dead_rows as storage_dead_rows
 from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding
+from clog.storage.objects.data_object import DataObject
+from clog.storage.objects.records import to_records
 
 GOLDEN = Path(__file__).parent / "golden"
 START_MS = 1_700_000_000_000
@@ -81,6 +85,26 @@ def paged(root: Path) -> None:
         if n % 4 == 3:
             log.roll()
     log.delete_records({2: 11})
+
+
+def older_writers(root: Path) -> None:
+    """Pages of older writers above pages; writers who came back, one id of several kinds."""
+    with (
+        patch.object(producers, "WRITERS_MAX", 4),
+        patch.object(writer_pages, "PAGE_BYTES_MAX", 500),
+    ):
+        log = create(root, partitions=1)
+        for n in range(22):
+            kind = ("txn", "producer")[n % 2]
+            writer = Writer(f"writer-{n * 7 % 9}", kind, n, content=f"{n:032x}")
+            log.append_objects(objects_of(log, n), writer)
+
+
+def objects_of(log: Log, n: int) -> list[DataObject]:
+    records, _ = to_records([{"key": f"k{n}", "value": "v", "timestamp": START_MS + n}], now_us=0)
+    writer = log.object_writer()
+    writer.add(records, np.zeros(1, np.int32))
+    return writer.finish()
 
 
 def cleaned(root: Path) -> None:
@@ -174,6 +198,7 @@ CASES: dict[str, Case] = {
     "plain": plain,
     "append-time": append_time,
     "paged": paged,
+    "older-writers": older_writers,
     "cleaned": cleaned,
     "indexed": indexed,
     "dead-rows": dead_rows,

@@ -16,7 +16,14 @@ from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage.administration import reset_times
 from clog.storage.commit import committer
-from clog.storage.format import columns, commits, dead_rows, snapshots
+from clog.storage.format import (
+    columns,
+    commits,
+    dead_rows,
+    producers,
+    snapshots,
+    writer_pages,
+)
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import dead_rows_to_json
 from clog.storage.format.edits import ChunkHorizon, Edit, Replacement
@@ -291,6 +298,7 @@ def test_more_writers_than_a_head_holds(root):
         log.append(rows("a"), producer=(f"producer-{n % 100}", n))
     state = agree(root, log)
     assert len(state["writers"]) == 100
+    assert state["older"]["level"] == 0
     assert log.append(rows("a"), producer=("producer-50", 50)).duplicate
 
 
@@ -309,6 +317,21 @@ def test_heads_with_the_columns_of_some_partitions(root, monkeypatch):
     heads = [ir.commit(root, v)["head"]["partitions"] for v in range(log.version + 1)]
     assert len({head["rest"]["path"] for head in heads if "rest" in head}) > 3
     assert [v for v, head in enumerate(heads) if "rest" not in head] == [0, 22]
+
+
+def test_pages_of_writers_above_pages(root, monkeypatch):
+    """FORMAT.md §4: a tree of several levels, whoever comes back, and in one commit several."""
+    monkeypatch.setattr(writer_pages, "PAGE_BYTES_MAX", 500)
+    monkeypatch.setattr(producers, "WRITERS_MAX", 4)
+    log = create(root)
+    for n in range(90):
+        log.append(rows("a"), producer=(f"producer-{n * 7 % 60}", n))
+    state = agree(root, log)
+    assert len(state["writers"]) == 60
+    assert state["older"]["level"] >= 2
+    assert len(state["recent"]) == 4
+    for n in range(30, 90):
+        assert log.append(rows("a"), producer=(f"producer-{n * 7 % 60}", n)).duplicate
 
 
 def test_compression_of_every_kind(root):

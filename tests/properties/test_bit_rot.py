@@ -15,6 +15,7 @@ from clog.storage.format import paths
 from clog.storage.format.commits import read_commit
 from clog.storage.format.edits import Edit
 from clog.storage.format.snapshots import read_snapshot
+from clog.storage.format.writer_pages import WriterPages
 from clog.storage.ids import SeededIds
 from clog.storage.testing.crash import discard, inside, memory_store
 from clog.storage.testing.model import rows_in
@@ -32,7 +33,7 @@ def small_limits():
         patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
         patch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
         patch.setattr("clog.storage.format.producers.WRITERS_MAX", 4)
-        patch.setattr("clog.storage.format.head.WRITERS_MAX", 4)
+        patch.setattr("clog.storage.format.writer_pages.PAGE_BYTES_MAX", 300)
         yield
 
 
@@ -44,7 +45,7 @@ def rotten(small_limits):
     for i in range(20):
         log.append([{"key": f"k{i % 3}", "value": f"v{i}" * 9, "timestamp": i}])
     Cleaner(log).run_once(force=True)
-    for i in range(6):
+    for i in range(16):
         log.append([{"key": f"w{i}", "value": "x", "timestamp": i}], producer=(f"w{i}", 0))
     oldest = log.handle.tip.version - 3
     log.handle.commit(lambda _tip, _ms: Edit(oldest_readable=oldest), operation="sweep")
@@ -68,7 +69,7 @@ def needed(store, log):
         "data": sorted({c.object.path for _, c in manifest.chunks()}),
         "commits": [o.path for o in inside(store).list(paths.COMMITS)],
         "snapshots": [paths.snapshot_path(snapshot.version)],
-        "pages": [log.handle.tip.head.older_writers.path],
+        "pages": list(WriterPages(inside(store)).paths(log.handle.tip.head.older_writers)),
         "blocks": [o.path for o in inside(store).list(paths.BLOCKS)],
     }
     kinds["pages"] += [page.path for page in read_snapshot(inside(store), snapshot.version).pages]
@@ -80,6 +81,7 @@ def needed(store, log):
     ]
     folder = paths.folder_of(log.handle.standing.log_id)
     found = {kind: [f"{folder}/{path}" for path in some] for kind, some in kinds.items()}
+    assert len(found["pages"]) > 4
     return found | {"log": [paths.LOG_FILE]}
 
 

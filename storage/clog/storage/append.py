@@ -24,6 +24,7 @@ from clog.storage.format.commits import Commit, edit_of, read_commit
 from clog.storage.format.edits import Append, AppendedBy, Edit, WriterEntry
 from clog.storage.format.head import Head
 from clog.storage.format.rolling import rolls_for
+from clog.storage.format.writer_pages import WriterPages
 from clog.storage.keys.partitioner import partitions_for
 from clog.storage.numpy_arrays import to_numpy
 from clog.storage.objects.data_object import DataObject, record_sizes
@@ -55,9 +56,10 @@ class AppendResult:
 class AppendRequest:
     """Objects to commit, in the order of their offsets."""
 
-    store: Store
+    url: str
     objects: Sequence[DataObject]
     writer: Writer | None
+    writer_pages: WriterPages
     uniform: Callable[[], float]
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | Duplicate:
@@ -70,12 +72,12 @@ class AppendRequest:
         """
         head = tip.head
         if self.writer is not None:
-            duplicate = find_duplicate(self.store, head, self.writer)
+            duplicate = find_duplicate(self.writer_pages, head, self.writer)
             if duplicate is not None:
                 return duplicate
         config = LogConfig.from_overrides(head.config)
         for obj in self.objects:
-            _check_floor(obj, head, self.store.url)
+            _check_floor(obj, head, self.url)
             check_facts(obj, config, now_ms=time_ms)
         append_time_ms = time_ms if config.log_append_time else NONE
         chunks = _bind(self.objects, head, tip.version + 1, append_time_ms)
@@ -127,17 +129,17 @@ def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
     """
     tip = handle.recent()
     try:
-        duplicate = find_duplicate(handle.store, tip.head, writer)
+        duplicate = find_duplicate(handle.writer_pages, tip.head, writer)
     except InvalidInputError:
         settled = handle.recent(settled=True)
         if settled is tip:
             raise
-        return find_duplicate(handle.store, settled.head, writer)
+        return find_duplicate(handle.writer_pages, settled.head, writer)
     except FileNotFoundError:  # A page of older writers that newer versions need no more (§5).
-        return find_duplicate(handle.store, handle.refresh().head, writer)
+        return find_duplicate(handle.writer_pages, handle.refresh().head, writer)
     if duplicate is None or (settled := handle.recent(settled=True)) is tip:
         return duplicate
-    return find_duplicate(handle.store, settled.head, writer)
+    return find_duplicate(handle.writer_pages, settled.head, writer)
 
 
 def object_writer(handle: Handle, *, stamp: int | None = None) -> ObjectWriter:
@@ -158,7 +160,9 @@ def append_objects(
     handle: Handle, objects: Sequence[DataObject], writer: Writer | None
 ) -> AppendResult:
     """Commits objects, in this order; see `Log.append_objects`."""
-    request = AppendRequest(handle.store, objects, writer, handle.ids.uniform)
+    request = AppendRequest(
+        handle.store.url, objects, writer, handle.writer_pages, handle.ids.uniform
+    )
     done = handle.append(request.prepare, chunks=sum(len(obj.chunks) for obj in objects))
     if isinstance(done, Duplicate):
         return _first_result(handle.store, done)

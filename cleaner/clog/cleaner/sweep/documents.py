@@ -5,7 +5,8 @@ to nothing: since it was written a version was committed, the one that the write
 create. A snapshot that refers to a page deleted in this way may appear; no head ever names it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from clog.storage.commit.versions import first_open_version
 from clog.storage.format import paths
@@ -14,6 +15,7 @@ from clog.storage.format.commits import Commit, read_commit
 from clog.storage.format.head import Head
 from clog.storage.format.snapshots import read_snapshot
 from clog.storage.format.transactions import PositionsAt
+from clog.storage.format.writer_pages import WriterPages
 from clog.storage.store.base import Store, StoredObject
 
 
@@ -26,7 +28,8 @@ def unneeded_documents(
     ``floor``: a version from before that time: what heads after it have let go was written later.
 
     Costs a LIST for each kind, for columns only in a log that may have some; where there is
-    anything old, a GET for each snapshot that is kept, and one for each commit where an edit has a
+    anything old, a GET for each snapshot that is kept, for each page of older writers that is above
+    others, and one for each commit where an edit has a
     document of its own.
 
     Raises:
@@ -41,9 +44,9 @@ def unneeded_documents(
         needed = {
             page for v in snapshots if v is not None and v >= first for page in _pages(store, v)
         }
-        heads = (oldest.head, _head_at(store, floor, tip), tip.head)
-        needed |= {head.older_writers.path for head in heads if head.older_writers is not None}
-        needed |= {path for head in heads for path in _positions(head)}
+        heads = (oldest.head, _head_at(store, floor, tip))
+        needed |= _writer_pages(store, tip.head, older=heads)
+        needed |= {path for head in (*heads, tip.head) for path in _positions(head)}
         old += [found for found in pages if found.path not in needed]
     if tip.head.log.partitions > INLINE_PARTITIONS_MAX:
         old += _columns_before(store, oldest)
@@ -81,6 +84,15 @@ def _positions(head: Head) -> Iterator[str]:
     for entry in head.writers:
         if entry.transaction is not None and isinstance(entry.transaction.positions, PositionsAt):
             yield entry.transaction.positions.path
+
+
+def _writer_pages(store: Store, newest: Head, *, older: Iterable[Head]) -> set[str]:
+    pages = WriterPages(store)
+    found = set() if newest.older_writers is None else {*pages.paths(newest.older_writers)}
+    for root in {head.older_writers for head in older if head.older_writers is not None}:
+        with suppress(FileNotFoundError):  # Another sweep found that nobody needs it.
+            found.update(pages.paths(root))
+    return found
 
 
 def _head_at(store: Store, version: int, tip: Commit) -> Head:

@@ -274,13 +274,8 @@ def _appended(log: "Log", producer_id: str) -> int:
     """Returns how many records of its input the producer appended before: its sequence numbers
     count them.
     """
-    from clog.storage.format.producers import find_writer
-
-    head = log.handle.recent(settled=True).head
-    entry = find_writer(log.handle.store, head, "producer", producer_id)
-    if entry is None:
-        return 0
-    return entry.sequence
+    entry = log.handle.find_writer("producer", producer_id)
+    return 0 if entry is None else entry.sequence
 
 
 def _progress(done: Summary | None, *, quiet: bool) -> None:

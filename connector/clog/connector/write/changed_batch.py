@@ -57,11 +57,7 @@ def check_repeated(
     Raises:
         InvalidInputError: it has, or a later one is in the log, or nobody can say any more.
     """
-    from clog.storage.format.producers import find_writer
-
-    handle = log.handle
-    head = handle.recent(settled=True).head
-    entry = find_writer(handle.store, head, writer.kind, writer.writer_id)
+    entry = log.handle.find_writer(writer.kind, writer.writer_id)
     number = f"{'txnVersion' if writer.kind == 'txn' else 'batch'} {writer.sequence}"
     what = f"{number} of {writer.writer_id!r} is in {log.url} already"
     if entry is not None and entry.sequence > writer.sequence:

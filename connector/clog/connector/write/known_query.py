@@ -51,10 +51,8 @@ def check_known(log: "Log", writer: "Writer", *, fail: bool) -> None:
 
 
 def _is_known(log: "Log", writer: "Writer") -> bool:
-    from clog.storage.format.producers import find_writer
-
-    handle, key = log.handle, (writer.kind, writer.writer_id)
-    if find_writer(handle.store, handle.tip.head, *key) is not None:
+    key = writer.kind, writer.writer_id
+    if log.handle.find_writer(*key) is not None:
         return True
-    # What this process knows of the log may be older than the entry.
-    return find_writer(handle.store, handle.refresh().head, *key) is not None
+    log.handle.refresh()  # What this process knows of the log may be older than the entry.
+    return log.handle.find_writer(*key) is not None

@@ -46,6 +46,7 @@ from clog.storage.format.head import Head, SnapshotRef, advance, check_writable
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.producers import page_out_if_full
 from clog.storage.format.snapshots import PAGE_BYTES_MAX, read_snapshot, write_snapshot
+from clog.storage.format.writer_pages import WriterPages
 from clog.storage.ids import Ids
 from clog.storage.store.base import ObjectExistsError, Store, StoreRefusedError
 
@@ -83,8 +84,11 @@ Prepare = Callable[[Commit, int], Edit | _Nothing]
 class Committer:
     """Commits to one log. Not safe for threads; pickles nothing."""
 
-    def __init__(self, tracker: TipTracker, *, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self, tracker: TipTracker, writer_pages: WriterPages, *, clock: Clock, ids: Ids
+    ) -> None:
         self._tracker = tracker
+        self._writer_pages = writer_pages
         self._store = tracker.store
         self._clock = clock
         self._ids = ids
@@ -165,8 +169,9 @@ class Committer:
             return edit
         if edit.reset_times:
             time_ms = self._clock.now_ms()
-        page = page_out_if_full(self._store, tip.head, edit.writers, new_id=self._ids.new_id)
-        edit = edit if page is None else replace(edit, older_writers=page)
+        new_id = self._ids.new_id
+        paged = page_out_if_full(self._writer_pages, tip.head, edit.writers, new_id=new_id)
+        edit = edit if paged is None else replace(edit, older_writers=paged)
         head = advance(tip.head, edit, version=version, time_ms=time_ms)
         head = replace(head, partitions=self._columns(tip, head))  # K3
         if version % HINT_STRIDE == 0 and (snapshot := self._snapshot(operation)) is not None:

@@ -24,8 +24,11 @@ from clog.storage.commit.versions import (
 )
 from clog.storage.errors import VersionExpiredError
 from clog.storage.format.commits import Commit
+from clog.storage.format.edits import WriterEntry
 from clog.storage.format.manifest import Manifest
+from clog.storage.format.producers import find_writer
 from clog.storage.format.snapshots import unpage
+from clog.storage.format.writer_pages import WriterPages
 from clog.storage.ids import Ids
 from clog.storage.store.base import Store
 
@@ -41,6 +44,7 @@ class Handle:
         standing: which log this is, and the root it stands at (S47).
         store: the log's own folder.
         clock, ids: what it works with.
+        writer_pages: the pages of older writers that it read or wrote of late.
         tip: the newest commit it knows.
     """
 
@@ -50,7 +54,8 @@ class Handle:
         self.clock = clock
         self.ids = ids
         self._tracker = TipTracker(self.standing, clock=clock)
-        self._committer = Committer(self._tracker, clock=clock, ids=ids)
+        self.writer_pages = WriterPages(self.store)
+        self._committer = Committer(self._tracker, self.writer_pages, clock=clock, ids=ids)
         self._manifest: Manifest | None = None
         self._lock = forks.Lock()
         self._appends = AppendQueue(lambda prepare: self.commit(prepare, operation="append"))
@@ -94,6 +99,16 @@ class Handle:
                 if settled:
                     tracker.settle()
         return tracker.tip
+
+    def find_writer(self, kind: str, writer_id: str) -> WriterEntry | None:
+        """Returns the writer's entry at the tip, which was committed for sure; at a newer version
+        where a page that the tip needs is gone (COMMIT.md §5).
+        """
+        tip = self.recent(settled=True)
+        try:
+            return find_writer(self.writer_pages, tip.head, kind, writer_id)
+        except FileNotFoundError:
+            return find_writer(self.writer_pages, self.refresh().head, kind, writer_id)
 
     def has_committed(self, version: int, commit_id: str) -> bool:
         """Tells whether the version was made by this commit: else the log is another one, or was

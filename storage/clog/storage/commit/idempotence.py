@@ -14,8 +14,8 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.format.edits import WriterEntry
 from clog.storage.format.head import Head
 from clog.storage.format.producers import find_writer
+from clog.storage.format.writer_pages import WriterPages
 from clog.storage.objects.content_hash import ContentHash
-from clog.storage.store.base import Store
 
 WRITER_ID_BYTES_MAX = 1024
 """The head repeats the ids of recent writers in each commit."""
@@ -61,15 +61,16 @@ class Duplicate(NothingToCommit):
     repeats: bool = True
 
 
-def find_duplicate(store: Store, head: Head, writer: Writer) -> Duplicate | None:
+def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate | None:
     """Returns what the writer's sequence repeats; None where it is new.
 
     Raises:
         InvalidInputError: the sequence went back, or comes from another query under this writer id.
     """
-    entry = find_writer(store, head, writer.kind, writer.writer_id)
+    entry = find_writer(pages, head, writer.kind, writer.writer_id)
     if entry is None:
         return None
+    url = pages.store.url
     if writer.kind == "txn":
         # As in Delta, a version below the last one is skipped; what it did then is not known.
         if writer.sequence > entry.sequence:
@@ -77,7 +78,7 @@ def find_duplicate(store: Store, head: Head, writer: Writer) -> Duplicate | None
         return Duplicate(entry, repeats=writer.sequence == entry.sequence)
     if writer.kind == "stream" and entry.query_id != writer.query_id:
         raise InvalidInputError(
-            f"writer {writer.writer_id!r} of {store.url} belongs to query {entry.query_id},"
+            f"writer {writer.writer_id!r} of {url} belongs to query {entry.query_id},"
             f" batch {entry.sequence}, and query {writer.query_id} cannot use it; give a second"
             " query or a new checkpoint its own writerId (txnAppId)"
         )
@@ -86,19 +87,19 @@ def find_duplicate(store: Store, head: Head, writer: Writer) -> Duplicate | None
         if not same and writer.kind == "producer":
             raise InvalidInputError(
                 f"producer {writer.writer_id!r} repeats sequence {writer.sequence}, but with other"
-                f" records than in version {entry.version} of {store.url}; use a new sequence"
+                f" records than in version {entry.version} of {url}; use a new sequence"
             )
         return Duplicate(entry)
     if writer.sequence < entry.sequence and writer.kind == "stream":
         raise InvalidInputError(
-            f"{store.url} has batch {entry.sequence} of {writer.writer_id!r} already, and batch"
+            f"{url} has batch {entry.sequence} of {writer.writer_id!r} already, and batch"
             f" {writer.sequence} comes before it; if the checkpoint was restored or copied,"
             " continue with the newest one, or start with a new one and another writerId"
         )
     if writer.sequence < entry.sequence:
         raise InvalidInputError(
             f"{writer.kind} {writer.writer_id!r} is already at sequence {entry.sequence} in"
-            f" {store.url}; sequence {writer.sequence} is lower; use one above {entry.sequence}"
+            f" {url}; sequence {writer.sequence} is lower; use one above {entry.sequence}"
         )
     return None
 

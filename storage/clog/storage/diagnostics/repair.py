@@ -54,8 +54,11 @@ from clog.storage.store import failures
 from clog.storage.store.base import Store, StoredObject
 from clog.storage.store.wrapping import WrappingStore
 
-_FOLLOWS = ("config", "config_epoch", "orphan_floor", "oldest_readable", "partitions")
-"""What the edit makes of the head before; how many writers stay is each committer's choice."""
+_FOLLOWS = (
+    *("config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),
+    *("writers", "older_writers"),
+)
+"""What the edit makes of the head before; which snapshot there is, is each committer's to say."""
 
 
 @dataclass(frozen=True, slots=True)

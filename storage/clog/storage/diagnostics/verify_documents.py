@@ -14,9 +14,9 @@ from clog.storage.format import paths
 from clog.storage.format.columns import PartitionColumns, resolved
 from clog.storage.format.commits import Commit
 from clog.storage.format.manifest import Manifest
-from clog.storage.format.producers import read_page
 from clog.storage.format.snapshots import read_snapshot, unpage
 from clog.storage.format.transactions import PositionsAt, read_positions
+from clog.storage.format.writer_pages import FIRST, Child, WriterPages, writer_hash
 from clog.storage.store.base import Store
 
 
@@ -34,8 +34,8 @@ def document_problems(
     for rest in sorted({ref for ref in columns if ref is not None}, key=lambda ref: ref.path):
         unread = PartitionColumns(ref=rest)
         yield from _problem(rest.path, partial(resolved, store, unread, head.log.partitions))
-    if (page := head.older_writers) is not None:
-        yield from _problem(page.path, partial(read_page, store, page))
+    if (root := head.older_writers) is not None:
+        yield from _writer_problems(WriterPages(store), (FIRST, root), None, head.log.key_seed)
     for state in (entry.transaction for entry in head.writers):
         if state is not None and isinstance(at := state.positions, PositionsAt):
             yield from _problem(at.path, partial(read_positions, store, at))
@@ -47,6 +47,40 @@ def document_problems(
 
 def _snapshot(store: Store, version: int) -> Manifest:
     return unpage(store, read_snapshot(store, version))
+
+
+def _writer_problems(
+    pages: WriterPages, child: Child, end: str | None, seed: int
+) -> Iterator[tuple[str, str]]:
+    """Yields what is wrong with the pages of older writers from one downward, whose hashes end
+    before ``end``.
+    """
+    path = child[1].path
+    below: list[Child] = []
+    yield from _problem(path, lambda: below.extend(_checked(pages, child, end, seed)))
+    ends = [start for start, _ in below[1:]]
+    for one, next_start in zip(below, [*ends, end], strict=False):
+        yield from _writer_problems(pages, one, next_start, seed)
+
+
+def _checked(pages: WriterPages, child: Child, end: str | None, seed: int) -> list[Child]:
+    """Returns the pages below one.
+
+    Raises:
+        CorruptionError: it does not hold what the one above says.
+    """
+    start, page = child
+    below = pages.children(child) if page.level else []
+    entries = pages.entries(page) if not page.level else []
+    count = sum(one.count for _, one in below) + len(entries)
+    if count != page.count or len({entry.key for entry in entries}) != len(entries):
+        raise CorruptionError(f"{page.path} holds {count} writers, not {page.count} different ones")
+    hashes = [begin for begin, _ in below] + [writer_hash(seed, *e.key) for e in entries]
+    if strays := [h for h in hashes if h < start or (end is not None and h >= end)]:
+        raise CorruptionError(
+            f"{page.path} is for writers with hashes from {start!r} to {end!r}, and has {strays[0]}"
+        )
+    return below
 
 
 def _problem(path: str, read: Callable[[], object]) -> Iterator[tuple[str, str]]:

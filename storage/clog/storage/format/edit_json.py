@@ -28,6 +28,7 @@ from clog.storage.format.edits import (
     DeadMark,
     Edit,
     LogInfo,
+    PagedWriters,
     PageRef,
     Replacement,
     Uncleanable,
@@ -47,6 +48,9 @@ CHUNK_COLUMNS = (
 
 PARTITIONS_MAX = 1 << 16
 """A head has columns of so many entries. Part of the format; `Log.create` allows those tested."""
+
+WRITER_LEVEL_MAX = 8
+"""Levels of pages of older writers, above the lowest. Part of the format."""
 
 _T = TypeVar("_T")
 
@@ -68,7 +72,7 @@ def edit_to_json(edit: Edit) -> dict[str, Any]:
         "uncleanable": {str(p): uncleanable_json(u) for p, u in edit.uncleanable.items()} or None,
         "add": edit.add and _append_to_json(edit.add),
         "writers": [_appended_by_to_json(by) for by in edit.writers] or None,
-        "older_writers": edit.older_writers and page_to_json(edit.older_writers),
+        "older_writers": edit.older_writers and _paged_to_json(edit.older_writers),
         "orphan_floor": edit.orphan_floor,
         "oldest_readable": edit.oldest_readable,
         "forget": list(edit.forget) or None,
@@ -102,7 +106,7 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
             },
             add=_append_from_json(value["add"], version, where) if "add" in value else None,
             writers=tuple(_appended_by(value, version)),
-            older_writers=page_from_json(value.get("older_writers"), where),
+            older_writers=_paged(value.get("older_writers"), where),
             orphan_floor=_optional(value.get("orphan_floor")),
             oldest_readable=_optional(value.get("oldest_readable")),
             forget=tuple(check_inside(path, where=where) for path in value.get("forget", ())),
@@ -196,16 +200,37 @@ def _appended_by(value: dict[str, Any], version: int) -> Iterator[AppendedBy]:
 
 
 def page_to_json(page: PageRef) -> dict[str, Any]:
-    """Returns a reference to a page of writers."""
-    return {"path": page.path, "bytes": page.size_bytes, "count": page.count}
+    """Returns a reference to the root of the pages of older writers."""
+    return {
+        "path": page.path,
+        "bytes": page.size_bytes,
+        "count": page.count,
+        "level": page.level,
+    }
 
 
 def page_from_json(value: dict[str, Any] | None, where: str) -> PageRef | None:
     """Reads what `page_to_json` made; None for null."""
     if value is None:
         return None
-    path = check_inside(value["path"], where=where)
-    return PageRef(path, whole(value["bytes"]), whole(value["count"]))
+    path, level = check_inside(value["path"], where=where), whole(value["level"])
+    if not 0 <= level <= WRITER_LEVEL_MAX:
+        raise ValueError(f"pages of level {level}; allowed: 0 to {WRITER_LEVEL_MAX}")
+    return PageRef(path, whole(value["bytes"]), whole(value["count"]), level)
+
+
+def _paged_to_json(paged: PagedWriters) -> dict[str, Any]:
+    return {**page_to_json(paged.root), "left": list(paged.left)}
+
+
+def _paged(value: dict[str, Any] | None, where: str) -> PagedWriters | None:
+    root = page_from_json(value, where)
+    if value is None or root is None:
+        return None
+    left = tuple(whole(place) for place in value["left"])
+    if list(left) != sorted({*left}) or (left and left[0] < 0):
+        raise ValueError(f"places {list(left)}, which are not ascending")
+    return PagedWriters(root, left)
 
 
 def uncleanable_json(given: Uncleanable | None) -> dict[str, Any] | None:

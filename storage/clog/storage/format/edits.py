@@ -67,11 +67,24 @@ class AppendedBy:
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """A page of ``count`` older writers."""
+    """A page of older writers; ``count`` entries are in it, or below it where it has a level above
+    0 (`writer_pages`).
+    """
 
     path: str
     size_bytes: int
     count: int
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PagedWriters:
+    """Writers who left the head for pages, of which ``root`` is the new root: those at the places
+    ``left`` of the head's list, the edit's own writers in it.
+    """
+
+    root: PageRef
+    left: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +169,7 @@ class Edit:
     uncleanable: Mapping[int, Uncleanable | None] = field(default_factory=dict)
     add: Append | None = None
     writers: tuple[AppendedBy, ...] = ()
-    older_writers: PageRef | None = None
+    older_writers: PagedWriters | None = None
     orphan_floor: int | None = None
     oldest_readable: int | None = None
     forget: tuple[str, ...] = ()

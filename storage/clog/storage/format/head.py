@@ -4,7 +4,7 @@
 runs it too: a head that differs from the one so derived is corruption, wherever the bug was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,12 +34,20 @@ from clog.storage.format.edit_json import (
     writer_from_json,
     writer_to_json,
 )
-from clog.storage.format.edits import Append, Edit, LogInfo, PageRef, WriterEntry
+from clog.storage.format.edits import (
+    Append,
+    AppendedBy,
+    Edit,
+    LogInfo,
+    PagedWriters,
+    PageRef,
+    WriterEntry,
+)
 from clog.storage.format.features import DEAD_ROWS, TRANSACTIONS, unknown
 from clog.storage.store.base import Store
 
 WRITERS_MAX = 64
-"""A head with more writers than this moves the older half to a page."""
+"""A head that would have more writers than this lets go of the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +110,8 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
         orphan_floor=head.orphan_floor if edit.orphan_floor is None else edit.orphan_floor,
         oldest_readable=_or(edit.oldest_readable, head.oldest_readable),
         partitions=rows.made(),
-        writers=_with_writers(head, edit),
-        older_writers=edit.older_writers or head.older_writers,
+        writers=_without(with_writers(head.writers, edit.writers), edit.older_writers),
+        older_writers=edit.older_writers.root if edit.older_writers else head.older_writers,
     )
 
 
@@ -237,15 +245,25 @@ def _add(rows: _Rows, add: Append, time_ms: int) -> None:
         raise CorruptionError(f"rolls name chunks that do not exist: {sorted(rolls)}")
 
 
-def _with_writers(head: Head, edit: Edit) -> tuple[WriterEntry, ...]:
-    writers = head.writers
-    if edit.older_writers is not None:
-        # The page holds all that were here but the younger half (commit.page_out).
-        writers = writers[len(writers) // 2 :]
-    for by in edit.writers:
-        kept = tuple(w for w in writers if w.key != by.entry.key)
-        writers = (*kept, by.entry)
+def with_writers(
+    writers: tuple[WriterEntry, ...], added: Sequence[AppendedBy]
+) -> tuple[WriterEntry, ...]:
+    """Returns the head's list with the entries of an edit, most recent last."""
+    for by in added:
+        writers = (*(w for w in writers if w.key != by.entry.key), by.entry)
     return writers
+
+
+def _without(
+    writers: tuple[WriterEntry, ...], paged: PagedWriters | None
+) -> tuple[WriterEntry, ...]:
+    if paged is None:
+        return writers
+    if paged.left and paged.left[-1] >= len(writers):
+        raise CorruptionError(
+            f"writer {paged.left[-1]} of the {len(writers)} in the head leaves it"
+        )
+    return tuple(w for i, w in enumerate(writers) if i not in paged.left)
 
 
 def with_columns(store: Store, head: Head, *known: tuple[int, PartitionColumns]) -> Head:

@@ -1,52 +1,61 @@
 """Writer entries: who committed what last, for appends that must not happen twice (design: exactly
 once).
 
-The head holds the recent ones; older ones move to a page. None is ever forgotten: a stream that was
+The head holds the recent ones; older ones are in pages. None is ever forgotten: a stream that was
 stopped for a year may come back.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from clog.storage.errors import CorruptionError
-from clog.storage.format import documents
-from clog.storage.format.edit_json import writer_from_json, writer_to_json
-from clog.storage.format.edits import AppendedBy, PageRef, WriterEntry
-from clog.storage.format.head import WRITERS_MAX, Head
-from clog.storage.format.paths import page_path
+from clog.storage.format.edits import AppendedBy, PagedWriters, WriterEntry
+from clog.storage.format.head import WRITERS_MAX, Head, with_writers
 from clog.storage.format.transactions import PositionsAt, read_positions
+from clog.storage.format.writer_pages import WriterPages, writer_hash
 from clog.storage.store.base import Store
 
 
-def find_writer(store: Store, head: Head, kind: str, writer_id: str) -> WriterEntry | None:
-    """Returns the writer's entry; one GET where it is not in the head and there are older ones."""
+def find_writer(pages: WriterPages, head: Head, kind: str, writer_id: str) -> WriterEntry | None:
+    """Returns the writer's entry; where it is not in the head and there are older ones, a GET for
+    each level of pages that is not kept.
+    """
     for entry in head.writers:
         if entry.key == (kind, writer_id):
             return entry
     if head.older_writers is None:
         return None
-    return read_page(store, head.older_writers).get((kind, writer_id))
+    return pages.find(head.older_writers, head.log.key_seed, kind, writer_id)
 
 
 def page_out_if_full(
-    store: Store, head: Head, writers: Sequence[AppendedBy], *, new_id: Callable[[], str]
-) -> PageRef | None:
-    """Makes room in the head where these writers would be too many: writes a page with the older
-    half of the head's writers and all of the former page (`head.advance` then drops that half).
-    None where there is room.
+    pages: WriterPages, head: Head, added: Sequence[AppendedBy], *, new_id: Callable[[], str]
+) -> PagedWriters | None:
+    """Writes pages with those who must leave the head where these writers come to it; None where
+    there is room.
+
+    The oldest leave, as many as there are too many. With them go those of the older half whose page
+    is written anyway: while there are few writers the page is the same for all, and is written once
+    for many of them.
     """
-    known = {entry.key for entry in head.writers}
-    fresh = {by.entry.key for by in writers} - known
-    if not fresh or len(known) < WRITERS_MAX:
+    writers = with_writers(head.writers, added)
+    over = len(writers) - WRITERS_MAX
+    oldest = writers[: len(writers) - max(WRITERS_MAX // 2, len(added))]
+    if over <= 0 or not oldest:
         return None
-    entries = {} if head.older_writers is None else read_page(store, head.older_writers)
-    for entry in head.writers[: len(head.writers) // 2]:
-        entries[entry.key] = with_positions_inline(store, entry)
-    body = {"writers": [writer_to_json(entry) for entry in entries.values()]}
-    data = documents.encode("page", body)
-    path = page_path(new_id())
-    store.put(path, data)
-    return PageRef(path, len(data), len(entries))
+    seed, root = head.log.key_seed, head.older_writers
+    left = list(range(len(oldest)))
+    if root is not None:
+        hashes = [writer_hash(seed, *entry.key) for entry in oldest]
+        homes = pages.homes(root, hashes)
+        written = {homes[hashed] for hashed in hashes[:over]}
+        left = [i for i in left if homes[hashes[i]] in written]
+    root = pages.add(
+        root,
+        (with_positions_inline(pages.store, oldest[i]) for i in left),
+        seed=seed,
+        new_id=new_id,
+    )
+    return PagedWriters(root, tuple(left))
 
 
 def with_positions_inline(store: Store, entry: WriterEntry) -> WriterEntry:
@@ -58,14 +67,3 @@ def with_positions_inline(store: Store, entry: WriterEntry) -> WriterEntry:
         return entry
     inline = replace(state, positions=read_positions(store, state.positions))
     return replace(entry, transaction=inline)
-
-
-def read_page(store: Store, page: PageRef) -> dict[tuple[str, str], WriterEntry]:
-    """Returns the writers of a page by kind and id; one GET."""
-    where = f"{page.path} of {store.url}"
-    body = documents.decode("page", store.get(page.path, 0, page.size_bytes + 1), where=where)
-    try:
-        entries = [writer_from_json(value) for value in body["writers"]]
-    except (KeyError, TypeError, ValueError) as e:
-        raise CorruptionError(f"{where} violates the format: {e}") from e
-    return {entry.key: entry for entry in entries}

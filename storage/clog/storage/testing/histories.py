@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import BitmapFile, DeadRows
-from clog.storage.format.edit_json import chunk_of
+from clog.storage.format.edit_json import WRITER_LEVEL_MAX, chunk_of
 from clog.storage.format.edits import (
     Append,
     AppendedBy,
@@ -20,6 +20,7 @@ from clog.storage.format.edits import (
     DeadMark,
     Edit,
     LogInfo,
+    PagedWriters,
     PageRef,
     Replacement,
     Uncleanable,
@@ -283,7 +284,7 @@ def any_edits() -> st.SearchStrategy[Edit]:
         uncleanable=st.dictionaries(_PARTITIONS, uncleanable, max_size=2),
         add=st.none() | _appends(),
         writers=st.lists(st.builds(AppendedBy, writers), max_size=2).map(tuple),
-        older_writers=st.none() | st.builds(PageRef, paths, _NUMBERS, _NUMBERS),
+        older_writers=st.none() | _paged_writers(paths),
         orphan_floor=numbers,
         oldest_readable=numbers,
         forget=st.lists(paths, max_size=3).map(tuple),
@@ -306,6 +307,12 @@ def _transaction_entries(ids: st.SearchStrategy[str]) -> st.SearchStrategy[Write
         *(ids, st.just(TRANSACTION), st.none(), st.integers(NONE, 9), st.none(), st.just(7)),
         states,
     )
+
+
+def _paged_writers(paths: st.SearchStrategy[str]) -> st.SearchStrategy[PagedWriters]:
+    places = st.sets(st.integers(0, 99), max_size=3).map(lambda found: tuple(sorted(found)))
+    root = st.builds(PageRef, paths, _NUMBERS, _NUMBERS, st.integers(0, WRITER_LEVEL_MAX))
+    return st.builds(PagedWriters, root, places)
 
 
 @st.composite

@@ -127,14 +127,14 @@ class CommitRequest:
             InvalidInputError: records that the config of the log refuses (S5, S6, S9).
             CommitStateUnknownError: as `find_commit`.
         """
-        store, ours = self.handle.store, self.ours
-        known = state_of(store, tip.head, ours.transaction_id)
+        store, pages, ours = self.handle.store, self.handle.writer_pages, self.ours
+        known = state_of(pages, tip.head, ours.transaction_id)
         done = find_commit(known, ours, url=store.url, tried=self.tried)
         if done is not None:
             return AlreadyCommitted(done.version)
         self.check_time()
         _check_floor(self.objects, tip, ours, url=store.url)
-        request = AppendRequest(store, self.objects, None, self.handle.ids.uniform)
+        request = AppendRequest(store.url, self.objects, None, pages, self.handle.ids.uniform)
         edit = request.prepare(tip, time_ms)
         assert isinstance(edit, Edit)
         version = tip.version + 1

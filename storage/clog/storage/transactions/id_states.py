@@ -27,6 +27,7 @@ from clog.storage.format.transactions import (
     read_positions,
     stored_positions,
 )
+from clog.storage.format.writer_pages import WriterPages
 from clog.storage.store.base import Store
 
 ID_BYTES_MAX = 512
@@ -79,9 +80,9 @@ def check_id(transaction_id: object) -> str:
     )
 
 
-def state_of(store: Store, head: Head, transaction_id: str) -> TransactionState | None:
+def state_of(pages: WriterPages, head: Head, transaction_id: str) -> TransactionState | None:
     """Returns the state of an id; None where nobody took it up yet."""
-    entry = find_writer(store, head, TRANSACTION, transaction_id)
+    entry = find_writer(pages, head, TRANSACTION, transaction_id)
     return None if entry is None else entry.transaction
 
 
@@ -112,7 +113,7 @@ def end_unknown(handle: Handle, ours: Number) -> AlreadyCommitted | NotCommitted
     """
 
     def prepare(tip: Commit, _: int) -> Edit | AlreadyCommitted | NotCommitted:
-        known = state_of(handle.store, tip.head, ours.transaction_id)
+        known = state_of(handle.writer_pages, tip.head, ours.transaction_id)
         try:
             done = find_commit(known, ours, url=handle.store.url, tried=True)
         except TransactionFencedError:
@@ -164,9 +165,9 @@ def committed_positions(handle: Handle, transaction_id: str) -> Positions:
     and one more where they are many.
     """
     try:
-        return _positions_at(handle.store, handle.refresh().head, transaction_id)
+        return _positions_at(handle, handle.refresh().head, transaction_id)
     except FileNotFoundError:  # A document that versions since then need no more.
-        return _positions_at(handle.store, handle.refresh().head, transaction_id)
+        return _positions_at(handle, handle.refresh().head, transaction_id)
 
 
 def appended_by(
@@ -188,14 +189,14 @@ def kept_positions(
     return stored_positions(store, state.positions, new_id=new_id)
 
 
-def _positions_at(store: Store, head: Head, transaction_id: str) -> Positions:
-    state = state_of(store, head, transaction_id)
-    return {} if state is None else read_positions(store, state.positions)
+def _positions_at(handle: Handle, head: Head, transaction_id: str) -> Positions:
+    state = state_of(handle.writer_pages, head, transaction_id)
+    return {} if state is None else read_positions(handle.store, state.positions)
 
 
 def _raised(handle: Handle, tip: Commit, transaction_id: str) -> Edit:
     """Returns the edit that raises the epoch; what was committed before stays known (H-T12)."""
-    known = state_of(handle.store, tip.head, transaction_id)
+    known = state_of(handle.writer_pages, tip.head, transaction_id)
     epoch = 0 if known is None else known.epoch + 1
     positions = kept_positions(handle.store, known, new_id=handle.ids.new_id)
     committed = None if known is None else known.committed

@@ -280,7 +280,7 @@ class Transaction:
     def _nothing(self) -> TransactionResult:
         """Ends a transaction without content: no commit, so that empty ones do not fill the log."""
         tip = self._handle.refresh()
-        self._find_commit(state_of(self._handle.store, tip.head, self.id))
+        self._find_commit(state_of(self._handle.writer_pages, tip.head, self.id))
         self._check_time()
         return result_of(self._handle, tip.version, None)
 

@@ -10,6 +10,7 @@ from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import documents, paths
 from clog.storage.format.commits import read_commit
 from clog.storage.format.edits import Edit
+from clog.storage.format.writer_pages import WriterPages
 from clog.storage.ids import SeededIds
 from clog.storage.testing.clocked import ClockedStore
 from clog.storage.testing.crash import discard, inside, memory_store
@@ -144,28 +145,39 @@ def test_large_edits_stay(store, clock, monkeypatch):
 
 
 def test_pages_of_writers_stay(store, clock, monkeypatch):
-    """That of the newest head, and one that a head of the last day has let go."""
+    """Those of the newest head, and those that a head of the last day has let go; of both the pages
+    below the root, too.
+    """
     monkeypatch.setattr("clog.storage.format.producers.WRITERS_MAX", 4)
-    monkeypatch.setattr("clog.storage.format.head.WRITERS_MAX", 4)
+    monkeypatch.setattr("clog.storage.format.writer_pages.PAGE_BYTES_MAX", 300)
     log = grow(store, clock, 1)
 
     def write(writers):
         for i in writers:
             log.append([{"key": "k", "value": "v"}], producer=(f"w{i}", 0))
 
-    write(range(5))
-    first = log.handle.tip.head.older_writers.path
+    def pages():
+        root = log.handle.tip.head.older_writers
+        assert root.level
+        return set(WriterPages(log.handle.store).paths(root))
+
+    write(range(16))
+    first = pages()
     clock.advance(3 * DAY_MS)
     behind = Log.open(store, clock=clock, ids=SeededIds(5))
-    write(range(5, 9))
-    second = log.handle.tip.head.older_writers.path
-    assert first != second
-    assert first not in sweep(store, clock)
+    write(range(16, 24))
+    assert first - pages()
+    assert not first & set(sweep(store, clock))
     assert behind.append([{"key": "k", "value": "v"}], producer=("w0", 0)).duplicate
     clock.advance(2 * DAY_MS)
-    write(range(9, 10))
-    assert first in sweep(store, clock, seed=51)
-    assert log.append([{"key": "k", "value": "v"}], producer=("w0", 0)).duplicate
+    write(range(24, 25))
+    gone = first - pages()
+    assert gone <= set(sweep(store, clock, seed=51))
+    assert set(names(store, paths.PAGES)) >= pages()
+    again = Log.open(store, clock=clock, ids=SeededIds(6))
+    for i in range(25):
+        assert again.append([{"key": "k", "value": "v"}], producer=(f"w{i}", 0)).duplicate
+    assert verify_log(store).findings == ()
 
 
 def test_a_log_without_its_oldest_commits_and_snapshots_is_sound(store, clock, monkeypatch):

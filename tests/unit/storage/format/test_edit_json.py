@@ -136,12 +136,23 @@ def test_paths_that_leave_the_root_are_corruption(path):
         {"add": {**value["add"], "objects": [{**value["add"]["objects"][0], "path": path}]}},
         {"replace": [{**value["replace"][0], "sources": [[path, 0]]}]},
         {"horizons": [[0, path, 0, 1, 1]]},
-        {"older_writers": {"path": path, "bytes": 1, "count": 1}},
+        {"older_writers": {"path": path, "bytes": 1, "count": 1, "level": 0, "left": [0]}},
         {"forget": [path]},
         {"writers": [[*value["writers"][1][:7], at_path]]},
     ):
         with pytest.raises(CorruptionError):
             edit_from_json(damaged, version=9)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"left": [1, 1]}, {"left": [2, 1]}, {"left": [-1]}, {"level": 9}, {"level": -1}]
+)
+def test_pages_of_writers_that_cannot_be(damage):
+    """FORMAT.md §3.2, §4: places ascend, a tree has 8 levels above the lowest."""
+    value = {"path": "pages/x.json", "bytes": 9, "count": 2, "level": 8, "left": [0, 3]}
+    assert edit_from_json({"older_writers": value}, version=9).older_writers.left == (0, 3)
+    with pytest.raises(CorruptionError, match=r"places|level"):
+        edit_from_json({"older_writers": value | damage}, version=9)
 
 
 def test_columns_of_different_lengths_are_corruption():

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from clog.storage.errors import CorruptionError, UnsupportedFormatError
 from clog.storage.format.documents import body_json
-from clog.storage.format.edits import Append, AppendedBy, Edit, PageRef, Uncleanable, WriterEntry
+from clog.storage.format.edits import (
+    Append,
+    AppendedBy,
+    Edit,
+    PagedWriters,
+    PageRef,
+    Uncleanable,
+    WriterEntry,
+)
 from clog.storage.format.head import (
     COLUMNS,
     SnapshotRef,
@@ -231,10 +239,20 @@ def test_the_most_recent_writer_is_last():
         entry = WriterEntry(name, "producer", None, version, None, version)
         head = advance(head, Edit(writers=(AppendedBy(entry),)), version=version, time_ms=1)
     assert [(w.writer_id, w.sequence) for w in head.writers] == [("b", 2), ("c", 3), ("a", 4)]
-    page = PageRef("pages/x.json", 9, 1)
-    head = advance(head, Edit(older_writers=page), version=5, time_ms=1)
-    assert [w.writer_id for w in head.writers] == ["c", "a"]
+
+
+def test_writers_leave_for_pages_after_others_came():
+    """FORMAT.md §3.2: places are those of the list with the edit's own writers in it."""
+    head = fresh_manifest().head
+    page = PageRef("pages/x.json", 9, 2)
+    by = tuple(AppendedBy(WriterEntry(name, "txn", None, 1, None, 1)) for name in "abcd")
+    edit = Edit(writers=by, older_writers=PagedWriters(page, (0, 2)))
+    head = advance(head, edit, version=1, time_ms=1)
+    assert [w.writer_id for w in head.writers] == ["b", "d"]
     assert head.older_writers == page
+    assert advance(head, Edit(), version=2, time_ms=1).older_writers == page
+    with pytest.raises(CorruptionError, match="writer 2 of the 2 in the head leaves it"):
+        advance(head, Edit(older_writers=PagedWriters(page, (2,))), version=2, time_ms=1)
 
 
 def test_an_unknown_read_feature_is_refused():

@@ -5,10 +5,11 @@ opens anything else.
 import json
 import os
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from clog.storage.config import units
 
 if TYPE_CHECKING:
     from clog.storage import Log
@@ -55,8 +56,8 @@ Configs = Annotated[
         "--config",
         "-c",
         metavar="NAME=VALUE",
-        help="A config by its Kafka name, such as cleanup.policy=compact,delete or"
-        " segment.ms=3600000.",
+        help="A config by its Kafka name, such as cleanup.policy=compact,delete, segment.ms=12h"
+        " or segment.bytes=64m.",
         show_default=False,
     ),
 ]
@@ -98,25 +99,13 @@ def configs(given: Iterable[str] | None) -> dict[str, str]:
 def parse_time_ms(text: str) -> int:
     """Reads epoch milliseconds, or ISO 8601 (UTC where it names no zone), as epoch milliseconds.
 
-    >>> parse_time_ms("1500"), parse_time_ms("1970-01-01T00:00:01.5")
-    (1500, 1500)
-
     Raises:
         typer.BadParameter: it is neither.
     """
-    if text.isdecimal():
-        return int(text)
     try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not a time; give epoch milliseconds,"
-            " or ISO 8601 such as 2026-01-31T12:00:00Z"
-        ) from None
-    aware = when if when.tzinfo else when.replace(tzinfo=UTC)
-    # Whole arithmetic: a float of microseconds since 1970 is not exact.
-    since = aware - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+        return units.time_ms(text)
+    except ValueError as e:
+        raise typer.BadParameter(f"{text!r} is not a time; give {e}") from None
 
 
 def parse_offsets(given: Iterable[str]) -> dict[int, int]:

@@ -150,7 +150,7 @@ def test_configs_that_were_set_stand_out():
     """They come first, with the default beside them; the others have no note."""
     lines = page().splitlines()
     at = lines.index(next(line for line in lines if line.startswith("Configuration")))
-    assert lines[at + 2].split() == ["min.compaction.lag.ms", "60000", "set;", "default", "0"]
+    assert lines[at + 2].split() == ["min.compaction.lag.ms", "1min", "set;", "default", "0"]
     assert lines[at + 3].split() == ["cleanup.policy", "compact"]
 
 
@@ -167,14 +167,14 @@ def test_the_page_has_totals():
     ("reason", "changes", "config", "expected"),
     [
         ("dirty", {"dirty_ratio": 0.75}, {}, "clean now: dirty ratio 0.75 > 0.5"),
-        ("overdue", {}, {}, "clean now: older than max.compaction.lag.ms=1000"),
+        ("overdue", {}, {}, "clean now: older than max.compaction.lag.ms=1s"),
         ("tombstones", {}, {}, "clean now: tombstones past their delete horizon"),
         (None, {}, {}, "clean when the dirty ratio is above 0.5 (now 0.43)"),
         (
             None,
             {"cleanable_bytes": 0},
             {},
-            "clean when older than min.compaction.lag.ms=60000",
+            "clean when older than min.compaction.lag.ms=1min",
         ),
         (
             None,

@@ -152,7 +152,7 @@ def test_storage_options_reach_the_store_and_are_never_shown(cli, monkeypatch):
 def test_alter_shows_what_changed(cli, url):
     """Old and new; a config goes back to its default; the same again changes nothing."""
     cli("create", url)
-    assert cli("alter", url, "-c", "segment.ms=5000").stdout == "segment.ms: 604800000 -> 5000\n"
+    assert cli("alter", url, "-c", "segment.ms=5000").stdout == "segment.ms: 7d -> 5s\n"
     assert "nothing changed" in cli("alter", url, "-c", "segment.ms=5000").stdout
     back = cli.json("alter", url, "--delete-config", "segment.ms")
     assert back["changed"] == {"segment.ms": ["5000", "604800000"]}

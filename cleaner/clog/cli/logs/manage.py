@@ -17,6 +17,7 @@ from clog.cli.arguments import (
     storage_options,
 )
 from clog.cli.output import count, counted, print_json, say
+from clog.storage.config.units import config_text
 
 if TYPE_CHECKING:
     from clog.storage import Log
@@ -39,7 +40,7 @@ def create(
 
     \b
     clog create ./orders
-    clog create ./events -c cleanup.policy=delete -c retention.ms=86400000
+    clog create ./events -c cleanup.policy=delete -c retention.ms=1d
     clog create s3://bucket/orders --partitions 8 -o anon=false
     """
     from clog.storage import Log
@@ -88,7 +89,7 @@ def alter(
         print_json({"url": log.url, "changed": changed, "config": after})
         return
     for name, (old, new) in changed.items():
-        say(f"{name}: {old} -> {new}")
+        say(f"{name}: {config_text(name, old)} -> {config_text(name, new)}")
     if not changed:
         say("nothing changed: the configs had these values already")
 

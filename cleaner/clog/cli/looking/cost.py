@@ -1,6 +1,5 @@
 """`clog cost`: requests, bytes and dollars a day, before the bill arrives."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from clog.cli.arguments import Json, Options, Url, open_log
 from clog.cli.looking.cost_model import Daily, Past, daily
 from clog.cli.looking.prices import PRICES, Prices, prices_named
 from clog.cli.output import count, counted, duration, print_json, print_table, say, size
+from clog.storage.config import units
 
 if TYPE_CHECKING:
     from clog.storage.format.commits import Commit
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from clog.storage.format.object_ref import ObjectRef
     from clog.storage.store.base import Store
 
-_UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
 DAYS_PER_MONTH = 30
 
 
 def _trigger_ms(text: str) -> int:
-    match = re.fullmatch(r"(\d+) ?(ms|s|min|h)", text.strip())
-    if match is None or int(match[1]) == 0:
+    try:
+        number = 0 if text.strip().isdigit() else units.duration_ms(text)
+    except ValueError:
+        number = 0
+    if number == 0:
         raise typer.BadParameter(f"{text!r} is not an interval; use 500ms, 10s, 5min or 1h")
-    return int(match[1]) * _UNITS_MS[match[2]]
+    return number
 
 
 def _prices(text: str) -> Prices:

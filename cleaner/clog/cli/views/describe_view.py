@@ -12,6 +12,7 @@ from rich.text import Text
 
 from clog.cli.output import count, counted, duration, moment, size
 from clog.cli.views.bars import bar, legend
+from clog.storage.config.units import config_text
 
 if TYPE_CHECKING:
     from clog.storage import LogDescription, PartitionDescription
@@ -76,17 +77,21 @@ def next_action(
     if reason is not None:
         why = {
             "dirty": f"dirty ratio {ratio:.2f} > {limit}",
-            "overdue": f"older than max.compaction.lag.ms={config['max.compaction.lag.ms']}",
+            "overdue": f"older than {_setting(config, 'max.compaction.lag.ms')}",
             "tombstones": "tombstones past their delete horizon",
         }
         return f"clean now: {why.get(reason, reason)}"
     if detail["cleanable_bytes"]:
         return f"clean when the dirty ratio is above {limit} (now {ratio:.2f})"
     if detail["first_uncleanable_offset"] < detail["active_base_offset"]:
-        return f"clean when older than min.compaction.lag.ms={config['min.compaction.lag.ms']}"
+        return f"clean when older than {_setting(config, 'min.compaction.lag.ms')}"
     if detail["active_bytes"]:
         return "clean after the active segment has been sealed"
     return "nothing to do"
+
+
+def _setting(config: Mapping[str, str], name: str) -> str:
+    return f"{name}={config_text(name, config[name])}"
 
 
 def config_table(
@@ -99,10 +104,11 @@ def config_table(
     table.add_column("", overflow="fold")
     for name, value in sorted(config.items(), key=lambda item: (item[0] not in overrides, item)):
         if name in overrides:
-            note = f"set; default {defaults.get(name) or 'none'}"
-            table.add_row(Text(name, "bold yellow"), Text(value, "bold yellow"), Text(note))
+            note = f"set; default {config_text(name, defaults.get(name, '')) or 'none'}"
+            shown = Text(config_text(name, value), "bold yellow")
+            table.add_row(Text(name, "bold yellow"), shown, Text(note))
         else:
-            table.add_row(Text(name, "dim"), Text(value, "dim"), "")
+            table.add_row(Text(name, "dim"), Text(config_text(name, value), "dim"), "")
     return table
 
 

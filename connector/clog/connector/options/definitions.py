@@ -239,7 +239,7 @@ FOREIGN = {
     "groupidprefix": (_KAFKA, "there are no consumer groups: leave it out"),
     "startingversion": (_DELTA, "sinceVersion is the version before the first that is read"),
     "versionasof": (_DELTA, "give asOfVersion with view=table"),
-    "timestampasof": (_DELTA, "give asOfTimestamp, milliseconds since 1970, with view=table"),
+    "timestampasof": (_DELTA, "give asOfTimestamp with view=table: ISO 8601, or ms since 1970"),
     "maxfilespertrigger": (_DELTA, "give maxOffsetsPerTrigger or maxBytesPerTrigger"),
     "readchangefeed": (_DELTA, "a log is its change feed: leave it out"),
     **dict.fromkeys(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from clog.storage.config import units
 from clog.storage.errors import OptionError
 
 EARLIEST, LATEST = -2, -1
@@ -34,13 +35,6 @@ class Since:
 
 
 _LONG_MAX = (1 << 63) - 1
-_UNITS_MS = {
-    **dict.fromkeys(("", "ms", "millisecond", "milliseconds"), 1),
-    **dict.fromkeys(("s", "second", "seconds"), 1000),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
-    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
-    **dict.fromkeys(("d", "day", "days"), 86_400_000),
-}
 
 
 def shown(value: str) -> str:
@@ -95,16 +89,6 @@ def positive(value: str) -> int:
     return int(value)
 
 
-def duration_ms(value: str) -> int:
-    """Reads a time as Spark's options take it, in milliseconds."""
-    value = value.lower()
-    number = value.rstrip("abcdefghijklmnopqrstuvwxyz ")
-    unit = value[len(number) :].strip()
-    if not (number.isascii() and number.isdigit()) or unit not in _UNITS_MS:
-        raise ValueError('a time such as "500ms", "10s", "15m" or "1d"')
-    return int(number) * _UNITS_MS[unit]
-
-
 def names(value: str) -> tuple[str, ...]:
     """Reads the names of columns, in their order."""
     names = tuple(name.strip() for name in value.split(","))
@@ -146,21 +130,12 @@ def loose(value: str) -> Any:
     return value
 
 
-def time_ms(value: str) -> int:
-    """Reads a moment, in milliseconds since 1970."""
-    if not (value.isascii() and value.isdigit()):
-        raise ValueError("milliseconds since 1970, such as 1767225600000")
-    return int(value)
-
-
 def size_bytes(value: str) -> int:
-    """Reads a number of bytes, 1 or more; k, m and g are powers of 1024."""
-    number = value.lower().removesuffix("b").rstrip("kmg")
-    unit = value.lower()[len(number) :].removesuffix("b")
-    shift = {"": 0, "k": 10, "m": 20, "g": 30}.get(unit)
-    if not (number.isascii() and number.isdigit()) or int(number) == 0 or shift is None:
-        raise ValueError('a number of bytes such as "1048576", "512k" or "64m"')
-    return int(number) << shift
+    """Reads a number of bytes, 1 or more."""
+    number = units.size_bytes(value)
+    if number == 0:
+        raise ValueError(units.SIZES)
+    return number
 
 
 def keys(value: str) -> tuple[bytes, ...]:
@@ -210,8 +185,11 @@ def position(log_name: str) -> Callable[[str], Position]:
 
 def times_ms(log_name: str) -> Callable[[str], Mapping[int, int]]:
     """Reads moments by partition, as `position` reads offsets."""
-    must = 'JSON by partition, milliseconds since 1970, such as {"0": 1767225600000}'
-    return lambda value: _by_partition(value, log_name, 0, must)
+    must = (
+        "JSON by partition, milliseconds since 1970 or ISO 8601,"
+        ' such as {"0": 1767225600000, "1": "2026-01-01T00:00:00Z"}'
+    )
+    return lambda value: _by_partition(value, log_name, 0, must, number_of=units.time_ms)
 
 
 def _of_the_log(value: str, log_name: str) -> str | None:
@@ -226,7 +204,15 @@ def _of_the_log(value: str, log_name: str) -> str | None:
     return word if isinstance(word, str) else None
 
 
-def _by_partition(value: str, log_name: str, smallest: int, must: str) -> dict[int, int]:
+def _by_partition(
+    value: str,
+    log_name: str,
+    smallest: int,
+    must: str,
+    *,
+    number_of: Callable[[str], int] | None = None,
+) -> dict[int, int]:
+    """Reads numbers by partition; ``number_of`` reads those that are given as text."""
     try:
         parsed = json.loads(value)
     except ValueError:
@@ -238,7 +224,8 @@ def _by_partition(value: str, log_name: str, smallest: int, must: str) -> dict[i
     if not isinstance(parsed, dict) or not parsed:
         raise ValueError(must)
     numbers: dict[int, int] = {}
-    for p, number in parsed.items():
+    for p, given in parsed.items():
+        number = number_of(given) if number_of and isinstance(given, str) else given
         if not (p.isascii() and p.isdigit()) or type(number) is not int or number < smallest:
             raise ValueError(must)
         numbers[int(p)] = number

@@ -25,6 +25,7 @@ from clog.connector.options.definitions import (
 )
 from clog.connector.options.location import Location
 from clog.connector.options.parsing import Position, Since, Times
+from clog.storage.config import units
 from clog.storage.errors import OptionError
 
 _T = TypeVar("_T")
@@ -99,12 +100,12 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         location=location,
         view=given.parsed("view", values.choice("log", "table", "latest"), "log"),
         as_of_version=given.parsed("asOfVersion", values.natural, None),
-        as_of_ms=given.parsed("asOfTimestamp", values.time_ms, None),
+        as_of_ms=given.parsed("asOfTimestamp", units.time_ms, None),
         starting=_starting(given, location.name),
         ending=_ending(given, location.name),
         fail_on_data_loss=given.parsed("failOnDataLoss", values.boolean, default=True),
         admission=_admission(given),
-        poll_interval_ms=given.parsed("pollInterval", values.duration_ms, 1000),
+        poll_interval_ms=given.parsed("pollInterval", units.duration_ms, 1000),
         min_partitions=given.parsed("minPartitions", values.positive, None),
         max_records_per_partition=given.parsed("maxRecordsPerPartition", values.positive, None),
         include_headers=given.parsed("includeHeaders", values.boolean, default=False),
@@ -193,7 +194,7 @@ def _starting(given: "_Given", log_name: str) -> Position | Times | Since | None
     or_latest = given.parsed(
         "startingOffsetsByTimestampStrategy", values.choice("error", "latest"), "error"
     )
-    time_ms = given.parsed("startingTimestamp", values.time_ms, None)
+    time_ms = given.parsed("startingTimestamp", units.time_ms, None)
     times_ms = given.parsed("startingOffsetsByTimestamp", values.times_ms(log_name), None)
     offsets = given.parsed("startingOffsets", values.position(log_name), None)
     at = time_ms if time_ms is not None else times_ms
@@ -212,7 +213,7 @@ def _ending(given: "_Given", log_name: str) -> Position | Times | None:
     """Reads where to end, in the same precedence; where no record is that late, the end is the
     latest.
     """
-    time_ms = given.parsed("endingTimestamp", values.time_ms, None)
+    time_ms = given.parsed("endingTimestamp", units.time_ms, None)
     times_ms = given.parsed("endingOffsetsByTimestamp", values.times_ms(log_name), None)
     offsets = given.parsed("endingOffsets", values.position(log_name), None)
     at = time_ms if time_ms is not None else times_ms
@@ -230,7 +231,7 @@ def _admission(given: "_Given") -> Admission:
     return Admission(
         max_offsets=most,
         min_offsets=least,
-        max_delay_ms=given.parsed("maxTriggerDelay", values.duration_ms, MAX_TRIGGER_DELAY_MS),
+        max_delay_ms=given.parsed("maxTriggerDelay", units.duration_ms, MAX_TRIGGER_DELAY_MS),
         max_bytes=given.parsed("maxBytesPerTrigger", values.size_bytes, None),
     )
 

@@ -16,10 +16,12 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from clog.storage.config import units
 from clog.storage.config.compression import Compression
 from clog.storage.config.definitions import (
     BROKER_NAMES,
     DEFINITIONS,
+    LONG_MAX,
     POINTLESS,
     SUCCESSORS,
     Choice,
@@ -173,17 +175,35 @@ def _parse(name: str, value: object) -> Value:
 
 
 def parse_value(name: str, kind: Kind, value: object, *, doc: str) -> Value:
-    """Reads a value of a config, log's or process's.
+    """Reads a value of a config, log's or process's; of one whose name ends with its unit, such
+    as ``segment.ms``, also text with another unit (`units`).
 
     Raises:
         InvalidInputError: it is out of range (S43).
     """
     try:
-        return _PARSERS[type(kind)](kind, value)
+        return _PARSERS[type(kind)](kind, _without_unit(name, kind, value))
     except (TypeError, ValueError):
         raise InvalidInputError(
-            f"config {name}={_shown(value)} is refused; allowed: {_allowed(kind)} ({doc})"
+            f"config {name}={_shown(value)} is refused; allowed: {_allowed(kind)}{units.must(name)}"
+            f" ({doc})"
         ) from None
+
+
+def _without_unit(name: str, kind: Kind, value: object) -> object:
+    if not isinstance(value, str) or not isinstance(kind, Integer | Positive) or _is_number(value):
+        return value
+    low, high = (kind.low, kind.high) if isinstance(kind, Integer) else (0, LONG_MAX)
+    number = units.config_number(name, value, low=low, high=high)
+    return value if number is None else number
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _parse_integer(kind: Integer, value: object) -> int:

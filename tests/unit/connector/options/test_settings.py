@@ -1,5 +1,6 @@
 """Spark's option strings become settings, or an error that says what to write."""
 
+import json
 import pickle
 from pathlib import Path
 
@@ -85,6 +86,19 @@ def test_a_timestamp_beats_timestamps_by_partition_beats_offsets(value):
     assert read(**given).ending == Times(8, or_latest=True)
 
 
+def test_times_may_be_iso_8601():
+    """Beside milliseconds, wherever a moment is asked for; UTC where no zone is named."""
+    at = 1_769_860_800_000
+    iso = "2026-01-31T12:00:00Z"
+    assert read(view="table", asOfTimestamp="2026-01-31 12:00").as_of_ms == at
+    assert read(startingTimestamp=iso).starting == Times(at, or_latest=False)
+    assert read(endingTimestamp=iso).ending == Times(at, or_latest=True)
+    both = json.dumps({"0": iso, "1": at + 1})
+    given = read(startingOffsetsByTimestamp=both).starting
+    assert given == Times({0: at, 1: at + 1}, or_latest=False)
+    assert "ISO 8601" in refusal(read, startingOffsetsByTimestamp='{"0": "soon"}')
+
+
 def test_keys_come_as_text_or_base64():
     """Both together; they are data, so they show nowhere."""
     options = read(keys='["b", "ä"]', keysBase64='["AP8=", "Yg=="]')
@@ -114,11 +128,11 @@ def test_a_minimum_above_the_maximum_is_refused():
 @pytest.mark.parametrize(
     ("name", "value", "must"),
     [
-        ("startingTimestamp", "2026-01-01", "milliseconds since 1970"),
+        ("startingTimestamp", "yesterday", "milliseconds since 1970, or ISO 8601"),
         ("endingOffsetsByTimestamp", '{"0": -1}', "milliseconds since 1970"),
         ("startingOffsetsByTimestampStrategy", "earliest", "error or latest"),
         ("maxBytesPerTrigger", "0", "a number of bytes"),
-        ("maxBytesPerTrigger", "5t", "a number of bytes"),
+        ("maxBytesPerTrigger", "5x", "a number of bytes"),
         ("failOnDataLoss", "yes", "true or false"),
         ("maxOffsetsPerTrigger", "0", "1 or more"),
         ("maxOffsetsPerTrigger", "-5", "1 or more"),

@@ -99,13 +99,26 @@ def replay(root: Path, version: int | None = None) -> State:
         check(body["parent"] == parent, f"parent of {v}")
         repair = "reset_times" in body.get("edit", {})
         check(state is None or repair or body["time_ms"] >= state["time_ms"], f"time of {v}")
-        entries[v] = {k: x for k, x in body.items() if k not in ("parent", "earlier", "head")}
+        other = ("parent", "earlier", "earlier_parent", "head")
+        entries[v] = {k: x for k, x in body.items() if k not in other}
+        check_links(body, entries)
         check(all(entries[e["version"]] == e for e in body["earlier"]), f"earlier of {v}")
         rest = body["head"]["partitions"].get("rest")
         check(rest in (None, before) or rest["version"] == v - 1, f"columns that {v} refers to")
         state, parent, before = advance(root, state, body), body["id"], rest
         check_head(root, state, body["head"])
     return state
+
+
+def check_links(body: dict, entries: dict[int, dict]) -> None:
+    """§3.1, §3.4: the ids by which what is carried, and the snapshot, are of this history."""
+    first = body["earlier"][0]["version"] if body["earlier"] else 0
+    before = entries[first - 1]["id"] if first else None
+    check(body.get("earlier_parent", before) == before, f"earlier_parent of {body['version']}")
+    snapshot = body["head"]["snapshot"]
+    if snapshot is not None:
+        named = entries[snapshot["version"]]["id"]
+        check(snapshot.get("id", named) == named, f"snapshot of {body['version']}")
 
 
 def reset_times(state: State, time_ms: int) -> None:
@@ -131,6 +144,7 @@ def from_snapshot(root: Path, version: int | None = None) -> State:
     tip = commit(root, newest(root) if version is None else version)
     snapshot = tip["head"]["snapshot"]
     state = None if snapshot is None else load(root, snapshot["version"])
+    check(state is None or snapshot.get("id", state["id"]) == state["id"], "another snapshot")
     first = 0 if snapshot is None else snapshot["version"] + 1
     todo = [*tip["earlier"], tip]
     while todo[0]["version"] > first:

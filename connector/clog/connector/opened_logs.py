@@ -5,6 +5,7 @@ log stands there: one request instead of up to six. So is one that was restored 
 its id is the same, so the newest commit tells, at most `tip_tracker.CONFIRM_MS` later.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 from clog.connector.options.location import Location
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from clog.connector.options.settings import WriteOptions
     from clog.storage.log import Log
 
+_LOGGER = logging.getLogger("clog.connector")
 _LOGS: dict[Location, "Log"] = {}
 STALE_MS = 600_000
 """A newest commit older than this is looked past: objects with an old version as their stamp may be
@@ -81,6 +83,12 @@ def _is_still_there(log: "Log") -> bool:
     try:
         log.handle.standing.check()
         log.handle.recent()
-    except NotFoundError:
+    except NotFoundError as e:
+        _LOGGER.warning(
+            "opening %s anew; what this process wrote to it before may not be in the log that"
+            " stands there now: %s",
+            log.url,
+            e,
+        )
         return False
     return True

@@ -502,7 +502,7 @@ def test_a_log_that_is_recreated_is_not_written_with_what_is_known_of_the_old(ur
     assert [v for *_, v in read(url)] == ["3"]
 
 
-def test_a_log_that_was_restored_is_opened_anew(url, tmp_path, monkeypatch):
+def test_a_log_that_was_restored_is_opened_anew(url, tmp_path, monkeypatch, caplog):
     """A process that knows a version which the restored copy lacks fails no batch after the one
     that noticed, if any: it opens the log that stands there (S47).
     """
@@ -516,6 +516,9 @@ def test_a_log_that_was_restored_is_opened_anew(url, tmp_path, monkeypatch):
     for value in ("3", "4"):
         Sink(url).write(rows_of(("a", value)))
     assert [v for *_, v in read(url)] == ["1", "3", "4"]
+    (warning,) = [r.getMessage() for r in caplog.records if "opening" in r.getMessage()]
+    assert "may not be in the log that stands there now: version 2 of" in warning
+    assert "restored from a copy" in warning
 
 
 def test_a_warm_batch_costs_few_requests(url, monkeypatch):

@@ -30,7 +30,7 @@ from clog.storage.config.log_config import NO_DEFAULTS, with_defaults
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents, paths
 from clog.storage.format.commits import Commit, read_commit
-from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.format.snapshots import read_named_snapshot, unpage
 from clog.storage.store.base import Store
 
 
@@ -101,7 +101,7 @@ def _has_snapshot(handle: Handle, tip: Commit) -> bool:
     assert tip.head.snapshot is not None
     version, store = tip.head.snapshot.version, handle.store
     try:
-        unpage(store, read_snapshot(store, version))
+        unpage(store, read_named_snapshot(store, tip.head.snapshot))
     except FileNotFoundError as e:
         if handle.refresh() is not tip:
             return False

@@ -45,7 +45,7 @@ from clog.storage.format.edits import Edit
 from clog.storage.format.head import Head, SnapshotRef, advance, check_writable
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.producers import page_out_if_full
-from clog.storage.format.snapshots import PAGE_BYTES_MAX, read_snapshot, write_snapshot
+from clog.storage.format.snapshots import PAGE_BYTES_MAX, read_named_snapshot, write_snapshot
 from clog.storage.format.writer_pages import WriterPages
 from clog.storage.ids import Ids
 from clog.storage.store.base import ObjectExistsError, Store, StoreRefusedError
@@ -178,11 +178,12 @@ class Committer:
             head = replace(head, snapshot=snapshot)
         commit_id = self._turns.new_id()
         stored = stored_edit(self._store, edit, commit_id=commit_id)
-        record = EditRecord(version, commit_id, time_ms, operation, stored, made=edit)
+        parent = tip.record.commit_id
+        record = EditRecord(version, commit_id, time_ms, operation, stored, parent, made=edit)
         last_snapshot = -1 if head.snapshot is None else head.snapshot.version
         first = carried_from(version, snapshot_version=last_snapshot)
         earlier = self._tracker.recent.since(self._store, first) if first < version else []
-        return Commit(record, tip.record.commit_id, tuple(earlier), head)
+        return Commit(record, parent, tuple(earlier), head)
 
     def _columns(self, tip: Commit, head: Head) -> PartitionColumns:
         """Returns the columns as the head after the tip is to hold them."""
@@ -243,7 +244,7 @@ class Committer:
         if weight <= SNAPSHOT_EDIT_BYTES_MIN or carried <= (last.size_bytes if last else 0):
             return None
         try:
-            base = read_snapshot(self._store, last.version) if last else None
+            base = read_named_snapshot(self._store, last) if last else None
             if operation == "append" and weight <= DEFERRED_EDIT_BYTES_MAX:
                 rewritten = base and _paged_bytes(self._store, base, since)
                 if rewritten and rewritten > PAGE_BYTES_MAX:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from clog.storage.commit.versions import check_open
 from clog.storage.format.commits import Commit, EditRecord, read_commit
 from clog.storage.format.documents import body_json
+from clog.storage.format.snapshots import mixed_histories
 from clog.storage.store.base import Store
 
 
@@ -57,11 +58,15 @@ class RecentEdits:
 
         Raises:
             VersionExpiredError: the block was closed meanwhile; what was read is forgotten.
+        CorruptionError: a version is not the one that the newer ones go on from.
         """
         records, oldest = self._records, None
         while records[0].version > first:
             # An even version carries the one before it, a multiple of 4 all since the snapshot.
             oldest = read_commit(store, records[0].version - 1)
+            if records[0].parent not in (None, oldest.record.commit_id):
+                check_open(store, oldest.version)
+                raise mixed_histories(store.url, f"version {oldest.version}")
             records = [*oldest.earlier, oldest.record, *records]
         if oldest is not None:
             check_open(store, oldest.version)

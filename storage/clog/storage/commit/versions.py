@@ -29,7 +29,7 @@ from clog.storage.format.commits import (
 )
 from clog.storage.format.head import with_columns
 from clog.storage.format.manifest import Manifest, apply, first_manifest
-from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.format.snapshots import mixed_histories, read_named_snapshot, unpage
 from clog.storage.store.base import Store
 
 FOLLOW_STEPS_MAX = 4
@@ -171,7 +171,7 @@ def manifest_of(store: Store, tip: Commit, read: dict[int, Commit] | None = None
             records.extend(r for r in commit.earlier if r.version > records[-1].version)
             records.append(commit.record)
     snapshot = tip.head.snapshot
-    manifest = None if snapshot is None else read_snapshot(store, snapshot.version)
+    manifest = None if snapshot is None else read_named_snapshot(store, snapshot)
     return replay(store, manifest, records, tip)
 
 
@@ -198,6 +198,8 @@ def replay(
             raise CorruptionError(
                 f"{store.url}: version {record.version} does not follow {manifest.version}"
             )
+        if record.parent not in (None, manifest.commit_id):
+            raise mixed_histories(store.url, f"version {manifest.version}")
         rewritten = edit.rewritten_partitions()
         if edit.reset_times:
             rewritten.update(range(manifest.head.log.partitions))

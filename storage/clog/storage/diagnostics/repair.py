@@ -55,7 +55,7 @@ from clog.storage.store.base import Store, StoredObject
 from clog.storage.store.wrapping import WrappingStore
 
 _FOLLOWS = (
-    *("config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),
+    *("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),
     *("writers", "older_writers"),
 )
 """What the edit makes of the head before; which snapshot there is, is each committer's to say."""
@@ -243,7 +243,8 @@ def _rebuilt(
     if any(v not in history for v in range(first, version)):
         return None
     earlier = tuple(history[v].record for v in range(first, version))
-    return Commit(record, before.record.commit_id, earlier, head)
+    parent = before.record.commit_id
+    return Commit(replace(record, parent=parent), parent, earlier, head)
 
 
 def _follows(store: Store, before: Commit, commit: Commit) -> bool:

@@ -1,5 +1,6 @@
 """Commits as values and as documents (FORMAT.md §3.1)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,8 @@ class EditRecord:
     """One edit with the commit it came by, still as stored: ``{"edit": …}`` or ``{"edit_at": …}``.
 
     Parsed by `edit_of` when somebody applies it: an append that only carries it along does not.
-    ``made`` is the edit itself where it was made here.
+    ``parent`` is the id of the version before, None where nobody said it; ``made`` is the edit
+    itself where it was made here.
     """
 
     version: int
@@ -34,6 +36,7 @@ class EditRecord:
     time_ms: int
     operation: str
     stored: dict[str, Any]
+    parent: str | None = field(default=None, compare=False)
     made: Edit | None = field(default=None, compare=False)
 
 
@@ -76,9 +79,11 @@ def stored_edit(store: Store, edit: Edit, *, commit_id: str) -> dict[str, Any]:
 
 def encode_commit(commit: Commit) -> bytes:
     """Returns the commit as a document."""
+    carried_after = commit.earlier[0].parent if commit.earlier else None
     body = {
         **_record_json(commit.record),
         "parent": commit.parent,
+        **({} if carried_after is None else {"earlier_parent": carried_after}),
         "earlier": [_record_json(record) for record in commit.earlier],
         "head": head_to_json(commit.head),
     }
@@ -97,9 +102,9 @@ def read_commit(store: Store, version: int) -> Commit:
     body = documents.decode("commit", store.get(path), where=where)
     try:
         commit = Commit(
-            record=_record_from_json(body),
+            record=_record_from_json(body, body["parent"]),
             parent=body["parent"],
-            earlier=tuple(_record_from_json(value) for value in body["earlier"]),
+            earlier=tuple(_earlier_from_json(body)),
             head=head_from_json(body["head"], where=where),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
@@ -137,7 +142,15 @@ def _record_json(record: EditRecord) -> dict[str, Any]:
     }
 
 
-def _record_from_json(value: dict[str, Any]) -> EditRecord:
+def _earlier_from_json(body: dict[str, Any]) -> Iterator[EditRecord]:
+    parent = body.get("earlier_parent")
+    for value in body["earlier"]:
+        record = _record_from_json(value, parent)
+        yield record
+        parent = record.commit_id
+
+
+def _record_from_json(value: dict[str, Any], parent: str | None) -> EditRecord:
     version = whole(value["version"])
     if "edit_at" in value:
         path = check_inside(value["edit_at"]["path"], where=f"version {version}")
@@ -150,4 +163,5 @@ def _record_from_json(value: dict[str, Any]) -> EditRecord:
         time_ms=whole(value["time_ms"]),
         operation=str(value["operation"]),
         stored=stored,
+        parent=parent,
     )

@@ -52,10 +52,13 @@ WRITERS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """The newest complete snapshot; ``size_bytes`` of its JSON is what the edits since outweigh."""
+    """The newest complete snapshot; ``size_bytes`` of its JSON is what the edits since outweigh,
+    ``commit_id`` that of its version, None where nobody said it.
+    """
 
     version: int
     size_bytes: int
+    commit_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,13 +285,12 @@ _KNOWN = {f for f in Head.__dataclass_fields__ if f != "extra"}
 
 def head_to_json(head: Head) -> dict[str, Any]:
     """Returns the head as in commits and snapshots."""
-    snapshot = head.snapshot
     return {
         **head.extra,
         "log": info_to_json(head.log),
         "config": dict(head.config),
         "config_epoch": head.config_epoch,
-        "snapshot": snapshot and {"version": snapshot.version, "bytes": snapshot.size_bytes},
+        "snapshot": head.snapshot and _snapshot_json(head.snapshot),
         "orphan_floor": head.orphan_floor,
         "oldest_readable": head.oldest_readable,
         "partitions": columns_to_json(head.partitions),
@@ -307,14 +309,11 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
     try:
         info = info_from_json(value["log"])
         check_readable(info, where=where)
-        snapshot = value["snapshot"]
         return Head(
             log=info,
             config={str(name): str(text) for name, text in value["config"].items()},
             config_epoch=whole(value["config_epoch"]),
-            snapshot=None
-            if snapshot is None
-            else SnapshotRef(whole(snapshot["version"]), whole(snapshot["bytes"])),
+            snapshot=_snapshot_from_json(value["snapshot"]),
             orphan_floor=whole(value["orphan_floor"]),
             oldest_readable=whole(value["oldest_readable"]),
             partitions=columns_from_json(value["partitions"], info.partitions, where=where),
@@ -324,3 +323,16 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise CorruptionError(f"the head in {where} violates the format: {e}") from e
+
+
+def _snapshot_json(ref: SnapshotRef) -> dict[str, Any]:
+    named = {} if ref.commit_id is None else {"id": ref.commit_id}
+    return {"version": ref.version, "bytes": ref.size_bytes, **named}
+
+
+def _snapshot_from_json(value: dict[str, Any] | None) -> SnapshotRef | None:
+    if value is None:
+        return None
+    commit_id = value.get("id")
+    named = None if commit_id is None else str(commit_id)
+    return SnapshotRef(whole(value["version"]), whole(value["bytes"]), named)

@@ -54,6 +54,7 @@ def write_snapshot(store: Store, manifest: Manifest, *, new_id: Callable[[], str
 
     Raises:
         FileNotFoundError: another one is under way, and may never be there.
+        CorruptionError: the one that is there is damaged, or of another history.
     """
     manifest = _page_out(store, manifest, new_id=new_id)
     body = documents.body_json(_snapshot_json(manifest))
@@ -61,10 +62,33 @@ def write_snapshot(store: Store, manifest: Manifest, *, new_id: Callable[[], str
     try:
         store.create(path, documents.encode_json("snapshot", body))
     except ObjectExistsError:
-        # Another committer snapshotted the same version, and it says the same. But a create is also
-        # refused while another is under way, whose process may die: a head names what is there.
-        store.get(path, 0, 1)
-    return SnapshotRef(manifest.version, len(body))
+        # Another committer snapshotted the same version, and it says the same: unless it was left
+        # from before a copy was restored. A create is also refused while another is under way,
+        # whose process may die: a head names what is there.
+        read_named_snapshot(store, SnapshotRef(manifest.version, len(body), manifest.commit_id))
+    return SnapshotRef(manifest.version, len(body), manifest.commit_id)
+
+
+def read_named_snapshot(store: Store, named: SnapshotRef) -> Manifest:
+    """Returns the manifest of the snapshot that a head names; pages are left where they are.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        CorruptionError: it violates the format, or is of another history.
+    """
+    manifest = read_snapshot(store, named.version)
+    if named.commit_id not in (None, manifest.commit_id):
+        raise mixed_histories(store.url, f"snapshot {named.version}")
+    return manifest
+
+
+def mixed_histories(url: str, what: str) -> CorruptionError:
+    """Makes the error of something that is not of the history that a newer version goes on from."""
+    return CorruptionError(
+        f"{what} of {url} is not of the history of its newest version: files of two copies of the"
+        ' log were mixed; restore one of them whole, or write what is sound into a copy with "clog'
+        ' verify --repair"'
+    )
 
 
 def read_snapshot(store: Store, version: int) -> Manifest:

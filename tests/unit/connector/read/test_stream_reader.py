@@ -541,6 +541,23 @@ def test_a_log_that_was_restored_from_a_copy_is_told_by_its_commits(log, tmp_pat
     assert lenient.batch() is None
 
 
+def test_a_checkpoint_goes_on_in_a_copy_of_the_log(log, tmp_path):
+    """S47: a log is moved by copying it; the query reads on at its new place, as long as the
+    version that its offsets are of is there, and no other.
+    """
+    append(log, "a")
+    source = Source(log.url, startingOffsets="earliest", pollInterval="0s")
+    source.batch()
+    shutil.copytree(log.url, tmp_path / "moved")
+    moved = Log.open(str(tmp_path / "moved"))
+    append(moved, "b")
+    assert restarted(moved, source.at).batch() == [(0, 1, "b")]
+    append(log, "c")
+    assert source.batch() == [(0, 1, "c")]  # Of this version the copy has another commit.
+    with pytest.raises(LogReplacedError, match=r"version 2 .*restored from a copy"):
+        restarted(moved, source.at).batch()
+
+
 @pytest.mark.parametrize("lenient", ["true", "false"])
 def test_offsets_of_an_older_clog_beyond_the_end_are_noticed(log, lenient):
     """They do not say which log they are of; a position beyond the end is never waited for in

@@ -102,7 +102,8 @@ def test_a_snapshot_that_is_there_stays(store):
     data = store.get(snapshot_path(3))
     assert write_snapshot(store, manifest, new_id=_names.new_id) == first
     assert store.get(snapshot_path(3)) == data
-    assert first == SnapshotRef(3, len(snapshots.documents.body_json(decode_body(data))))
+    size_bytes = len(snapshots.documents.body_json(decode_body(data)))
+    assert first == SnapshotRef(3, size_bytes, manifest.commit_id)
 
 
 def decode_body(data):

@@ -193,6 +193,7 @@ class LogRound:
         Raises:
             StoreUnavailableError, CommitConflictError, CommitStateUnknownError: the store or other
                 writers were in the way, which says nothing about the partition.
+            LogReplacedError, NotFoundError: the log was deleted meanwhile.
         """
         handle = self._handle
         plan = self.plan(partition, force=force)
@@ -211,6 +212,7 @@ class LogRound:
         except (*PASSING_TROUBLE, StoppedError):
             raise
         except Exception as e:  # noqa: BLE001 - the others go on (S28)
+            handle.standing.check()  # A log that was deleted has no uncleanable partition.
             self.fail_pass(plan, e)
             return None
         self.end_pass(plan, result)

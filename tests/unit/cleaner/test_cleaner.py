@@ -6,12 +6,14 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import FoundLogs
+from clog.cleaner.compaction.run_pass import run_pass
 from clog.cleaner.retention.uncleanable import BACKOFF_MS, RETRY_MS_MAX, is_resting
 from clog.storage import (
     CommitConflictError,
     CommitStateUnknownError,
     InvalidInputError,
     Log,
+    NotFoundError,
     StoreUnavailableError,
 )
 from clog.storage.commit.committer import CREATES_MAX, LOSSES_MAX
@@ -342,6 +344,30 @@ def test_a_log_that_is_deleted_during_its_pass(make_log, put):
     cleaner = Cleaner([log], threads=2, backoff_ms=1, on_pass=on_pass, find=look)
     cleaner.run()
     assert cleaner.monitor.logs() == {}
+
+
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_a_log_that_is_deleted_under_its_pass(
+    make_log, put, store, monkeypatch, caplog, is_recreated
+):
+    """S47: the round says so; no partition is called uncleanable because its objects are gone."""
+    log = make_log(1, min_cleanable_dirty_ratio=0)
+    put(log, "a=1 a=2")
+    log.roll()
+
+    def deleted(*given):
+        for found in list(store.list("")):
+            store.delete(found.path)
+        if is_recreated:
+            Log.create(store, 1, ids=SeededIds(5))
+        return run_pass(*given)
+
+    monkeypatch.setattr("clog.cleaner.log_round.run_pass", deleted)
+    with pytest.raises(
+        NotFoundError, match="was deleted and recreated" if is_recreated else "no log"
+    ):
+        Cleaner(log).run_once()
+    assert "uncleanable" not in caplog.text
 
 
 def test_no_log_waits_for_the_pass_of_another(make_log, put, clock):

@@ -16,10 +16,10 @@ import typer
 from typer.core import TyperGroup
 
 from clog.cli.cleaning import clean, daemon, roll
-from clog.cli.logs import delete, ls, manage
+from clog.cli.logs import copy, delete, ls, manage
 from clog.cli.looking import cost, dump, show, verify, verify_store
 from clog.cli.output import ERRORS_AS, SafeFormatter, print_error, reader_has_left
-from clog.cli.records import consume, get, produce
+from clog.cli.records import consume, export, get, produce
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Logs": (
@@ -29,12 +29,14 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         manage.alter,
         manage.upgrade,
         manage.reset_times,
+        copy.copy,
         delete.delete,
     ),
     "Records": (
         produce.produce,
         consume.consume,
         get.get,
+        export.export,
         show.offsets,
         manage.delete_records,
     ),

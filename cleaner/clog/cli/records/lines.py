@@ -135,10 +135,13 @@ def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:
             **_binary_json("value", value),
         }
         if headers:
-            record["headers"] = [
-                {"key": h["key"], **_binary_json("value", h["value"])} for h in headers
-            ]
+            record["headers"] = headers_json(headers)
         yield json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def headers_json(headers: Sequence[dict[str, Any]]) -> list[dict[str, str | None]]:
+    """Returns the headers of a record as they stand in JSON lines."""
+    return [{"key": h["key"], **_binary_json("value", h["value"])} for h in headers]
 
 
 def _add(rows: Rows, record: Any) -> None:

@@ -56,8 +56,8 @@ def tracking(verb: str) -> Iterator[Callable[[Sequence[str]], Iterable[str]]]:
 
 
 @contextmanager
-def counting(verb: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function that is told how much more was done, of ``total``."""
+def counting(verb: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Yields a function that is told how much more was done, of ``total`` where it is known."""
     console = stderr()
     with Progress(
         *_columns(), console=console, transient=True, disable=not console.is_terminal

@@ -1,0 +1,225 @@
+"""`clog export`: a log, or its table, as one file that other tools read."""
+
+import base64
+import json as json_module
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from clog.cli.arguments import Json, Options, Partition, Url, open_log
+from clog.cli.output import counted, print_json, say, size, stderr
+from clog.cli.records.consume import AsTable, At, Start, positions
+from clog.cli.views.progress import counting
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from clog.storage import Log
+
+Format = Literal["parquet", "csv", "jsonl"]
+_BY_ENDING: dict[str, Format] = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+
+Out = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE", help="A local file, or - for standard output.", show_default=False
+    ),
+]
+FileFormat = Annotated[
+    Format | None,
+    typer.Option(
+        "--format", help="Format of the file; default: by its ending.", show_default=False
+    ),
+]
+Strings = Annotated[
+    bool, typer.Option("--strings", help="Keys and values are text in Parquet, not binary.")
+]
+Base64 = Annotated[
+    bool,
+    typer.Option("--base64", help="Keys and values are base64 in CSV, for those that are no text."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")]
+Write = Callable[["pa.RecordBatch"], None]
+
+
+def export(
+    url: Url,
+    out: Out,
+    *,
+    file_format: FileFormat = None,
+    table: AsTable = False,
+    at: At = None,
+    start: Start = "earliest",
+    partition: Partition = None,
+    strings: Strings = False,
+    is_base64: Base64 = False,
+    overwrite: Overwrite = False,
+    options: Options = None,
+    json: Json = False,
+) -> None:
+    r"""Write records to a Parquet, CSV or JSON lines file.
+
+    All records, or with --table the latest value of each key. The columns are partition, offset,
+    timestamp, key, value and headers; in CSV headers are JSON. The file appears when it is whole.
+
+    \b
+    clog export ./orders orders.parquet --table --strings
+    clog export ./orders orders.csv --from @2026-01-31
+    clog export ./orders - --format csv --table | head
+    """
+    chosen = file_format or _BY_ENDING.get(Path(out).suffix.lower())
+    if chosen is None:
+        raise typer.BadParameter(f"the ending of {out!r} tells no format; give --format")
+    if at is not None and not table:
+        raise typer.BadParameter("--at needs --table")
+    if table and start != "earliest":
+        raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
+    if strings and is_base64:
+        raise typer.BadParameter("--strings and --base64 contradict each other; leave one out")
+    if out != "-" and Path(out).exists() and not overwrite:
+        raise typer.BadParameter(f"{out} is there already; --overwrite replaces it")
+    log = open_log(url, options)
+    batches = log.table(partition, at).to_batches() if table else _records(log, partition, start)
+    total = None if table else sum(d["records"] for d in log.describe()["partition_details"])
+    records = 0
+    with (
+        counting("exporting", total) as more,
+        _file(out) as stream,
+        _WRITERS[chosen](stream, strings, is_base64) as write,
+    ):
+        for batch in batches:
+            write(batch)
+            records += batch.num_rows
+            more(batch.num_rows)
+    _tell(log.url, out, records, json=json)
+
+
+def _tell(url: str, out: str, records: int, *, json: bool) -> None:
+    if out == "-":
+        stderr().print(f"exported {counted(records, 'record')}", style="dim")
+        return
+    stored = Path(out).stat().st_size
+    if json:
+        print_json({"url": url, "file": out, "records": records, "size_bytes": stored})
+    else:
+        say(f"exported {counted(records, 'record')} to {out}, {size(stored)}")
+
+
+def _records(log: "Log", partition: int | None, where: str) -> "Iterator[pa.RecordBatch]":
+    ends = log.end_offsets()
+    for p, start in positions(log, partition, where).items():
+        yield from log.read(partition=p, start=start, end=ends[p])
+
+
+@contextmanager
+def _file(out: str) -> Iterator[IO[bytes]]:
+    """Yields what to write to: standard output, or a file that gets its name when it is whole."""
+    if out == "-":
+        yield sys.stdout.buffer
+        return
+    unfinished = Path(f"{out}.part")
+    try:
+        with unfinished.open("wb") as stream:
+            yield stream
+        unfinished.replace(out)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _parquet(stream: IO[bytes], strings: bool, _: bool) -> Iterator[Write]:  # noqa: FBT001
+    from pyarrow import parquet
+
+    from clog.storage import READ_SCHEMA
+
+    schema = _as_text(READ_SCHEMA.empty_table()).schema if strings else READ_SCHEMA
+    with parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
+        yield lambda batch: writer.write(_as_text(batch) if strings else batch)
+
+
+@contextmanager
+def _csv(stream: IO[bytes], _: bool, is_base64: bool) -> Iterator[Write]:  # noqa: FBT001
+    from pyarrow import csv
+
+    from clog.storage import READ_SCHEMA
+
+    def rows(batch: "pa.RecordBatch | pa.Table") -> "pa.RecordBatch | pa.Table":
+        return _with_json_headers(_as_base64(batch) if is_base64 else _as_text(batch))
+
+    with csv.CSVWriter(stream, rows(READ_SCHEMA.empty_table()).schema) as writer:
+        yield lambda batch: writer.write(rows(batch))
+
+
+@contextmanager
+def _jsonl(stream: IO[bytes], _: bool, __: bool) -> Iterator[Write]:  # noqa: FBT001
+    from clog.cli.records.lines import format_jsonl
+
+    yield lambda batch: stream.writelines(format_jsonl(batch))
+
+
+_WRITERS = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl}
+
+
+def _as_text(rows: "pa.RecordBatch | pa.Table") -> "pa.RecordBatch | pa.Table":
+    """Returns the rows with keys and values as text.
+
+    Raises:
+        InvalidInputError: one is none. Which record is told, its bytes are not.
+    """
+    import pyarrow as pa
+
+    from clog.storage.errors import InvalidInputError
+
+    for name in ("key", "value"):
+        try:
+            text = rows.column(name).cast(pa.string())
+        except pa.ArrowInvalid:
+            raise InvalidInputError(
+                f"a {name} among {_where(rows)} is not UTF-8; export to Parquet without --strings,"
+                " to CSV with --base64, or to JSON lines"
+            ) from None
+        rows = rows.set_column(rows.schema.get_field_index(name), name, text)
+    return rows
+
+
+def _where(rows: "pa.RecordBatch | pa.Table") -> str:
+    offsets = rows.column("offset")
+    return f"offsets {offsets[0]} to {offsets[-1]} of partition {rows.column('partition')[0]}"
+
+
+def _as_base64(rows: "pa.RecordBatch | pa.Table") -> "pa.RecordBatch | pa.Table":
+    import pyarrow as pa
+
+    for name in ("key", "value"):
+        texts = [
+            None if value is None else base64.b64encode(value).decode()
+            for value in rows.column(name).to_pylist()
+        ]
+        column = pa.array(texts, pa.string())
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+    return rows
+
+
+def _with_json_headers(rows: "pa.RecordBatch | pa.Table") -> "pa.RecordBatch | pa.Table":
+    """Returns the rows with their headers as JSON, in the form of `lines`; null where there are
+    none.
+    """
+    import pyarrow as pa
+
+    from clog.cli.records.lines import headers_json
+
+    texts = [
+        json_module.dumps(headers_json(some), ensure_ascii=False) if some else None
+        for some in rows.column("headers").to_pylist()
+    ]
+    at = rows.schema.get_field_index("headers")
+    return rows.set_column(at, "headers", pa.array(texts, pa.string()))

@@ -1,0 +1,94 @@
+"""`clog copy`: what is kept, and what is not."""
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.cli.logs import copy
+from clog.storage import Log
+
+DAY_MS = 86_400_000
+KEPT = ("partition", "timestamp", "key", "value", "headers")
+
+
+def rows(log, columns=KEPT):
+    return [{name: row[name] for name in columns} for b in log.read() for row in b.to_pylist()]
+
+
+@pytest.fixture
+def log(url):
+    """Two partitions, old timestamps, gaps that cleaning left, configs of its own."""
+    config = {"min.cleanable.dirty.ratio": "0.2", "message.timestamp.before.max.ms": 10 * DAY_MS}
+    log = Log.create(url, partitions=2, config=config)
+    now = log.handle.clock.now_ms()
+    for i in range(6):
+        headers = [("h", str(i))] if i % 2 else None
+        row = {"key": f"k{i % 3}", "value": str(i), "timestamp": now - 9 * DAY_MS}
+        log.append([row | {"headers": headers}] * 2, partition=i % 2)
+    log.append([{"key": "k0", "value": None}], partition=0)
+    log.roll(0)
+    Cleaner(log).run_once(force=True)
+    return log
+
+
+def test_records_order_and_configs_are_kept(cli, url, log, tmp_path, monkeypatch):
+    """Also over several commits; offsets are dense in the copy, the id is another, and it is
+    sound.
+    """
+    monkeypatch.setattr(copy, "BATCH_BYTES", 1)
+    target = str(tmp_path / "copy")
+    said = cli("copy", url, target).stdout
+    made = Log.open(target)
+    assert said == f"copied {len(rows(log))} records of {url} to {target}\n"
+    assert rows(made) == rows(log)
+    assert made.config == log.config
+    assert made.handle.tip.head.config == log.handle.tip.head.config
+    assert [r["offset"] for r in rows(made, ("partition", "offset")) if not r["partition"]] == [
+        *range(made.end_offsets()[0])
+    ]
+    assert made.version > 2
+    assert made.handle.standing.log_id != log.handle.standing.log_id
+    cli("verify", target)
+
+
+@pytest.mark.parametrize("config", [{"message.timestamp.type": "LogAppendTime"}, {}])
+def test_any_record_that_a_log_holds_is_taken(cli, tmp_path, config):
+    """Records without a key, of a log that compacts by now; times as they were stamped."""
+    url, target = str(tmp_path / "a"), str(tmp_path / "b")
+    log = Log.create(url, partitions=1, config={"cleanup.policy": "delete"} | config)
+    log.append([{"key": None, "value": "v"}, {"key": "k", "value": "w" * 100}])
+    log.alter({"cleanup.policy": "compact", "max.message.bytes": 50})
+    cli("copy", url, target)
+    made = Log.open(target)
+    assert rows(made) == rows(log)
+    assert made.config == log.config
+
+
+def test_a_copy_may_have_other_partitions(cli, url, log, tmp_path):
+    """Then keys say where a record goes; each key's order stays."""
+    target = str(tmp_path / "wide")
+    given = ("--partitions", 5, "-c", "partitioner=murmur2")
+    assert cli.json("copy", url, target, *given)["records"] == len(rows(log))
+    made = Log.open(target)
+    assert (made.partitions, made.config["partitioner"]) == (5, "murmur2")
+    at = {row["key"]: row["partition"] for row in rows(made)}
+    assert all(row["partition"] == at[row["key"]] for row in rows(made))
+
+
+def test_a_target_that_is_there_is_left_alone(cli, url, log, tmp_path):
+    """No log is changed by a copy."""
+    other = Log.create(str(tmp_path / "other"), partitions=1)
+    assert "a log already exists" in cli("copy", url, tmp_path / "other", code=1).stderr
+    assert other.version == 0
+
+
+def test_an_interrupted_copy_says_what_to_do(cli, url, log, tmp_path, monkeypatch):
+    """And no cleaner would touch it meanwhile."""
+
+    def refuse(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(copy, "_append", refuse)
+    told = cli("copy", url, tmp_path / "copy", code=130)
+    assert "has 0 records of" in told.stderr
+    assert "delete it, and copy again" in told.stderr
+    assert Log.open(str(tmp_path / "copy")).config["cleanup.policy"] == ""

@@ -1,0 +1,93 @@
+"""`clog export`: files that other tools read."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from clog.storage import Log
+
+T0 = 1_769_860_800_000
+
+
+@pytest.fixture
+def log(url):
+    """Text in two partitions, with headers, an empty value and a tombstone."""
+    log = Log.create(url, partitions=2)
+    log.append(
+        [
+            {"key": "a", "value": "1", "timestamp": T0, "headers": [("h", 'x,"y"'), ("n", None)]},
+            {"key": "b", "value": "", "timestamp": T0 + 1},
+            {"key": "a", "value": None, "timestamp": T0 + 2},
+        ],
+        partition=[0, 1, 0],
+    )
+    return log
+
+
+def test_parquet_holds_what_a_read_returns(cli, url, log, tmp_path):
+    """All columns, tombstones and headers; --strings makes keys and values text."""
+    out = tmp_path / "log.parquet"
+    said = cli("export", url, out).stdout
+    assert said.startswith(f"exported 3 records to {out}, ")
+    read = [row for batch in log.read() for row in batch.to_pylist()]
+    assert pq.read_table(out).to_pylist() == read
+    assert "already" in cli("export", url, out, code=2).stderr
+    done = cli.json("export", url, out, "--table", "--strings", "--overwrite")
+    assert done["records"] == 1
+    (row,) = pq.read_table(out).to_pylist()
+    assert (row["key"], row["value"]) == ("b", "")
+
+
+def test_csv_tells_null_from_empty(cli, url, log, tmp_path):
+    """Null is nothing, empty is quotes; headers are JSON."""
+    text = cli("export", url, "-", "--format", "csv").stdout
+    assert text.splitlines()[3].endswith(',"b","",')
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(r["partition"], r["offset"], r["key"], r["value"]) for r in rows] == [
+        *(("0", "0", "a", "1"), ("0", "1", "a", "")),
+        ("1", "0", "b", ""),
+    ]
+    headers = [{"key": "h", "value": 'x,"y"'}, {"key": "n", "value": None}]
+    assert json.loads(rows[0]["headers"]) == headers
+    assert rows[0]["timestamp"].startswith("2026-01-31 12:00:00")
+
+
+def test_json_lines_are_those_of_consume(cli, url, log, tmp_path):
+    """So `clog produce` reads them."""
+    out = tmp_path / "log.jsonl"
+    cli("export", url, out, "--partition", 0, "--from", f"@{T0 + 1}")
+    assert out.read_text() == cli("consume", url, "-p", 0, "--from", 1, "--json").stdout
+
+
+def test_bytes_that_are_no_text(cli, url, log, tmp_path):
+    """Where text is needed the record's place and the way out are told, and no file is left."""
+    log.append([{"key": "k", "value": b"\xff"}], partition=1)
+    for name, more in (("x.csv", []), ("x.parquet", ["--strings"])):
+        told = cli("export", url, tmp_path / name, *more, code=1).stderr
+        assert "a value among offsets 1 to 1 of partition 1 is not UTF-8" in told
+    assert "/w==" in cli("export", url, "-", "--format", "csv", "--base64").stdout
+    assert not [p for p in Path(tmp_path).iterdir() if p.is_file()]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["x.txt"], ["x.csv", "--at", "1"], ["x.csv", "--strings", "--base64"], ["-", "--table"]],
+)
+def test_what_makes_no_sense_is_a_usage_error(cli, url, log, given, tmp_path, monkeypatch):
+    """Exit code 2, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    cli("export", url, *given, code=2)
+    assert not [p for p in Path(tmp_path).iterdir() if p.is_file()]
+
+
+def test_an_empty_log_is_an_empty_file(cli, tmp_path):
+    """With its columns."""
+    url = str(tmp_path / "empty")
+    Log.create(url, partitions=1)
+    cli("export", url, tmp_path / "empty.parquet")
+    assert pq.read_table(tmp_path / "empty.parquet").num_rows == 0
+    assert cli("export", url, "-", "--format", "csv").stdout.startswith('"partition","offset"')

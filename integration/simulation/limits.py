@@ -12,7 +12,9 @@ import pyarrow as pa
 
 import clog.cleaner.compaction.run_pass
 import clog.cleaner.rewrite.coalescing
+import clog.cleaner.sweep.documents
 import clog.storage.commit.committer
+import clog.storage.format.columns
 import clog.storage.format.commits
 import clog.storage.format.documents
 import clog.storage.format.paths
@@ -58,6 +60,9 @@ def small_limits(*, parquet: bool = False) -> Iterator[None]:
         patch(storage.format.snapshots, "PAGE_CHUNKS_MIN", 3)
         patch(storage.format.producers, "WRITERS_MAX", 3)
         patch(storage.format.writer_pages, "PAGE_BYTES_MAX", 400)
+        patch(storage.format.columns, "INLINE_PARTITIONS_MAX", 1)
+        patch(storage.format.columns, "MANY", 1)
+        patch(cleaner.sweep.documents, "INLINE_PARTITIONS_MAX", 1)
         patch(storage.read.table_scan, "MAP_BYTES", 1 << 12)
         patch(storage.format.documents, "decode", _decoded_document)
         patch(cleaner.compaction.run_pass, "MAPS_MAX", 2)

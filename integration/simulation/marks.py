@@ -1,9 +1,9 @@
 """Which numbered points of the protocol were hit, and how: coverage that the run must reach.
 
-A call of the store is named by what it is to the protocol: the crash points C1 to C7 of COMMIT.md
-§3, B1 and B2 of §4, W1 to W6 of §5; commits besides by their operation. It is hit in one of three
-ways: the process dies before it, dies after it, or its reply is lost. C5 and C6 are one call, the
-create of a commit: before is C5, after it, and with the reply lost, is C6.
+A call of the store is named by what it is to the protocol: the crash points C1 to C7 and C10 of
+COMMIT.md §3, B1 and B2 of §4, W1 to W6 of §5; commits besides by their operation. It is hit in one
+of three ways: the process dies before it, dies after it, or its reply is lost. C5 and C6 are one
+call, the create of a commit: before is C5, after it, and with the reply lost, is C6.
 """
 
 from collections import Counter
@@ -17,7 +17,8 @@ MODES = {
     FaultKind.FAIL_AFTER: "lost reply",
 }
 POINTS = (
-    *("C1", "C2", "C3", "C4", "C5/C6", "C7", "B1", "B2", "W1", "W2", "W3", "W4", "W5", "W6"),
+    *("C1", "C2", "C3", "C4", "C5/C6", "C7", "C10"),
+    *("B1", "B2", "W1", "W2", "W3", "W4", "W5", "W6"),
     *("commit of clean", "commit of coalesce", "commit of trim", "commit of retention"),
     *("commit of seal", "commit of roll", "commit of delete-records", "commit of alter"),
 )
@@ -39,8 +40,8 @@ def points_of(call, actor, oracle) -> list[str]:
             return ["W5" if path in released else "W3"]
         if operation == "list":
             return ["W2"]
-    if path.startswith((paths.PAGES, paths.EDITS)) and operation == "put":
-        return ["C3"]
+    if path.startswith((paths.PAGES, paths.EDITS, paths.COLUMNS)) and operation == "put":
+        return ["C10" if path.startswith(paths.COLUMNS) else "C3"]
     if path.startswith(paths.SNAPSHOTS) and operation == "create":
         return ["C4"]
     if path.startswith(paths.BLOCKS) and operation == "put":

@@ -32,7 +32,7 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.format import paths
 from clog.storage.format.chunks import NONE
 from clog.storage.format.commits import edit_of, read_commit
-from clog.storage.format.head import Head
+from clog.storage.format.head import Head, with_columns
 from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.snapshots import read_snapshot
 from clog.storage.format.writer_pages import WriterPages
@@ -168,6 +168,9 @@ class Oracle:
             needed = {page.path for v in self._snapshots() for page in self._pages(v)}
             needed |= self._pages_of_writers(path)
             assert path not in needed, f"{path} is needed"
+        elif kind == paths.COLUMNS:
+            refs = [head.partitions.ref for head in self._readable_heads()]
+            assert path not in {ref.path for ref in refs if ref}, f"{path} is needed"
         elif kind == paths.EDITS:
             needed = {e for v, e in self._edits.items() if not self.is_closed(v)}
             assert path not in needed, f"{path} is needed"
@@ -249,10 +252,13 @@ class Oracle:
         record = commit.record
         made = {"commit_id": record.commit_id, "time_ms": record.time_ms}
         after = first_manifest(edit, **made) if before is None else apply(before, edit, **made)
+        head = with_columns(self.store, commit.head)
         for name in _HEAD:
-            assert getattr(after.head, name) == getattr(commit.head, name), name
-        self.manifest = replace(after, head=commit.head)
-        self._time_ms[version], self._heads[version] = record.time_ms, commit.head
+            assert getattr(after.head, name) == getattr(head, name), name
+        rest = head.partitions.ref
+        assert rest is None or rest == before.head.partitions.ref or rest.version == version - 1
+        self.manifest = replace(after, head=head)
+        self._time_ms[version], self._heads[version] = record.time_ms, head
         self._commit_ids[version] = record.commit_id
         if (root := commit.head.older_writers) and root.path not in self._writer_pages:
             self._writer_pages[root.path] = set(WriterPages(self.store).paths(root))

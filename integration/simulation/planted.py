@@ -331,6 +331,31 @@ def clock_ahead_trusted(patch: Patch) -> None:
     patch(storage.commit.store_clock.StoreClock, "check", lambda _self, newest_ms: None)
 
 
+def needed_columns_deleted(patch: Patch) -> None:
+    """The sweep takes columns of versions before the oldest readable one, though its head may name
+    them (COMMIT.md, W3).
+    """
+
+    def older(store, oldest):
+        for found in store.list(paths.COLUMNS):
+            if paths.columns_version_of(found.path) < oldest.version:
+                yield found
+
+    patch(cleaner.sweep.documents, "_columns_before", older)
+
+
+def rows_forgotten(patch: Patch) -> None:
+    """A head holds the rows of its own commit alone, not all since the columns that it names."""
+    with_rest = storage.commit.committer.with_rest
+
+    def forgetful(store, before, after, **given):
+        held = with_rest(store, before, after, **given)
+        own = {p: row for p, row in held.rows.items() if before.rows.get(p) is not row}
+        return held if held.ref is None or held.ref != before.ref else replace(held, rows=own)
+
+    patch(storage.commit.committer, "with_rest", forgetful)
+
+
 BUGS: dict[str, Callable[[Patch], None]] = {
     "block file not re-read after create": block_file_not_read,
     "conflict not read back": conflict_not_read_back,
@@ -360,6 +385,8 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     "refusal not read back": refusal_not_read_back,
     "search chases": search_chases,
     "clock far ahead is trusted": clock_ahead_trusted,
+    "columns that are needed are swept": needed_columns_deleted,
+    "rows since the columns are forgotten": rows_forgotten,
 }
 """By name."""
 

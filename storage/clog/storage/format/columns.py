@@ -33,7 +33,7 @@ INLINE_PARTITIONS_MAX = 256
 """A head holds the columns of so many partitions whole: 4 KiB at most, and nothing else to read."""
 ROW_BYTES = 32
 """What the row of a partition adds to a commit, about."""
-_MANY = 4
+MANY = 4
 """Where one of so many partitions changes, all columns are hardly longer than the rows."""
 _FOLDED_ROWS = 256
 """So many rows go into an array that is no document's."""
@@ -253,12 +253,12 @@ def with_rest(
     """
     if len(after) <= INLINE_PARTITIONS_MAX:
         return after
-    if after.ref is not None and len(after.rows) * _MANY < len(after):
+    if after.ref is not None and len(after.rows) * MANY < len(after):
         carried = ROW_BYTES * len(after.rows) * (version + 1 - after.ref.version) // 2
         if carried < after.ref.size_bytes:
             return after
     array = before.folded()
-    if len(after.differing(array)) * _MANY >= len(after):
+    if len(after.differing(array)) * MANY >= len(after):
         return after.whole()
     body = {"version": version, "partitions": _columns_json(array)}
     data = documents.encode("columns", body)

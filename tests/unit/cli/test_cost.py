@@ -75,6 +75,31 @@ def test_cost_reads_the_history(cli, url, monkeypatch):
     assert "from 4 commits, 4 of them appends, over 3 s" in text
 
 
+def test_cost_of_many_partitions(cli, url, monkeypatch):
+    """Columns in documents, and snapshots, are as often and as large as they were; a log of few
+    partitions has no such line.
+    """
+    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
+    monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
+    clock = ManualClock(0)
+    log = Log.create(url, partitions=24, clock=clock)
+    refs = set()
+    for i in range(20):
+        clock.advance(1000)
+        log.append([{"key": "a", "value": str(i)}], partition=i % 5)
+        refs.add(log.handle.tip.head.partitions.ref)
+    told = cli.json("cost", url, "--trigger", "1s")
+    past, lines = told["past"], {line["what"]: line for line in told["daily"]}
+    assert past["columns"] == len(refs) > 1
+    assert past["columns_bytes"] == sum(ref.size_bytes for ref in refs)
+    columns, snapshots = lines["columns of partitions"], lines["snapshots and pages"]
+    assert columns["puts"] == pytest.approx(86_400 * len(refs) / 20)
+    assert columns["bytes_out"] == pytest.approx(86_400 * past["columns_bytes"] / 20)
+    assert past["snapshot_bytes"] > 0
+    assert snapshots["bytes_out"] == pytest.approx(snapshots["puts"] / 2 * past["snapshot_bytes"])
+    assert "columns of partitions" not in by_name(daily(PAST, trigger_ms=1000, readers=0))
+
+
 OWN = {"name": "ours", "as_of": "2031-02", "put_1000": 1000, "get_1000": 0.5} | {
     "list_1000": 0,
     "gb_month": 0,

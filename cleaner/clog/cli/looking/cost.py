@@ -13,6 +13,7 @@ from clog.cli.output import count, counted, duration, print_json, print_table, s
 from clog.storage.config import units
 
 if TYPE_CHECKING:
+    from clog.storage.format.columns import ColumnsRef
     from clog.storage.format.commits import Commit
     from clog.storage.format.edits import Edit
     from clog.storage.format.object_ref import ObjectRef
@@ -68,7 +69,7 @@ def cost(
     r"""Estimate what a log costs per day.
 
     Requests follow from the commit protocol and the trigger interval; objects per batch, bytes and
-    cleaning are averages of the newest commits. Costs one GET per commit examined.
+    cleaning are averages of the newest commits. Costs one GET per commit examined, and one LIST.
 
     \b
     clog cost s3://bucket/orders --trigger 10s --prices aws
@@ -111,6 +112,7 @@ def _past(store: "Store", tip: "Commit", commits: int) -> Past:
     edits = [edit_of(store, commit.record) for commit in found]
     added = [{c.object for _, c in e.add.chunks} for e in edits if e.add]
     made = [_written(edit) for edit in edits if edit.replace]
+    columns = _columns(found)
     return Past(
         span_ms=found[-1].record.time_ms - found[0].record.time_ms if found else 0,
         commits=len(found),
@@ -121,7 +123,25 @@ def _past(store: "Store", tip: "Commit", commits: int) -> Past:
         other_objects=sum(map(len, made)),
         other_bytes=sum(o.size_bytes for objects in made for o in objects),
         snapshots=len({c.head.snapshot for c in found} - {None}),
+        snapshot_bytes=_snapshot_bytes(store, tip),
+        columns=len(columns),
+        columns_bytes=sum(ref.size_bytes for ref in columns),
     )
+
+
+def _columns(commits: "Sequence[Commit]") -> "set[ColumnsRef]":
+    """Returns the documents of columns that were made for these commits."""
+    made_at = {commit.version - 1 for commit in commits}
+    refs = {commit.head.partitions.ref for commit in commits}
+    return {ref for ref in refs if ref is not None and ref.version in made_at}
+
+
+def _snapshot_bytes(store: "Store", tip: "Commit") -> int:
+    from clog.storage.format.paths import snapshot_path
+
+    ref = tip.head.snapshot
+    found = [] if ref is None else store.list(snapshot_path(ref.version))
+    return sum(snapshot.size_bytes for snapshot in found)
 
 
 def _written(edit: "Edit") -> "set[ObjectRef]":

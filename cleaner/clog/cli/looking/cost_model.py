@@ -2,7 +2,7 @@
 
 A micro-batch costs a PUT for each data object, a PUT for the commit, a GET for its block, and a
 PUT for each fourth version's hint; a reader a GET for each poll, and two for each object it reads.
-Snapshots, maintenance and bytes are as often and as large as they were. Pure.
+Snapshots, columns, maintenance and bytes are as often and as large as they were. Pure.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,9 @@ LISTS_PER_SWEEP = 6
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What some commits of a log had, in sum. ``span_ms``: from the first to the last of them."""
+    """What some commits of a log had, in sum. ``span_ms``: from the first to the last of them;
+    ``snapshot_bytes``: of the newest one.
+    """
 
     span_ms: int
     commits: int
@@ -27,6 +29,9 @@ class Past:
     other_objects: int
     other_bytes: int
     snapshots: int
+    snapshot_bytes: int = 0
+    columns: int = 0
+    columns_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +57,15 @@ def daily(past: Past, *, trigger_ms: int, readers: int) -> Sequence[Daily]:
     made = past.other_objects / days if days else 0.0
     made_bytes = past.other_bytes / days if days else 0.0
     commits = batches + others
-    snapshots = commits * past.snapshots / past.commits if past.commits else 0.0
-    return (
+    share = commits / past.commits if past.commits else 0.0
+    snapshots, columns = share * past.snapshots, share * past.columns
+    written = snapshots * past.snapshot_bytes
+    lines = (
         Daily("objects of micro-batches", puts=batches * objects, bytes_out=data),
         Daily("commits", puts=commits, gets=commits, bytes_out=commits * commit_bytes),
         Daily("hints", puts=commits / HINT_STRIDE),
-        Daily("snapshots and pages", puts=2 * snapshots, gets=snapshots),
+        Daily("snapshots and pages", puts=2 * snapshots, gets=snapshots, bytes_out=written),
+        Daily("columns of partitions", puts=columns, bytes_out=share * past.columns_bytes),
         Daily("objects of maintenance", puts=made, gets=made, bytes_out=made_bytes),
         Daily(
             "polls of readers",
@@ -71,3 +79,4 @@ def daily(past: Past, *, trigger_ms: int, readers: int) -> Sequence[Daily]:
         ),
         Daily("the sweep", lists=LISTS_PER_SWEEP),
     )
+    return [line for line in lines if line.what != "columns of partitions" or past.columns]

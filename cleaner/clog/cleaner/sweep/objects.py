@@ -15,6 +15,7 @@ from clog.cleaner.sweep.store_times import newest_by
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
+from clog.storage.errors import CorruptionError, VersionExpiredError
 from clog.storage.format import paths
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Edit
@@ -131,7 +132,25 @@ def sweep_orphans(
 
 
 def _orphans(handle: Handle, store: Store, floor: int, old_ms: int) -> list[StoredObject]:
-    """Returns the objects with a stamp below the floor, and documents written before ``old_ms``."""
+    """Returns the objects with a stamp below the floor, and documents written before ``old_ms``.
+
+    Raises:
+        CorruptionError: what the newest version needs is missing.
+    """
+    tip = handle.tip
+    try:
+        return _orphans_at_tip(handle, store, floor, old_ms)
+    except (FileNotFoundError, VersionExpiredError) as e:
+        # Another cleaner closed a block or swept: newer versions need it no more.
+        if handle.refresh() is tip:
+            raise CorruptionError(
+                f"the newest version of {store.url}, {tip.version}, needs what is missing: {e};"
+                " nothing was deleted"
+            ) from e
+        return _orphans_at_tip(handle, store, floor, old_ms)
+
+
+def _orphans_at_tip(handle: Handle, store: Store, floor: int, old_ms: int) -> list[StoredObject]:
     manifest = handle.manifest()
     needed = set(manifest.files())
     needed.update(r.path for r in manifest.released)

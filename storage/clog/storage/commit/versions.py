@@ -36,7 +36,10 @@ FOLLOW_STEPS_MAX = 4
 """A handle further behind than this searches from the hint instead of walking."""
 
 
-_REPLAYED = ("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions")
+_REPLAYED = (
+    *("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),
+    *("writers", "older_writers"),
+)
 """What a head must have in common with the edits before it."""
 
 
@@ -211,7 +214,6 @@ def replay(
         raise CorruptionError(f"{store.url}: the edits do not lead to version {tip.version}")
     known = [(m.version, m.head.partitions) for m in (manifest, passed) if m is not None]
     head = with_columns(store, tip.head, *known)
-    # Writers are left out: how many stay in the head is each committer's choice (FORMAT.md §3.4).
     if any(getattr(manifest.head, name) != getattr(head, name) for name in _REPLAYED):
         raise CorruptionError(
             f"{store.url}: the head of version {tip.version} does not match its edits"

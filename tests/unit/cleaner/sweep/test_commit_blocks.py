@@ -3,6 +3,7 @@
 import pytest
 
 from clog.cleaner.sweep.commit_blocks import close_blocks
+from clog.cleaner.sweep.objects import sweep_orphans
 from clog.cleaner.sweep.store_times import newest_by
 from clog.storage import CorruptionError, Log, ManualClock
 from clog.storage.commit.tip_tracker import VAIN_LOOKS_MAX
@@ -12,6 +13,7 @@ from clog.storage.format import documents, paths
 from clog.storage.format.commits import read_commit
 from clog.storage.format.edits import Edit
 from clog.storage.ids import SeededIds
+from clog.storage.store.wrapping import WrappingStore
 from clog.storage.testing.clocked import ClockedStore, WallClock
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import contents, copy_of, crash_runs, discard, inside, memory_store
@@ -466,3 +468,44 @@ def test_an_idle_poll_is_one_request(store):
     for _ in range(10 * VAIN_LOOKS_MAX):
         assert poller.version == 5
     assert counting.counts["get"] == 10 * VAIN_LOOKS_MAX + 10 + 1
+
+
+class Before(WrappingStore):
+    """Does something once, before the first listing of a folder."""
+
+    def __init__(self, inner, folder, act):
+        super().__init__(inner)
+        self.folder, self.act = folder, act
+
+    def list(self, prefix):
+        if prefix == self.folder and self.act is not None:
+            act, self.act = self.act, None
+            act()
+        return self.inner.list(prefix)
+
+
+@pytest.mark.parametrize("folder", [paths.DATA, paths.SNAPSHOTS, paths.PAGES, paths.EDITS])
+def test_a_sweep_beside_a_closer_of_blocks(store, folder, monkeypatch):
+    """What another one deletes meanwhile is needed no more: the sweep looks at a newer version."""
+    monkeypatch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 10)
+    grow(store, 29, delay_ms=0)
+    now_ms = START_MS + 3 * DAY_MS
+    handle = Log.open(store, clock=ManualClock(now_ms), ids=SeededIds(51)).handle
+    closed = []
+
+    def close_meanwhile():
+        closed.extend(close(store, now_ms=now_ms).objects)
+
+    before = Before(handle.store, folder, close_meanwhile)
+    sweep_orphans(handle, now_ms=now_ms, store=before)
+    assert closed == [paths.commit_path(version) for version in range(16)]
+    assert handle.refresh().head.oldest_readable == 16
+    assert verify_log(store).findings == ()
+
+
+def test_a_sweep_of_a_log_whose_oldest_commit_is_missing(store):
+    """Damage, and not another cleaner's work: nothing is deleted."""
+    log = grow(store, 5)
+    log.handle.store.delete(paths.commit_path(0))
+    with pytest.raises(CorruptionError, match="the newest version of .*, 5, needs what is missing"):
+        sweep_orphans(log.handle, now_ms=START_MS)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.idempotence import Duplicate, Writer, find_duplicate, producer_of
 from clog.storage.config.log_config import LogConfig
-from clog.storage.errors import CommitConflictError, InvalidInputError
+from clog.storage.errors import CommitConflictError, InvalidInputError, NotFoundError
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.commits import Commit, edit_of, read_commit
 from clog.storage.format.edits import Append, AppendedBy, Edit, WriterEntry
@@ -163,7 +163,11 @@ def append_objects(
     request = AppendRequest(
         handle.store.url, objects, writer, handle.writer_pages, handle.ids.uniform
     )
-    done = handle.append(request.prepare, chunks=sum(len(obj.chunks) for obj in objects))
+    try:
+        done = handle.append(request.prepare, chunks=sum(len(obj.chunks) for obj in objects))
+    except NotFoundError:
+        handle.withdraw(obj.ref.path for obj in objects)
+        raise
     if isinstance(done, Duplicate):
         return _first_result(handle.store, done)
     chunks = done.edit.add.chunks if done.edit.add else ()

@@ -9,8 +9,7 @@ Not here: what an append or a clean needs (`append`, cleaner), how the newest ve
     (`versions`, `tip_tracker`).
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
@@ -20,6 +19,7 @@ from clog.storage.commit.store_clock import StoreClock
 from clog.storage.commit.tip_tracker import TipTracker
 from clog.storage.commit.turns import Turns
 from clog.storage.commit.versions import Block, block_body, read_block, replay
+from clog.storage.commit.withdrawal import NotedWrites, check_there, files_of, withdraw
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -82,18 +82,20 @@ Prepare = Callable[[Commit, int], Edit | _Nothing]
 
 
 class Committer:
-    """Commits to one log. Not safe for threads; pickles nothing."""
+    """Commits to one log. Not safe for threads; pickles nothing.
 
-    def __init__(
-        self, tracker: TipTracker, writer_pages: WriterPages, *, clock: Clock, ids: Ids
-    ) -> None:
+    Attributes:
+        writer_pages: the pages of older writers that were read or written of late.
+    """
+
+    def __init__(self, tracker: TipTracker, *, clock: Clock, ids: Ids) -> None:
         self._tracker = tracker
-        self._writer_pages = writer_pages
-        self._store = tracker.store
+        self._store = NotedWrites(tracker.store)
+        self.writer_pages = WriterPages(self._store)
         self._clock = clock
         self._ids = ids
         self._turns = Turns(clock=clock, ids=ids)
-        self._store_clock = StoreClock(self._store, clock=clock, ids=ids)
+        self._store_clock = StoreClock(tracker.store, clock=clock, ids=ids)
 
     def commit(self, prepare: Prepare[_Nothing], *, operation: str) -> Commit | _Nothing:
         """Makes the change and returns its commit; or what ``prepare`` returned in its place.
@@ -103,6 +105,19 @@ class Committer:
             CommitStateUnknownError: whether the commit happened cannot be found out now.
             ClockSkewError: this machine's clock is far ahead of the store's.
         """
+        self._store.written.clear()
+        try:
+            return self._commit(prepare, operation)
+        except NotFoundError:
+            self.withdraw(self._store.written)
+            raise
+
+    def withdraw(self, written: Iterable[str]) -> None:
+        """Deletes files that nobody will commit, where the log is gone (`withdrawal.withdraw`)."""
+        self._tracker.doubt()  # Else what was written may look like news.
+        withdraw(self._tracker.log, self._tracker.tip, written)
+
+    def _commit(self, prepare: Prepare[_Nothing], operation: str) -> Commit | _Nothing:
         newest = self._turns.yield_turn() or self._tracker.is_stale()
         if newest:
             self._tracker.refresh()
@@ -125,7 +140,8 @@ class Committer:
                 self._hint()  # K6
                 return commit
             if winner is Created.NOWHERE:
-                self._withdraw(commit)
+                self._store.written += files_of(commit)
+                self._deny(commit)
             if isinstance(winner, Commit) and winner.parent == commit.parent:
                 self._tracker.see(winner)
             else:
@@ -170,7 +186,7 @@ class Committer:
         if edit.reset_times:
             time_ms = self._clock.now_ms()
         new_id = self._ids.new_id
-        paged = page_out_if_full(self._writer_pages, tip.head, edit.writers, new_id=new_id)
+        paged = page_out_if_full(self.writer_pages, tip.head, edit.writers, new_id=new_id)
         edit = edit if paged is None else replace(edit, older_writers=paged)
         head = advance(tip.head, edit, version=version, time_ms=time_ms)
         head = replace(head, partitions=self._columns(tip, head))  # K3
@@ -193,27 +209,10 @@ class Committer:
         except StoreUnavailableError:
             return after  # Longer than it might be, and as true.
 
-    def _withdraw(self, commit: Commit) -> None:
-        """Deletes what was written into the folder of a log that was deleted, as far as possible.
-
-        Raises:
-            LogReplacedError: another log stands in its place (S47).
-            NotFoundError: none does.
-        """
-        log = self._tracker.log
+    def _deny(self, commit: Commit) -> None:
+        """Raises the error of a commit whose block has no file."""
         self._tracker.doubt()  # Where it cannot be asked now, what was written may look like news.
-        try:
-            log.check()
-        except NotFoundError:
-            made = commit.record.made
-            added = made.add.chunks if made is not None and made.add is not None else ()
-            ours = [paths.commit_path(commit.version), *(c.object.path for _, c in added)]
-            if commit.version == paths.block_of(commit.version):
-                ours.append(paths.block_path(commit.version))
-            for path in dict.fromkeys(ours):
-                with suppress(StoreUnavailableError):
-                    log.store.delete(path)
-            raise
+        check_there(self._tracker.log, commit.version - 1)
         raise CorruptionError(
             f"{paths.block_path(commit.version)} of {self._store.url} is missing; nobody can say"
             f" whether version {commit.version} was committed"

@@ -6,6 +6,7 @@ child may go on with it: what another thread was changing meanwhile is read agai
 """
 
 import logging
+from collections.abc import Iterable
 from typing import TypeVar
 
 from clog.storage import forks
@@ -28,7 +29,6 @@ from clog.storage.format.edits import WriterEntry
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.producers import find_writer
 from clog.storage.format.snapshots import unpage
-from clog.storage.format.writer_pages import WriterPages
 from clog.storage.ids import Ids
 from clog.storage.store.base import Store
 
@@ -54,8 +54,8 @@ class Handle:
         self.clock = clock
         self.ids = ids
         self._tracker = TipTracker(self.standing, clock=clock)
-        self.writer_pages = WriterPages(self.store)
-        self._committer = Committer(self._tracker, self.writer_pages, clock=clock, ids=ids)
+        self._committer = Committer(self._tracker, clock=clock, ids=ids)
+        self.writer_pages = self._committer.writer_pages
         self._manifest: Manifest | None = None
         self._lock = forks.Lock()
         self._appends = AppendQueue(lambda prepare: self.commit(prepare, operation="append"))
@@ -125,6 +125,11 @@ class Handle:
         """Commits a change from the tip the handle knows (`Committer.commit`)."""
         with self._lock:
             return self._committer.commit(prepare, operation=operation)
+
+    def withdraw(self, written: Iterable[str]) -> None:
+        """Deletes files that nobody will commit, where the log is gone (`withdrawal.withdraw`)."""
+        with self._lock:
+            self._committer.withdraw(written)
 
     def append(self, prepare: Prepare[_Nothing], *, chunks: int) -> Appended | _Nothing:
         """Commits an append from the tip the handle knows, together with those that wait at the

@@ -14,6 +14,8 @@ from clog.storage.commit.versions import (
     find_newer,
     find_newest,
     is_closed,
+    no_commits,
+    read_block,
     try_read,
 )
 from clog.storage.errors import CorruptionError, LogReplacedError, NotFoundError
@@ -163,8 +165,10 @@ class TipTracker:
         ours = self.tip.record.commit_id
         if there is None or there.record.commit_id != ours:
             self.log.check()
-            closed = is_closed(self.store, self.tip.version)
-            if closed is None or closed.get(self.tip.version) != ours:
+            block = read_block(self.store, self.tip.version)
+            if block is None:
+                raise no_commits(self.store)
+            if block.ids is None or block.ids.get(self.tip.version) != ours:
                 raise LogReplacedError(
                     f"version {self.tip.version} of {self.store.url} is not the one that was read"
                     " before: the log was restored from a copy; nothing was written into it; open"

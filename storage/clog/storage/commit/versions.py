@@ -69,7 +69,7 @@ def find_newest(store: Store, *, check_block: bool = True) -> Found:
     search = _Search(store)
     first = first_open_version(store)
     if first == 0 or not search.descend(first):
-        raise _no_commits(store)
+        raise no_commits(store)
     return Found(search.read[max(search.read)], search.read)
 
 
@@ -86,11 +86,12 @@ def find_newer(store: Store, known: int) -> Found:
     if hint < known or not search.descend(hint - hint % HINT_STRIDE):
         search.descend(known - known % HINT_STRIDE)
     if not search.read:
-        raise _no_commits(store)
+        raise no_commits(store)
     return Found(search.read[max(search.read)], search.read)
 
 
-def _no_commits(store: Store) -> NotFoundError:
+def no_commits(store: Store) -> NotFoundError:
+    """Returns the error of a log of which nothing is left but ``_clog/log``."""
     return NotFoundError(
         f"the log at {store.url} has no commits: it was deleted but for {paths.LOG_FILE}, or its"
         " files are being copied; restore them, or delete what is left"

@@ -507,5 +507,5 @@ def test_a_sweep_of_a_log_whose_oldest_commit_is_missing(store):
     """Damage, and not another cleaner's work: nothing is deleted."""
     log = grow(store, 5)
     log.handle.store.delete(paths.commit_path(0))
-    with pytest.raises(CorruptionError, match="the newest version of .*, 5, needs what is missing"):
+    with pytest.raises(CorruptionError, match="needs what is missing"):
         sweep_orphans(log.handle, now_ms=START_MS)

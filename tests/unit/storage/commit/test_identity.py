@@ -3,11 +3,14 @@ place, and is told in a sentence of its own.
 """
 
 import shutil
+from collections import Counter
 
+import numpy as np
 import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import (
+    CorruptionError,
     Log,
     LogReplacedError,
     ManualClock,
@@ -19,6 +22,8 @@ from clog.storage.commit.identity import read_log_file
 from clog.storage.commit.tip_tracker import CONFIRM_MS
 from clog.storage.format import paths
 from clog.storage.ids import SeededIds
+from clog.storage.objects.records import to_records
+from clog.storage.store.wrapping import WrappingStore
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import contents, copy_of, discard, inside, memory_store
 from clog.storage.testing.faults import CrashedError, Fault, FaultKind, Faults, FaultyStore
@@ -273,3 +278,120 @@ def test_the_first_commit_of_a_block_of_a_deleted_log(store, clock, monkeypatch)
     with pytest.raises(NotFoundError):
         old.append(ONE)
     assert list(store.list("")) == []
+
+
+def only_log_file(store):
+    """Deletes the folder of the log that stands there."""
+    folder = inside(store)
+    for found in list(folder.list("")):
+        folder.delete(found.path)
+
+
+@pytest.mark.parametrize("act", [lambda log: log.append(ONE), lambda log: log.roll()])
+def test_a_log_whose_folder_was_deleted(store, clock, act):
+    """`_clog/log` stands and nothing else does: a commit says so, and leaves nothing."""
+    log = made(store, clock, 1, ONE)
+    only_log_file(store)
+    with pytest.raises(NotFoundError, match=r"has no commits: it was deleted but for _clog/log"):
+        act(log)
+    assert [found.path for found in store.list("")] == [paths.LOG_FILE]
+    clock.advance(CONFIRM_MS)
+    with pytest.raises(NotFoundError, match="has no commits"):
+        log.end_offsets()
+
+
+def test_a_block_file_that_is_missing_is_damage(store, clock):
+    """Where the commits are there, nobody can say what was committed, and nothing is deleted."""
+    log = made(store, clock, 1, ONE)
+    log.handle.store.delete(paths.block_path(0))
+    with pytest.raises(CorruptionError, match="is missing; nobody can say whether version 2"):
+        log.append(ONE)
+    assert log.handle.store.get(paths.commit_path(2))
+
+
+class Seen(WrappingStore):
+    """Remembers the names of what is written."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.names = []
+
+    def put(self, path, data):
+        self.names.append(path)
+        self.inner.put(path, data)
+
+    def create(self, path, data):
+        self.names.append(path)
+        self.inner.create(path, data)
+
+
+def test_an_old_handle_leaves_no_document_behind(clock, monkeypatch):
+    """An edit of its own, pages of segments and of writers, a snapshot, at whatever version: all
+    that it wrote is deleted, wherever it was told.
+    """
+    monkeypatch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 10)
+    monkeypatch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 1)
+    monkeypatch.setattr("clog.storage.format.producers.WRITERS_MAX", 2)
+    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 1)
+    kinds = Counter()
+    for before in range(3, 11):
+        store = memory_store()
+        seen = Seen(store)
+        config = {"segment.chunks": 1}
+        monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 1 << 30)
+        old = Log.create(seen, 8, config, clock=clock, ids=SeededIds(1))
+        for i in range(before):
+            old.append(ONE, producer=(f"p{i}", 1))
+        old.append(ONE, producer=("last", 1))
+        monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
+        discard(store)
+        new = made(store, clock, 2)
+        seen.names.clear()
+        with pytest.raises(LogReplacedError):
+            old.append(ONE, producer=("q", 1))
+        folder = paths.folder_of(new.handle.standing.log_id)
+        left = [found.path for found in store.list("") if not found.path.startswith(folder)]
+        assert left == [paths.LOG_FILE]
+        kinds.update(name.split("/")[2] for name in seen.names)
+        discard(store)
+    assert kinds["data"] == 8
+    assert {"edits", "pages", "snapshots", "commits"} <= set(kinds), kinds
+
+
+def test_an_old_handle_leaves_no_positions_behind(store, clock, monkeypatch):
+    """Those of a transaction, which its holder wrote before the commit."""
+    monkeypatch.setattr("clog.storage.format.transactions.POSITIONS_BYTES_MAX", 1)
+    log = made(store, clock, 1)
+    with log.transaction("job") as t:
+        t.append(ONE)
+        t.positions(log, {0: 1})
+    late = log.transaction("job")
+    late.append(ONE)
+    late.positions(log, {0: 2})
+    discard(store)
+    with pytest.raises(NotFoundError):
+        late.commit()
+    assert list(store.list("")) == []
+
+
+def test_objects_that_no_try_came_to_name(store, clock):
+    """The handle is told before it prepares a commit: its objects go, too."""
+    log = made(store, clock, 1, ONE)
+    objects = objects_of(log)
+    discard(store)
+    new = made(store, clock, 2)
+    path = objects[0].ref.path
+    log.handle.store.put(path, b"late")
+    clock.advance(CONFIRM_MS)
+    with pytest.raises(LogReplacedError):
+        log.append_objects(objects)
+    assert values(new) == []
+    with pytest.raises(FileNotFoundError):
+        log.handle.store.get(path)
+
+
+def objects_of(log):
+    records, _ = to_records(ONE, now_us=0)
+    writer = log.object_writer()
+    writer.add(records, np.zeros(1, np.int32))
+    return writer.finish()

@@ -1,6 +1,9 @@
 """Update mode through foreachBatch: a changelog, each batch once."""
 
+import shutil
+
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from clog.connector import upsert
 from clog.storage.errors import InvalidInputError
@@ -22,9 +25,11 @@ def say(log, *words):
     log.append([{"key": w, "value": w} for w in words])
 
 
-def count_words(spark, words, checkpoint, each_batch):
+def count_words(spark, words, checkpoint, each_batch, **options):
     """A streaming groupBy().count() in update mode over all there is."""
-    source = spark.readStream.format("clog").option("startingOffsets", "earliest")
+    source = (
+        spark.readStream.format("clog").option("startingOffsets", "earliest").options(**options)
+    )
     counted = source.load(words.url).groupBy("value").count()
     query = (
         counted.writeStream.outputMode("update")
@@ -97,6 +102,40 @@ def test_two_upserts_under_one_name_are_refused(spark, words, counts, tmp_path):
     count_words(spark, words, tmp_path / "checkpoint", each_batch)
     assert said == [0]
     assert sum(Log.open(counts).end_offsets().values()) == 2
+
+
+def test_a_changelog_that_was_recreated(spark, words, counts, tmp_path, caplog):
+    """S47: a run that knows the log it wrote to fails before it writes to another one; a later run
+    is warned that the batches before are not there."""
+
+    def each_batch(df, batch_id):
+        if batch_id == recreated_at:
+            shutil.rmtree(counts)
+        upsert(df, counts, "value", batch_id=batch_id)
+
+    checkpoint, recreated_at = tmp_path / "checkpoint", 1
+    say(words, "to", "be", "or", "not")
+    with pytest.raises(StreamingQueryException, match="was deleted and recreated"):
+        count_words(spark, words, checkpoint, each_batch, maxOffsetsPerTrigger=2)
+    assert table(spark, counts) == {}
+    recreated_at = None
+    caplog.clear()
+    count_words(spark, words, checkpoint, each_batch, maxOffsetsPerTrigger=2)
+    assert caplog.text.count("has none of the batches before batch 1 of") == 1
+    assert len(table(spark, counts)) == 2
+
+
+def test_a_changelog_whose_first_batch_has_no_rows(spark, words, counts, tmp_path, caplog):
+    """It leaves an entry, so that the next one does not look as if the log were another."""
+
+    def each_batch(df, batch_id):
+        upsert(df.where("value <> 'to'"), counts, "value", batch_id=batch_id)
+
+    for word in ("to", "be"):
+        say(words, word)
+        count_words(spark, words, tmp_path / "checkpoint", each_batch)
+    assert caplog.text == ""
+    assert table(spark, counts) == {"be": "1"}
 
 
 def test_mistakes_are_told(spark, counts):

@@ -2,27 +2,48 @@
 
 Spark refuses output mode update for Python sinks, but not for ``foreachBatch``. There a batch can
 run again after its rows were appended (a crash before Spark noted it), so the append carries the
-query's id and the batch's number as ``txnAppId`` and ``txnVersion``.
+query's id and the batch's number as ``txnAppId`` and ``txnVersion``. A changelog is worth what its
+earlier batches are: a run that finds another log than it wrote to fails, and one that finds none of
+the batches before is warned. It cannot fail: who upserts some batches only is no error (S47).
 
 A record of the changelog is a row: its key columns are the record's key, the others its value. One
 column of string or binary type stands for itself, one of another type is cast to string; a struct,
 an array, a map, or several columns become JSON.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clog.connector.options.parsing import as_text
-from clog.storage.errors import InvalidInputError
+from clog.connector.options.settings import write_options
+from clog.storage.errors import InvalidInputError, LogReplacedError
 from clog.storage.store.urls import redact
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from clog.connector.options.settings import WriteOptions
+    from clog.storage.commit.idempotence import Writer
+    from clog.storage.log import Log
+
+_LOGGER = logging.getLogger("clog.connector")
 _QUERY_ID = "sql.streaming.queryId"
 _RUN_ID = "spark.jobGroup.id"
-_done: dict[tuple[str, str], tuple[str, int]] = {}
-"""By URL and app id: the run and the batch of the last call, to notice two that bear one name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The last call: its run, its batch, and the log it wrote to."""
+
+    run_id: str
+    batch_id: int
+    log_id: str
+
+
+_done: dict[tuple[str, str], _Done] = {}
+"""By URL and app id: to notice two calls that bear one name, and a log that was recreated."""
 
 
 def upsert(
@@ -41,7 +62,7 @@ def upsert(
 
     Args:
         df: the batch, with one row for each key; if a key has several rows, any of them may win.
-        url: the log; the first batch that has rows creates it.
+        url: the log; the first batch creates it.
         keys: the column or columns that make the record's key.
         batch_id: the second argument of the function given to ``foreachBatch``.
         values: the columns that make the value; None: all others.
@@ -53,22 +74,67 @@ def upsert(
 
     Raises:
         InvalidInputError: a column does not exist; no query is known; a second upsert of the batch
-            into this log has no name of its own; the batch, or a later one, is in the log already
-            with other rows, unless an option says that ``failOnChangedBatch`` is false.
+            into this log has no name of its own.
+        InvalidInputError, LogReplacedError: the batch, or a later one, is in the log already with
+            other rows; the log was deleted and recreated since this run's last batch. Neither,
+            where an option says that ``failOnChangedBatch`` is false.
     """
     records = _records(df, [keys] if isinstance(keys, str) else list(keys), values, deleted)
     run_id = _local_property(df, _RUN_ID) or ""
     app_id = _app_id(query_id or _local_property(df, _QUERY_ID), name, url)
-    if run_id and _done.get((url, app_id)) == (run_id, batch_id):
+    last = _done.get((url, app_id))
+    last = None if last is None or last.run_id != run_id else last
+    if run_id and last is not None and last.batch_id == batch_id:
         raise InvalidInputError(
             f"batch {batch_id} is upserted into {redact(url)} twice; the second upsert would be"
             " dropped as a repetition of the first; give each upsert its own name (name=…)"
         )
-    given = {name: as_text(value) for name, value in (options or {}).items()}
-    writer = records.write.format("clog").mode("append").option("failOnChangedBatch", "true")
-    writer = writer.options(**given)
-    writer.option("txnAppId", app_id).option("txnVersion", str(batch_id)).save(url)
-    _done[(url, app_id)] = (run_id, batch_id)
+    given = {name.lower(): as_text(value) for name, value in (options or {}).items()}
+    given = {"failonchangedbatch": "true", **given}
+    given |= {"path": url, "txnappid": app_id, "txnversion": str(batch_id)}
+    _done[(url, app_id)] = _Done(run_id, batch_id, _append(records, given, last))
+
+
+def _append(records: "DataFrame", given: Mapping[str, str], last: _Done | None) -> str:
+    """Appends, and returns the id of the log; raises as `upsert`."""
+    from clog.connector.write.known_query import introduce
+    from clog.storage.commit.idempotence import Writer
+
+    writer = Writer(given["txnappid"], "txn", int(given["txnversion"]))
+    log = _checked_log(write_options(given), writer, last)
+    records.write.format("clog").mode("append").options(**given).save()
+    if writer.sequence == 0:
+        introduce(log, writer)  # Perhaps it has no rows, and the next batch is to find something.
+    return log.handle.standing.log_id
+
+
+def _checked_log(settings: "WriteOptions", writer: "Writer", last: _Done | None) -> "Log":
+    """Returns the log to write to; makes it where there is none. One request, but for the first
+    call in a process.
+
+    Raises:
+        LogReplacedError: it is not the one that the last batch was written to, unless
+            ``failOnChangedBatch`` is false.
+    """
+    from clog.connector.opened_logs import opened_or_created
+    from clog.connector.write.known_query import is_known
+
+    log = opened_or_created(settings)
+    log_id = log.handle.standing.log_id
+    if last is not None and last.log_id != log_id and settings.fail_on_changed_batch:
+        raise LogReplacedError(
+            f"{log.url} was deleted and recreated since batch {last.batch_id} was upserted into it"
+            f" (its id was {last.log_id}, now it is {log_id}); nothing was appended; start the"
+            " query with a new checkpoint to write all of it, or set failOnChangedBatch=false to"
+            " continue here with this batch"
+        )
+    if writer.sequence and not is_known(log, writer):
+        _LOGGER.warning(
+            "%s has none of the batches before batch %d of %r: none was upserted, or it was"
+            " elsewhere or under another name, or the log was deleted and recreated; continuing",
+            *(log.url, writer.sequence, writer.writer_id),
+        )
+    return log
 
 
 def _app_id(query_id: str | None, name: str | None, url: str) -> str:

@@ -24,7 +24,7 @@ def introduce(log: "Log", writer: "Writer") -> None:
     """Commits an entry for a query whose first batch has no rows, unless it is known."""
     from clog.storage.commit.idempotence import BEFORE_THE_FIRST
 
-    if not _is_known(log, writer):
+    if not is_known(log, writer):
         log.append_objects([], replace(writer, sequence=BEFORE_THE_FIRST, content=None))
 
 
@@ -35,7 +35,7 @@ def check_known(log: "Log", writer: "Writer", *, fail: bool) -> None:
     Raises:
         LogReplacedError: it has none.
     """
-    if _is_known(log, writer):
+    if is_known(log, writer):
         return
     message = (
         f"{log.url} has none of the batches before batch {writer.sequence} of"
@@ -50,7 +50,8 @@ def check_known(log: "Log", writer: "Writer", *, fail: bool) -> None:
     _LOGGER.warning("%s; continuing with this batch (failOnChangedBatch=false)", message)
 
 
-def _is_known(log: "Log", writer: "Writer") -> bool:
+def is_known(log: "Log", writer: "Writer") -> bool:
+    """Tells whether a query has an entry in the log; one request where the tip does not tell."""
     key = writer.kind, writer.writer_id
     if log.handle.find_writer(*key) is not None:
         return True

@@ -70,6 +70,20 @@ def open_log(url: str, options: list[str] | None, *, single_writer: bool = False
     return Log.open(url, storage_options(options), single_writer=single_writer)
 
 
+def open_log_of_bytes(url: str, options: list[str] | None, *, single_writer: bool = False) -> "Log":
+    """Opens the log of a command that has lines for bytes alone.
+
+    Raises:
+        InvalidInputError: it is typed.
+    """
+    from clog.storage.objects.arrow_types import check_bytes
+
+    log = open_log(url, options, single_writer=single_writer)
+    schema = log.handle.tip.head.log.schema
+    check_bytes(schema, url=log.url, who="the shell's lines do")
+    return log
+
+
 def storage_options(given: Iterable[str] | None) -> dict[str, object]:
     """Returns the options of the environment, and over them those of the command line.
 

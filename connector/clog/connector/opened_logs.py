@@ -28,13 +28,17 @@ def opened(location: Location) -> "Log":
 
     Raises:
         NotFoundError: there is none.
+        InvalidInputError: it is typed.
     """
     from clog.storage.log import Log
+    from clog.storage.objects.arrow_types import check_bytes
 
     log = _LOGS.get(location)
     if log is None or not _is_still_there(log):
         _LOGS.pop(location, None)
-        log = _LOGS[location] = Log.open(location.store())
+        log = Log.open(location.store())
+        check_bytes(log.handle.tip.head.log.schema, url=log.url, who="Spark does")
+        _LOGS[location] = log
     tip = log.handle.tip
     if log.handle.clock.now_ms() - tip.record.time_ms > STALE_MS:
         log.handle.refresh()

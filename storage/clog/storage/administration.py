@@ -5,6 +5,8 @@ the tip's head alone.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.store_clock import (
@@ -20,6 +22,7 @@ from clog.storage.format.commits import Commit, edit_of
 from clog.storage.format.edits import Edit
 from clog.storage.format.features import FEATURES, Feature, FeatureNames, lists_of
 from clog.storage.format.rolling import new_jitter_ms
+from clog.storage.objects.evolution import evolved
 from clog.storage.read.offsets import by_partition
 
 
@@ -48,6 +51,23 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
 
     handle.commit(prepare, operation="alter")
     return LogConfig.from_overrides(handle.tip.head.config).as_dict()
+
+
+def evolve(
+    handle: Handle,
+    add: Mapping[str, pa.DataType],
+    widen: Mapping[str, pa.DataType],
+    relax: Iterable[str],
+) -> None:
+    """Makes the next schema of a typed log from the newest there is (S61); see `Log.evolve`."""
+    relaxed = [relax] if isinstance(relax, str) else list(relax)
+    url = handle.store.url
+
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        before = tip.head.log.schema
+        return Edit(schema=evolved(before, add=add, widen=widen, relax=relaxed, url=url))
+
+    handle.commit(prepare, operation="evolve")
 
 
 def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:

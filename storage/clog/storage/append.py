@@ -78,6 +78,7 @@ class AppendRequest:
         config = LogConfig.from_overrides(head.config)
         for obj in self.objects:
             _check_floor(obj, head, self.url)
+            _check_schema(obj, head, self.url)
             check_facts(obj, config, now_ms=time_ms)
         append_time_ms = time_ms if config.log_append_time else NONE
         chunks = _bind(self.objects, head, tip.version + 1, append_time_ms)
@@ -94,7 +95,7 @@ def append(
     producer: tuple[str, int] | None,
 ) -> AppendResult:
     """Appends records in one commit; see `Log.append`."""
-    records, has_times = to_records(data, now_us=handle.clock.now_us())
+    records, has_times = records_of(handle, data)
     if records.num_rows == 0:
         return AppendResult(handle.tip.version)
     parts = partitions_of(records, partition, handle.tip.head, url=handle.store.url)
@@ -118,6 +119,18 @@ def put_records(
     objects = object_writer(handle, stamp=stamp)
     objects.add(records, partition)
     return objects.finish()
+
+
+def records_of(handle: Handle, data: Appendable) -> tuple[pa.Table, bool]:
+    """Returns the records by the log's schema; by the newest one before any is refused (S62)."""
+    now_us, schema = handle.clock.now_us(), handle.tip.head.log.schema
+    try:
+        return to_records(data, now_us=now_us, schema=schema)
+    except InvalidInputError:
+        newest = handle.refresh().head.log.schema
+        if newest == schema:
+            raise
+        return to_records(data, now_us=now_us, schema=newest)
 
 
 def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
@@ -151,6 +164,7 @@ def object_writer(handle: Handle, *, stamp: int | None = None) -> ObjectWriter:
         stamp=tip.version if stamp is None else stamp,
         new_id=handle.ids.new_id,
         partitions=tip.head.log.partitions,
+        schema=tip.head.log.schema,
         compression=config.compression,
         object_bytes=config.object_bytes,
     )
@@ -298,6 +312,18 @@ def _check_floor(obj: DataObject, head: Head, url: str) -> None:
         raise CommitConflictError(
             f"this append took too long: an object of it began at version {obj.stamp} of {url},"
             f" below the orphan floor {head.orphan_floor}, and may be swept by now; append again"
+        )
+
+
+def _check_schema(obj: DataObject, head: Head, url: str) -> None:
+    """Raises unless the object was written under a schema that the log has, or had: what fits an
+    earlier one fits all later ones.
+    """
+    newest = NONE if head.log.schema is None else head.log.schema.id
+    if obj.schema_id > newest or (obj.schema_id == NONE) != (newest == NONE):
+        raise InvalidInputError(
+            f"an object of this append was written under schema {obj.schema_id}, but that of {url}"
+            f" is {newest} (-1: keys and values are bytes); append again"
         )
 
 

@@ -3,33 +3,54 @@
 from collections.abc import Mapping
 from contextlib import suppress
 
+import pyarrow as pa
+
 from clog.storage.clock import Clock
 from clog.storage.commit.committer import Created, create_commit
 from clog.storage.commit.identity import LogFile, create_log_file, read_log_file, store_of
 from clog.storage.commit.store_clock import StoreClock
 from clog.storage.config.log_config import LogConfig, parse_overrides
-from clog.storage.errors import AlreadyExistsError, NotFoundError, StoreUnavailableError
+from clog.storage.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    StoreUnavailableError,
+)
 from clog.storage.format import paths
 from clog.storage.format.commits import Commit, EditRecord
 from clog.storage.format.edit_json import edit_to_json
 from clog.storage.format.edits import Edit, LogInfo
-from clog.storage.format.features import NEW_LOG_FEATURES
+from clog.storage.format.features import FEATURES, NEW_LOG_FEATURES, TYPED_COLUMNS, lists_of
 from clog.storage.format.head import first_head
 from clog.storage.ids import Ids
+from clog.storage.objects.arrow_types import schema_of
 from clog.storage.store.base import Store
+
+PARTITIONS_MAX = 10_000
+"""Tested limit: heads and commits hold columns over the partitions."""
+_TYPED = lists_of([FEATURES[TYPED_COLUMNS]])
 
 
 def create_log(
-    root: Store, *, partitions: int, config: Mapping[str, object], clock: Clock, ids: Ids
+    root: Store,
+    partitions: int,
+    config: Mapping[str, object],
+    schema: Mapping[str, pa.DataType] | pa.Schema | None,
+    *,
+    clock: Clock,
+    ids: Ids,
 ) -> None:
     """Writes version 0 into a folder of its own, then ``_clog/log``, which makes it a log (S47).
 
     Raises:
         AlreadyExistsError: there is a log, or somebody made one at the same time.
-        InvalidInputError: a config that is unknown or out of range.
+        InvalidInputError: a config that is unknown or out of range, a number of partitions out of
+            range, a schema that cannot be stored.
         CommitStateUnknownError: whether it was created cannot be found out now.
         ClockSkewError: this machine's clock is far ahead of the store's.
     """
+    _check_partitions(partitions)
+    typed = None if schema is None else schema_of(schema)
     overrides = parse_overrides(config)
     settings = LogConfig.from_overrides(overrides)
     try:
@@ -42,12 +63,11 @@ def create_log(
     store = store_of(root, log_id)
     StoreClock(store, clock=clock, ids=ids).check(newest_ms=0)
     info = LogInfo(
-        log_id=log_id,
-        created_ms=now_ms,
-        partitions=partitions,
+        *(log_id, now_ms, partitions),
         partitioner=settings.partitioner,
         seed=f"{ids.seed():016x}",
-        features=NEW_LOG_FEATURES,
+        features=NEW_LOG_FEATURES if typed is None else NEW_LOG_FEATURES.with_added(_TYPED),
+        schema=typed,
     )
     edit = Edit(create=info, config=overrides)
     record = EditRecord(0, ids.new_id(), now_ms, "create", {"edit": edit_to_json(edit)})
@@ -64,3 +84,10 @@ def create_log(
 
 def _exists(root: Store) -> AlreadyExistsError:
     return AlreadyExistsError(f"a log already exists at {root.url}; open it, or use another URL")
+
+
+def _check_partitions(partitions: int) -> None:
+    if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidInputError(
+            f"partitions={partitions!r} is out of range; allowed: 1 to {PARTITIONS_MAX}"
+        )

@@ -20,25 +20,20 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.create import create_log
 from clog.storage.diagnostics.describe import LogDescription, SegmentInfo, describe, segment_infos
 from clog.storage.diagnostics.history import CommitInfo, history
-from clog.storage.errors import InvalidInputError
 from clog.storage.ids import Ids, SystemIds
+from clog.storage.objects.arrow_types import arrow_schema
 from clog.storage.objects.data_object import DataObject
 from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import ObjectWriter
 from clog.storage.read import offsets
 from clog.storage.read.as_of import version_asked
-from clog.storage.read.changes import plan_changes
-from clog.storage.read.key_index_cache import KeyIndexCache
-from clog.storage.read.scan import read_records
+from clog.storage.read.scan import columns_asked, read_records
 from clog.storage.read.table import Table
 from clog.storage.read.tables import Tables
 from clog.storage.store import store_at
 from clog.storage.store.base import Store
 from clog.storage.transactions.holders import Holders, TransactionInfo
 from clog.storage.transactions.transaction import Transaction
-
-PARTITIONS_MAX = 10_000
-"""Tested limit: heads and commits hold columns over the partitions."""
 
 
 class Log:
@@ -57,8 +52,7 @@ class Log:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._indexes = KeyIndexCache(handle.store, seed=handle.tip.head.log.key_seed)
-        self._tables = Tables(self._indexes)
+        self._tables = Tables(handle.store, seed=handle.tip.head.log.key_seed)
         self._transactions = Holders(handle)
 
     @classmethod
@@ -70,6 +64,7 @@ class Log:
         storage_options: Mapping[str, object] | None = None,
         clock: Clock | None = None,
         *,
+        schema: Mapping[str, pa.DataType] | pa.Schema | None = None,
         ids: Ids | None = None,
         single_writer: bool = False,
     ) -> Self:
@@ -82,23 +77,19 @@ class Log:
                 it is given.
             storage_options: what fsspec needs: credentials, endpoints.
             clock: where times come from; None: the system's clock.
+            schema: the Arrow types of ``key`` and ``value``, which appends are checked against and
+                reads give back; None: bytes.
             ids: where random ids come from; None: the operating system.
-            single_writer: the caller promises that nobody else writes, so the filesystem need not
-                create exclusively.
+            single_writer: promises that nobody else writes, so that no create must be exclusive.
 
         Raises:
             AlreadyExistsError: there is a log at this URL.
-            InvalidInputError: a config that is unknown, out of range, or contradicts another; a
-                number of partitions out of range.
+            InvalidInputError: a config, a schema or a number of partitions that is refused.
             UnsupportedFilesystemError: the filesystem cannot create exclusively.
         """
-        if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidInputError(
-                f"partitions={partitions!r} is out of range; allowed: 1 to {PARTITIONS_MAX}"
-            )
         store = store_at(url, storage_options, single_writer=single_writer)
         clock, ids = clock or SystemClock(), ids or SystemIds()
-        create_log(store, partitions=partitions, config=config or {}, clock=clock, ids=ids)
+        create_log(store, partitions, config or {}, schema, clock=clock, ids=ids)
         return cls(Handle(store, clock=clock, ids=ids))
 
     @classmethod
@@ -143,6 +134,11 @@ class Log:
         return self._handle.tip.head.log.partitions
 
     @property
+    def schema(self) -> pa.Schema:
+        """The types of key and value."""
+        return arrow_schema(self._handle.refresh().head.log.schema)
+
+    @property
     def config(self) -> dict[str, str]:
         """The configs in force, by Kafka's names, as text: those that were set, and defaults."""
         return LogConfig.from_overrides(self._handle.refresh().head.config).as_dict()
@@ -168,6 +164,7 @@ class Log:
 
                 - ``key``: binary or string, which is stored as UTF-8; null is no key.
                 - ``value``: likewise; null is a tombstone, which deletes the key.
+                  In a typed log both have the types of its `schema`.
                 - ``headers``, optional: lists of structs with ``key`` and ``value``; in dicts also
                   (name, value) pairs, or a dict.
                 - ``timestamp``, optional: a timestamp of any unit (UTC where it names no zone), a
@@ -177,15 +174,13 @@ class Log:
             producer: (id, sequence). Repeating the producer's last sequence with the same records
                 commits nothing and returns the first result; the next one must be greater.
 
-        Returns:
-            The commit's version, and by partition the half-open range of offsets it filled.
-
         Raises:
             InvalidInputError: a column that is unknown, missing or of a wrong type; in a compacted
                 log a record without key; a record larger than ``max.message.bytes``; a timestamp
                 before 1970 or outside ``message.timestamp.before.max.ms`` and ``…after.max.ms``; a
                 partition that does not exist; a producer's sequence that went back, or came with
-                other records; more than 2 GiB of keys or of values. Nothing is committed.
+                other records; more than 2 GiB of keys or of values; in a typed log a key or value
+                that does not fit the schema. Nothing is committed.
             CommitConflictError: other writers were first each time; append again.
             CommitStateUnknownError: the commit may have happened; with a ``producer``, append the
                 same again.
@@ -225,9 +220,7 @@ class Log:
         return self._transactions.positions(id)
 
     def object_writer(self, *, stamp: int | None = None) -> ObjectWriter:
-        """Returns a writer of fresh objects, for tasks that hand what it made to `append_objects`;
-        for connectors, not for users (COMMIT.md, K1).
-        """
+        """Returns a writer of fresh objects; for connectors, not for users (COMMIT.md, K1)."""
         return append.object_writer(self._handle, stamp=stamp)
 
     def append_objects(
@@ -235,9 +228,6 @@ class Log:
     ) -> AppendResult:
         """Commits objects that tasks wrote, in this order; with ``writer``, once. For connectors,
         not for users.
-
-        Raises:
-            as `append`; CommitConflictError: the objects are older than the sweep's floor.
         """
         return append.append_objects(self._handle, objects, writer)
 
@@ -247,29 +237,31 @@ class Log:
         start: int | Mapping[int, int] | None = None,
         end: int | Mapping[int, int] | None = None,
         isolation: str = "read_uncommitted",
+        *,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yields the records with ``start <= offset < end``, partition by partition, as batches of
-        `READ_SCHEMA`.
+        partition, offset, timestamp, key, value and headers.
 
         Args:
             partition: one, or None for all.
             start: an offset, or one by partition; None: the log start. In a gap that the cleaner
                 left, reading begins at the next record.
             end: an offset, or one by partition; None: the end at the time of the call.
-            isolation: ``read_uncommitted`` or ``read_committed``; they are the same until there are
-                transactions.
+            isolation: ``read_uncommitted`` or ``read_committed``, which are the same so far.
+            columns: those that are read, of structs also fields (``value.price``); None: all.
 
         Raises:
             OffsetOutOfRangeError: a start below the log start or beyond the end.
-            InvalidInputError: a partition that does not exist.
-            VersionExpiredError: while reading: the planned objects were replaced, and deleted
-                after ``file.delete.delay.ms``.
+            InvalidInputError: a partition or a column that does not exist.
+            VersionExpiredError: while reading: planned objects were replaced, and deleted since.
         """
         offsets.check_isolation(isolation)
         self._handle.refresh()
         manifest = self._handle.manifest()
         ranges = offsets.ranges(manifest.head, partition, start, end, url=self.url)
-        return read_records(self._handle.store, manifest, ranges)
+        asked = columns_asked(manifest.head.log.schema, columns)
+        return read_records(self._handle.store, manifest, ranges, columns=asked)
 
     def table(
         self, partition: int | None = None, at: int | None = None, *, at_time_ms: int | None = None
@@ -288,7 +280,7 @@ class Log:
         tip = self._handle.refresh()
         manifest = self._handle.manifest_at(version_asked(self._handle.store, tip, at, at_time_ms))
         parts = offsets.partitions_named(tip.head, partition, url=self.url)
-        return self._tables.planned(manifest, parts, tip.head.partitions.start)
+        return self._tables.at(manifest, parts, tip.head.partitions.start)
 
     def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
         """Returns the latest record of each key changed since a position, tombstones included: it
@@ -305,9 +297,7 @@ class Log:
         self._handle.refresh()
         manifest = self._handle.manifest()
         ranges = offsets.ranges(manifest.head, partition, start, None, url=self.url)
-        plans = [plan_changes(manifest, p, first, url=self.url) for p, (first, _) in ranges.items()]
-        ends = {p: end for p, (_, end) in ranges.items()}
-        return Table(self._indexes, manifest.version, plans, ends)
+        return self._tables.changes(manifest, ranges)
 
     def start_offsets(self) -> dict[int, int]:
         """Returns the first readable offset of each partition (the low watermark)."""
@@ -329,18 +319,14 @@ class Log:
         return offsets.for_times(self._handle.store, self._handle.manifest(), times)
 
     def delete_records(self, before: Mapping[int, int]) -> dict[int, int]:
-        """Raises log start offsets: no read that is planned from now on sees records below them.
+        """Raises log start offsets, and returns those of the partitions named: no read that is
+        planned from now on sees records below them.
 
         Args:
-            before: by partition, the first offset to keep; -1: the end offset at the time of the
-                call.
-
-        Returns:
-            The log start offset of each partition named.
+            before: by partition, the first offset to keep; -1: the end offset as of the call.
 
         Raises:
-            OffsetOutOfRangeError: an offset below -1 or beyond the end; nothing changes for any
-                partition.
+            OffsetOutOfRangeError: an offset below -1 or beyond the end; nothing changes anywhere.
         """
         self._handle.refresh()
         return administration.delete_records(self._handle, before)
@@ -350,11 +336,30 @@ class Log:
         reads and passes that begin later follow them.
 
         Raises:
-            InvalidInputError: a config that is unknown, out of range, or contradicts another;
-                nothing changes.
+            InvalidInputError: a config that is refused; nothing changes.
         """
         self._handle.refresh()
         return administration.alter(self._handle, config)
+
+    def evolve(
+        self,
+        add: Mapping[str, pa.DataType] = {},
+        widen: Mapping[str, pa.DataType] = {},
+        relax: Iterable[str] = (),
+    ) -> pa.Schema:
+        """Changes the schema of a typed log, by which all is read then, and returns the new one.
+
+        Args:
+            add: new fields, which may be null, by their paths: ``{"value.note": pa.string()}``.
+            widen: wider types of the same kind: integers, floats, decimals.
+            relax: fields that were NOT NULL.
+
+        Raises:
+            InvalidInputError: anything else, a field that is or is not there; nothing changes.
+        """
+        self._handle.refresh()
+        administration.evolve(self._handle, add, widen, relax)
+        return self.schema
 
     def upgrade(self, features: Iterable[str] = ()) -> list[FeatureState]:
         """Adds features of the format to the log, in one commit and for good, and returns what
@@ -368,11 +373,8 @@ class Log:
         return administration.upgrade(self._handle, features)
 
     def roll(self, partition: int | None = None) -> list[int]:
-        """Seals active segments, so that they can be cleaned; returns the partitions in which there
-        was something to seal.
-
-        Args:
-            partition: one, or None for all.
+        """Seals active segments, of a ``partition`` or of all, so that they can be cleaned; returns
+        the partitions in which there was something to seal.
         """
         tip = self._handle.refresh()
         parts = offsets.partitions_named(tip.head, partition, url=self.url)

@@ -557,3 +557,17 @@ def test_storage_options_reach_the_filesystem(s3_bucket, s3_options):
     reader = source.reader(source.schema())
     batches = [batch for p in reader.partitions() for batch in reader.read(p)]
     assert sum(batch.num_rows for batch in batches) == 2
+
+
+def test_a_typed_log_is_refused(url):
+    """Where it is written and where it is read, in a sentence, before anything is."""
+    Log.create(url, schema={"key": pa.string(), "value": pa.int64()})
+    source = ClogDataSource({"path": url})
+    schema = source.schema()
+    for begin in (
+        lambda: opened_logs.opened(Location(url)),
+        lambda: source.reader(schema).partitions(),
+        lambda: source.streamReader(schema).prepareForTriggerAvailableNow(),
+    ):
+        with pytest.raises(InvalidInputError, match="which Spark does not support yet"):
+            begin()

@@ -25,8 +25,9 @@ from clog.cleaner.compaction.selection import earliest_horizon_ms
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.manifest import Segment
+from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import Mask, scalar, to_arrow, to_numpy
-from clog.storage.read.scan import DELETE_HORIZON, piece_of, read_pieces
+from clog.storage.read.scan import DELETE_HORIZON, piece_of, presence_column, read_pieces
 from clog.storage.store.base import Store
 
 _FEW = 8
@@ -112,6 +113,7 @@ class Judge:
             ``first_dirty`` is where the last complete one ended.
         now_ms: the pass's start.
         index_filter: knows of chunks below ``first_dirty`` that hold none of the map's keys.
+        schema: the log's.
 
     Attributes:
         recheck: hears which rows stay.
@@ -125,6 +127,7 @@ class Judge:
     first_dirty: int
     now_ms: int
     index_filter: IndexFilter
+    schema: LogSchema | None = None
     recheck: Recheck = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,7 +157,7 @@ class Judge:
     def _superseded_rows(self, store: Store, partition: int, chunk: Chunk) -> Mask:
         if self.mapped.decides(chunk):
             return self.mapped.superseded(chunk)
-        piece = piece_of(partition, chunk, chunk.base, chunk.next)
+        piece = piece_of(partition, chunk, chunk.base, chunk.next, self.schema)
         batches = read_pieces(store, [piece], columns=("offset", "key"))
         return np.concatenate([self._by_keys(batch)[0] for batch in batches])
 
@@ -251,10 +254,11 @@ class Judge:
         """Yields (keep, stamp) of all live rows of the chunk, in order; counts into ``removed``."""
         known = self.mapped.superseded(chunk) if self.mapped.decides(chunk) else None
         before = self.found.of(chunk)
-        values = ("value", DELETE_HORIZON) if tombstones_count else ()
+        tombstone = presence_column("value", self.schema, ())
+        values = (tombstone, DELETE_HORIZON) if tombstones_count else ()
         columns = ("offset", *(() if known is not None else ("key",)), *values)
         rows = 0
-        piece = piece_of(partition, chunk, chunk.base, chunk.next)
+        piece = piece_of(partition, chunk, chunk.base, chunk.next, self.schema)
         for batch in read_pieces(store, [piece], columns=columns):
             here = slice(rows, rows + batch.num_rows)
             rows += batch.num_rows

@@ -30,10 +30,17 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.edits import Replacement
+from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.objects.data_object import rewritten_chunk
 from clog.storage.objects.writer import write_rewritten
-from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
+from clog.storage.read.scan import (
+    COLUMNS,
+    DELETE_HORIZON,
+    piece_of,
+    presence_column,
+    read_pieces,
+)
 from clog.storage.store.base import Store
 
 _READ = (*(name for name in COLUMNS if name != "partition"), DELETE_HORIZON)
@@ -47,6 +54,7 @@ class Rewriter:
     Args:
         stamp: a version that was read before anything is written (FORMAT.md §6).
         key_seed: the log's own, for key indexes (S19).
+        schema: the log's, in which what is rewritten is from then on.
         up_to: one past the last offset that the map covers: how far a chunk's horizon reaches.
         recheck: checks the rows that go.
         found: what maps before the last one found dead.
@@ -57,6 +65,7 @@ class Rewriter:
     config: LogConfig
     stamp: int
     key_seed: int
+    schema: LogSchema | None
     up_to: int
     recheck: Recheck
     found: FoundDead
@@ -108,6 +117,7 @@ class Rewriter:
             partition=self.partition,
             stamp=self.stamp,
             key_seed=self.key_seed,
+            schema=self.schema,
             new_id=self.new_id,
             compression=self.config.compression,
             object_bytes=object_bytes,
@@ -153,7 +163,9 @@ class Rewriter:
     def _recheck_all(self, c: JudgedChunk) -> None:
         """Checks a chunk of which nothing is left; one below the log start need not be read."""
         if c.removed.trimmed < c.removed.total:
-            columns = _RECHECKED if c.removed.expired else _RECHECKED[:2]
+            tombstone = presence_column("value", self.schema, ())
+            horizons = (tombstone, DELETE_HORIZON) if c.removed.expired else ()
+            columns = ("offset", "key", *horizons)
             for batch, here in self._batches(c, columns):
                 self._recheck(c.chunk, batch, np.ones(batch.num_rows, np.bool_), here)
 
@@ -167,7 +179,7 @@ class Rewriter:
     ) -> Iterator[tuple[pa.RecordBatch, slice]]:
         """Yields the live rows of a chunk, and where they stand among them."""
         at = 0
-        piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next)
+        piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next, self.schema)
         for batch in read_pieces(self.store, [piece], columns=columns):
             yield batch, slice(at, at + batch.num_rows)
             at += batch.num_rows

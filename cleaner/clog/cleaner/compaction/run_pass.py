@@ -179,6 +179,7 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
         judge = Judge(
             *(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms),
             index_filter=index_filter,
+            schema=manifest.head.log.schema,
         )
         if mapped.end == end or stats.maps == MAPS_MAX or found.size_bytes > FOUND_BYTES_MAX:
             return judge
@@ -197,6 +198,7 @@ def _rewriter(store: Store, plan: PassPlan, tools: PassTools, judge: Judge) -> R
         config=config,
         stamp=manifest.version,
         key_seed=manifest.head.log.key_seed,
+        schema=manifest.head.log.schema,
         up_to=judge.mapped.end,
         recheck=judge.recheck,
         found=judge.found,

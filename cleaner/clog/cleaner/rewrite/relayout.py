@@ -39,6 +39,7 @@ from clog.storage.format.chunks import Chunk
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Edit, Replacement
 from clog.storage.format.manifest import Manifest
+from clog.storage.format.schema import LogSchema
 from clog.storage.objects.data_object import DataObject, rewritten_chunk
 from clog.storage.objects.writer import write_rewritten
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
@@ -151,7 +152,7 @@ def relayout(
     Raises:
         CorruptionError, FileNotFoundError: of what cannot be read, after the others are committed.
     """
-    batches, broken = _read(store, runs)
+    batches, broken = _read(store, runs, manifest.head.log.schema)
     whole = _parts(runs, lambda c: c.object.path not in broken)
     made: list[tuple[Run, Replacement]] = []
     for run, rows in zip(whole, _by_run(whole, batches), strict=True):
@@ -188,7 +189,7 @@ def _still_broken(handle: Handle, broken: Mapping[str, Exception]) -> list[Excep
 
 
 def _read(
-    store: Store, runs: Sequence[Run]
+    store: Store, runs: Sequence[Run], schema: LogSchema | None
 ) -> tuple[list[tuple[int, int, pa.RecordBatch]], dict[str, Exception]]:
     """Returns the rows of all runs, as (partition, first offset, batch), and the objects that
     cannot be read; each is read once.
@@ -201,7 +202,7 @@ def _read(
     broken: dict[str, Exception] = {}
     for path, pairs in by_object.items():
         pairs.sort(key=lambda pair: pair[1].first_row)
-        pieces = [piece_of(r.partition, c, max(c.base, r.low), c.next) for r, c in pairs]
+        pieces = [piece_of(r.partition, c, max(c.base, r.low), c.next, schema) for r, c in pairs]
         try:
             found = list(read_pieces(store, pieces, columns=(*COLUMNS, DELETE_HORIZON)))
         except (CorruptionError, FileNotFoundError) as e:
@@ -259,6 +260,7 @@ def _write(
         partition=run.partition,
         stamp=manifest.version,
         key_seed=manifest.head.log.key_seed,
+        schema=manifest.head.log.schema,
         new_id=handle.ids.new_id,
         compression=config.compression,
         object_bytes=config.object_bytes,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clog.cli.arguments import Json, Options, Partition, Url, open_log, parse_time_ms
+from clog.cli.arguments import Json, Options, Partition, Url, open_log_of_bytes, parse_time_ms
 from clog.cli.output import write_lines
 from clog.cli.records.keys import keys_given
 
@@ -115,7 +115,7 @@ def consume(  # noqa: PLR0913 - one for each option
     if table and start != "earliest":
         raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
     keys = keys_given(key, is_base64=is_base64) if key else None
-    log = open_log(url, options)
+    log = open_log_of_bytes(url, options)
     marker = None if null_marker is None else null_marker.encode()
     text = partial(format_text, null_marker=marker, with_offsets=offsets, with_headers=headers)
     to_lines = format_jsonl if json or line_format == "jsonl" else text

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clog.cli.arguments import Json, Options, Url, open_log
+from clog.cli.arguments import Json, Options, Url, open_log_of_bytes
 from clog.cli.output import counted, print_error, write_lines
 from clog.cli.records.keys import keys_given
 
@@ -47,7 +47,7 @@ def get(
     clog get ./orders alice --at 12 --json
     """
     wanted = list(dict.fromkeys(keys_given(keys, is_base64=is_base64)))
-    log = open_log(url, options)
+    log = open_log_of_bytes(url, options)
     rows = _latest(log.table(at=at).of_keys(wanted), wanted)
     write_lines(b"".join(_lines(rows, values=values, json=json)))
     missing = len(wanted) - rows.num_rows

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
+from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log_of_bytes
 from clog.cli.output import count, counted, print_json, say, stderr
 from clog.cli.records.interrupts import noting_interrupts
 from clog.cli.records.line_reader import LineReader
@@ -141,7 +141,7 @@ def produce(
     clog consume ./orders --json | clog produce ./copy --format jsonl
     clog produce ./orders --format jsonl --producer-id load-2026-01 < orders.jsonl
     """
-    log = open_log(url, options, single_writer=single_writer)
+    log = open_log_of_bytes(url, options, single_writer=single_writer)
     parse = _parser(line_format, null_marker)
     run = _Run(log, parse, producer_id, partition, ignores_rows=ignore_partition)
     with noting_interrupts() as interrupts:

@@ -39,9 +39,11 @@ class ClogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the plan, at the newest version."""
         from clog.storage.log import Log
+        from clog.storage.objects.arrow_types import check_bytes
 
         options = self._options
         handle = Log.open(options.location.store()).handle
+        check_bytes(handle.tip.head.log.schema, url=handle.store.url, who="Spark does")
         if options.view != "log":
             return view_partitions(handle, options)
         return batch_partitions(handle.store, handle.manifest(), options)

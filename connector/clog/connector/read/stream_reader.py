@@ -217,8 +217,11 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _opened(self) -> "Handle":
         if self._handle is None:
             from clog.storage.log import Log
+            from clog.storage.objects.arrow_types import check_bytes
 
-            self._handle = Log.open(self._options.location.store(), clock=self._clock).handle
+            handle = Log.open(self._options.location.store(), clock=self._clock).handle
+            check_bytes(handle.tip.head.log.schema, url=handle.store.url, who="Spark does")
+            self._handle = handle
             self._handle.recent(settled=True)  # Its id goes into the checkpoint.
             self._polled_ms = self._answered_ms = self._clock.monotonic_ms()
         return self._handle

@@ -34,6 +34,7 @@ from clog.storage.format import paths
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.commits import Commit, EditRecord, read_commit
 from clog.storage.format.dead_rows import read_dead_rows
+from clog.storage.format.edits import LogInfo
 from clog.storage.format.manifest import Manifest, Segment
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.snapshots import read_snapshot, unpage
@@ -127,8 +128,8 @@ def _verified(store: Store, *, quick: bool, on_progress: OnProgress) -> VerifyRe
     chunks: dict[ObjectRef, list[tuple[int, Chunk]]] = {}
     for p, chunk in manifest.chunks():
         chunks.setdefault(chunk.object, []).append((p, chunk))
-    key_seed = manifest.head.log.key_seed
-    findings += _object_findings(store, chunks, key_seed, quick=quick, on_progress=on_progress)
+    log = manifest.head.log
+    findings += _object_findings(store, chunks, log, quick=quick, on_progress=on_progress)
     if not quick:
         findings += _dead_row_findings(store, manifest)
         findings += _key_findings(store, manifest)
@@ -323,7 +324,7 @@ def _oldest_base(commits: dict[int, Commit], oldest_readable: int) -> int | None
 def _object_findings(
     store: Store,
     chunks: dict[ObjectRef, list[tuple[int, Chunk]]],
-    key_seed: int,
+    log: LogInfo,
     *,
     quick: bool,
     on_progress: OnProgress,
@@ -333,7 +334,7 @@ def _object_findings(
     done = 0
     for ref, referring in sorted(chunks.items(), key=lambda item: item[0].path):
         on_progress(done, total)
-        yield from _one_object(store, ref, referring, stored.get(ref.path), key_seed, quick=quick)
+        yield from _one_object(store, ref, referring, stored.get(ref.path), log, quick=quick)
         done += ref.size_bytes
     on_progress(done, total)
 
@@ -343,7 +344,7 @@ def _one_object(
     ref: ObjectRef,
     referring: list[tuple[int, Chunk]],
     size_bytes: int | None,
-    key_seed: int,
+    log: LogInfo,
     *,
     quick: bool,
 ) -> Iterator[Finding]:
@@ -364,5 +365,7 @@ def _one_object(
         except FileNotFoundError:
             yield missing
             return
-        for message in object_problems(data, ref, referring, key_seed=key_seed):
+        for message in object_problems(
+            data, ref, referring, key_seed=log.key_seed, schema=log.schema
+        ):
             yield Finding(Check.OBJECT, ref.path, message)

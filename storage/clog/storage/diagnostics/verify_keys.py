@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.format.manifest import Manifest
+from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.key_index import Hashes, index_hashes
 from clog.storage.numpy_arrays import to_arrow
 from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
@@ -48,8 +49,10 @@ def repeated_keys(store: Store, manifest: Manifest, partition: int) -> Iterator[
     offsets: dict[Any, list[int]] = {}
     for batch in _batches(store, pieces):
         hit = np.isin(hashes_of(batch.column("key")), suspects[:_LOOKED_AT])
-        for row in batch.filter(to_arrow(hit)).to_pylist():
-            offsets.setdefault(row["key"], []).append(row["offset"])
+        rows = batch.filter(to_arrow(hit))
+        pairs = (key_bytes(rows.column("key")), rows.column("offset"))
+        for key, offset in zip(*(column.to_pylist() for column in pairs), strict=True):
+            offsets.setdefault(key, []).append(offset)
     for found in offsets.values():
         if len(found) > 1:
             yield (

@@ -12,17 +12,25 @@ import xxhash
 
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.object_ref import ObjectRef
+from clog.storage.format.schema import LogSchema
 from clog.storage.keys.key_index import DamagedIndexError, decode, index_hashes
 from clog.storage.numpy_arrays import to_numpy
+from clog.storage.objects.arrow_types import column_types, other_ids
 from clog.storage.objects.data_object import DELETE_HORIZON, OFFSET, REWRITTEN_SCHEMA, record_sizes
 from clog.storage.objects.footer import read_footer
+from clog.storage.objects.typed_columns import can_read
 
 
 def object_problems(
-    data: bytes, ref: ObjectRef, chunks: Iterable[tuple[int, Chunk]], *, key_seed: int
+    data: bytes,
+    ref: ObjectRef,
+    chunks: Iterable[tuple[int, Chunk]],
+    *,
+    key_seed: int,
+    schema: LogSchema | None = None,
 ) -> Iterator[str]:
     """Yields what is wrong with an object of which all bytes are given; ``chunks`` are (partition,
-    chunk) that refer to it, ``key_seed`` is the log's.
+    chunk) that refer to it, ``key_seed`` and ``schema`` are the log's.
     """
     if len(data) != ref.size_bytes:
         yield f"has {len(data)} bytes, the manifest says {ref.size_bytes}"
@@ -32,9 +40,10 @@ def object_problems(
         yield f"its checksum is {checksum}, the manifest says {ref.checksum}"
         return
     try:
-        read_footer(data[-ref.footer_bytes :], rows=ref.rows, pages_end=ref.tail[0])
+        footer, typed = data[-ref.footer_bytes :], schema is not None
+        read_footer(footer, rows=ref.rows, pages_end=ref.tail[0], typed=typed)
         table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read()
-        problem = _schema_problem(table)
+        problem = _schema_problem(table, schema)
     except (pa.ArrowException, OSError, ValueError) as e:
         yield f"cannot be read as Parquet: {e}"
         return
@@ -52,7 +61,7 @@ def object_problems(
             yield f"chunk [{chunk.base}, {chunk.next}) of partition {p}: {message}"
 
 
-def _schema_problem(table: pa.Table) -> str | None:
+def _schema_problem(table: pa.Table, schema: LogSchema | None) -> str | None:
     """Returns what is wrong with columns that nobody could read; those of a newer clog do not
     count.
     """
@@ -60,9 +69,14 @@ def _schema_problem(table: pa.Table) -> str | None:
     missing = {"key", "value", "timestamp"} - set(names)
     if missing or len(set(names)) < len(names):
         return f"its columns are {names}"
-    for field in REWRITTEN_SCHEMA:
-        if field.name in names and (found := table.schema.field(field.name).type) != field.type:
-            return f"its column {field.name} has type {found}, expected {field.type}"
+    for field in column_types(schema).rewritten:
+        if field.name not in names:
+            continue
+        found = table.schema.field(field.name)
+        if found.type != field.type and not (schema and can_read(found.type, field.type)):
+            return f"its column {field.name} has type {found.type}, expected {field.type}"
+        if schema is not None and (wrong := other_ids(found, field)):
+            return f"its columns {wrong} have other field ids than the schema"
     for name in ("timestamp", OFFSET):
         if name in names and table.column(name).null_count:
             return f"its column {name} has nulls"

@@ -37,6 +37,7 @@ from clog.storage.format.edits import (
 from clog.storage.format.features import FeatureNames
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import check_inside
+from clog.storage.format.schema import next_schema_from_json, schema_from_json, schema_to_json
 from clog.storage.format.transactions import TRANSACTION, state_from_json, state_to_json
 
 ADD_COLUMNS = ("p", "rows", "base", "bytes", "first_ms", "max_ms", "tombstones")
@@ -61,6 +62,7 @@ def edit_to_json(edit: Edit) -> dict[str, Any]:
         "create": edit.create and info_to_json(edit.create),
         "features": edit.features and _features_to_json(edit.features),
         "config": None if edit.config is None else dict(edit.config),
+        "schema": edit.schema and schema_to_json(edit.schema),
         "start": _by_partition(edit.start),
         "seal": [list(s) for s in edit.seal] or None,
         "drop": _by_partition(edit.drop),
@@ -93,6 +95,7 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
             create=info_from_json(value["create"]) if "create" in value else None,
             features=_features_from_json(value["features"]) if "features" in value else None,
             config=_texts(value["config"]) if "config" in value else None,
+            schema=next_schema_from_json(value["schema"]) if "schema" in value else None,
             start=_offsets(value, "start"),
             drop=_offsets(value, "drop"),
             seal=tuple((whole(p), whole(jitter)) for p, jitter in value.get("seal", ())),
@@ -125,7 +128,7 @@ def info_to_json(info: LogInfo) -> dict[str, Any]:
         "partitioner": info.partitioner,
         "seed": info.seed,
         "features": _features_to_json(info.features),
-        "schema": {"key": "binary", "value": "binary"},
+        "schema": schema_to_json(info.schema),
     }
 
 
@@ -140,6 +143,7 @@ def info_from_json(value: dict[str, Any]) -> LogInfo:
         partitioner=str(value["partitioner"]),
         seed=_seed(value["seed"]),
         features=_features_from_json(value["features"]),
+        schema=schema_from_json(value["schema"]),
     )
 
 

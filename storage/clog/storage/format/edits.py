@@ -12,13 +12,14 @@ from itertools import groupby
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import DeadRows
 from clog.storage.format.features import NO_FEATURES, FeatureNames
+from clog.storage.format.schema import LogSchema
 from clog.storage.format.transactions import TransactionState
 
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """What a log is; of it only the features grow. ``seed`` (16 hex digits) is for the hashes that
-    it keeps (S19).
+    """What a log is; of it the features grow and the schema evolves. ``seed`` (16 hex digits) is
+    for the hashes that it keeps (S19); ``schema`` is None for a log of bytes.
     """
 
     log_id: str
@@ -27,6 +28,7 @@ class LogInfo:
     partitioner: str
     seed: str
     features: FeatureNames = NO_FEATURES
+    schema: LogSchema | None = None
 
     @property
     def key_seed(self) -> int:
@@ -158,6 +160,7 @@ class Edit:
     create: LogInfo | None = None
     features: FeatureNames | None = None
     config: Mapping[str, str] | None = None
+    schema: LogSchema | None = None
     start: Mapping[int, int] = field(default_factory=dict)
     seal: tuple[tuple[int, int], ...] = ()
     drop: Mapping[int, int] = field(default_factory=dict)

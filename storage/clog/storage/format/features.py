@@ -98,6 +98,7 @@ FEATURES = {
             "12",
             "keys and values as columns of Arrow types",
             of_readers=True,
+            is_built=True,
             at_creation=True,
         ),
         Feature(

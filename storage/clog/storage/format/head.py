@@ -43,7 +43,8 @@ from clog.storage.format.edits import (
     PageRef,
     WriterEntry,
 )
-from clog.storage.format.features import DEAD_ROWS, TRANSACTIONS, unknown
+from clog.storage.format.features import DEAD_ROWS, TRANSACTIONS, TYPED_COLUMNS, unknown
+from clog.storage.format.schema import check_evolution
 from clog.storage.store.base import Store
 
 WRITERS_MAX = 64
@@ -155,6 +156,9 @@ def _check_named(head: Head, edit: Edit) -> None:
 def _with_features(log: LogInfo, edit: Edit) -> LogInfo:
     if edit.features is not None:
         log = replace(log, features=log.features.with_added(edit.features))
+    if edit.schema is not None:
+        check_evolution(log.schema, edit.schema)
+        log = replace(log, schema=edit.schema)
     if edit.dead and DEAD_ROWS not in log.features.read:
         raise CorruptionError(f"an edit marks dead rows, but the log lacks feature {DEAD_ROWS!r}")
     if TRANSACTIONS not in log.features and any(by.entry.transaction for by in edit.writers):
@@ -309,6 +313,8 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
     try:
         info = info_from_json(value["log"])
         check_readable(info, where=where)
+        if info.schema is not None and TYPED_COLUMNS not in info.features.read:
+            raise ValueError(f"a schema without the feature {TYPED_COLUMNS!r}")
         return Head(
             log=info,
             config={str(name): str(text) for name, text in value["config"].items()},

@@ -26,6 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from clog.storage.keys.hashing import contents, hash_keys
+from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.short_keys import LENGTH_MAX, LENGTH_MIN, both_ends
 from clog.storage.numpy_arrays import to_arrow
 
@@ -37,12 +38,13 @@ def fingerprints_of(keys: pa.Array, *, seed: int) -> Fingerprints:
     """Returns the words of each key: an ``(n, 2)`` array, ``first'`` and ``last'``.
 
     Args:
-        keys: binary, without nulls.
+        keys: of any type that keys have, without nulls.
         seed: in ``[0, 2**64)``.
     """
     words = np.empty((len(keys), 2), np.uint64)
     if not len(keys):
         return words
+    keys = key_bytes(keys)
     data, ends = contents(keys)
     starts, lengths = ends[:-1], np.diff(ends)
     if lengths.min() >= LENGTH_MIN and lengths.max() <= LENGTH_MAX:

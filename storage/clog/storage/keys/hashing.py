@@ -19,6 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from clog.storage.errors import InvalidInputError
+from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.short_keys import LENGTH_MAX, LENGTH_MIN, hash_short
 
 ALGORITHMS = ("xxh3_128", "blake2b")
@@ -32,7 +33,7 @@ def hash_keys(
     """Returns the hash of each key: an ``(n, 2)`` array, high half first.
 
     Args:
-        keys: binary, without nulls.
+        keys: of any type that keys have, without nulls.
         seed: in ``[0, 2**64)``; the same seed gives the same hashes on every machine.
         width_bits: how many of the low bits are kept, 1 to 128. Less than 128 is for tests that
             show what the width is for.
@@ -48,7 +49,8 @@ def hash_keys(
     of_slice = _HASHES[algorithm]
     hashes = np.empty((len(keys), 2), np.uint64)
     for first in range(0, len(keys), _SLICE_KEYS):
-        of_slice(keys.slice(first, _SLICE_KEYS), seed, hashes[first : first + _SLICE_KEYS])
+        some = key_bytes(keys.slice(first, _SLICE_KEYS))
+        of_slice(some, seed, hashes[first : first + _SLICE_KEYS])
     if width_bits < 128:
         mask = (1 << width_bits) - 1
         hashes &= np.array([mask >> 64, mask & (1 << 64) - 1], np.uint64)

@@ -22,6 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from clog.storage.errors import InvalidInputError
+from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.numpy_arrays import to_numpy
 
 ALGORITHMS = ("xxh3", "murmur2")
@@ -40,7 +41,7 @@ def partitions_for(
     """Returns the partition of each record, from its key.
 
     Args:
-        keys: binary; a null goes round robin.
+        keys: of any type that keys have; a null goes round robin.
         partitions: how many there are.
         algorithm: one of `ALGORITHMS`.
         start: the first null key goes to ``start % partitions``, the next to the one after it.
@@ -50,7 +51,7 @@ def partitions_for(
     """
     if algorithm not in _HASHES:
         raise InvalidInputError(f'unknown partitioner "{algorithm}"; use {" or ".join(ALGORITHMS)}')
-    of_keys = _HASHES[algorithm]
+    of_keys, keys = _HASHES[algorithm], key_bytes(keys)
     if not keys.null_count:
         return (of_keys(keys) % partitions).astype(np.int32)
     valid = to_numpy(keys.is_valid())

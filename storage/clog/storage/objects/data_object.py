@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.object_ref import ObjectRef
+from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.numpy_arrays import scalar, to_numpy
+from clog.storage.objects.typed_columns import value_sizes
 
 RECORD_OVERHEAD = 12
 """Bytes a record counts beside its content: offset 8, size 4 (Kafka's). Part of the format."""
@@ -36,7 +38,9 @@ RECORD_SCHEMA = pa.schema(
         pa.field("timestamp", pa.timestamp("us", "UTC")),
     ]
 )
-"""A record that has no offset yet. A null value is a tombstone (S4), timestamps are never null."""
+"""A record of a log of bytes that has no offset yet. A null value is a tombstone (S4), timestamps
+are never null.
+"""
 
 REWRITTEN_SCHEMA = pa.schema(
     [
@@ -85,7 +89,7 @@ class DataObject:
     ``footer_bytes`` includes the 8-byte tail; ``index_bytes`` is the size of the key index, 0 for
     none; ``checksum`` is XXH3-128 of all bytes, in hex;
     ``stamp`` a version that was read before the first byte was written; ``chunks`` are in the order
-    of their rows.
+    of their rows; ``schema_id`` says which of its log's schemas it was written under, -1 for bytes.
     """
 
     path: str
@@ -98,6 +102,7 @@ class DataObject:
     facts: ObjectFacts
     dense: bool
     index_bytes: int = 0
+    schema_id: int = NONE
 
     @property
     def ref(self) -> ObjectRef:
@@ -131,7 +136,8 @@ def rewritten_chunk(obj: DataObject, *, version: int) -> Chunk:
 
 
 def record_sizes(records: pa.Table | pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns the bytes each record counts: 12 + key + value + for each header its key and value.
+    """Returns the bytes each record counts: 12 + key + value + for each header its key and value;
+    of a typed log the key's canonical bytes, and what `value_sizes` says.
 
     This is the size in ``segment.bytes``, ``retention.bytes`` and ``max.message.bytes``: it depends
     on the record alone, not on compression or neighbours. Needs the columns key, value, headers.
@@ -140,8 +146,8 @@ def record_sizes(records: pa.Table | pa.RecordBatch) -> np.ndarray[Any, np.dtype
         parts = [record_sizes(batch) for batch in records.to_batches()]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
     sizes = np.full(records.num_rows, RECORD_OVERHEAD, np.int64)
-    sizes += _lengths(records.column("key"))
-    sizes += _lengths(records.column("value"))
+    sizes += _lengths(key_bytes(records.column("key")))
+    sizes += value_sizes(records.column("value"))
     headers = records.column("headers")
     if headers.null_count < len(headers):
         sizes += _header_sizes(headers)

@@ -30,6 +30,7 @@ from clog.storage.keys import key_index
 from clog.storage.numpy_arrays import scalar, to_arrow, to_numpy
 from clog.storage.objects.data_object import DELETE_HORIZON, OFFSET, ChunkStats, ObjectFacts
 from clog.storage.objects.reader import WHOLE_BYTES
+from clog.storage.objects.typed_columns import lone_leaves
 
 _GROUP_BYTES = 4 << 20
 _GROUP_BYTES_MIN = 1 << 20
@@ -192,7 +193,7 @@ def _parquet(
             for name in ("timestamp", OFFSET, DELETE_HORIZON)
             if name in schema.names
         },
-        write_statistics=[name for name in ("timestamp", OFFSET) if name in schema.names],
+        write_statistics=_with_statistics(schema),
         write_page_checksum=True,
         store_schema=False,
     ) as writer:
@@ -202,6 +203,14 @@ def _parquet(
                 keys = group.column("key").combine_chunks()
                 blocks.append((group.num_rows, key_index.index_hashes(keys, seed=key_seed)))
     return sink.getvalue(), blocks
+
+
+def _with_statistics(schema: pa.Schema) -> list[str]:
+    """Returns the columns, by path, that have statistics: where they prune."""
+    names = [name for name in ("timestamp", OFFSET) if name in schema.names]
+    if not schema.field("key").metadata:
+        return names  # Of bytes they would say nothing, and be long. Only typed fields have ids.
+    return names + [path for name in ("key", "value") for path in lone_leaves(schema.field(name))]
 
 
 def _stored_schema(rows: Rows) -> pa.Schema:

@@ -40,8 +40,12 @@ from clog.storage.objects.thrift_compact import (
 FOOTER_BYTES_MAX = 16 << 20
 """Room for 25,000 row groups. Part of the format."""
 COLUMNS_MAX = 256
-"""Of elements of the schema, groups and leaves. Part of the format."""
+TYPED_COLUMNS_MAX = 4096
+"""Of elements of the schema, groups and leaves, of a log of bytes and of a typed one. Part of the
+format.
+"""
 SCHEMA_DEPTH_MAX = 8
+TYPED_DEPTH_MAX = 32
 REMEMBERED_BYTES_MAX = 64 << 10
 """Longer footers are checked each time."""
 TAIL_BYTES: Final = 8
@@ -83,28 +87,30 @@ class _Leaf:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Number of rows; of each leaf the name of its column, and the half-open range of bytes that
-    its pages take.
+    """Number of rows; of each leaf its path with dots, and the half-open range of bytes that its
+    pages take.
     """
 
     rows: int
     pages: tuple[tuple[str, int, int], ...]
 
 
-def read_footer(footer: bytes, *, rows: int, pages_end: int) -> tuple[RowGroup, ...]:
+def read_footer(
+    footer: bytes, *, rows: int, pages_end: int, typed: bool = False
+) -> tuple[RowGroup, ...]:
     """Returns the row groups by the footer, its tail included, of an object with so many rows whose
-    pages end before the byte ``pages_end``.
+    pages end before the byte ``pages_end``; ``typed``: key and value have the types of a schema.
 
     Raises:
         FooterError: it contradicts the format.
     """
     remembered = len(footer) <= REMEMBERED_BYTES_MAX
-    return (_read_once if remembered else _read)(footer, rows, pages_end)
+    return (_read_once if remembered else _read)(footer, rows, pages_end, typed=typed)
 
 
-def _read(footer: bytes, rows: int, pages_end: int) -> tuple[RowGroup, ...]:
+def _read(footer: bytes, rows: int, pages_end: int, *, typed: bool) -> tuple[RowGroup, ...]:
     try:
-        return _read_parts(footer, rows, pages_end)
+        return _read_parts(footer, rows, pages_end, typed=typed)
     except ThriftError as e:
         raise FooterError(f"it is not a footer: {e}") from e
 
@@ -112,7 +118,7 @@ def _read(footer: bytes, rows: int, pages_end: int) -> tuple[RowGroup, ...]:
 _read_once = lru_cache(64)(_read)
 
 
-def _read_parts(footer: bytes, rows: int, pages_end: int) -> tuple[RowGroup, ...]:
+def _read_parts(footer: bytes, rows: int, pages_end: int, *, typed: bool) -> tuple[RowGroup, ...]:
     length = len(footer) - TAIL_BYTES
     tail = footer[-TAIL_BYTES:]
     if length < 0 or tail[4:] != MAGIC or int.from_bytes(tail[:4], "little") != length:
@@ -133,7 +139,7 @@ def _read_parts(footer: bytes, rows: int, pages_end: int) -> tuple[RowGroup, ...
             continue
         found = {field: (kind, reader.value(kind))}
         if field == 2:
-            leaves = _leaves_of(_structs(found, 2, "schema"))
+            leaves = _leaves_of(_structs(found, 2, "schema"), typed=typed)
         elif field == 3:
             counted = _integer(found, 3, I64, "rows")
         else:
@@ -146,28 +152,36 @@ def _read_parts(footer: bytes, rows: int, pages_end: int) -> tuple[RowGroup, ...
     return groups
 
 
-def _leaves_of(elements: list[Struct]) -> list[_Leaf]:
+def _leaves_of(elements: list[Struct], *, typed: bool) -> list[_Leaf]:
     """Returns the leaves of the tree that a schema lists in preorder."""
-    if len(elements) > COLUMNS_MAX:
-        raise FooterError(f"its schema has {len(elements)} elements, more than {COLUMNS_MAX}")
+    columns_max = TYPED_COLUMNS_MAX if typed else COLUMNS_MAX
+    if len(elements) > columns_max:
+        raise FooterError(f"its schema has {len(elements)} elements, more than {columns_max}")
     leaves: list[_Leaf] = []
     rest = iter(elements)
-    _add_children(rest, next(rest, {}), (), leaves, repeats=False)
+    depth_max = TYPED_DEPTH_MAX if typed else SCHEMA_DEPTH_MAX
+    _add_children(rest, next(rest, {}), (), leaves, repeats=False, depth_max=depth_max)
     if next(rest, None) is not None:
         raise FooterError("its schema has elements that are in no tree")
     names = {leaf.path[0] for leaf in leaves}
     if missing := {"key", "value", "timestamp"} - names:
         raise FooterError(f"its columns are {sorted(names)}, expected {sorted(missing)} too")
     for leaf in leaves:
-        _check_leaf(leaf, leaves)
+        _check_leaf(leaf, leaves, typed=typed)
     return leaves
 
 
 def _add_children(
-    rest: Any, parent: Struct, path: tuple[str, ...], leaves: list[_Leaf], *, repeats: bool
+    rest: Any,
+    parent: Struct,
+    path: tuple[str, ...],
+    leaves: list[_Leaf],
+    *,
+    repeats: bool,
+    depth_max: int,
 ) -> None:
-    if len(path) > SCHEMA_DEPTH_MAX:
-        raise FooterError(f"its schema is nested more than {SCHEMA_DEPTH_MAX} deep")
+    if len(path) > depth_max:
+        raise FooterError(f"its schema is nested more than {depth_max} deep")
     seen: set[str] = set()
     children = _integer(parent, 5, I32, "children of a group")
     if children <= 0:
@@ -185,16 +199,18 @@ def _add_children(
             raise FooterError(f"its column {name!r} has repetition {repetition}")
         again = repeats or repetition == REPEATED
         if 5 in element and _integer(element, 5, I32, "children of a group"):
-            _add_children(rest, element, (*path, name), leaves, repeats=again)
+            below = (*path, name)
+            _add_children(rest, element, below, leaves, repeats=again, depth_max=depth_max)
         else:
             kind = _integer(element, 1, I32, "type of a column")
             leaves.append(_Leaf((*path, name), kind, again))
 
 
-def _check_leaf(leaf: _Leaf, leaves: list[_Leaf]) -> None:
+def _check_leaf(leaf: _Leaf, leaves: list[_Leaf], *, typed: bool) -> None:
     """Checks a leaf against what the format says of its column."""
     column = leaf.path[0]
-    expected = PHYSICAL_TYPES.get((column,))
+    of_schema = typed and column in ("key", "value")  # The reader compares them with it.
+    expected = None if of_schema else PHYSICAL_TYPES.get((column,))
     if expected is not None:
         wrong = leaf.path != (column,) or leaf.kind != expected or leaf.repeats
     elif column == "headers":
@@ -237,7 +253,7 @@ def _row_group(group: Struct, leaves: list[_Leaf], pages_end: int) -> RowGroup:
         if kind != STRUCT:
             raise FooterError(f"column {leaf.path} has no metadata")
         _check_column(column, leaf, rows)
-        pages.append((leaf.path[0], *_place(column, leaf, pages_end)))
+        pages.append((".".join(leaf.path), *_place(column, leaf, pages_end)))
     return RowGroup(rows, tuple(pages))
 
 

@@ -28,8 +28,10 @@ import xxhash
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format.object_ref import FOOTER_SUM_BYTES, ObjectRef
-from clog.storage.objects.data_object import REWRITTEN_SCHEMA
+from clog.storage.format.schema import LogSchema
+from clog.storage.objects.arrow_types import column_types
 from clog.storage.objects.footer import RowGroup, read_footer
+from clog.storage.objects.typed_columns import as_type, can_read, leaves_of, projected
 from clog.storage.store.base import Store, coalesce
 
 BATCH_ROWS = 16384
@@ -46,11 +48,13 @@ def read_rows(
     rows: int,
     *,
     columns: Sequence[str],
+    schema: LogSchema | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows ``[first_row, first_row + rows)``, as `read_ranges` reads them."""
+    ranges = [(first_row, rows)]
     for _, batch in read_ranges(
-        store, obj, [(first_row, rows)], columns=columns, batch_rows=batch_rows
+        store, obj, ranges, columns=columns, schema=schema, batch_rows=batch_rows
     ):
         yield batch
 
@@ -61,13 +65,15 @@ def read_ranges(
     ranges: Sequence[tuple[int, int]],
     *,
     columns: Sequence[str],
+    schema: LogSchema | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yields several runs of rows, each ``(first row, rows)``, as (index of the run, batch) in row
     order.
 
     The runs must be in the order of their rows and must not overlap. Batches have the ``columns``
-    (of `REWRITTEN_SCHEMA`), in this order; a column that the object lacks is all null.
+    (of `ColumnTypes.rewritten` of the log's ``schema``; of structs, also fields by their paths), in
+    this order; what the object lacks is all null.
 
     Raises:
         FileNotFoundError: the object is gone.
@@ -76,7 +82,7 @@ def read_ranges(
     wanted = _wanted(store, obj, ranges)
     if not wanted:
         return
-    source = _Source(store, obj, columns)
+    source = _Source(store, obj, columns, schema)
     for group in source.open(wanted):
         runs = [run for run in wanted if run[1] < group.end and run[2] > group.start]
         at = group.start
@@ -103,10 +109,15 @@ class Footprint:
 
 
 def footprint(
-    store: Store, obj: ObjectRef, ranges: Sequence[tuple[int, int]], *, columns: Sequence[str]
+    store: Store,
+    obj: ObjectRef,
+    ranges: Sequence[tuple[int, int]],
+    *,
+    columns: Sequence[str],
+    schema: LogSchema | None = None,
 ) -> Footprint:
     """Returns what `read_ranges` would take for the same; one request, for the footer."""
-    return _Source(store, obj, columns).footprint(_wanted(store, obj, ranges))
+    return _Source(store, obj, columns, schema).footprint(_wanted(store, obj, ranges))
 
 
 def _wanted(
@@ -138,10 +149,14 @@ class _Group:
 class _Source:
     """One object being read."""
 
-    def __init__(self, store: Store, obj: ObjectRef, columns: Sequence[str]) -> None:
+    def __init__(
+        self, store: Store, obj: ObjectRef, columns: Sequence[str], schema: LogSchema | None
+    ) -> None:
         self._store = store
         self._obj = obj
-        self._schema = pa.schema([REWRITTEN_SCHEMA.field(name) for name in columns])
+        self._is_typed = schema is not None
+        self._all = column_types(schema).rewritten
+        self._schema = projected(self._all, columns)
         self._stored: list[str] = []
         self._file: Any = None
 
@@ -187,6 +202,7 @@ class _Source:
         rows = sum(end - start for _, start, end in wanted)
         # Without keys, too: they are seldom many bytes beside the values, and a request is spared.
         everything = rows == self._obj.rows and "value" in self._schema.names
+        everything = everything and self._schema.field("value") == self._all.field("value")
         return everything or self._obj.size_bytes <= WHOLE_BYTES
 
     def decode(self, group: _Group, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -211,7 +227,7 @@ class _Source:
     def _complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the batch with the columns that were asked for, the absent ones null."""
         arrays = [
-            batch.column(field.name)  # Of this type: `_check_types`.
+            as_type(batch.column(field.name), field.type)  # It can be: `_check_types`.
             if field.name in batch.schema.names
             else pa.nulls(batch.num_rows, field.type)
             for field in self._schema
@@ -254,7 +270,8 @@ class _Source:
     def _row_groups(self, data: bytes) -> tuple[RowGroup, ...]:
         """Returns the row groups by the footer that the data end with."""
         obj = self._obj
-        return read_footer(data[-obj.footer_bytes :], rows=obj.rows, pages_end=obj.tail[0])
+        footer, end = data[-obj.footer_bytes :], obj.tail[0]
+        return read_footer(footer, rows=obj.rows, pages_end=end, typed=self._is_typed)
 
     def _needed(
         self, found: Sequence[RowGroup], wanted: Sequence[tuple[int, int, int]]
@@ -272,23 +289,28 @@ class _Source:
         """Returns where the columns of the groups lie that are read, as half-open ranges of
         bytes.
         """
+        paths = {path for group in groups[:1] for path, _, _ in group.pages}
+        whole = tuple(f"{column}." for column in self._stored)
+        read = {path for path in paths if path in self._stored or path.startswith(whole)}
         return [
-            (start, end)
-            for group in groups
-            for column, start, end in group.pages
-            if column in self._stored
+            (start, end) for group in groups for path, start, end in group.pages if path in read
         ]
 
     def _check_types(self, stored: pa.Schema) -> None:
         for field in stored:
-            if field.name not in REWRITTEN_SCHEMA.names:
+            if field.name not in self._all.names:
                 continue  # Written by a newer clog.
-            expected = REWRITTEN_SCHEMA.field(field.name).type
-            if field.type != expected:
+            expected = self._all.field(field.name).type
+            if field.type != expected and not (self._is_typed and can_read(field.type, expected)):
                 raise self._damaged(
                     f"its column {field.name} has type {field.type}, expected {expected}"
                 )
-        self._stored = [name for name in self._schema.names if name in stored.names]
+        self._stored = [
+            leaf
+            for field in self._schema
+            if field.name in stored.names
+            for leaf in leaves_of(stored.field(field.name), field.type)
+        ]
         if not self._stored:
             self._stored = ["timestamp"]  # Something must count the rows.
 

@@ -1,11 +1,11 @@
-"""What `Log.append` accepts, made one Arrow table of the record schema.
+"""What `Log.append` accepts, made one Arrow table of a log's records.
 
 Accepted: a pyarrow Table or RecordBatch, a pandas or Polars DataFrame, anything else with
 ``__arrow_c_stream__``, or a list of dicts. All have the columns or fields ``key`` and ``value``,
 and may have ``headers`` and ``timestamp``.
 
-- Keys and values are binary or string: of any Arrow layout, or dictionaries of them (categoricals);
-  in dicts bytes, str or None.
+- Keys and values of a log of bytes are binary or string: of any Arrow layout, or dictionaries of
+  them (categoricals); in dicts bytes, str or None. Those of a typed log are as `conforming` says.
 - Headers are lists of struct<key, value>; in dicts (name, value) pairs or a dict will do, too.
 - Timestamps have any unit, and are UTC where they name no zone; or they are integers, milliseconds
   since 1970. Finer ones than microseconds are rounded down. Missing ones are the time of the call.
@@ -19,7 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.errors import InvalidInputError
+from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import null, of_bytes, of_lists, of_numbers, scalar
+from clog.storage.objects.arrow_types import column_types
+from clog.storage.objects.conforming import conform, from_python
 from clog.storage.objects.data_object import RECORD_SCHEMA
 from clog.storage.objects.frames import frame_to_table
 
@@ -45,17 +48,20 @@ Header: TypeAlias = tuple[bytes, bytes | None]
 """Name, as UTF-8, and value."""
 
 
-def to_records(data: Appendable, *, now_us: int) -> tuple[pa.Table, bool]:
-    """Returns the records as a table of `RECORD_SCHEMA` in one chunk, and whether the caller gave
-    all timestamps.
+def to_records(
+    data: Appendable, *, now_us: int, schema: LogSchema | None = None
+) -> tuple[pa.Table, bool]:
+    """Returns the records as a table of `ColumnTypes.records` in one chunk, and whether the caller
+    gave all timestamps.
 
-    ``now_us`` (µs since 1970) stands for timestamps that are missing.
+    ``now_us`` (µs since 1970) stands for timestamps that are missing; ``schema`` is the log's.
 
     Raises:
         InvalidInputError: a column that is missing or of a wrong type, an unknown column, a
-            negative timestamp, more than 2 GiB of keys or of values.
+            negative timestamp, more than 2 GiB of keys or of values; a key or a value that does
+            not fit the log's schema (S62).
     """
-    table = _to_table(data)
+    table = _to_table(data, schema)
     unknown = [name for name in table.schema.names if name not in COLUMNS]
     if unknown:
         raise InvalidInputError(f"unknown columns {unknown}; records have {', '.join(COLUMNS)}")
@@ -65,22 +71,22 @@ def to_records(data: Appendable, *, now_us: int) -> tuple[pa.Table, bool]:
     if len(set(table.schema.names)) < len(table.schema.names):
         raise InvalidInputError(f"columns {table.schema.names} are not unique; give each once")
     timestamps, given = _timestamps(table, now_us)
-    columns = [
-        _binary(table, "key"),
-        _binary(table, "value"),
-        _headers(table),
-        timestamps,
-    ]
-    return pa.Table.from_arrays(columns, schema=RECORD_SCHEMA), given
+    types = column_types(schema).records
+    if schema is None:
+        contents = [_binary(table, "key"), _binary(table, "value")]
+    else:
+        contents = [_typed(table, types.field(name)) for name in ("key", "value")]
+    columns = [*contents, _headers(table), timestamps]
+    return pa.Table.from_arrays(columns, schema=types), given
 
 
-def _to_table(data: Appendable) -> pa.Table:
+def _to_table(data: Appendable, schema: LogSchema | None) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
-        return _from_dicts(data)
+        return _from_dicts(data, schema)
     if (table := frame_to_table(data)) is not None:
         return table
     raise InvalidInputError(
@@ -89,7 +95,7 @@ def _to_table(data: Appendable) -> pa.Table:
     )
 
 
-def _from_dicts(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: LogSchema | None) -> pa.Table:
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise InvalidInputError(f"record {i} is a {type(row).__name__}, expected a dict")
@@ -99,12 +105,19 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
                 f"record {i} has the fields {list(row)}; required: key, value; allowed:"
                 f" {', '.join(COLUMNS)}"
             )
-    return from_columns(
-        [_bytes(row["key"], i, "key") for i, row in enumerate(rows)],
-        [_bytes(row["value"], i, "value") for i, row in enumerate(rows)],
-        [_pairs(row.get("headers"), i) for i, row in enumerate(rows)],
-        [_micros(row.get("timestamp"), i) for i, row in enumerate(rows)],
-    )
+    headers = [_pairs(row.get("headers"), i) for i, row in enumerate(rows)]
+    times = [_micros(row.get("timestamp"), i) for i, row in enumerate(rows)]
+    if schema is None:
+        keys = [_bytes(row["key"], i, "key") for i, row in enumerate(rows)]
+        values = [_bytes(row["value"], i, "value") for i, row in enumerate(rows)]
+        return from_columns(keys, values, headers, times)
+    nothing = [None] * len(rows)
+    table = from_columns(nothing, nothing, headers, times)
+    for i, name in enumerate(("key", "value")):
+        field = column_types(schema).records.field(name)
+        made = from_python([row[name] for row in rows], field)
+        table = table.set_column(i, field, made)
+    return table
 
 
 def from_columns(
@@ -196,6 +209,20 @@ def _micros(timestamp: object, i: int) -> int | None:
     )
 
 
+def _typed(table: pa.Table, field: pa.Field) -> pa.Array:
+    column = table.column(field.name)
+    try:
+        return conform(_one_chunk(column), field)
+    except pa.ArrowInvalid as e:
+        raise _too_large(field.name) from e
+
+
+def _too_large(name: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"column {name} holds more than 2 GiB; append the records in smaller batches"
+    )
+
+
 def _binary(table: pa.Table, name: str) -> pa.Array:
     column = table.column(name)
     kind = column.type
@@ -208,9 +235,7 @@ def _binary(table: pa.Table, name: str) -> pa.Array:
             column = pa.chunked_array(chunks, pa.binary())
         return _one_chunk(column.cast(pa.binary()))
     except pa.ArrowInvalid as e:
-        raise InvalidInputError(
-            f"column {name} holds more than 2 GiB; append the records in smaller batches"
-        ) from e
+        raise _too_large(name) from e
 
 
 def _is_binary(kind: pa.DataType) -> bool:

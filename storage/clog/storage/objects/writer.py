@@ -19,15 +19,12 @@ import xxhash
 
 from clog.storage.config.compression import ZSTD, Compression
 from clog.storage.errors import InvalidInputError
+from clog.storage.format.chunks import NONE
 from clog.storage.format.paths import data_path
+from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import null, scalar
-from clog.storage.objects.data_object import (
-    DELETE_HORIZON,
-    RECORD_SCHEMA,
-    REWRITTEN_SCHEMA,
-    DataObject,
-    record_sizes,
-)
+from clog.storage.objects.arrow_types import column_types
+from clog.storage.objects.data_object import DELETE_HORIZON, DataObject, record_sizes
 from clog.storage.objects.encoding import Rows, encoded
 from clog.storage.store.base import Store
 
@@ -54,8 +51,9 @@ class ObjectWriter:
         partitions: how many the log has.
         compression: of the object's pages.
         object_bytes: record bytes of an object, at most 1 GiB; a larger record is alone in its own.
-        rewritten: records have their offsets (`REWRITTEN_SCHEMA`, whose ``delete_horizon`` may be
-            missing), in rising order in each partition.
+        schema: the log's; None: keys and values are bytes.
+        rewritten: records have their offsets (`ColumnTypes.rewritten`, whose ``delete_horizon`` may
+            be missing), in rising order in each partition.
         key_seed: the log's; then large objects get a key index. None: they get none.
     """
 
@@ -66,6 +64,7 @@ class ObjectWriter:
         stamp: int,
         new_id: Callable[[], str],
         partitions: int,
+        schema: LogSchema | None = None,
         compression: Compression = ZSTD,
         object_bytes: int = OBJECT_BYTES,
         rewritten: bool = False,
@@ -78,7 +77,9 @@ class ObjectWriter:
         self._compression = compression
         self._object_bytes = min(object_bytes, _OBJECT_BYTES_MAX)
         self._key_seed = key_seed
-        self._schema = REWRITTEN_SCHEMA if rewritten else RECORD_SCHEMA
+        types = column_types(schema)
+        self._schema_id = NONE if schema is None else schema.id
+        self._schema = types.rewritten if rewritten else types.records
         self._kept: list[tuple[pa.RecordBatch, _Ints, _Ints]] = []
         self._kept_bytes = 0
         self._objects: list[DataObject] = []
@@ -159,6 +160,7 @@ class ObjectWriter:
             facts=facts,
             dense=rows.dense,
             index_bytes=index_bytes,
+            schema_id=self._schema_id,
         )
 
 
@@ -169,14 +171,15 @@ def write_rewritten(
     partition: int,
     stamp: int,
     new_id: Callable[[], str],
+    schema: LogSchema | None = None,
     key_seed: int | None = None,
     compression: Compression = ZSTD,
     object_bytes: int = OBJECT_BYTES,
 ) -> list[DataObject]:
     """Writes records of one partition that have their offsets, in rising order.
 
-    The batches are of `REWRITTEN_SCHEMA`; ``delete_horizon`` may be missing. No records make no
-    object.
+    The batches are of `ColumnTypes.rewritten`; ``delete_horizon`` may be missing. No records make
+    no object.
 
     Raises:
         as `ObjectWriter.add`.
@@ -186,6 +189,7 @@ def write_rewritten(
         stamp=stamp,
         new_id=new_id,
         partitions=partition + 1,
+        schema=schema,
         compression=compression,
         object_bytes=object_bytes,
         rewritten=True,

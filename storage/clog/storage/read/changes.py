@@ -28,8 +28,10 @@ def plan_changes(manifest: Manifest, partition: int, start: int, *, url: str) ->
     check_start(manifest.head, partition, start, url=url)
     end = manifest.head.partitions.end[partition]
     changed = tuple(plan_range(manifest, partition, start, end))
-    seed = manifest.head.log.key_seed
-    return TablePlan(partition, manifest.version, seed, (), changed, tombstones=True)
+    log = manifest.head.log
+    return TablePlan(
+        partition, manifest.version, log.key_seed, log.schema, (), changed, tombstones=True
+    )
 
 
 def changes_batches(
@@ -41,7 +43,7 @@ def changes_batches(
     map_bytes: int = MAP_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the latest record of each key changed from ``starts`` (an offset by partition) on,
-    partition by partition, as batches of these columns of `READ_SCHEMA`; records without a key are
+    partition by partition, as batches of these columns of `read_schema`; records without a key are
     left out.
 
     Raises:

@@ -27,7 +27,9 @@ from clog.storage import forks
 from clog.storage.errors import CorruptionError
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import DEAD_SUFFIX
+from clog.storage.format.schema import LogSchema
 from clog.storage.keys import key_index
+from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.key_index import (
     BLOCK_ROWS,
     DamagedIndexError,
@@ -123,12 +125,13 @@ class KeyIndexCache(WrappingStore):
             return tail.data[start - tail.start : end - tail.start]
         return self.inner.get(path, start, end)
 
-    def of(self, obj: ObjectRef, cuts: Sequence[int] = ()) -> KeyIndex:
+    def of(self, obj: ObjectRef, cuts: Sequence[int] = (), *, schema: LogSchema | None) -> KeyIndex:
         """Returns the object's index; one GET, or what its keys take, where it is not in memory.
 
         Args:
             obj: which.
             cuts: rows at which chunks begin: an index that is made here tells them apart.
+            schema: the log's.
 
         Raises:
             FileNotFoundError: the object is gone.
@@ -145,7 +148,7 @@ class KeyIndexCache(WrappingStore):
             tail = _Tail(tail.start + obj.index_bytes, tail.data[obj.index_bytes :])
             self._keep(obj.path, index, tail)
         if index is None:
-            index = self._made(obj, cuts)
+            index = self._made(obj, cuts, schema)
             self._keep(obj.path, index, tail)
         return index
 
@@ -157,7 +160,7 @@ class KeyIndexCache(WrappingStore):
             as `of`.
         """
         unknown = {
-            piece.object.path: piece.object
+            piece.object.path: piece
             for piece in pieces
             if self._known.get(piece.object.path, _UNKNOWN)[0] is None
         }
@@ -165,8 +168,8 @@ class KeyIndexCache(WrappingStore):
         for piece in pieces if unknown else ():
             if piece.object.path in unknown:
                 cuts[piece.object.path] += (piece.first_row, piece.first_row + piece.rows)
-        for path, obj in unknown.items():
-            self.of(obj, cuts[path])
+        for path, piece in unknown.items():
+            self.of(piece.object, cuts[path], schema=piece.schema)
 
     def parts(self, piece: ReadPiece, hashes: Hashes) -> Iterator[ReadPiece]:
         """Yields the parts of a piece that may hold a key with one of the hashes, in their order;
@@ -175,7 +178,7 @@ class KeyIndexCache(WrappingStore):
         Raises:
             as `of`.
         """
-        yield from _parts(piece, self.of(piece.object).rows_of(hashes))
+        yield from _parts(piece, self.of(piece.object, schema=piece.schema).rows_of(hashes))
 
     def runs(self, pieces: Sequence[ReadPiece]) -> list["Run"]:
         """Returns the pieces in runs that are asked together, in their order; those of objects that
@@ -204,7 +207,7 @@ class KeyIndexCache(WrappingStore):
             as `of`.
         """
         if run.joined is None:
-            index = self.of(run.pieces[0].object)
+            index = self.of(run.pieces[0].object, schema=run.pieces[0].schema)
             starts = np.zeros(1, np.intp)
         else:
             index, starts = run.joined
@@ -220,7 +223,7 @@ class KeyIndexCache(WrappingStore):
         with self._lock:
             known = self._joined.get(key)
         if known is None:
-            indexes = [self.of(piece.object) for piece in pieces]
+            indexes = [self.of(piece.object, schema=piece.schema) for piece in pieces]
             starts = np.cumsum([0, *(len(index.shifts) for index in indexes)])[:-1]
             known = key_index.joined(indexes), starts
         with self._lock:
@@ -242,10 +245,10 @@ class KeyIndexCache(WrappingStore):
             return None
         return _decoded(self, obj, memoryview(tail.data)[: obj.index_bytes])
 
-    def _made(self, obj: ObjectRef, cuts: Sequence[int]) -> KeyIndex:
+    def _made(self, obj: ObjectRef, cuts: Sequence[int], schema: LogSchema | None) -> KeyIndex:
         """Makes the index of an object that has none."""
-        batches = read_rows(self, obj, 0, obj.rows, columns=("key",))
-        keys = pa.chunked_array([batch.column(0) for batch in batches], pa.binary())
+        batches = read_rows(self, obj, 0, obj.rows, columns=("key",), schema=schema)
+        keys = pa.chunked_array([key_bytes(batch.column(0)) for batch in batches], pa.binary())
         edges = sorted({0, obj.rows, *cuts, *range(0, obj.rows, BLOCK_ROWS)})
         blocks = []
         for start, end in pairwise(edges):

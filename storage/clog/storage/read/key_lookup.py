@@ -15,19 +15,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.key_index import index_hashes
 from clog.storage.numpy_arrays import of_bytes, to_arrow, to_numpy
 from clog.storage.objects.reader import WHOLE_BYTES
 from clog.storage.read.key_index_cache import KeyIndexCache, Run
-from clog.storage.read.scan import READ_SCHEMA, ReadPiece, cut, read_pieces
+from clog.storage.read.scan import ReadPiece, cut, read_pieces, read_schema
 from clog.storage.store.base import Store
 
 
 def pieces_of_keys(
     store: Store, pieces: Sequence[ReadPiece], keys: Sequence[bytes], seed: int
 ) -> Iterator[ReadPiece]:
-    """Yields the pieces without those that hold none of the keys, cut to where one may be. What is
-    left holds other keys too. ``seed``: the log's.
+    """Yields the pieces without those that hold none of the keys (their canonical bytes), cut to
+    where one may be. What is left holds other keys too. ``seed``: the log's.
 
     Raises:
         FileNotFoundError: an object is gone.
@@ -54,8 +55,8 @@ def pieces_of_keys(
 def latest_of_keys(
     indexes: KeyIndexCache, runs: Sequence[Run], keys: Sequence[bytes]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the latest record of each of the keys in pieces of one partition, tombstones included,
-    as batches of `READ_SCHEMA`, newest records first.
+    """Yields the latest record of each of the keys (their canonical bytes) in pieces of one
+    partition, tombstones included, as batches of `read_schema`, newest records first.
 
     Raises:
         FileNotFoundError: an object is gone.
@@ -74,11 +75,13 @@ def latest_of_keys(
             some = wanted.filter(to_arrow(left))
             parts = read_pieces(indexes, hit.parts(still))
             batches = [of_keys(batch, some) for batch in parts]
-            found = pa.Table.from_batches(batches, READ_SCHEMA).combine_chunks()
+            schema = read_schema(run.pieces[0].schema)
+            found = pa.Table.from_batches(batches, schema).combine_chunks()
             if found.num_rows:
-                found = found.take(_last_of_each(found.column("key").chunk(0)))
-                yield from found.to_batches()
-                left[to_numpy(pc.index_in(found.column("key"), value_set=wanted))] = False
+                found_keys = key_bytes(found.column("key").chunk(0))
+                last = _last_of_each(found_keys)
+                yield from found.take(last).to_batches()
+                left[to_numpy(pc.index_in(found_keys.take(last), value_set=wanted))] = False
 
 
 def _last_of_each(keys: pa.Array) -> pa.Array:
@@ -96,8 +99,8 @@ def is_searched(piece: ReadPiece) -> bool:
 
 
 def of_keys(batch: pa.RecordBatch, wanted: pa.Array) -> pa.RecordBatch:
-    """Returns the rows whose key is wanted."""
-    return batch.filter(pc.is_in(batch.column("key"), value_set=wanted))
+    """Returns the rows whose key is wanted, by canonical bytes."""
+    return batch.filter(pc.is_in(key_bytes(batch.column("key")), value_set=wanted))
 
 
 def _ends(offsets: pa.Array) -> list[int]:

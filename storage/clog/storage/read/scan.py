@@ -9,6 +9,7 @@ below the low watermark or beyond the planned end, also in rows that are still t
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -16,14 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.storage.errors import CorruptionError, version_expired
+from clog.storage.errors import CorruptionError, InvalidInputError, version_expired
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import BitmapFile, DeadRows, Rows, read_dead_rows
 from clog.storage.format.manifest import Manifest, Segment
 from clog.storage.format.object_ref import ObjectRef
+from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
+from clog.storage.objects.arrow_types import arrow_schema
 from clog.storage.objects.data_object import RECORD_SCHEMA
 from clog.storage.objects.reader import Footprint, footprint, read_ranges
+from clog.storage.objects.typed_columns import cheapest_leaf, projected
 from clog.storage.store.base import Store
 
 READ_SCHEMA = pa.schema(
@@ -36,6 +40,7 @@ READ_SCHEMA = pa.schema(
         RECORD_SCHEMA.field("headers"),
     ]
 )
+"""The columns of a log of bytes; `read_schema` returns those of any log."""
 COLUMNS = tuple(READ_SCHEMA.names)
 DELETE_HORIZON = "delete_horizon"
 """A column that only the cleaner asks for: ms from which the tombstone may go, null where none is
@@ -43,10 +48,43 @@ set (S23). Asked for without the value, it may be there for rows that are none.
 """
 _Range = TypeVar("_Range", Segment, Chunk)
 _base, _next = attrgetter("base"), attrgetter("next")
-_FIELDS = {
-    **{field.name: field for field in READ_SCHEMA},
-    DELETE_HORIZON: pa.field(DELETE_HORIZON, pa.int64()),
-}
+
+
+@lru_cache(maxsize=64)
+def read_schema(schema: LogSchema | None, columns: Sequence[str] = COLUMNS) -> pa.Schema:
+    """Returns the columns, as a tuple, that are read of a log with the schema: by name, of structs
+    also fields by their paths (``value.price``), and `DELETE_HORIZON`.
+
+    Raises:
+        InvalidInputError: a column that is none.
+    """
+    own = arrow_schema(schema)
+    fields = [own.field(f.name) if f.name in own.names else f for f in READ_SCHEMA]
+    horizon = pa.field(DELETE_HORIZON, pa.int64())
+    return projected(pa.schema([*fields, horizon]), columns)
+
+
+def columns_asked(schema: LogSchema | None, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the columns that a user asks for; None: all.
+
+    Raises:
+        InvalidInputError: a column that is none, or a text where a list of them is due.
+    """
+    if isinstance(columns, str) or (columns is not None and not columns):
+        raise InvalidInputError(f"columns={columns!r}; give a list of at least one name")
+    asked = COLUMNS if columns is None else tuple(columns)
+    if DELETE_HORIZON in asked:
+        raise InvalidInputError(f"there is no column {DELETE_HORIZON!r}")
+    read_schema(schema, asked)
+    return asked
+
+
+def presence_column(name: str, schema: LogSchema | None, columns: Sequence[str]) -> str:
+    """Returns what tells where a column is null: one of those that are read, or else what costs
+    least beside them.
+    """
+    read = (path for path in columns if path.partition(".")[0] == name)
+    return next(read, None) or cheapest_leaf(read_schema(schema).field(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +101,8 @@ class ReadPiece:
     """Rows of one object that hold records of one partition; only offsets in ``[start, end)`` are
     delivered.
 
-    ``base`` is the offset of ``first_row`` where the object is dense; ``marked`` the dead rows of
-    the chunk it is a part of.
+    ``base`` is the offset of ``first_row`` where the object is dense; ``schema`` the log's, by
+    which it is read; ``marked`` the dead rows of the chunk it is a part of.
     """
 
     partition: int
@@ -74,6 +112,7 @@ class ReadPiece:
     base: int
     start: int
     end: int
+    schema: LogSchema | None = None
     append_time_ms: int = NONE
     horizon: int = NONE
     up_to: int = NONE
@@ -94,13 +133,14 @@ def plan_range(
     """
     start = max(start, manifest.head.partitions.start[partition])
     end = max(start, min(end, manifest.head.partitions.end[partition]))
+    schema = manifest.head.log.schema
     pieces: list[ReadPiece] = []
     for segment in _within(manifest.segments[partition], start, end):
         if whole is not None and start <= segment.base and segment.next <= end:
             pieces += whole(segment)
             continue
         chunks = _within(segment.chunks, start, end)
-        cut_to_range = (piece_of(partition, chunk, start, end) for chunk in chunks)
+        cut_to_range = (piece_of(partition, chunk, start, end, schema) for chunk in chunks)
         pieces += (piece for piece in cut_to_range if piece.start < piece.end)
     return pieces
 
@@ -111,8 +151,10 @@ def _within(ranges: tuple[_Range, ...], start: int, end: int) -> tuple[_Range, .
     return ranges[low : bisect_left(ranges, end, lo=low, key=_base)]
 
 
-def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
-    """Returns the part of a chunk that holds ``[start, end)``."""
+def piece_of(
+    partition: int, chunk: Chunk, start: int, end: int, schema: LogSchema | None = None
+) -> ReadPiece:
+    """Returns the part of a chunk that holds ``[start, end)``; ``schema``: the log's."""
     first_row, rows, base, dead = chunk.first_row, chunk.rows, chunk.base, chunk.dead
     end = min(end, chunk.next)
     if chunk.object.dense:
@@ -128,6 +170,7 @@ def piece_of(partition: int, chunk: Chunk, start: int, end: int) -> ReadPiece:
         base=base,
         start=max(start, chunk.base),
         end=end,
+        schema=schema,
         append_time_ms=chunk.append_time_ms,
         horizon=chunk.horizon,
         up_to=chunk.up_to,
@@ -157,8 +200,8 @@ def cut(piece: ReadPiece, start: int, end: int) -> ReadPiece:
 def read_pieces(
     store: Store, pieces: Sequence[ReadPiece], *, columns: Sequence[str] = COLUMNS
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of the pieces, in their order, as batches of `READ_SCHEMA` (or of these
-    columns of it, and `DELETE_HORIZON`).
+    """Yields the records of the pieces, in their order, as batches of `read_schema`: of all its
+    columns, or of these.
 
     Neighbouring pieces of one object are read together, with at most 2 requests, and one for each
     bitmap of dead rows that is not inline.
@@ -167,15 +210,15 @@ def read_pieces(
         FileNotFoundError: an object is gone; what was yielded so far is right.
         CorruptionError: bytes contradict the manifest.
     """
-    schema = pa.schema([_FIELDS[name] for name in columns])
     stored = _stored_columns(columns)
     for run in _runs(pieces):
-        ref = run[0].object
+        ref, typed = run[0].object, run[0].schema
+        schema = read_schema(typed, tuple(columns))
         wanted = stored if ref.dense else [*stored, "offset"]
         ranges = [(piece.first_row, piece.rows) for piece in run]
         at = [0] * len(run)
         dead = _dead_rows(store, run)
-        for i, batch in read_ranges(store, ref, ranges, columns=wanted):
+        for i, batch in read_ranges(store, ref, ranges, columns=wanted, schema=typed):
             made = _records(run[i], batch, at[i], schema, dead[i])
             at[i] += batch.num_rows
             if made.num_rows:
@@ -191,7 +234,7 @@ def footprints(
         ref = run[0].object
         ranges = [(piece.first_row, piece.rows) for piece in run]
         wanted = stored if ref.dense else [*stored, "offset"]
-        found = footprint(store, ref, ranges, columns=wanted)
+        found = footprint(store, ref, ranges, columns=wanted, schema=run[0].schema)
         bitmaps = {p.marked.dead.bitmap for p in run if p.marked}
         bitmap_bytes = sum(b.size_bytes for b in bitmaps if isinstance(b, BitmapFile))
         yield replace(found, fetched_bytes=found.fetched_bytes + bitmap_bytes)
@@ -207,7 +250,8 @@ def _dead_rows(store: Store, run: Sequence[ReadPiece]) -> list[Rows | None]:
 
 
 def _stored_columns(columns: Sequence[str]) -> list[str]:
-    stored = [name for name in columns if name in RECORD_SCHEMA.names or name == DELETE_HORIZON]
+    ours = (*RECORD_SCHEMA.names, DELETE_HORIZON)
+    stored = [path for path in columns if path.partition(".")[0] in ours]
     return stored or ["timestamp"]  # Something must say how many rows there are.
 
 
@@ -255,7 +299,11 @@ def _records(
 
 
 def read_records(
-    store: Store, manifest: Manifest, ranges: Mapping[int, tuple[int, int]]
+    store: Store,
+    manifest: Manifest,
+    ranges: Mapping[int, tuple[int, int]],
+    *,
+    columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of half-open offset ranges, partition by partition.
 
@@ -264,7 +312,7 @@ def read_records(
     """
     try:
         for p, (start, end) in ranges.items():
-            yield from read_pieces(store, plan_range(manifest, p, start, end))
+            yield from read_pieces(store, plan_range(manifest, p, start, end), columns=columns)
     except FileNotFoundError as e:
         # Never planned anew: a value that was cleaned since would be missing, and the newer one
         # lies beyond the end.

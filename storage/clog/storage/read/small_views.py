@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from clog.storage.keys.fingerprints import fingerprints_of
 from clog.storage.numpy_arrays import to_arrow, to_numpy
+from clog.storage.objects.typed_columns import shaped
 from clog.storage.read.latest_keys import LatestKeys
-from clog.storage.read.scan import COLUMNS, READ_SCHEMA, ReadPiece, read_pieces
+from clog.storage.read.scan import COLUMNS, ReadPiece, presence_column, read_pieces, read_schema
 from clog.storage.read.table_plan import TablePlan
 from clog.storage.store.base import Store
 
@@ -29,16 +30,17 @@ def small_view_batches(
     store: Store, plans: Sequence[TablePlan], *, columns: Sequence[str] = COLUMNS
 ) -> Iterator[pa.RecordBatch]:
     """Yields the views of plans of different partitions, in their order, as batches of these
-    columns of `READ_SCHEMA`. Memory holds all their rows, superseded ones too.
+    columns (`read_schema`). Memory holds all their rows, superseded ones too.
 
     Raises:
         FileNotFoundError: an object is gone.
     """
     assert not any(plan.later for plan in plans), "a slice needs the keys of what follows it"
-    wanted = {*columns, "partition", "offset", "key", "value"}
-    schema = pa.schema([field for field in READ_SCHEMA if field.name in wanted])
+    typed = plans[0].schema
+    needed = (*columns, "partition", "offset", "key", presence_column("value", typed, columns))
+    schema, wanted = (read_schema(typed, tuple(some)) for some in (needed, columns))
     pieces = [piece for plan in plans for piece in (*plan.clean, *plan.dirty)]
-    batches = read_pieces(store, sorted(pieces, key=_by_object), columns=schema.names)
+    batches = read_pieces(store, sorted(pieces, key=_by_object), columns=needed)
     table = pa.Table.from_batches(batches, schema).combine_chunks()
     for rows in table.to_batches():  # One, or none.
         partitions, offsets = (to_numpy(rows.column(name)) for name in ("partition", "offset"))
@@ -48,7 +50,7 @@ def small_view_batches(
             start, end = np.searchsorted(partitions, [plan.partition, plan.partition + 1])
             latest = _latest(ordered.slice(int(start), int(end - start)), plan)
             if latest.num_rows:
-                yield latest.select(list(columns))
+                yield shaped(latest, wanted)
 
 
 def _by_object(piece: ReadPiece) -> tuple[str, int]:

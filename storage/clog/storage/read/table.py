@@ -7,9 +7,11 @@ from typing import Any
 import pyarrow as pa
 
 from clog.storage.errors import version_expired
+from clog.storage.format.schema import LogSchema
+from clog.storage.objects.python_keys import answered_key, asked_keys
 from clog.storage.read.key_index_cache import KeyIndexCache, Run
 from clog.storage.read.key_lookup import latest_of_keys
-from clog.storage.read.scan import READ_SCHEMA
+from clog.storage.read.scan import columns_asked, read_schema
 from clog.storage.read.table_plan import TablePlan
 from clog.storage.read.table_scan import present, table_batches
 
@@ -27,23 +29,33 @@ class Table:
     """
 
     def __init__(
-        self, indexes: KeyIndexCache, version: int, plans: Sequence[TablePlan], ends: dict[int, int]
+        self,
+        indexes: KeyIndexCache,
+        version: int,
+        plans: Sequence[TablePlan],
+        ends: dict[int, int],
+        *,
+        schema: LogSchema | None,
     ) -> None:
         """Shows what the plans say, read by way of the log's ``indexes``; ``ends`` are its
-        offsets.
+        offsets, ``schema`` the log's at the version.
         """
         self._indexes = indexes
         self._plans = plans
         self._runs: list[list[Run]] | None = None
+        self._schema = schema
         self.version = version
         self.offsets = ends
 
     def __repr__(self) -> str:
         return f"Table({self._indexes.url!r}, version={self.version})"
 
-    def get(self, key: bytes | str) -> bytes | None:
+    def get(self, key: Any) -> Any:
         """Returns the value of a key, or None where it has none. If writers put the key in several
         partitions, the value with the latest timestamp counts.
+
+        Keys and values are bytes, and a key that is text its UTF-8. In a typed log they are what
+        Python has for their types: a struct is a dict, as a key a tuple or a dict.
 
         Once the log's key indexes are in memory this costs one request, and none for a key that is
         nowhere.
@@ -51,26 +63,26 @@ class Table:
         Raises:
             VersionExpiredError: the version expired.
         """
-        raw = key.encode() if isinstance(key, str) else key
-        return self.get_many([raw]).get(raw)
+        return next(iter(self.get_many([key]).values()), None)
 
-    def get_many(self, keys: Iterable[bytes | str]) -> dict[bytes, bytes]:
-        """Returns the values of those keys that have one, as `get` does.
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Returns the values of those keys that have one, as `get` does; keys that are structs as
+        tuples.
 
         Raises:
             VersionExpiredError: the version expired.
         """
         rows = self.of_keys(keys).sort_by("timestamp")
         pairs = zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True)
-        return {key: value for key, value in pairs if value is not None}
+        return {answered_key(key): value for key, value in pairs if value is not None}
 
-    def of_keys(self, keys: Iterable[bytes | str]) -> pa.Table:
-        """Returns the rows of these keys alone, with the columns of `READ_SCHEMA`, in no order.
+    def of_keys(self, keys: Iterable[Any]) -> pa.Table:
+        """Returns the rows of these keys alone, with all columns, in no order.
 
         Raises:
             VersionExpiredError: the version expired.
         """
-        wanted = [key.encode() if isinstance(key, str) else key for key in keys]
+        wanted = asked_keys(keys, self._schema)
         batches: list[pa.RecordBatch] = []
         try:
             if self._runs is None:
@@ -82,39 +94,43 @@ class Table:
                 batches += (b if plan.tombstones else present(b, "value") for b in found)
         except FileNotFoundError as e:
             raise version_expired(self._indexes.url, self.version, gone=e) from e
-        return pa.Table.from_batches(batches, READ_SCHEMA)
+        return pa.Table.from_batches(batches, read_schema(self._schema))
 
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields record batches of `READ_SCHEMA`: partition, offset, timestamp, key, value,
-        headers.
+    def to_batches(self, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields record batches with partition, offset, timestamp, key, value and headers, or with
+        these ``columns``. Of a typed log, ``value.price`` names a field of a struct, and no other
+        is read.
 
         Memory holds the map and what is decoded of one object at a time.
 
         Raises:
             VersionExpiredError: the version expired while it was read.
+            InvalidInputError: a column that is none.
         """
+        wanted = columns_asked(self._schema, columns)
         for plan in self._plans:
-            yield from table_batches(self._indexes, plan)
+            yield from table_batches(self._indexes, plan, columns=wanted)
 
-    def to_arrow(self) -> pa.Table:
-        """Returns the whole table, in memory."""
-        return pa.Table.from_batches(self.to_batches(), READ_SCHEMA)
+    def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Returns the whole table, or these ``columns`` of it, in memory."""
+        schema = read_schema(self._schema, columns_asked(self._schema, columns))
+        return pa.Table.from_batches(self.to_batches(columns=columns), schema)
 
-    def to_pandas(self) -> Any:
-        """Returns a ``pandas.DataFrame``; needs pandas."""
+    def to_pandas(self, *, columns: Sequence[str] | None = None) -> Any:
+        """Returns a ``pandas.DataFrame``, of all ``columns`` or of these; needs pandas."""
         _package("pandas", "to_pandas")
-        return self.to_arrow().to_pandas()
+        return self.to_arrow(columns=columns).to_pandas()
 
-    def to_polars(self) -> Any:
-        """Returns a ``polars.DataFrame``; needs polars."""
-        return _package("polars", "to_polars").from_arrow(self.to_arrow())
+    def to_polars(self, *, columns: Sequence[str] | None = None) -> Any:
+        """Returns a ``polars.DataFrame``, of all ``columns`` or of these; needs polars."""
+        return _package("polars", "to_polars").from_arrow(self.to_arrow(columns=columns))
 
-    def to_duckdb(self, *, connection: Any = None) -> Any:
-        """Returns a ``duckdb.DuckDBPyRelation``, in DuckDB's default connection unless another
-        ``connection`` is given; needs duckdb.
+    def to_duckdb(self, *, columns: Sequence[str] | None = None, connection: Any = None) -> Any:
+        """Returns a ``duckdb.DuckDBPyRelation``, of all ``columns`` or of these, in DuckDB's
+        default connection unless another ``connection`` is given; needs duckdb.
         """
-        duckdb = _package("duckdb", "to_duckdb")
-        return (duckdb if connection is None else connection).from_arrow(self.to_arrow())
+        duckdb = _package("duckdb", "to_duckdb") if connection is None else connection
+        return duckdb.from_arrow(self.to_arrow(columns=columns))
 
 
 def _package(name: str, method: str) -> Any:

@@ -12,6 +12,7 @@ from operator import is_
 
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.schema import LogSchema
 from clog.storage.read.scan import ReadPiece, piece_of, plan_range
 
 
@@ -27,13 +28,14 @@ class TablePlan:
     partition: int
     version: int
     seed: int
+    schema: LogSchema | None
     clean: tuple[ReadPiece, ...]
     dirty: tuple[ReadPiece, ...]
     tombstones: bool = False
     later: tuple[ReadPiece, ...] = ()
 
 
-_Known = tuple[tuple[Chunk, ...], list[ReadPiece]]
+_Known = tuple[LogSchema | None, tuple[Chunk, ...], list[ReadPiece]]
 
 
 class KnownPieces:
@@ -49,16 +51,17 @@ class KnownPieces:
         """Begins a plan: segments that are in none of the last two are forgotten."""
         self._before, self._now = self._now, {}
 
-    def of(self, partition: int, segment: Segment) -> list[ReadPiece]:
-        """Returns the pieces of all chunks of a segment."""
-        chunks, pieces = self._before.get(segment.base, ((), []))
-        if len(chunks) > len(segment.chunks) or not all(map(is_, chunks, segment.chunks)):
+    def of(self, partition: int, schema: LogSchema | None, segment: Segment) -> list[ReadPiece]:
+        """Returns the pieces of all chunks of a segment, read by the log's schema."""
+        known, chunks, pieces = self._before.get(segment.base, (schema, (), []))
+        is_other = len(chunks) > len(segment.chunks) or known != schema
+        if is_other or not all(map(is_, chunks, segment.chunks)):
             chunks, pieces = (), []
         added = segment.chunks[len(chunks) :]
         if added:
-            made = (piece_of(partition, chunk, chunk.base, chunk.next) for chunk in added)
+            made = (piece_of(partition, chunk, chunk.base, chunk.next, schema) for chunk in added)
             pieces = [*pieces, *(piece for piece in made if piece.start < piece.end)]
-        self._now[segment.base] = segment.chunks, pieces
+        self._now[segment.base] = schema, segment.chunks, pieces
         return pieces
 
 
@@ -69,10 +72,10 @@ def plan_table(
     ``log_start``, where that is later than the version's own (S36). ``known``: from the plans of
     the partition's other versions.
     """
-    whole = None
+    whole, schema = None, manifest.head.log.schema
     if known is not None:
         known.next_version()
-        whole = partial(known.of, partition)
+        whole = partial(known.of, partition, schema)
     end = manifest.head.partitions.end[partition]
     start = min(max(manifest.head.partitions.start[partition], log_start), end)
     dirty = min(max(manifest.first_dirty[partition], start), end)
@@ -80,6 +83,7 @@ def plan_table(
         partition,
         manifest.version,
         manifest.head.log.key_seed,
+        schema,
         tuple(plan_range(manifest, partition, start, dirty, whole=whole)),
         tuple(plan_range(manifest, partition, dirty, end, whole=whole)),
     )

@@ -23,7 +23,7 @@ So with R records of its own and room for C, the keys of the dirty part are read
 most, and memory is the map's and half of it again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +31,17 @@ import pyarrow as pa
 from clog.storage.errors import version_expired
 from clog.storage.keys.fingerprints import Fingerprints, fingerprints_of
 from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
+from clog.storage.objects.typed_columns import shaped
 from clog.storage.read.kept_keys import KeptKeys
 from clog.storage.read.latest_keys import ROW_BYTES, LatestKeys
-from clog.storage.read.scan import COLUMNS, READ_SCHEMA, ReadPiece, pieces_from, read_pieces
+from clog.storage.read.scan import (
+    COLUMNS,
+    ReadPiece,
+    pieces_from,
+    presence_column,
+    read_pieces,
+    read_schema,
+)
 from clog.storage.read.table_plan import TablePlan
 from clog.storage.store.base import Store
 
@@ -44,12 +52,13 @@ MAP_BYTES = 128 << 20
 def table_batches(
     store: Store, plan: TablePlan, *, columns: Sequence[str] = COLUMNS, map_bytes: int = MAP_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the view of one partition, as batches of these columns of `READ_SCHEMA`.
+    """Yields the view of one partition, as batches of these columns (`read_schema`).
 
     Raises:
         VersionExpiredError: an object of this version was deleted: the plan is older than
             ``file.delete.delay.ms``.
     """
+    schema = read_schema(plan.schema, tuple(columns))
     try:
         rows = sum(piece.rows for piece in (*plan.dirty, *plan.later))
         latest = LatestKeys.within(map_bytes, rows=rows)
@@ -61,7 +70,7 @@ def table_batches(
             batches = _of_many_maps(store, plan, latest, columns)
         for batch in batches:
             if batch.num_rows:
-                yield batch.select(list(columns))
+                yield shaped(batch, schema)
     except FileNotFoundError as e:
         raise version_expired(store.url, plan.version, gone=e) from e
 
@@ -128,8 +137,8 @@ def _unknown(
     store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of the clean part whose key the map does not know (T2)."""
-    needed = [name for name in COLUMNS if name in {*columns, "key", "value"}]
-    for batch in read_pieces(store, plan.clean, columns=needed):
+    needed = {*columns, "key", presence_column("value", plan.schema, columns)}
+    for batch in read_pieces(store, plan.clean, columns=_in_order(needed)):
         rows = present(present(batch, "key"), "value")
         if plan.dirty or plan.later:
             known = latest.knows(fingerprints_of(rows.column("key"), seed=plan.seed))
@@ -149,20 +158,26 @@ def _at(
     """Yields the records of the pieces at these offsets (T3); ``keys``: theirs, where they are
     known, not to be read again.
     """
-    wanted = {*columns, "offset"} | (set() if plan.tombstones else {"value"})
+    wanted = {*columns, "offset"}
+    if not plan.tombstones:
+        wanted.add(presence_column("value", plan.schema, columns))
     wanted -= {"key"} if keys is not None else set()
     ends = np.array([(piece.start, piece.end) for piece in pieces], np.int64).reshape(-1, 2)
     low, high = np.searchsorted(last, ends).T
     read = [piece for piece, some in zip(pieces, low < high, strict=True) if some]
-    for batch in read_pieces(store, read, columns=[n for n in COLUMNS if n in wanted]):
+    for batch in read_pieces(store, read, columns=_in_order(wanted)):
         offsets = to_numpy(batch.column("offset"))
         first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
         rows = _rows_at(batch, offsets, last[first:end])
         if keys is not None:
             arrays = [*rows.columns, keys.slice(first, end - first)]
-            schema = rows.schema.append(READ_SCHEMA.field("key"))
+            schema = rows.schema.append(read_schema(plan.schema).field("key"))
             rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
         yield rows if plan.tombstones else present(rows, "value")
+
+
+def _in_order(columns: Iterable[str]) -> list[str]:
+    return sorted(columns, key=lambda path: (COLUMNS.index(path.partition(".")[0]), path))
 
 
 def _rows_at(batch: pa.RecordBatch, offsets: Offsets, wanted: Offsets) -> pa.RecordBatch:

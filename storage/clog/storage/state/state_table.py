@@ -35,6 +35,7 @@ from clog.storage.errors import (
 )
 from clog.storage.format.manifest import Manifest
 from clog.storage.ids import SystemIds
+from clog.storage.objects.arrow_types import check_bytes
 from clog.storage.read.changes import changes_batches
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.read.table_plan import plan_table
@@ -105,6 +106,8 @@ class StateTable:
             raise InvalidInputError(f"on_loss={on_loss!r}; allowed: resync, fail")
         store = open_store(url, storage_options) if isinstance(url, str) else url
         self._handle = Handle(store, clock=clock or SystemClock(), ids=SystemIds())
+        schema = self._handle.tip.head.log.schema
+        check_bytes(schema, url=store.url, who="state tables do")
         self._is_verified = False
         self._on_loss = on_loss
         self._map_bytes = map_bytes

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from clog.storage.append import partitions_of, put_records
+from clog.storage.append import partitions_of, put_records, records_of
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import (
     ClogError,
@@ -42,7 +42,7 @@ from clog.storage.format.transactions import (
     TransactionState,
     stored_positions,
 )
-from clog.storage.objects.records import Appendable, to_records
+from clog.storage.objects.records import Appendable
 from clog.storage.transactions.deferred import (
     Began,
     CommitRequest,
@@ -174,7 +174,7 @@ class Transaction:
         self._check_open(and_untried=True)
         self._check_time()
         self._check_known_epoch()
-        records, _ = to_records(data, now_us=self._handle.clock.now_us())
+        records, _ = records_of(self._handle, data)
         if records.num_rows:
             head = self._handle.tip.head
             parts = partitions_of(records, partition, head, url=self._url)

@@ -1,0 +1,236 @@
+"""The schema of a typed log: a tree of fields for the key and one for the value (FORMAT.md §12.1).
+
+Plain data, named by the format's own words: types of Arrow and of Parquet are those of `objects`.
+A schema never loses a field and never changes one's name or id, so what was written under an
+earlier one is read under every later one (§12.4).
+
+Not here: Arrow's types (`objects.arrow_types`), the bytes of a key (`keys.key_bytes`).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from clog.storage.errors import CorruptionError
+from clog.storage.format.chunks import whole
+
+BYTES: Final = {"key": "binary", "value": "binary"}
+"""The schema of a log that was created without one."""
+KEY_ID: Final = 1
+VALUE_ID: Final = 2
+FIRST_ID: Final = 16
+"""Ids of fields inside key and value begin here; those below are of columns of the format."""
+FIELDS_MAX: Final = 1000
+"""Fields of a schema, those in lists and maps counted. Part of the format."""
+DEPTH_MAX: Final = 8
+"""Fields inside one another. Part of the format."""
+
+STRUCT: Final = "struct"
+LIST: Final = "list"
+MAP: Final = "map"
+NESTED: Final = {STRUCT: None, LIST: ("element",), MAP: ("key", "value")}
+"""Types with fields inside; those of all but structs have names that the format gives."""
+
+SIGNED: Final = ("int8", "int16", "int32", "int64")
+UNSIGNED: Final = ("uint8", "uint16", "uint32", "uint64")
+FLOATS: Final = ("float32", "float64")
+_TYPE: Final = re.compile(
+    r"bool|u?int(8|16|32|64)|float(16|32|64)|date|time\((ms|us|ns)\)"
+    r"|timestamp\((ms|us|ns)(,utc)?\)|decimal\([1-9]\d?,\d\d?\)|string|binary|fixed\([1-9]\d{0,5}\)"
+    r"|struct|list|map"
+)
+_KEY_TYPE: Final = re.compile(
+    r"string|binary|fixed\(\d+\)|u?int\d+|timestamp\((ms|us|ns)(,utc)?\)|struct"
+)
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_DECIMAL_DIGITS_MAX: Final = 76
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaField:
+    """One field: ``kind`` is its type without what is inside, ``required`` that it is never null
+    where the field around it is not.
+    """
+
+    name: str
+    id: int
+    kind: str
+    required: bool = False
+    fields: tuple["SchemaField", ...] = ()
+
+    def walk(self, above: str = "") -> Iterator[tuple[str, "SchemaField"]]:
+        """Yields (path, field) of this one and of all inside, in the order of the schema."""
+        path = f"{above}.{self.name}" if above else self.name
+        yield path, self
+        for field in self.fields:
+            yield from field.walk(path)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSchema:
+    """The types of key and value. ``id`` counts the schemas that the log has had; ``last_id`` is
+    the highest that was ever given to a field.
+    """
+
+    id: int
+    last_id: int
+    key: SchemaField
+    value: SchemaField
+
+    def walk(self) -> Iterator[tuple[str, SchemaField]]:
+        """Yields (path, field) of all fields."""
+        yield from self.key.walk()
+        yield from self.value.walk()
+
+
+def schema_to_json(schema: LogSchema | None) -> dict[str, Any]:
+    """Returns the schema as in ``create``, in an edit and in each head; None: that of bytes."""
+    if schema is None:
+        return dict(BYTES)
+    return {
+        "id": schema.id,
+        "last_field_id": schema.last_id,
+        "key": _field_to_json(schema.key),
+        "value": _field_to_json(schema.value),
+    }
+
+
+def schema_from_json(value: dict[str, Any]) -> LogSchema | None:
+    """Reads what `schema_to_json` made; None for the schema of a log of bytes.
+
+    Raises:
+        ValueError, KeyError, TypeError: it violates the format.
+    """
+    if value == BYTES:
+        return None
+    schema = LogSchema(
+        whole(value["id"]),
+        whole(value["last_field_id"]),
+        _field_from_json(value["key"], 1),
+        _field_from_json(value["value"], 1),
+    )
+    if (problem := schema_problem(schema)) is not None:
+        raise ValueError(problem)
+    return schema
+
+
+def next_schema_from_json(value: dict[str, Any]) -> LogSchema:
+    """Reads the schema in an edit, as `schema_from_json` does."""
+    if (schema := schema_from_json(value)) is None:
+        raise ValueError("an edit with the schema of a log of bytes")
+    return schema
+
+
+def schema_problem(schema: LogSchema) -> str | None:
+    """Returns what the format does not allow in a schema, None for nothing."""
+    fields = list(schema.walk())
+    ids = [field.id for _, field in fields]
+    if len(fields) > FIELDS_MAX:
+        return f"a schema of {len(fields)} fields; allowed: {FIELDS_MAX}"
+    if (schema.key.name, schema.key.id) != ("key", KEY_ID):
+        return "the key's field is not 'key' with id 1"
+    if (schema.value.name, schema.value.id) != ("value", VALUE_ID):
+        return "the value's field is not 'value' with id 2"
+    if schema.value.required:
+        return "the value is NOT NULL, but a null value is what deletes a key"
+    inside = sorted(set(ids) - {KEY_ID, VALUE_ID})
+    if len(set(ids)) < len(ids) or (inside and not FIRST_ID <= inside[0] <= inside[-1]):
+        return f"field ids that are not unique, or below {FIRST_ID}"
+    if schema.id < 0 or schema.last_id < max(ids):
+        return f"schema id {schema.id}, last field id {schema.last_id}"
+    for path, field in schema.key.walk():
+        if not _KEY_TYPE.fullmatch(field.kind):
+            return (
+                f"{path} has type {field.kind}; a key is a string, binary, an integer, a timestamp,"
+                " or a struct of them"
+            )
+    return next(filter(None, (_field_problem(path, field) for path, field in fields)), None)
+
+
+def check_evolution(old: LogSchema | None, new: LogSchema) -> None:
+    """Raises unless a log with the old schema may get the new one next (FORMAT.md §12.4).
+
+    Raises:
+        CorruptionError: it may not.
+    """
+    if old is None:
+        raise CorruptionError("an edit gives a schema to a log of bytes")
+    if new.id != old.id + 1 or new.last_id < old.last_id:
+        raise CorruptionError(
+            f"an edit gives schema {new.id} with last field id {new.last_id} to a log with"
+            f" schema {old.id} and last field id {old.last_id}"
+        )
+    _check_field(old.key, new.key, "key", last_id=None)
+    _check_field(old.value, new.value, "value", last_id=old.last_id)
+
+
+def widens(old: str, new: str) -> bool:
+    """Tells whether every value of the old type is one of the new, wider one, as Iceberg widens."""
+    for order in (SIGNED, UNSIGNED, FLOATS):
+        if old in order and new in order:
+            return order.index(old) < order.index(new)
+    before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    if before and after and before[2] == after[2]:
+        return int(before[1]) < int(after[1])
+    return False
+
+
+def _check_field(old: SchemaField, new: SchemaField, path: str, *, last_id: int | None) -> None:
+    """Checks a field and those inside; fields may be added unless ``last_id`` is None."""
+    same = (old.name, old.id) == (new.name, new.id)
+    if not same or (old.kind != new.kind and not widens(old.kind, new.kind)):
+        raise CorruptionError(f"an edit makes {new.kind} field {new.id} of {old.kind} {path}")
+    if new.required and not old.required:
+        raise CorruptionError(f"an edit makes {path} NOT NULL")
+    added = new.fields[len(old.fields) :]
+    if len(new.fields) < len(old.fields) or (added and (last_id is None or new.kind != STRUCT)):
+        raise CorruptionError(f"an edit changes which fields {path} has")
+    for before, after in zip(old.fields, new.fields, strict=False):
+        _check_field(before, after, f"{path}.{before.name}", last_id=last_id)
+    for field in added:
+        if field.required or any(inner.id <= (last_id or 0) for _, inner in field.walk()):
+            raise CorruptionError(f"an edit adds {field.name!r} to {path}, NOT NULL or not new")
+
+
+def _field_problem(path: str, field: SchemaField) -> str | None:
+    if not _TYPE.fullmatch(field.kind):
+        return f"{path} has an unknown type {field.kind!r}"
+    if path.count(".") >= DEPTH_MAX:
+        return f"{path} is nested more than {DEPTH_MAX} deep"
+    if (decimal := _DECIMAL.fullmatch(field.kind)) and not (
+        int(decimal[2]) <= int(decimal[1]) <= _DECIMAL_DIGITS_MAX
+    ):
+        return f"{path} has type {field.kind}; a decimal has up to {_DECIMAL_DIGITS_MAX} digits"
+    names = [inner.name for inner in field.fields]
+    given = NESTED.get(field.kind, ())
+    if given is not None and tuple(names) != given:
+        return f"{path} of type {field.kind} has the fields {names}"
+    if field.kind == STRUCT and not names:
+        return f"{path} is a struct without fields, which Parquet cannot hold"
+    if len(set(names)) < len(names):
+        return f"{path} has a field twice: {names}"
+    if wrong := [name for name in names if not name or "." in name]:
+        return f"{path} has fields named {wrong}; names are not empty and have no dot"
+    if field.kind == MAP and not field.fields[0].required:
+        return f"{path} is a map with keys that may be null"
+    return None
+
+
+def _field_to_json(field: SchemaField) -> dict[str, Any]:
+    out: dict[str, Any] = {"name": field.name, "id": field.id, "type": field.kind}
+    if field.required:
+        out["required"] = True
+    if field.fields:
+        out["fields"] = [_field_to_json(inner) for inner in field.fields]
+    return out
+
+
+def _field_from_json(value: dict[str, Any], depth: int) -> SchemaField:
+    if depth > DEPTH_MAX:
+        raise ValueError(f"a schema that is nested more than {DEPTH_MAX} deep")
+    name, kind, required = value["name"], value["type"], value.get("required", False)
+    if not (isinstance(name, str) and isinstance(kind, str) and isinstance(required, bool)):
+        raise TypeError("a field's name and type are texts, required is a truth value")
+    fields = tuple(_field_from_json(inner, depth + 1) for inner in value.get("fields", ()))
+    return SchemaField(name, whole(value["id"]), kind, required, fields)

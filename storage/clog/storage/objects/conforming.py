@@ -1,0 +1,371 @@
+"""Keys and values that are given for a typed log, made those of its schema, or refused (S62).
+
+Given as Arrow's arrays they may have another layout, a narrower or wider type of numbers, fewer
+nullable fields or another order of fields; each value is checked, none is changed but floats that
+are rounded to 32 bits. Given as Python's values, they are what Arrow makes of them.
+
+A refusal names the first record, the field, what is there (its type, never the value), and what is
+allowed.
+"""
+
+import datetime as dt
+import decimal
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.storage.errors import InvalidInputError
+from clog.storage.numpy_arrays import to_numpy
+from clog.storage.objects.typed_columns import (
+    elements,
+    entries_type,
+    is_listed,
+    list_lengths,
+    rebuilt_lists,
+    rebuilt_structs,
+    settled,
+)
+
+_ANY_MAPPING: Final = (Mapping,)
+_ANY_LIST: Final = (list, tuple, np.ndarray)
+_INTEGERS: Final = (int, np.integer)
+_FLOATS: Final = (float, np.floating, *_INTEGERS)
+
+
+class UnfitError(Exception):
+    """A value that does not fit: the number of it among those around it, and why."""
+
+    def __init__(self, at: int, what: str) -> None:
+        super().__init__(at, what)
+        self.at = at
+        self.what = what
+
+
+def conform(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Returns a column of records as the field's type.
+
+    Raises:
+        InvalidInputError: a value that does not fit it.
+    """
+    try:
+        fitted = _fit(_plain(column), field.type, field.name)
+        if not field.nullable:
+            _check_present(fitted, None, field.name)
+        if _has_required(field.type):
+            _check_required(fitted, field.name)
+            fitted = settled(fitted)
+    except UnfitError as e:
+        raise _refusal(e) from None
+    return fitted
+
+
+def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    """Returns a column of records, given as Python's values, as the field's type.
+
+    Raises:
+        InvalidInputError: a value that does not fit it.
+    """
+    try:
+        made = made_of_python(values, field.type, field.name)
+    except UnfitError as e:
+        raise _refusal(e) from None
+    return conform(made, field)
+
+
+def made_of_python(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
+    """Returns Python's values as an array of the type; whether what is NOT NULL is there is not
+    looked at.
+
+    Raises:
+        UnfitError: a value that is no such.
+    """
+    return _fit(_made(values, kind, path), kind, path)
+
+
+def _refusal(unfit: UnfitError) -> InvalidInputError:
+    return InvalidInputError(f"record {unfit.at} {unfit.what}; nothing was appended")
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Returns the values of a dictionary, or of a large list, in the plain layout."""
+    kind, types = array.type, pa.types
+    if types.is_dictionary(kind):
+        return _plain(array.dictionary.take(array.indices))  # Arrow casts none of views.
+    if types.is_large_list(kind) or types.is_list_view(kind) or types.is_large_list_view(kind):
+        return array.cast(pa.list_(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return array.cast(pa.list_(kind.value_field))
+    return array
+
+
+def _fit(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+    """Returns the array as the type."""
+    if array.type == kind:
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), kind)
+    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
+        return _fit_structs(array, kind, path)
+    if is_listed(kind) and is_listed(array.type):
+        inner, flat = entries_type(kind), elements(array)
+        try:
+            fitted = _fit(_plain(flat), inner, _inside(path, kind))
+        except UnfitError as e:
+            raise _outside(e, list_lengths(array)) from None
+        return rebuilt_lists(array, kind, fitted)
+    return _cast(array, kind, path)
+
+
+def _inside(path: str, kind: pa.DataType) -> str:
+    """Returns the path of what is in a list; in a map, whose fields have names, its own."""
+    return f"{path}.element" if pa.types.is_list(kind) else path
+
+
+def _fit_structs(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+    given = {field.name: i for i, field in enumerate(array.type)}
+    known = [field.name for field in kind]
+    if len(given) < array.type.num_fields:
+        raise UnfitError(_first_there(array), f"has a {path} with a field twice")
+    if unknown := sorted(given.keys() - set(known)):
+        raise _unknown_field(_first_there(array), f"{path}.{unknown[0]}", known)
+    flat = array.flatten() if array.null_count else [array.field(i) for i in given.values()]
+    fields = [
+        _fit(_plain(flat[given[field.name]]), field.type, f"{path}.{field.name}")
+        if field.name in given
+        else pa.nulls(len(array), field.type)
+        for field in kind
+    ]
+    return rebuilt_structs(array, kind, fields)
+
+
+def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+    """Returns values without fields as the type, if it is one of those that hold the same."""
+    if not _is_kindred(array.type, kind):
+        if array.null_count == len(array):
+            return pa.nulls(len(array), kind)
+        raise _wrong_type(_first_there(array), path, str(array.type), kind)
+    try:
+        return _converted(array, kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError):
+        at = _first_failing(array, kind)
+        raise UnfitError(at, f"has a {path} that does not fit {kind}") from None
+
+
+def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns the values as the type. Raises where one does not fit."""
+    if pa.types.is_float64(array.type) and pa.types.is_float32(kind):
+        return _narrow(array)
+    if pa.types.is_integer(array.type) and pa.types.is_decimal(kind):
+        array = array.cast(pa.decimal128(20, 0))  # Arrow asks for room for all integers.
+    return array.cast(kind)
+
+
+def _narrow(array: pa.Array) -> pa.Array:
+    """Returns floats of 32 bits. Raises where a finite one would become infinite."""
+    narrow = array.cast(pa.float32(), safe=False)
+    overflows = pc.and_(pc.is_inf(narrow), pc.invert(pc.is_inf(array)))
+    if pc.any(overflows).as_py():
+        raise OverflowError
+    return narrow
+
+
+def _is_kindred(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Tells whether values of the one type can be the same values of the other."""
+    types = pa.types
+    if types.is_integer(kind):
+        return bool(types.is_integer(given) or types.is_floating(given))
+    if types.is_floating(kind):
+        return bool(types.is_integer(given) or types.is_floating(given))
+    if types.is_decimal(kind):
+        return bool(types.is_integer(given) or types.is_decimal(given))
+    if types.is_timestamp(kind):
+        # What names no zone is UTC; but what names one is not without.
+        return bool(types.is_timestamp(given) and (kind.tz is not None or given.tz is None))
+    if types.is_date32(kind):
+        return bool(types.is_date(given))
+    if types.is_time(kind):
+        return bool(types.is_time(given))
+    texts = (types.is_string, types.is_large_string, types.is_string_view)
+    octets = (types.is_binary, types.is_large_binary, types.is_binary_view)
+    is_text = any(test(given) for test in texts)
+    if types.is_string(kind):
+        return is_text
+    if types.is_binary(kind):
+        fixed = types.is_fixed_size_binary(given)
+        return is_text or bool(fixed) or any(test(given) for test in octets)
+    return bool(types.is_fixed_size_binary(kind)) and types.is_binary(given)
+
+
+def _first_failing(array: pa.Array, kind: pa.DataType) -> int:
+    """Returns the first value that cannot be converted, by halves."""
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _converted(array.slice(low, middle - low), kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _first_there(array: pa.Array) -> int:
+    """Returns the first value that is not null; 0 where all are."""
+    return int(np.argmax(to_numpy(array.is_valid()))) if len(array) else 0
+
+
+def _outside(unfit: UnfitError, lengths: np.ndarray[Any, Any]) -> UnfitError:
+    """Returns the same of the list that holds the value."""
+    at = int(np.searchsorted(np.cumsum(lengths), unfit.at, side="right"))
+    return UnfitError(at, unfit.what)
+
+
+@lru_cache(maxsize=256)
+def _has_required(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(not field.nullable or _has_required(field.type) for field in kind)
+    if is_listed(kind):
+        inner = kind.item_field if pa.types.is_map(kind) else kind.value_field
+        return not inner.nullable or _has_required(inner.type)
+    return False
+
+
+def _check_required(array: pa.Array, path: str) -> None:
+    """Raises if a field that is NOT NULL is null where the one around it is not."""
+    if pa.types.is_struct(array.type):
+        for i, field in enumerate(array.type):
+            child, name = array.field(i), f"{path}.{field.name}"
+            if not field.nullable:
+                _check_present(child, array, name)
+            if _has_required(field.type):
+                _check_required(array.flatten()[i], name)
+    elif is_listed(array.type):
+        flat = elements(array)
+        try:
+            if pa.types.is_list(array.type) and not array.type.value_field.nullable:
+                _check_present(flat, None, f"{path}.element")
+            _check_required(flat, _inside(path, array.type))
+        except UnfitError as e:
+            raise _outside(e, list_lengths(array)) from None
+
+
+def _check_present(array: pa.Array, around: pa.Array | None, path: str) -> None:
+    if not array.null_count:
+        return
+    missing = to_numpy(array.is_null())
+    if around is not None:
+        missing = missing & to_numpy(around.is_valid())
+    if missing.any():
+        raise UnfitError(int(np.argmax(missing)), f"has no {path}, which is NOT NULL")
+
+
+def _made(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
+    """Returns Python's values as an array of the type, or of one that `_fit` takes for it."""
+    _check_classes(values, kind, path)
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        _check_names(values, names, path)
+        fields = [
+            made_of_python(
+                [None if v is None else v.get(f.name) for v in values], f.type, f"{path}.{f.name}"
+            )
+            for f in kind
+        ]
+        valid = pa.array([v is not None for v in values], pa.bool_())
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pc.invert(valid))
+    if is_listed(kind):
+        return _made_lists(values, kind, path)
+    target = kind
+    if pa.types.is_timestamp(kind) and kind.unit == "ms":
+        target = pa.timestamp("us", kind.tz)  # Made of ms, what is finer would be cut off.
+    elif pa.types.is_floating(kind):
+        target = pa.float64()
+    try:
+        return pa.array(values, target)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as e:
+        for at, value in enumerate(values):
+            try:
+                pa.array([value], target)
+            except (pa.ArrowException, ValueError, TypeError, OverflowError):
+                raise UnfitError(at, f"has a {path} that does not fit {kind}") from None
+        raise InvalidInputError(f"the values of {path} do not fit {kind} together") from e
+
+
+def _made_lists(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
+    lists = [v.items() if isinstance(v, Mapping) else v for v in values]
+    lengths = np.array([0 if some is None else len(some) for some in lists], np.int64)
+    flat = [element for some in lists if some is not None for element in some]
+    inner = entries_type(kind)
+    try:
+        if pa.types.is_map(kind):
+            if wrong := [i for i, pair in enumerate(flat) if len(pair) != 2]:
+                raise UnfitError(wrong[0], f"has a {path} that is not a map")
+            parts = [
+                made_of_python([pair[i] for pair in flat], field.type, f"{path}.{field.name}")
+                for i, field in enumerate(inner)
+            ]
+            made = pa.StructArray.from_arrays(parts, fields=list(inner))
+        else:
+            made = made_of_python(flat, inner, f"{path}.element")
+    except UnfitError as e:
+        raise _outside(e, lengths) from None
+    shape = pa.array([None if some is None else [0] * len(some) for some in lists], _SHAPE)
+    return rebuilt_lists(shape, kind, made)
+
+
+_SHAPE: Final = pa.list_(pa.int8())
+
+
+def _check_classes(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
+    """Raises if a value is of a class that is not the type's: Arrow takes some of them."""
+    allowed = _classes(kind)
+    wrong = {c for c in set(map(type, values)) if not issubclass(c, (type(None), *allowed))}
+    if not pa.types.is_boolean(kind):
+        wrong |= {c for c in set(map(type, values)) if issubclass(c, (bool, np.bool_))}
+    if wrong:
+        at = next(i for i, value in enumerate(values) if type(value) in wrong)
+        raise _wrong_type(at, path, type(values[at]).__name__, kind)
+
+
+def _classes(kind: pa.DataType) -> tuple[type, ...]:
+    types = pa.types
+    table: Iterable[tuple[Any, tuple[type, ...]]] = (
+        (types.is_struct, _ANY_MAPPING),
+        (types.is_map, (*_ANY_MAPPING, *_ANY_LIST)),
+        (types.is_list, _ANY_LIST),
+        (types.is_boolean, (bool, np.bool_)),
+        (types.is_integer, _INTEGERS),
+        (types.is_floating, _FLOATS),
+        (types.is_decimal, (decimal.Decimal, *_INTEGERS)),
+        (types.is_timestamp, (dt.datetime, np.datetime64)),
+        (types.is_date, (dt.date,)),
+        (types.is_time, (dt.time,)),
+        (types.is_string, (str,)),
+        (types.is_binary, (bytes, bytearray, memoryview, str)),
+        (types.is_fixed_size_binary, (bytes, bytearray, memoryview)),
+    )
+    return next(classes for test, classes in table if test(kind))
+
+
+def _check_names(values: Sequence[Any], names: Sequence[str], path: str) -> None:
+    known = set(names)
+    for at, value in enumerate(values):
+        if value is not None and (unknown := [n for n in value if n not in known]):
+            raise _unknown_field(at, f"{path}.{unknown[0]}", names)
+
+
+def _unknown_field(at: int, path: str, names: Sequence[str]) -> UnfitError:
+    return UnfitError(
+        at,
+        f"has the field {path}, which is not in the log's schema; there it has {', '.join(names)}"
+        " (add it with evolve, or leave it out)",
+    )
+
+
+def _wrong_type(at: int, path: str, found: str, kind: pa.DataType) -> UnfitError:
+    return UnfitError(at, f"has a {path} of type {found}; the log's schema says {kind}")

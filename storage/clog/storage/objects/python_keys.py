@@ -1,0 +1,51 @@
+"""Keys as Python's values: those that a user asks for, and those that are answered with.
+
+A key that is a struct is a tuple of its fields, which can stand in a dict; it may be asked for as a
+dict, too.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from clog.storage.errors import InvalidInputError
+from clog.storage.format.schema import LogSchema
+from clog.storage.keys.key_bytes import key_bytes
+from clog.storage.objects.arrow_types import column_types
+from clog.storage.objects.conforming import UnfitError, made_of_python
+
+
+def asked_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[bytes]:
+    """Returns the canonical bytes of keys that are asked for.
+
+    Raises:
+        InvalidInputError: a key of another type than the log's.
+    """
+    if schema is None:
+        return [key.encode() if isinstance(key, str) else key for key in keys]
+    kind = column_types(schema).key
+    given = [_with_names(key, kind) for key in keys]
+    try:
+        made = key_bytes(made_of_python(given, kind, "key"))
+    except UnfitError as e:
+        raise InvalidInputError(f"key {e.at} of those asked for {e.what}") from None
+    if made.null_count:
+        raise InvalidInputError("a key that is asked for is None; records without a key have none")
+    listed: list[bytes] = made.to_pylist()
+    return listed
+
+
+def answered_key(key: Any) -> Any:
+    """Returns a key as Arrow lists it, as one that can stand in a dict."""
+    return tuple(map(answered_key, key.values())) if isinstance(key, Mapping) else key
+
+
+def _with_names(key: Any, kind: pa.DataType) -> Any:
+    """Returns a key with names for the fields of tuples."""
+    if not (pa.types.is_struct(kind) and isinstance(key, tuple)):
+        return key
+    if len(key) != kind.num_fields:
+        names = [field.name for field in kind]
+        raise InvalidInputError(f"a key of {len(key)} fields is asked for; the log's has {names}")
+    return {f.name: _with_names(part, f.type) for f, part in zip(kind, key, strict=True)}

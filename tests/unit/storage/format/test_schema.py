@@ -1,0 +1,205 @@
+"""Schemas as documents, and which one may follow which (FORMAT.md §12.1, §12.4)."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from clog.storage.errors import CorruptionError, InvalidInputError
+from clog.storage.format.schema import (
+    BYTES,
+    check_evolution,
+    schema_from_json,
+    schema_problem,
+    schema_to_json,
+)
+from clog.storage.objects.arrow_types import arrow_schema, schema_of
+from clog.storage.objects.evolution import evolved
+
+SCHEMA = schema_of(
+    {
+        "key": pa.struct([("a", pa.int32()), ("b", pa.string())]),
+        "value": pa.struct(
+            [
+                pa.field("n", pa.int32(), nullable=False),
+                ("f", pa.float32()),
+                ("d", pa.decimal128(6, 2)),
+                ("l", pa.list_(pa.struct([("q", pa.int8())]))),
+                ("m", pa.map_(pa.string(), pa.int64())),
+            ]
+        ),
+    }
+)
+WIDER = pa.struct(
+    [("n", pa.int64()), ("f", pa.float64()), ("d", pa.decimal128(9, 2))]
+)  # of what `evolve` below does
+
+
+def evolve(**changes):
+    given = {"add": {}, "widen": {}, "relax": ()} | changes
+    return evolved(SCHEMA, **given, url="memory://x")
+
+
+def test_a_schema_is_its_document():
+    """FORMAT.md §12.1: nothing is lost, and the schema of bytes is none."""
+    assert schema_from_json(schema_to_json(SCHEMA)) == SCHEMA
+    assert schema_from_json(dict(BYTES)) is None
+    assert schema_to_json(SCHEMA)["key"]["fields"][1] == {"name": "b", "id": 17, "type": "string"}
+    assert schema_to_json(SCHEMA)["value"]["fields"][0]["required"] is True
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda s: s["key"].update(type="float64"),
+        lambda s: s["key"].update(id=2),
+        lambda s: s["key"].update(name="k"),
+        lambda s: s["value"].update(required=True),
+        lambda s: s["value"].update(fields=[]),
+        lambda s: s["value"].update(type="int32"),
+        lambda s: s["value"]["fields"][0].update(id=3),
+        lambda s: s["value"]["fields"][0].update(id=17),
+        lambda s: s["value"]["fields"][0].update(id=99),
+        lambda s: s["value"]["fields"][0].update(type="int33"),
+        lambda s: s["value"]["fields"][0].update(type="decimal(3,4)"),
+        lambda s: s["value"]["fields"][0].update(type=7),
+        lambda s: s["value"]["fields"][0].update(name="f"),
+        lambda s: s["value"]["fields"][0].update(name="a.b"),
+        lambda s: s["value"]["fields"][0].update(name=""),
+        lambda s: s["value"]["fields"][0].update(required="yes"),
+        lambda s: s["value"]["fields"][3]["fields"][0].update(name="item"),
+        lambda s: s["value"]["fields"][4]["fields"][0].update(required=False),
+        lambda s: s.update(id=-1),
+        lambda s: s.update(last_field_id=20),
+        lambda s: s.pop("key"),
+    ],
+)
+def test_what_the_format_does_not_allow_is_refused(break_it):
+    """FORMAT.md §12.1: a reader refuses it, each for itself."""
+    document = schema_to_json(SCHEMA)
+    break_it(document)
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        schema_from_json(document)
+
+
+def test_a_schema_is_bounded():
+    """FORMAT.md §12.1: 1000 fields, 8 deep: a reader must not be made to recurse for ever."""
+    wide = {"key": pa.string(), "value": pa.struct([(f"f{i}", pa.int8()) for i in range(999)])}
+    with pytest.raises(InvalidInputError, match="1001 fields; allowed: 1000"):
+        schema_of(wide)
+    deep = pa.int8()
+    for _ in range(7):
+        deep = pa.struct([("x", deep)])
+    assert schema_problem(schema_of({"key": pa.string(), "value": deep})) is None
+    with pytest.raises(InvalidInputError, match="nested more than 8 deep"):
+        schema_of({"key": pa.string(), "value": pa.struct([("x", deep)])})
+    field = {"name": "value", "id": 2, "type": "struct", "fields": []}
+    document = schema_to_json(SCHEMA) | {"value": field}
+    for i in range(2000):
+        field["fields"] = [{"name": "x", "id": 100 + i, "type": "struct", "fields": []}]
+        field = field["fields"][0]
+    with pytest.raises(ValueError, match="nested more than 8 deep"):
+        schema_from_json(document)
+
+
+def test_what_may_follow():
+    """S61: fields added, types widened, NOT NULL relaxed; ids are never used twice."""
+    made = evolve(
+        add={"value.note": pa.string(), "value.l.element.z": pa.list_(pa.int8())},
+        widen={
+            "key.a": pa.int64(),
+            "value.n": pa.int64(),
+            "value.f": pa.float64(),
+            "value.d": pa.decimal128(9, 2),
+        },
+        relax=["value.n"],
+    )
+    check_evolution(SCHEMA, made)
+    assert (made.id, made.last_id) == (1, SCHEMA.last_id + 3)
+    value = arrow_schema(made).field("value").type
+    assert [(f.name, f.type) for f in value][:3] == [(f.name, f.type) for f in WIDER]
+    assert value.field("n").nullable
+    assert value.field("note").type == pa.string()
+    assert [f.name for f in value.field("l").type.value_type] == ["q", "z"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "nothing to evolve"),
+        ({"add": {"value.n": pa.int8()}}, "value.n cannot be added: it is there already"),
+        ({"add": {"key.c": pa.int8()}}, "the fields of a key are what tells keys apart"),
+        ({"add": {"value.l.x": pa.int8()}}, "l is list, no struct"),
+        ({"add": {"value.x.y": pa.int8()}}, "value.x is not in the schema; value has the fields n"),
+        ({"add": {"note": pa.int8()}}, "paths begin with"),
+        ({"add": {"value.x": pa.duration("s")}}, "Parquet does not store as it is; use int64"),
+        ({"widen": {"value.n": pa.string()}}, "cannot become string; it can become int64"),
+        ({"widen": {"value.n": pa.int16()}}, "value.n is int32 and cannot become int16"),
+        ({"widen": {"value.n": pa.int32()}}, "value.n is int32 and cannot become int32"),
+        ({"widen": {"value.n": pa.uint64()}}, "cannot become uint64"),
+        ({"widen": {"value.n": pa.float64()}}, "cannot become float64"),
+        ({"widen": {"value.d": pa.decimal128(9, 3)}}, "more digits with the same scale"),
+        ({"widen": {"key.b": pa.binary()}}, "it cannot be widened"),
+        ({"relax": ["value.x"]}, "value.x is not in the schema"),
+    ],
+)
+def test_what_may_not_follow_is_refused_with_its_reason(changes, message):
+    """S61: nothing else."""
+    with pytest.raises(InvalidInputError) as refused:
+        evolve(**changes)
+    assert message in str(refused.value)
+
+
+def field(schema, i):
+    return schema.value.fields[i]
+
+
+def with_field(i, **changes):
+    fields = list(SCHEMA.value.fields)
+    fields[i] = replace(fields[i], **changes)
+    value = replace(SCHEMA.value, fields=tuple(fields))
+    return replace(SCHEMA, id=1, value=value)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        replace(SCHEMA, id=2),
+        SCHEMA,
+        replace(SCHEMA, id=1, last_id=SCHEMA.last_id - 1),
+        with_field(0, kind="string"),
+        with_field(0, kind="int16"),
+        with_field(0, name="renamed"),
+        with_field(0, id=SCHEMA.last_id + 1),
+        with_field(1, required=True),
+        replace(SCHEMA, id=1, value=replace(SCHEMA.value, fields=SCHEMA.value.fields[:-1])),
+        replace(SCHEMA, id=1, key=replace(SCHEMA.key, fields=SCHEMA.key.fields[:-1])),
+        replace(
+            SCHEMA,
+            id=1,
+            value=replace(
+                SCHEMA.value,
+                fields=(*SCHEMA.value.fields, replace(field(SCHEMA, 1), name="used", id=18)),
+            ),
+        ),
+        replace(
+            SCHEMA,
+            id=1,
+            key=replace(
+                SCHEMA.key, fields=(*SCHEMA.key.fields, replace(field(SCHEMA, 1), name="c", id=90))
+            ),
+        ),
+    ],
+)
+def test_an_edit_with_another_schema_is_damage(after):
+    """FORMAT.md §12.4: whoever made it."""
+    with pytest.raises(CorruptionError):
+        check_evolution(SCHEMA, after)
+
+
+def test_bytes_get_no_schema():
+    """What is stored as bytes cannot be read as anything else."""
+    with pytest.raises(CorruptionError):
+        check_evolution(None, SCHEMA)
+    with pytest.raises(InvalidInputError, match="has no schema that could evolve"):
+        evolved(None, add={"value.x": pa.int8()}, widen={}, relax=(), url="memory://x")

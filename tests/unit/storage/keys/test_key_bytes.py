@@ -1,0 +1,128 @@
+"""The canonical bytes of keys, as FORMAT.md §12.3 says them."""
+
+import datetime as dt
+import struct
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clog.storage.keys.fingerprints import fingerprints_of
+from clog.storage.keys.hashing import hash_keys
+from clog.storage.keys.key_bytes import key_bytes
+from clog.storage.keys.partitioner import ALGORITHMS, partitions_for
+
+PAIR = pa.struct([("n", pa.int16()), ("s", pa.string())])
+NESTED = pa.struct([("p", PAIR), ("u", pa.uint8()), ("b", pa.binary())])
+EPOCH = dt.datetime(1970, 1, 1)
+
+
+def one(key, kind):
+    (found,) = key_bytes(pa.array([key], kind)).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "expected"),
+    [
+        ("é", pa.string(), "c3a9"),
+        ("", pa.string(), ""),
+        (b"\0\xff", pa.binary(), "00ff"),
+        (b"ab", pa.binary(2), "6162"),
+        (5, pa.int8(), "8000000000000005"),
+        (5, pa.int64(), "8000000000000005"),
+        (-1, pa.int32(), "7fffffffffffffff"),
+        (-(2**63), pa.int64(), "0000000000000000"),
+        (255, pa.uint8(), "00000000000000ff"),
+        (2**64 - 1, pa.uint64(), "ffffffffffffffff"),
+        (EPOCH, pa.timestamp("ms"), "8000000000000000"),
+        (EPOCH + dt.timedelta(seconds=1), pa.timestamp("us", "UTC"), "80000000000f4240"),
+        ({"n": 1, "s": "x"}, PAIR, "01800000000000000101780000"),
+        ({"n": None, "s": ""}, PAIR, "00010000"),
+        ({"n": None, "s": "a\0b"}, PAIR, "00016100ff620000"),
+        ({"p": None, "u": 1, "b": b""}, NESTED, "00010000000000000001010000"),
+        ({"p": {"n": None, "s": None}, "u": None, "b": None}, NESTED, "0100000000"),
+    ],
+)
+def test_the_bytes_are_the_specified_ones(key, kind, expected):
+    """S61: independent of Arrow and of Python."""
+    assert one(key, kind).hex() == expected
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.int32(), PAIR], ids=str)
+def test_a_missing_key_has_none(kind):
+    """In slices too: Arrow's arrays may begin anywhere in their buffers."""
+    some = {pa.string(): "x", pa.int32(): 7, PAIR: {"n": 1, "s": "x"}}[kind]
+    array = pa.array([some, None, some, None, some], kind)
+    expected = [one(some, kind), None, one(some, kind)]
+    for found in (key_bytes(array.slice(2)), key_bytes(array)[2:], key_bytes(array[:3])):
+        assert found.to_pylist() == expected
+        found.validate(full=True)
+    assert key_bytes(array.slice(0, 0)).to_pylist() == []
+
+
+def plain_bytes(key, kind):
+    """What the document says, without Arrow."""
+    if pa.types.is_struct(kind):
+        return b"".join(
+            b"\0" if key[f.name] is None else b"\1" + inside(plain_bytes(key[f.name], f.type), f)
+            for f in kind
+        )
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, bytes):
+        return key
+    return struct.pack(">Q", key if pa.types.is_unsigned_integer(kind) else key + (1 << 63))
+
+
+def inside(found, field):
+    is_open = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
+    return found.replace(b"\0", b"\0\xff") + b"\0\0" if is_open else found
+
+
+def struct_keys():
+    text = st.text(st.sampled_from("\0\1aé"), max_size=3) | st.none()
+    pair = st.fixed_dictionaries({"n": st.integers(-3, 3) | st.none(), "s": text})
+    octets = st.binary(max_size=3) | st.none()
+    number = st.integers(0, 255) | st.none()
+    return st.fixed_dictionaries({"p": pair | st.none(), "u": number, "b": octets})
+
+
+def sort_key(key, kind):
+    if key is None:
+        return (0,)
+    if pa.types.is_struct(kind):
+        return (1, *(sort_key(key[f.name], f.type) for f in kind))
+    return (1, key.encode() if isinstance(key, str) else key)
+
+
+@given(st.lists(struct_keys(), min_size=2, max_size=20))
+def test_different_keys_differ_and_sort_alike(keys):
+    """S61: as the keys do, null first."""
+    found = key_bytes(pa.array(keys, NESTED)).to_pylist()
+    assert found == [plain_bytes(key, NESTED) for key in keys]
+    ordered = sorted(range(len(keys)), key=lambda i: sort_key(keys[i], NESTED))
+    for a, b in pairwise(ordered):
+        assert (found[a] == found[b]) == (keys[a] == keys[b])
+        assert found[a] <= found[b]
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=20))
+def test_a_wider_integer_is_the_same_key(keys):
+    """S61: widening a key moves it to no other partition and changes no hash."""
+    narrow, wide = pa.array(keys, pa.int32()), pa.array(keys, pa.int64())
+    assert key_bytes(narrow).equals(key_bytes(wide))
+    assert (hash_keys(narrow, seed=3) == hash_keys(wide, seed=3)).all()
+
+
+def test_a_string_is_hashed_and_placed_as_its_utf8():
+    """S61: by each hash that there is."""
+    texts = ["", "a", "order-17", "é" * 40]
+    strings, octets = pa.array(texts), pa.array([text.encode() for text in texts], pa.binary())
+    assert (hash_keys(strings, seed=5) == hash_keys(octets, seed=5)).all()
+    assert (fingerprints_of(strings, seed=5) == fingerprints_of(octets, seed=5)).all()
+    for algorithm in ALGORITHMS:
+        placed = [partitions_for(k, partitions=7, algorithm=algorithm) for k in (strings, octets)]
+        assert (placed[0] == placed[1]).all()

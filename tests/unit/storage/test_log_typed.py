@@ -1,0 +1,442 @@
+"""Typed logs: what is appended comes back as columns, whatever the type (S61, S62)."""
+
+import datetime as dt
+import decimal
+import io
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from clog.storage import InvalidInputError, Log, StateTable
+from clog.storage.ids import SeededIds
+from clog.storage.objects.reader import WHOLE_BYTES
+from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.crash import inside
+
+SCHEMA = {
+    "key": pa.string(),
+    "value": pa.struct(
+        [
+            pa.field("n", pa.int32(), nullable=False),
+            ("note", pa.string()),
+            ("tags", pa.list_(pa.string())),
+        ]
+    ),
+}
+ROWS = [
+    {"key": "a", "value": {"n": 1, "note": "x", "tags": ["p", None]}},
+    {"key": "b", "value": {"n": 2, "note": None, "tags": None}},
+    {"key": "a", "value": None},
+    {"key": "c", "value": {"n": 3, "note": "", "tags": []}},
+]
+
+
+@pytest.fixture
+def make_typed(store, clock):
+    """Creates a typed log."""
+
+    def make(schema=None, partitions=1, config=None, *, on=None):
+        return Log.create(
+            *(on or store, partitions, config),
+            schema=SCHEMA if schema is None else schema,
+            clock=clock,
+            ids=SeededIds(7),
+        )
+
+    return make
+
+
+def names_in(store):
+    return sorted(found.path for found in inside(store).list(""))
+
+
+def rows_of(batches, *columns):
+    return [
+        row for batch in batches for row in batch.select(columns or ["key", "value"]).to_pylist()
+    ]
+
+
+def test_what_is_appended_comes_back(make_typed, open_log):
+    """S61: from the log, as a table, by key, as changes; a null value deletes."""
+    log = make_typed()
+    log.append(ROWS)
+    for other in (log, open_log()):
+        assert other.schema == pa.schema(SCHEMA)
+        assert rows_of(other.read()) == ROWS
+        assert rows_of(other.table().to_batches()) == [ROWS[1], ROWS[3]]
+        assert rows_of(other.changes(0).to_batches()) == ROWS[1:]
+        assert other.table().get("b") == ROWS[1]["value"]
+        assert other.table().get("a") is None
+        assert other.table().get_many(["a", "b", "c"]) == {
+            "b": ROWS[1]["value"],
+            "c": ROWS[3]["value"],
+        }
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pa.Table.from_pylist(ROWS),
+        pa.Table.from_pylist(ROWS).to_batches()[0],
+        pd.DataFrame(ROWS),
+        pl.DataFrame(ROWS),
+    ],
+    ids=["table", "batch", "pandas", "polars"],
+)
+def test_frames_of_all_kinds_are_taken(make_typed, given):
+    """As those of a log of bytes are."""
+    log = make_typed()
+    log.append(given)
+    assert rows_of(log.read()) == ROWS
+    assert log.table().to_polars(columns=["key", "value.n"]).to_dicts() == [
+        {"key": "b", "value": {"n": 2}},
+        {"key": "c", "value": {"n": 3}},
+    ]
+    assert list(log.table().to_pandas(columns=["key", "value.note"])["value"]) == [
+        *({"note": None}, {"note": ""}),
+    ]
+
+
+def test_duckdb_queries_a_field(make_typed):
+    duckdb = pytest.importorskip("duckdb")
+    log = make_typed()
+    log.append(ROWS)
+    relation = log.table().to_duckdb(columns=["value.n"], connection=duckdb.connect())
+    assert relation.aggregate("sum(value.n)").fetchall() == [(5,)]
+
+
+TYPES = [
+    (pa.bool_(), [True, False, None]),
+    (pa.int8(), [-128, 127]),
+    (pa.int16(), [-(2**15)]),
+    (pa.int32(), [-(2**31)]),
+    (pa.int64(), [2**63 - 1]),
+    (pa.uint8(), [255]),
+    (pa.uint16(), [2**16 - 1]),
+    (pa.uint32(), [2**32 - 1]),
+    (pa.uint64(), [2**64 - 1]),
+    (pa.float16(), [1.5]),
+    (pa.float32(), [1.5, float("-inf")]),
+    (pa.float64(), [1e300]),
+    (pa.date32(), [dt.date(1969, 7, 20)]),
+    (pa.time32("ms"), [dt.time(1, 2, 3, 4000)]),
+    (pa.time64("us"), [dt.time(1, 2, 3, 4)]),
+    (pa.time64("ns"), [dt.time(1, 2, 3, 4)]),
+    (pa.timestamp("ms"), [dt.datetime(1969, 1, 1)]),
+    (pa.timestamp("us"), [dt.datetime(9999, 1, 1, 1, 1, 1, 1)]),
+    (pa.timestamp("us", "UTC"), [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]),
+    (pa.decimal128(5, 2), [decimal.Decimal("-1.25")]),
+    (pa.decimal128(38, 0), [decimal.Decimal("9" * 38)]),
+    (pa.decimal256(76, 3), [decimal.Decimal("9" * 73 + ".125")]),
+    (pa.string(), ["", "é"]),
+    (pa.binary(), [b"", b"\xff\0"]),
+    (pa.binary(3), [b"abc"]),
+    (pa.list_(pa.list_(pa.int8())), [[[1], [], None], []]),
+    (pa.map_(pa.string(), pa.struct([("x", pa.int8())])), [[("a", {"x": 1}), ("b", None)]]),
+    (pa.struct([("s", pa.struct([("x", pa.int8())]))]), [{"s": None}, {"s": {"x": None}}]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), TYPES, ids=[str(kind) for kind, _ in TYPES])
+def test_every_type_that_parquet_stores(make_typed, kind, values):
+    """S61: as the value itself, in a struct, and in a list; by dicts and by Arrow's arrays."""
+    nested = pa.struct([("x", kind), ("l", pa.list_(kind))])
+    for value_type, wrap in ((kind, lambda v: v), (nested, lambda v: {"x": v, "l": [v, None]})):
+        log = make_typed({"key": pa.int32(), "value": value_type}, on=f"memory://{id(wrap)}-{kind}")
+        rows = [{"key": i, "value": wrap(value)} for i, value in enumerate([*values, None])]
+        rows[-1]["value"] = None
+        log.append(rows)
+        log.append(pa.Table.from_batches(log.read()).select(["key", "value"]))
+        assert rows_of(log.read()) == rows * 2
+        assert log.schema.field("value").type == value_type
+
+
+KEYS = [
+    (pa.string(), "x"),
+    (pa.binary(), b"\0"),
+    (pa.binary(2), b"ab"),
+    (pa.int8(), -1),
+    (pa.uint64(), 2**64 - 1),
+    (pa.timestamp("us", "UTC"), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
+    (pa.struct([("a", pa.int16()), ("b", pa.struct([("c", pa.string())]))]), (1, ("x",))),
+]
+
+
+def as_field(key):
+    return {"a": key[0], "b": {"c": key[1][0]}} if isinstance(key, tuple) else key
+
+
+@pytest.mark.parametrize(("kind", "key"), KEYS, ids=[str(kind) for kind, _ in KEYS])
+def test_every_type_of_key(make_typed, kind, key):
+    """S61: looked up, and superseded, by its canonical bytes; a struct is a tuple or a dict."""
+    log = make_typed({"key": kind, "value": pa.int64()}, 3)
+    for number in (1, 2):
+        log.append([{"key": as_field(key), "value": number}])
+    table = log.table()
+    assert rows_of(table.to_batches()) == [{"key": as_field(key), "value": 2}]
+    assert table.get(key) == table.get(as_field(key)) == 2
+    assert table.get_many([key]) == {key: 2}
+
+
+@pytest.mark.parametrize("key", [7, b"a", None, ("a",)])
+def test_a_key_of_another_type_is_not_looked_for(make_typed, key):
+    """It would be taken for absent."""
+    log = make_typed()
+    with pytest.raises(InvalidInputError, match="asked for"):
+        log.table().get(key)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        (pa.duration("s"), "use int64"),
+        (pa.null(), "choose another"),
+        (pa.timestamp("s"), "the unit ms, us or ns"),
+        (pa.timestamp("us", "Europe/Berlin"), "no time zone or UTC"),
+        (pa.list_(pa.int8(), 3), "use a list"),
+        (pa.date64(), "use date32"),
+        (pa.time32("s"), "use time32"),
+        (pa.month_day_nano_interval(), "choose another"),
+        (pa.dense_union([pa.field("a", pa.int8())]), "choose another"),
+    ],
+    ids=str,
+)
+def test_a_type_that_parquet_does_not_keep_is_refused(make_typed, store, kind, field):
+    """With what to use instead, and before anything is written."""
+    with pytest.raises(InvalidInputError, match=rf"value\.x has type .*{field}"):
+        make_typed({"key": pa.string(), "value": pa.struct([("x", kind)])})
+    assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"key": pa.string()},
+        {"key": pa.float64(), "value": pa.int8()},
+        {"key": pa.struct([("x", pa.list_(pa.int8()))]), "value": pa.int8()},
+        {"key": pa.string(), "value": pa.struct([])},
+        {"key": pa.string(), "value": pa.struct([("a", pa.int8()), ("a", pa.int8())])},
+        {"key": pa.string(), "value": 8},
+        "string",
+        pa.schema([("key", pa.string()), pa.field("value", pa.int8(), nullable=False)]),
+    ],
+    ids=str,
+)
+def test_a_schema_that_is_none_is_refused(make_typed, schema):
+    with pytest.raises(InvalidInputError, match=r"schema|key|value"):
+        make_typed(schema)
+
+
+def test_layouts_are_no_part_of_a_schema(make_typed):
+    """Large strings, views and dictionaries hold the same values."""
+    value = pa.struct(
+        [
+            ("s", pa.large_string()),
+            ("d", pa.dictionary(pa.int8(), pa.string())),
+            ("l", pa.large_list(pa.binary_view())),
+        ]
+    )
+    log = make_typed({"key": pa.string_view(), "value": value})
+    assert log.schema.field("key").type == pa.string()
+    assert log.schema.field("value").type == pa.struct(
+        [("s", pa.string()), ("d", pa.string()), ("l", pa.list_(pa.binary()))]
+    )
+    plain = make_typed({"key": pa.binary(), "value": pa.large_binary()}, on="memory://bytes")
+    assert plain.schema == pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    assert "typed-columns" not in plain.handle.tip.head.log.features
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"key": "d", "value": {"n": "1"}}, "record 1 has a value.n of type str; .*int32"),
+        ({"key": "d", "value": {}}, "record 1 has no value.n, which is NOT NULL"),
+        (
+            {"key": "d", "value": {"n": 1, "zz": 1}},
+            "record 1 has the field value.zz.*n, note, tags",
+        ),
+        ({"key": 7, "value": None}, "record 1 has a key of type int; .*string"),
+        ({"key": None, "value": None}, "have no key"),
+        ({"key": "d", "value": {"n": 1, "note": "x" * 200}}, "larger than max.message.bytes"),
+    ],
+)
+def test_a_record_that_does_not_fit_commits_nothing(make_typed, store, bad, message):
+    """S62: nothing is written, and nothing of the others."""
+    log = make_typed(config={"max.message.bytes": "100"})
+    before = names_in(store)
+    with pytest.raises(InvalidInputError, match=message):
+        log.append([ROWS[0], bad])
+    assert log.version == 0
+    assert names_in(store) == before
+
+
+def test_objects_have_native_columns_with_ids(make_typed, store):
+    """FORMAT.md §12.2: any Parquet reader finds typed columns, ids and statistics."""
+    log = make_typed()
+    log.append(ROWS)
+    (path,) = [name for name in names_in(store) if name.endswith(".parquet")]
+    file = pq.ParquetFile(io.BytesIO(inside(store).get(path)))
+    value = file.schema_arrow.field("value")
+    assert value.type == SCHEMA["value"]
+    ids = {f.name: f.metadata[b"PARQUET:field_id"] for f in (*file.schema_arrow, *value.type)}
+    assert ids == {
+        "key": b"1",
+        "value": b"2",
+        "timestamp": b"7",
+        "n": b"16",
+        "note": b"17",
+        "tags": b"18",
+    }
+    group = file.metadata.row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert columns["value.n"].statistics.max == 3
+    assert columns["key"].statistics.min == "a"
+
+
+@pytest.fixture
+def large(make_typed, store):
+    """A log with an object that is read in parts, and its store, counted."""
+    log = make_typed(
+        {"key": pa.string(), "value": pa.struct([(f"f{i}", pa.string()) for i in range(8)])}
+    )
+    rows = 20_000
+    fields = [
+        pa.array([f"{i}-{j * j * 7919:x}{j**5 % 99991:x}" for j in range(rows)]) for i in range(8)
+    ]
+    keys = pa.array([f"k{j}" for j in range(rows)])
+    value = pa.StructArray.from_arrays(fields, [f"f{i}" for i in range(8)])
+    log.append(pa.table({"key": keys, "value": value}))
+    return log
+
+
+def bytes_of(log, store, columns):
+    counting = CountingStore(store)
+    read = Log.open(counting).read(columns=columns)
+    rows = sum(batch.num_rows for batch in read)
+    assert rows == 20_000
+    return counting.bytes_in
+
+
+def test_only_the_fields_that_are_named_are_fetched(large, store):
+    """Nested columns are pruned to their pages: two of eight take about a quarter."""
+    (ref,) = {chunk.object for s in large.handle.manifest().segments[0] for chunk in s.chunks}
+    assert ref.size_bytes > WHOLE_BYTES
+    whole = bytes_of(large, store, ["value"])
+    assert bytes_of(large, store, ["value.f1", "value.f5"]) < 0.4 * whole
+    assert bytes_of(large, store, ["offset"]) < 0.15 * whole
+
+
+def test_a_table_of_some_fields_reads_keys_and_those(large):
+    table = large.table()
+    some = table.to_arrow(columns=["value.f3", "offset"])
+    assert some.schema.names == ["value", "offset"]
+    assert some.column("value").type == pa.struct([("f3", pa.string())])
+    whole = table.to_arrow()
+    assert pc.struct_field(some["value"], "f3") == pc.struct_field(whole["value"], "f3")
+    assert table.to_arrow(columns=["offset"]).num_rows == 20_000
+
+
+@pytest.mark.parametrize("columns", [[], "value", ["value.x"], ["delete_horizon"], ["nope"]])
+def test_columns_that_are_none_are_refused(make_typed, columns):
+    log = make_typed()
+    log.append(ROWS)
+    for read in (
+        lambda: list(log.read(columns=columns)),
+        lambda: log.table().to_arrow(columns=columns),
+    ):
+        with pytest.raises(InvalidInputError, match=r"columns?"):
+            read()
+
+
+def test_a_retried_append_is_told_from_another(make_typed, open_log):
+    """By the content, as in a log of bytes, and under the next schema too."""
+    log = make_typed()
+    first = log.append(ROWS, producer=("p", 1))
+    assert log.append(pa.Table.from_pylist(ROWS), producer=("p", 1)).duplicate
+    changed = [*ROWS[:3], {"key": "c", "value": {"n": 3, "note": "", "tags": [""]}}]
+    with pytest.raises(InvalidInputError, match="other records"):
+        log.append(changed, producer=("p", 1))
+    log.evolve(add={"value.more": pa.int8()}, widen={"value.n": pa.int64()})
+    again = open_log().append(ROWS, producer=("p", 1))
+    assert again.duplicate
+    assert again.version == first.version
+
+
+def test_schemas_evolve(make_typed, open_log):
+    """S61: old objects are read by the newest schema, old versions by theirs, and an append that
+    was prepared under the old one is committed after.
+    """
+    log, old = make_typed(), open_log()
+    log.append(ROWS)
+    names = ["key", "value", "headers", "timestamp"]
+    again = pa.Table.from_batches(log.read()).slice(3).select(names).combine_chunks()
+    before = log.version
+    schema = log.evolve(
+        add={"value.more": pa.int8()}, widen={"value.n": pa.int64()}, relax=["value.n"]
+    )
+    assert schema.field("value").type.field("more").type == pa.int8()
+    written = old.object_writer()  # Its newest version is still the one before.
+    written.add(again, _zeros(1))
+    old.append_objects(written.finish())
+    log.append([{"key": "d", "value": {"n": 2**40, "more": 1}}])
+    wide = {"more": None}
+    assert rows_of(log.read(), "value") == [
+        *({"value": row["value"] and row["value"] | wide} for row in (*ROWS, ROWS[3])),
+        {"value": {"n": 2**40, "note": None, "tags": None, "more": 1}},
+    ]
+    assert log.table(at=before).get("b") == ROWS[1]["value"]
+    assert log.table().get("b") == ROWS[1]["value"] | wide
+    assert log.table().to_arrow(columns=["value.more"]).num_rows == 3
+    with pytest.raises(InvalidInputError, match="cannot become"):
+        log.evolve(widen={"value.n": pa.string()})
+    assert log.version == open_log().version
+
+
+def _zeros(rows):
+    import numpy as np
+
+    return np.zeros(rows, np.int32)
+
+
+def test_an_append_by_a_handle_that_missed_the_evolution(make_typed, open_log):
+    """S62: a field that is new is looked for before it is refused."""
+    log, old = make_typed(), open_log()
+    log.evolve(add={"value.more": pa.int8()})
+    old.append([{"key": "a", "value": {"n": 1, "more": 5}}])
+    assert log.table().get("a")["more"] == 5
+
+
+def test_two_who_evolve_at_once_do_not_lose_a_field(make_typed, open_log):
+    """S61: each starts from the newest schema there is."""
+    log, other = make_typed(), open_log()
+    log.evolve(add={"value.one": pa.int8()})
+    assert "two" in [f.name for f in other.evolve(add={"value.two": pa.int8()}).field("value").type]
+    assert [f.name for f in log.schema.field("value").type][-2:] == ["one", "two"]
+    with pytest.raises(InvalidInputError, match="it is there already"):
+        other.evolve(add={"value.one": pa.int8()})
+
+
+def test_objects_of_another_schema_are_not_committed(make_typed, make_log):
+    """Nobody could read them."""
+    typed, plain = make_typed(), make_log(on="memory://plain")
+    plain_objects, typed_objects = plain.object_writer(), typed.object_writer()
+    plain.append([{"key": "a", "value": "x"}])
+    typed.append(ROWS)
+    names = ["key", "value", "headers", "timestamp"]
+    for log, objects in ((plain, plain_objects), (typed, typed_objects)):
+        table = pa.Table.from_batches(log.read()).select(names).combine_chunks()
+        objects.add(table, _zeros(table.num_rows))
+    for log, objects in ((typed, plain_objects), (plain, typed_objects)):
+        with pytest.raises(InvalidInputError, match="schema"):
+            log.append_objects(objects.finish())
+
+
+def test_what_knows_bytes_alone_says_so(make_typed, store, tmp_path):
+    """In a sentence, with what to use."""
+    make_typed()
+    with pytest.raises(InvalidInputError, match="state tables do not support yet"):
+        StateTable(store, tmp_path)

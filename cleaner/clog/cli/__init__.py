@@ -9,5 +9,7 @@ def main() -> None:
         # The library does not need them, so they are an extra.
         if e.name not in ("typer", "rich"):
             raise
-        raise SystemExit(f"the command line needs {e.name}: pip install 'pyspark-clog[cli]'") from e
+        from clog.storage.installation import install_extra
+
+        raise SystemExit(f"the command line needs {e.name}: {install_extra('cli')}") from e
     app(prog_name="clog")

@@ -285,7 +285,7 @@ def test_without_its_extra_the_command_line_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "typer", None)
     from clog.cli import main
 
-    with pytest.raises(SystemExit, match=r"pip install 'pyspark-clog\[cli\]'"):
+    with pytest.raises(SystemExit, match='run pip install "rich>='):
         main()
 
 
@@ -344,3 +344,13 @@ def test_upgrade_refuses_what_it_cannot_add(cli, url):
     error = cli("upgrade", url, "--feature", "dead_rows", code=1).stderr
     assert "unknown feature 'dead_rows': did you mean 'dead-rows'?" in error
     assert Log.open(url).version == 0
+
+
+def test_verify_where_the_file_that_makes_a_log_is_damaged(cli, tmp_path):
+    """There is no version to speak of, and none is named."""
+    (tmp_path / "_clog").mkdir()
+    (tmp_path / "_clog" / "log").write_text("garbage")
+    shown = cli("verify", tmp_path, code=1).stdout
+    assert "None" not in shown
+    assert "1 finding in" in shown
+    assert "its newest version cannot be read" in " ".join(shown.split())

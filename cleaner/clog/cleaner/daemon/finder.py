@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from clog.cleaner.cleaner import FoundLogs
-from clog.cleaner.daemon.measured_store import MeasuredStore
+from clog.cleaner.daemon.request_meter import RequestMeter
 from clog.cleaner.log_round import Rest
 from clog.storage import Log
 from clog.storage.clock import Clock
@@ -48,7 +48,7 @@ class Finder:
         ids: Ids,
         single_writer: bool = False,
     ) -> None:
-        self.stores: dict[str, MeasuredStore] = {}
+        self.stores: dict[str, RequestMeter] = {}
         self._options = storage_options
         self._clock, self._ids = clock, ids
         self._single_writer = single_writer
@@ -126,7 +126,7 @@ class Finder:
         self._known.remove(url)
 
     def _open(self, url: str, logs: list[Log]) -> None:
-        store = MeasuredStore(open_store(url, self._options, single_writer=self._single_writer))
+        store = RequestMeter(open_store(url, self._options, single_writer=self._single_writer))
         log = Log.open(store, clock=self._clock, ids=self._ids)
         del self._waiting[url]
         if log.url in self.stores:

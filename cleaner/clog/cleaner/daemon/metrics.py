@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from clog.cleaner.cleaner import Cleaner
 from clog.cleaner.compaction.stats import PassResult
 from clog.cleaner.daemon.health import ailments
-from clog.cleaner.daemon.measured_store import MeasuredStore
+from clog.cleaner.daemon.request_meter import RequestMeter
 from clog.cleaner.monitor import LogState
 
 PREFIX = "clog_cleaner_"
@@ -47,7 +47,7 @@ _SECONDS = {"index_ms": "seconds to fill maps", "clean_ms": "seconds to clean af
 class CleanerCollector(Collector):
     """Reads a cleaner's monitor, and the stores of its logs by their URLs."""
 
-    def __init__(self, cleaner: Cleaner, stores: Mapping[str, MeasuredStore]) -> None:
+    def __init__(self, cleaner: Cleaner, stores: Mapping[str, RequestMeter]) -> None:
         self._cleaner = cleaner
         self._stores = stores
 
@@ -63,7 +63,7 @@ class CleanerCollector(Collector):
         yield from _requests(self._stores)
 
 
-def registry(cleaner: Cleaner, stores: Mapping[str, MeasuredStore]) -> CollectorRegistry:
+def registry(cleaner: Cleaner, stores: Mapping[str, RequestMeter]) -> CollectorRegistry:
     """Returns a registry of the cleaner's metrics and nothing else."""
     made = CollectorRegistry(auto_describe=False)
     made.register(CleanerCollector(cleaner, stores))
@@ -114,7 +114,7 @@ def _sums(logs: Mapping[str, LogState]) -> Iterator[Metric]:
         yield family
 
 
-def _requests(stores: Mapping[str, MeasuredStore]) -> Iterator[Metric]:
+def _requests(stores: Mapping[str, RequestMeter]) -> Iterator[Metric]:
     labels = ["log", "operation"]
     requests = CounterMetricFamily("clog_store_requests", "requests by kind", labels=labels)
     failures = CounterMetricFamily("clog_store_failures", "of these, failed", labels=labels)

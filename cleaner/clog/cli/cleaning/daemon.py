@@ -293,8 +293,10 @@ def _run(
         except ModuleNotFoundError as e:
             if e.name is None or not e.name.startswith("prometheus_client"):
                 raise
+            from clog.storage.installation import install_extra
+
             raise typer.BadParameter(
-                "--listen needs prometheus_client: pip install 'pyspark-clog[metrics]'"
+                f"--listen needs prometheus_client: {install_extra('metrics')}"
             ) from e
         server = MonitorServer(listen, lambda: ailments(daemon), metrics)
         notice(f"/metrics and /healthz at http://{server.address}")

@@ -106,9 +106,13 @@ def _print(report: "VerifyReport") -> None:
         console.print(f"{finding.check}: ", style="bold red", end="", soft_wrap=True)
         console.print(f"{finding.where}: {finding.message}", soft_wrap=True)
     looked = (
-        f"version {report.version}, {counted(report.commits, 'commit')},"
-        f" {counted(report.objects, 'object')} of {size(report.object_bytes)},"
-        f" {counted(report.records, 'record')}"
+        "its newest version cannot be read"
+        if report.version is None
+        else (
+            f"version {report.version}, {counted(report.commits, 'commit')},"
+            f" {counted(report.objects, 'object')} of {size(report.object_bytes)},"
+            f" {counted(report.records, 'record')}"
+        )
     )
     if report.findings:
         found = f"{counted(len(report.findings), 'finding')} in {report.url}: {looked}"

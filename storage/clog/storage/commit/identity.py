@@ -109,6 +109,7 @@ def create_log_file(root: Store, made: LogFile, clock: Clock) -> LogFile:
     body = {"log_id": made.log_id, "created_ms": made.created_ms}
     data = documents.encode("log", body)
     cause: Exception | None = None
+    refused: Exception | None = None
     for attempt in range(_READS_MAX):
         if attempt:
             clock.sleep_ms(10 << attempt)
@@ -119,10 +120,19 @@ def create_log_file(root: Store, made: LogFile, clock: Clock) -> LogFile:
             if attempt == 0 and isinstance(e, StoreRefusedError) and e.certain:
                 raise
             cause = e  # Perhaps our own, repeated by a client whose reply was lost.
+            refused = e if isinstance(e, ObjectExistsError) else None
         try:
             return read_log_file(root)
-        except (NotFoundError, StoreUnavailableError) as e:
-            cause = e
+        except NotFoundError:
+            pass
+        except StoreUnavailableError as e:
+            refused, cause = None, e
+    if refused is not None:
+        raise CommitStateUnknownError(
+            f"{paths.LOG_FILE} of {root.url} can neither be created nor read, as if a folder had"
+            " its name, or another creation were under way; look what is there, and delete the"
+            " folder, or create the log again"
+        ) from refused
     raise CommitStateUnknownError(
         f"a log may have been created at {root.url}: {cause}; open it before you create it again"
     ) from cause

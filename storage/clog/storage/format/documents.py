@@ -18,6 +18,7 @@ from typing import Any
 import xxhash
 
 from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
+from clog.storage.installation import UPGRADE
 
 FORMAT = 1
 COMPRESS_ABOVE_BYTES = 4096
@@ -98,8 +99,7 @@ def decode(kind: str, data: bytes, *, where: str) -> dict[str, Any]:
     number = envelope.get("format")
     if type(number) is int and number > FORMAT:
         raise UnsupportedFormatError(
-            f"{where} has format {number}, but this clog reads up to {FORMAT}; upgrade clog:"
-            " pip install --upgrade pyspark-clog"
+            f"{where} has format {number}, but this clog reads up to {FORMAT}; {UPGRADE}"
         )
     if envelope.get("clog") != kind or type(number) is not int or number != FORMAT:
         raise CorruptionError(

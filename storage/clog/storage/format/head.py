@@ -45,6 +45,7 @@ from clog.storage.format.edits import (
 )
 from clog.storage.format.features import DEAD_ROWS, TRANSACTIONS, TYPED_COLUMNS, unknown
 from clog.storage.format.schema import check_evolution
+from clog.storage.installation import UPGRADE
 from clog.storage.store.base import Store
 
 WRITERS_MAX = 64
@@ -127,8 +128,7 @@ def check_readable(info: LogInfo, *, where: str) -> None:
     """
     if names := unknown(info.features.read):
         raise UnsupportedFormatError(
-            f"{where} has the features {names}, which this clog does not know; upgrade"
-            " clog: pip install --upgrade pyspark-clog"
+            f"{where} has the features {names}, which this clog does not know; {UPGRADE}"
         )
 
 
@@ -140,8 +140,7 @@ def check_writable(info: LogInfo, *, where: str) -> None:
     """
     if names := unknown((*info.features.read, *info.features.write)):
         raise UnsupportedFormatError(
-            f"{where} has the features {names}, which this clog can read but not write;"
-            " upgrade clog: pip install --upgrade pyspark-clog"
+            f"{where} has the features {names}, which this clog can read but not write; {UPGRADE}"
         )
 
 

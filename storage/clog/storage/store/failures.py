@@ -17,6 +17,7 @@ from clog.storage.errors import (
     StoreUnavailableError,
     UnsupportedFilesystemError,
 )
+from clog.storage.installation import install_extra
 from clog.storage.store.base import ObjectExistsError, OnlyRequestError, StoreRefusedError
 
 CAUSE_CHARS_MAX = 200
@@ -109,7 +110,7 @@ def cannot_open(url: str, cause: Exception, options: Mapping[str, object]) -> In
     extra = _EXTRAS.get(url.partition(":")[0])
     remedy = "correct the URL or the storage options, or install the package"
     if isinstance(cause, ImportError) and extra is not None:
-        remedy = f'pip install "pyspark-clog[{extra}]"'
+        remedy = install_extra(extra)
     return InvalidInputError(
         f"{url} cannot be opened: {short(cause, secrets_in(options))}; {remedy}"
     )

@@ -19,8 +19,8 @@ from clog.cleaner.daemon import http
 from clog.cleaner.daemon.health import FAILURES_MAX, STALLED_MS, ailments
 from clog.cleaner.daemon.http import MonitorServer
 from clog.cleaner.daemon.json_logs import JsonFormatter
-from clog.cleaner.daemon.measured_store import MeasuredStore
 from clog.cleaner.daemon.metrics import registry
+from clog.cleaner.daemon.request_meter import RequestMeter
 from clog.storage import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.testing.crash import inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -58,7 +58,7 @@ def dirty(make_log, put):
 
 def test_the_metrics_of_a_round(dirty, open_log, store, clock):
     """Kafka's metrics, the sums over the passes, and the requests by kind."""
-    measured = MeasuredStore(store)
+    measured = RequestMeter(store)
     cleaner = Cleaner(open_log(measured), dedupe_buffer_bytes=24 * 10)
     before = values(cleaner)
     assert {f"clog_cleaner_{name}" for name in KAFKAS} - {name for name, *_ in before} == {
@@ -139,7 +139,7 @@ def test_a_log_that_keeps_failing(dirty, store, open_log):
             return self.fails
 
     plan = Away()
-    measured = MeasuredStore(FaultyStore(store, plan))
+    measured = RequestMeter(FaultyStore(store, plan))
     cleaner = Cleaner(open_log(measured))
     plan.fails = Fault(FaultKind.FAIL_BEFORE)
     for _ in range(FAILURES_MAX):
@@ -185,7 +185,7 @@ def test_a_cleaner_that_hangs(dirty, clock):
 def test_a_listing_that_fails(store):
     """Its request is made, and fails, when somebody goes through it."""
     fails = Fault(FaultKind.FAIL_BEFORE, "list", times=2)
-    measured = MeasuredStore(FaultyStore(store, Faults(fails)))
+    measured = RequestMeter(FaultyStore(store, Faults(fails)))
     for listing in measured.list("_clog/"), measured.list("_clog/"):
         with pytest.raises(StoreUnavailableError):
             list(listing)

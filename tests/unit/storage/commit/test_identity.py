@@ -10,6 +10,7 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import (
+    CommitStateUnknownError,
     CorruptionError,
     Log,
     LogReplacedError,
@@ -395,3 +396,12 @@ def objects_of(log):
     writer = log.object_writer()
     writer.add(records, np.zeros(1, np.int32))
     return writer.finish()
+
+
+def test_a_folder_where_the_file_that_makes_a_log_belongs(tmp_path):
+    """Neither created nor read: the error says so, and does not advise to create it."""
+    (tmp_path / "_clog" / "log").mkdir(parents=True)
+    message = "can neither be created nor read, as if a folder had its name"
+    with pytest.raises(CommitStateUnknownError, match=message) as raised:
+        Log.create(str(tmp_path), clock=ManualClock(), ids=SeededIds(1))
+    assert "no log at" not in str(raised.value)

@@ -73,7 +73,7 @@ def test_secrets_in_urls_are_struck_out(url, shown):
     ("url", "remedy"),
     [
         ("nosuchscheme://place/log", "correct the URL"),
-        ("gs://bucket/log", r'pip install "pyspark-clog\[gcs\]"'),
+        ("gs://bucket/log", 'run pip install "gcsfs>='),
     ],
 )
 def test_an_unknown_scheme_or_missing_package_is_named(url, remedy, monkeypatch):

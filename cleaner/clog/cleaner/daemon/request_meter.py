@@ -1,4 +1,4 @@
-"""A store that counts all requests of one log, by kind, for the daemon's metrics."""
+"""A store that meters all requests of one log, by kind, for the daemon's metrics."""
 
 import builtins
 import threading
@@ -14,7 +14,7 @@ from clog.storage.store.wrapping import WrappingStore
 _T = TypeVar("_T")
 
 
-class MeasuredStore(WrappingStore):
+class RequestMeter(WrappingStore):
     """Passes everything on.
 
     Attributes:
@@ -31,26 +31,26 @@ class MeasuredStore(WrappingStore):
         self.bytes_moved: Counter[str] = Counter()
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        data = self._measured("get", 1, lambda: self.inner.get(path, start, end))
+        data = self._metered("get", 1, lambda: self.inner.get(path, start, end))
         self._moved("get", len(data))
         return data
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         requests = len(coalesce(ranges))
-        parts = self._measured("get", requests, lambda: self.inner.get_ranges(path, ranges))
+        parts = self._metered("get", requests, lambda: self.inner.get_ranges(path, ranges))
         self._moved("get", sum(map(len, parts)))
         return parts
 
     def put(self, path: str, data: bytes | memoryview) -> None:
-        self._measured("put", 1, lambda: self.inner.put(path, data))
+        self._metered("put", 1, lambda: self.inner.put(path, data))
         self._moved("put", memoryview(data).nbytes)
 
     def create(self, path: str, data: bytes) -> None:
-        self._measured("create", 1, lambda: self.inner.create(path, data))
+        self._metered("create", 1, lambda: self.inner.create(path, data))
         self._moved("create", len(data))
 
     def delete(self, path: str) -> None:
-        self._measured("delete", 1, lambda: self.inner.delete(path))
+        self._metered("delete", 1, lambda: self.inner.delete(path))
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         return self._listed(lambda: self.inner.list(prefix))
@@ -62,7 +62,7 @@ class MeasuredStore(WrappingStore):
         with self._counted("list", 1):
             yield from call()
 
-    def _measured(self, operation: str, requests: int, call: Callable[[], _T]) -> _T:
+    def _metered(self, operation: str, requests: int, call: Callable[[], _T]) -> _T:
         with self._counted(operation, requests):
             return call()
 

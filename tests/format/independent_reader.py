@@ -114,11 +114,11 @@ def check_links(body: dict, entries: dict[int, dict]) -> None:
     """§3.1, §3.4: the ids by which what is carried, and the snapshot, are of this history."""
     first = body["earlier"][0]["version"] if body["earlier"] else 0
     before = entries[first - 1]["id"] if first else None
-    check(body.get("earlier_parent", before) == before, f"earlier_parent of {body['version']}")
+    check(body.get("earlier_parent") == before, f"earlier_parent of {body['version']}")
     snapshot = body["head"]["snapshot"]
     if snapshot is not None:
         named = entries[snapshot["version"]]["id"]
-        check(snapshot.get("id", named) == named, f"snapshot of {body['version']}")
+        check(snapshot["id"] == named, f"snapshot of {body['version']}")
 
 
 def reset_times(state: State, time_ms: int) -> None:
@@ -144,7 +144,7 @@ def from_snapshot(root: Path, version: int | None = None) -> State:
     tip = commit(root, newest(root) if version is None else version)
     snapshot = tip["head"]["snapshot"]
     state = None if snapshot is None else load(root, snapshot["version"])
-    check(state is None or snapshot.get("id", state["id"]) == state["id"], "another snapshot")
+    check(state is None or snapshot["id"] == state["id"], "another snapshot")
     first = 0 if snapshot is None else snapshot["version"] + 1
     todo = [*tip["earlier"], tip]
     while todo[0]["version"] > first:

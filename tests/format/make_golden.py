@@ -17,11 +17,13 @@ import numpy as np
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
+from clog.storage import create as creating
 from clog.storage.commit import committer as committing
 from clog.storage.commit.idempotence import Writer
 from clog.storage.format import columns as storage_columns
 from clog.storage.format import commits, producers, snapshots, writer_pages
 from clog.storage.format import dead_rows as storage_dead_rows
+from clog.storage.format.features import NO_FEATURES
 from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding
 from clog.storage.objects.data_object import DataObject
@@ -194,6 +196,22 @@ def transactions(root: Path) -> None:
     shutil.rmtree(root.parent / "source")
 
 
+def upgraded(root: Path) -> None:
+    """Made without features: a pass that rewrites, one is added, a pass that marks."""
+    names = {"delete_retention_ms": "1000", "min_cleanable_dirty_ratio": "0"}
+    with patch.object(creating, "NEW_LOG_FEATURES", NO_FEATURES):
+        log = create(root, partitions=1, object_bytes="1200", segment_bytes="4000", **names)
+    cleaner = Cleaner(log, clock=log.handle.clock)
+    log.append([{"key": f"k{i:02}", "value": f"{i}" * 8} for i in range(99)])
+    log.roll()
+    for keys in ((3, 4), (50, 5)):
+        log.handle.clock.advance(10)
+        log.append([{"key": f"k{i:02}", "value": "new"} for i in keys])
+        log.roll()
+        cleaner.run_once(force=True)
+        log.upgrade(["dead-rows"])
+
+
 CASES: dict[str, Case] = {
     "plain": plain,
     "append-time": append_time,
@@ -202,6 +220,7 @@ CASES: dict[str, Case] = {
     "cleaned": cleaned,
     "indexed": indexed,
     "dead-rows": dead_rows,
+    "upgraded": upgraded,
     "columns": columns,
     "transactions": transactions,
 }

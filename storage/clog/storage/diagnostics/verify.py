@@ -247,6 +247,8 @@ def history_findings(
         before = commits.get(version - 1)
         if before is not None and (message := _succession_problem(before, commit)):
             yield Finding(Check.COMMIT, paths.commit_path(version), message)
+        if message := _link_problem(commits, commit):
+            yield Finding(Check.COMMIT, paths.commit_path(version), message)
         for record in commit.earlier:
             other = commits.get(record.version)
             if other is not None and other.record != record:
@@ -260,6 +262,21 @@ def history_findings(
         yield Finding(Check.SNAPSHOT, where, message)
     for where, message in older_problems(store, commits, manifest):
         yield Finding(Check.OBJECT, where, message)
+
+
+def _link_problem(commits: dict[int, Commit], commit: Commit) -> str | None:
+    """Tells what is wrong with the ids of what readers put together with the commit."""
+    links: list[tuple[str, int, str | None]] = []
+    if commit.earlier:
+        first = commit.earlier[0]
+        links.append(("what it carries goes on from", first.version - 1, first.parent))
+    if (ref := commit.head.snapshot) is not None:
+        links.append(("its snapshot is of", ref.version, ref.commit_id))
+    for what, version, named in links:
+        there = commits.get(version)
+        if there is not None and named not in (None, there.record.commit_id):
+            return f"{what} {named}, version {version} is {there.record.commit_id}"
+    return None
 
 
 def _succession_problem(before: Commit, commit: Commit) -> str | None:

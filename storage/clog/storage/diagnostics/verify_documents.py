@@ -13,8 +13,9 @@ from clog.storage.errors import CorruptionError
 from clog.storage.format import paths
 from clog.storage.format.columns import PartitionColumns, resolved
 from clog.storage.format.commits import Commit
+from clog.storage.format.head import SnapshotRef
 from clog.storage.format.manifest import Manifest
-from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.format.snapshots import read_named_snapshot, unpage
 from clog.storage.format.transactions import PositionsAt, read_positions
 from clog.storage.format.writer_pages import FIRST, Child, WriterPages, writer_hash
 from clog.storage.store.base import Store
@@ -28,8 +29,8 @@ def document_problems(
     """
     head = manifest.head
     readable = [c.head.snapshot for v, c in commits.items() if v >= head.oldest_readable]
-    for version in sorted({ref.version for ref in readable if ref is not None}):
-        yield from _problem(paths.snapshot_path(version), partial(_snapshot, store, version))
+    for ref in dict.fromkeys(ref for ref in readable if ref is not None):
+        yield from _problem(paths.snapshot_path(ref.version), partial(_snapshot, store, ref))
     columns = [c.head.partitions.ref for v, c in commits.items() if v >= head.oldest_readable]
     for rest in sorted({ref for ref in columns if ref is not None}, key=lambda ref: ref.path):
         unread = PartitionColumns(ref=rest)
@@ -45,8 +46,8 @@ def document_problems(
             yield from _problem(found.path, partial(is_closed, store, block))
 
 
-def _snapshot(store: Store, version: int) -> Manifest:
-    return unpage(store, read_snapshot(store, version))
+def _snapshot(store: Store, ref: SnapshotRef) -> Manifest:
+    return unpage(store, read_named_snapshot(store, ref))
 
 
 def _writer_problems(

@@ -245,6 +245,30 @@ def test_a_gap_in_history_is_found(snapshotted, store):
     assert "does not follow" in found[0].message
 
 
+def _carrying_another(commit):
+    return replace(commit, earlier=(replace(commit.earlier[0], parent="f" * 32),))
+
+
+def _with_another_snapshot(commit):
+    snapshot = replace(commit.head.snapshot, commit_id="f" * 32)
+    return replace(commit, head=replace(commit.head, snapshot=snapshot))
+
+
+@pytest.mark.parametrize(
+    ("after", "changed", "said"),
+    [
+        (3, _carrying_another, "what it carries goes on from ffff"),
+        (2, _with_another_snapshot, "its snapshot is of ffff"),
+    ],
+)
+def test_ids_of_another_copy_are_found(snapshotted, store, after, changed, said):
+    """FORMAT.md §3.1: what a commit carries, and its snapshot, are of the same history."""
+    folder, at = inside(store), snapshotted.handle.tip.head.snapshot.version + after
+    folder.put(commit_path(at), encode_commit(changed(read_commit(folder, at))))
+    found = [f.message for f in verify_log(store).findings if f.where == commit_path(at)]
+    assert any(said in message for message in found)
+
+
 def damaged(manifest, damage):
     """The manifest with other segments in partition 0."""
     return replace(manifest, segments=(damage(manifest.segments[0]), *manifest.segments[1:]))

@@ -57,7 +57,7 @@ def test_python_runs(path, code, tmp_path, monkeypatch):
 def test_every_language_is_one_that_is_tested():
     """A block without one is a picture, or commands."""
     languages = {language for path in DOCUMENTS for language, _ in blocks(path)}
-    assert languages == {"python", "console", "json", ""}
+    assert languages == {"python", "console", "json", "sql", ""}
     assert len(PYTHON) > 5
 
 

@@ -4,6 +4,7 @@ What is exported here is public, and so is all that its signatures mention; what
 may change with any release.
 """
 
+from clog.connector.beside_table import beside_table
 from clog.connector.datasource import ClogDataSource
 from clog.connector.explain import Explanation, Share, explain
 from clog.connector.lag import Lag, lag
@@ -16,6 +17,7 @@ __all__ = [
     "Lag",
     "Share",
     "Snapshot",
+    "beside_table",
     "explain",
     "lag",
     "snapshot_and_stream",

@@ -41,6 +41,7 @@ COLUMNS: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": HEADERS,
 }
+_BY_LOWER = {name.lower(): name for name in COLUMNS}
 STORED = ("partition", "offset", "timestamp", "key", "value", "headers")
 """The columns that storage reads; the others are the same for many rows."""
 WRITTEN = ("key", "value", "headers", "timestamp", "partition", "topic")
@@ -56,10 +57,25 @@ def read_schema(columns: Sequence[str] | None, *, include_headers: bool) -> Stru
     """
     if columns is None:
         columns = [name for name in COLUMNS if include_headers or name != "headers"]
+    columns = [_BY_LOWER.get(name.lower(), name) for name in columns]
     for name in columns:
         if name not in COLUMNS:
             raise OptionError(f'option "columns" names {name!r}; columns are {", ".join(COLUMNS)}')
     return StructType([StructField(name, COLUMNS[name]) for name in columns])
+
+
+def canonical(schema: StructType) -> StructType:
+    """Returns the same schema with our spelling of our columns: to Spark names have no case."""
+    fields = [
+        StructField(_BY_LOWER.get(f.name.lower(), f.name), f.dataType, f.nullable)
+        for f in schema.fields
+    ]
+    return StructType(fields)
+
+
+def with_our_names(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Returns a batch of Spark's with our spelling of our columns."""
+    return batch.rename_columns([_BY_LOWER.get(n.lower(), n) for n in batch.schema.names])
 
 
 def check_read_schema(schema: StructType) -> None:
@@ -69,9 +85,8 @@ def check_read_schema(schema: StructType) -> None:
         InvalidInputError: it has a column that does not exist, another type, one twice, or NOT NULL
             where a record may have null.
     """
-    if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
-        raise InvalidInputError(f"the given schema repeats {', '.join(twice)}; name each once")
-    for field in schema.fields:
+    _check_once(schema, "the given schema")
+    for field in canonical(schema).fields:
         if field.name not in COLUMNS:
             raise InvalidInputError(
                 f"column {field.name!r} of the given schema does not exist; columns are"
@@ -109,7 +124,9 @@ def check_write_schema(schema: StructType, *, key_needed: bool, where: str) -> N
     Raises:
         InvalidInputError: a column is missing, has a wrong type, or is a position.
     """
-    types = {f.name: f.dataType for f in schema.fields}
+    fields = canonical(schema).fields
+    _check_once(StructType([f for f in fields if f.name in COLUMNS]), "the DataFrame")
+    types = {f.name: f.dataType for f in fields}
     required = ("key", "value") if key_needed else ("value",)
     for name in required:
         if name not in types:
@@ -131,6 +148,12 @@ def check_write_schema(schema: StructType, *, key_needed: bool, where: str) -> N
                 f"column {name} has type {kind.simpleString()}, {where} takes {allowed};"
                 f" cast({name} as {_accepted(name)[0].simpleString()})"
             )
+
+
+def _check_once(schema: StructType, where: str) -> None:
+    names = canonical(schema).names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidInputError(f"{where} repeats {', '.join(twice)}; name each once")
 
 
 def _accepted(name: str) -> tuple[DataType, ...]:

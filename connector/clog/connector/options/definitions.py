@@ -241,6 +241,10 @@ FOREIGN = {
     "versionasof": (_DELTA, "give asOfVersion with view=table"),
     "timestampasof": (_DELTA, "give asOfTimestamp with view=table: ISO 8601, or ms since 1970"),
     "maxfilespertrigger": (_DELTA, "give maxOffsetsPerTrigger or maxBytesPerTrigger"),
+    "external": (
+        "Spark's catalog.createTable",
+        "run CREATE TABLE orders (key BINARY, value BINARY) USING clog, give path by WITH",
+    ),
     "readchangefeed": (_DELTA, "a log is its change feed: leave it out"),
     **dict.fromkeys(
         ("ignoredeletes", "ignorechanges", "skipchangecommits", "mergeschema"),

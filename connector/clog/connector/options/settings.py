@@ -170,8 +170,10 @@ class _Given:
         if not url:
             raise OptionError(
                 'option "path" is missing: give the URL of the log, .load("s3://bucket/orders").'
-                " Spark's catalog drops the options of a table USING clog; use a temporary view"
-                " (CREATE TEMPORARY VIEW orders USING clog OPTIONS (path '…')) instead"
+                " Spark's catalog keeps no options of a table USING clog: give them where it is"
+                " used, SELECT … FROM orders WITH (path='…'), INSERT INTO orders WITH (path='…'),"
+                " or use CREATE TEMPORARY VIEW orders USING clog OPTIONS (path '…'); to write a"
+                ' DataFrame, .save("s3://bucket/orders") instead of saveAsTable'
             )
         storage: dict[str, Any] = self.parsed("storage_options", values.json_object, {})
         storage |= {name: values.loose(v) for name, v in self.below("storage.").items()}

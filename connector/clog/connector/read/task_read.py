@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from clog.connector.read.data_loss import available_start, check_tombstones
 from clog.connector.read.input_partitions import LogPartition, TablePartition
 from clog.connector.read.same_log import has_id
-from clog.connector.schema import STORED, arrow_schema
+from clog.connector.schema import STORED, arrow_schema, canonical
 from clog.storage.errors import (
     CorruptionError,
     VersionExpiredError,
@@ -212,7 +212,8 @@ class _Converter:
     """
 
     def __init__(self, schema: "StructType", topic: str, pieces: Sequence["ReadPiece"]) -> None:
-        self._schema = arrow_schema(schema)
+        self._given = arrow_schema(schema)
+        self._schema = arrow_schema(canonical(schema))
         self._topic = topic
         names = self._schema.names
         self.needed = stored_columns(names)
@@ -238,7 +239,7 @@ class _Converter:
             else:
                 column = batch.column(field.name)
                 arrays.append(column if column.type == field.type else column.cast(field.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._given)
 
     def _timestamp_types(self, batch: "pa.RecordBatch") -> "pa.Array":
         import numpy as np

@@ -21,7 +21,8 @@ from pyspark.sql.types import StructType
 from clog.connector.opened_logs import opened_or_created
 from clog.connector.options.location import Location
 from clog.connector.options.settings import WriteOptions
-from clog.connector.schema import check_write_schema
+from clog.connector.schema import canonical, check_write_schema, with_our_names
+from clog.connector.write.configs import check_configs
 from clog.storage.config.compression import Compression
 from clog.storage.errors import InvalidInputError, OptionError
 
@@ -89,14 +90,15 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
 
     Raises:
         InvalidInputError: a column is missing or has a wrong type.
-        OptionError: ``partitions`` differs from what the log has.
+        OptionError: ``partitions`` differs from what the log has, or a config from what it was
+            created with.
     """
     from clog.storage.config.log_config import LogConfig
 
     where = f"log {options.location.name!r}"
     check_write_schema(schema, key_needed=False, where=where)
     log = opened_or_created(options)
-    if "key" not in schema.names:
+    if "key" not in canonical(schema).names:
         # The policy counts as it is now, not as it was when the log was opened here.
         config = LogConfig.from_overrides(log.handle.refresh().head.config)
         check_write_schema(schema, key_needed=config.compact, where=where)
@@ -107,6 +109,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
             f'option "partitions" is {options.partitions}, but {log.url} has {info.partitions}'
             " partitions, which cannot change; omit the option, or write to a new log"
         )
+    check_configs(log, options.config)
     return WritePlan(
         location=options.location,
         log_id=info.log_id,
@@ -144,6 +147,7 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
     for batch in batches:
         if not batch.num_rows:
             continue
+        batch = with_our_names(batch)  # noqa: PLW2901 - the same rows
         names = batch.schema.names
         _check_topic(batch, plan.location.name)
         given = batch.select([name for name in _RECORD_COLUMNS if name in names])

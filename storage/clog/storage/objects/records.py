@@ -257,9 +257,21 @@ def _headers(table: pa.Table) -> pa.Array:
             f"column headers has type {table.column('headers').type};"
             " it must be list<struct<key: string, value: binary>>"
         ) from e
+    _check_headers(headers)
     # No headers is null, however it was said.
     empty = pc.equal(pc.list_value_length(headers), scalar(0, pa.int32()))
     return pc.if_else(empty, null(_HEADERS), headers)
+
+
+def _check_headers(headers: pa.Array) -> None:
+    """Raises if a list has null where a header must be, or a header has no key."""
+    pairs = headers.flatten()
+    without = pairs.null_count or pairs.field("key").null_count
+    if without:
+        raise InvalidInputError(
+            f"{without} of {len(pairs)} headers are null or have a null key; a header has a key,"
+            " its value may be null: filter the others out"
+        )
 
 
 def _timestamps(table: pa.Table, now_us: int) -> tuple[pa.Array, bool]:

@@ -20,6 +20,7 @@ from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.format.snapshots import read_snapshot, unpage
 from clog.storage.ids import SeededIds
 from clog.storage.read.scan import piece_of, read_pieces
+from clog.storage.store.wrapping import WrappingStore
 from clog.storage.testing.crash import copy_of, discard, inside, memory_store
 from clog.storage.testing.model import rows_in
 
@@ -367,3 +368,26 @@ def test_the_good_log_is_good(good):
     folder = inside(good)
     assert edit_of(folder, read_commit(folder, tip.version).record) is not None
     assert unpage(folder, read_snapshot(folder, tip.head.snapshot.version)).pages == ()
+
+
+class Bounded(WrappingStore):
+    """Refuses reads that would go on to the end of whatever is there."""
+
+    def get(self, path, start=None, end=None):
+        assert end is not None, path
+        assert end <= (1 << 30) + 10_000, path
+        return self.inner.get(path, start, end)
+
+
+def test_no_file_is_read_to_an_end_that_it_may_not_have(good):
+    """A file of a terabyte costs who makes it nothing: no reader asks for more of a document than
+    one of its kind may have (FORMAT.md §2)."""
+    store = copy_of(good)
+    log = Log.open(Bounded(store), clock=ManualClock(5_000), ids=SeededIds(9))
+    log.append([{"key": "k", "value": "v"}], producer=("w1", 100))
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    assert log.table().get("k") == b"v"
+    assert len(list(log.history())) == log.version + 1
+    assert log.table(at=11).to_arrow().num_rows == 1
+    discard(store)

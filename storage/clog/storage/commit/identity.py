@@ -86,7 +86,7 @@ def read_log_file(root: Store) -> LogFile:
     """
     where = f"{paths.LOG_FILE} of {root.url}"
     try:
-        data = root.get(paths.LOG_FILE)
+        data = documents.fetch(root, "log", paths.LOG_FILE)
     except FileNotFoundError:
         _refuse_older(root)
         raise NotFoundError(

@@ -125,7 +125,7 @@ def read_block(store: Store, version: int) -> Block | None:
     """
     path = paths.block_path(version)
     try:
-        data = store.get(path)
+        data = documents.fetch(store, "block", path)
     except FileNotFoundError:
         return None
     body = documents.decode("block", data, where=f"{path} of {store.url}")

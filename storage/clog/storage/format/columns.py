@@ -329,7 +329,8 @@ def _checksum(array: _Array) -> str:
 
 def _read(store: Store, ref: ColumnsRef, count: int) -> _Array:
     where = f"{ref.path} of {store.url}"
-    body = documents.decode("columns", store.get(ref.path, 0, ref.size_bytes + 1), where=where)
+    data = documents.fetch(store, "columns", ref.path, ref.size_bytes)
+    body = documents.decode("columns", data, where=where)
     try:
         version, array = whole(body["version"]), _array_of(body["partitions"], count)
     except (KeyError, TypeError, ValueError) as e:

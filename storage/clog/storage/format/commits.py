@@ -99,7 +99,7 @@ def read_commit(store: Store, version: int) -> Commit:
     """
     path = commit_path(version)
     where = f"{path} of {store.url}"
-    body = documents.decode("commit", store.get(path), where=where)
+    body = documents.decode("commit", documents.fetch(store, "commit", path), where=where)
     try:
         commit = Commit(
             record=_record_from_json(body, body["parent"]),
@@ -127,7 +127,7 @@ def edit_of(store: Store, record: EditRecord) -> Edit:
     if at is None:
         value = record.stored["edit"]
     else:
-        data = store.get(at["path"], 0, at["bytes"] + 1)
+        data = documents.fetch(store, "edit", at["path"], at["bytes"])
         value = documents.decode("edit", data, where=f"{at['path']} of {store.url}")
     return edit_from_json(value, version=record.version)
 

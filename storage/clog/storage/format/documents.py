@@ -3,9 +3,10 @@
 One line of JSON with kind, format, length and hash; then the body, JSON or one zlib stream of it.
 Length and hash are checked before a byte of the body is believed, the format's number before that.
 
-Who can write to a log can write the hash, too. So a body inflates step by step, up to what a
-document of its kind may be and `RATIO_MAX` times what is stored: JSON takes up to thirty times its
-length in memory. Text is UTF-8 that can be written again: no half of a surrogate pair.
+Who can write to a log can write the hash, too, or put a file without end in a document's place. So
+no more is read than one of its kind may have, and a body inflates step by step, up to that and
+`RATIO_MAX` times what is stored: JSON takes up to thirty times its length in memory. Text is UTF-8
+that can be written again: no half of a surrogate pair.
 
 Not here: what the bodies mean (`edits`, `head`, `manifest`, `snapshots`).
 """
@@ -13,12 +14,15 @@ Not here: what the bodies mean (`edits`, `head`, `manifest`, `snapshots`).
 import json
 import re
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
 from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
 from clog.storage.installation import UPGRADE
+
+if TYPE_CHECKING:
+    from clog.storage.store.base import Store
 
 FORMAT = 1
 COMPRESS_ABOVE_BYTES = 4096
@@ -52,6 +56,14 @@ def body_json(body: dict[str, Any]) -> bytes:
         raise CorruptionError(
             "the log has fields of a later version that are nested too deeply to be written again"
         ) from e
+
+
+def fetch(store: "Store", kind: str, path: str, size_bytes: int | None = None) -> bytes:
+    """Returns the bytes of a document, or so many that `decode` refuses them: none that is longer
+    than one of its kind may be, or than ``size_bytes``, is read to its end. One GET.
+    """
+    longest = BODY_BYTES_MAX[kind] + _HEADER_BYTES_MAX + 1
+    return store.get(path, 0, min(longest, longest if size_bytes is None else size_bytes) + 1)
 
 
 def encode(kind: str, body: dict[str, Any]) -> bytes:

@@ -99,7 +99,8 @@ def read_snapshot(store: Store, version: int) -> Manifest:
         CorruptionError: it violates the format.
     """
     where = snapshot_path(version)
-    body = documents.decode("snapshot", store.get(where), where=f"{where} of {store.url}")
+    data = documents.fetch(store, "snapshot", where)
+    body = documents.decode("snapshot", data, where=f"{where} of {store.url}")
     try:
         return _snapshot_from_json(body, where)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
@@ -165,7 +166,8 @@ def _cut(
 def _read_page(store: Store, page: SegmentPage) -> dict[int, tuple[Segment, ...]]:
     """Returns segments of the partitions and offsets that the page still answers for."""
     where = f"{page.path} of {store.url}"
-    body = documents.decode("page", store.get(page.path, 0, page.size_bytes), where=where)
+    data = documents.fetch(store, "page", page.path, page.size_bytes)
+    body = documents.decode("page", data, where=where)
     try:
         found = _segments_from_json(body, page.path)
     except (KeyError, TypeError, ValueError, IndexError) as e:

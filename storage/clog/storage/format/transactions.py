@@ -137,7 +137,7 @@ def read_positions(store: Store, positions: Positions | PositionsAt) -> Position
     if not isinstance(positions, PositionsAt):
         return positions
     where = f"{positions.path} of {store.url}"
-    data = store.get(positions.path, 0, positions.size_bytes + 1)
+    data = documents.fetch(store, "page", positions.path, positions.size_bytes)
     body = documents.decode("page", data, where=where)
     try:
         return positions_from_json(body["positions"])

@@ -166,7 +166,7 @@ class WriterPages:
         with self._lock:
             data = self._kept.get(page.path)
         if data is None:
-            data = self.store.get(page.path, 0, page.size_bytes + 1)
+            data = documents.fetch(self.store, "page", page.path, page.size_bytes)
         body = documents.decode("page", data, where=self._where(page))
         self._keep(page.path, data)
         return body

@@ -119,7 +119,7 @@ class KeyIndexCache(WrappingStore):
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         _, tail = self._known.get(path, _UNKNOWN)
         if path.endswith(DEAD_SUFFIX) and not tail.data:
-            tail = _Tail(0, self.inner.get(path))
+            tail = _Tail(0, self.inner.get(path, 0, end))
             self._keep(path, None, tail)
         if tail.data and start is not None and end is not None and start >= tail.start:
             return tail.data[start - tail.start : end - tail.start]

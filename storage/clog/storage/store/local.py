@@ -19,6 +19,7 @@ Put replaces F2 and F3 by ``rename``. Folders appear when they are needed.
 import builtins
 import errno
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -35,7 +36,7 @@ from clog.storage.store.base import (
     temporary_name,
 )
 
-_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # Opening a pipe would wait for a writer.
 _TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _READ_BYTES_MAX = 1 << 30
 """Linux reads at most 2 GiB less a page at once."""
@@ -129,7 +130,10 @@ class LocalStore:
         try:
             fd = os.open(self._path(path), _READ_FLAGS)
             try:
-                size = os.fstat(fd).st_size
+                status = os.fstat(fd)
+                if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+                    raise OSError(errno.EINVAL, "not a regular file")
+                size = status.st_size
                 return [
                     _pread(fd, start, size if end is None else min(end, size))
                     for start, end in ranges

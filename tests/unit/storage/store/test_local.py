@@ -202,3 +202,13 @@ def test_links_that_lead_in_circles(tmp_path):
     assert [found.path for found in store.list("")] == ["data/x.parquet"]
     with pytest.raises(StoreUnavailableError):
         store.get("data/self")
+
+
+def test_a_pipe_in_the_place_of_an_object(store, tmp_path):
+    """Nobody waits for what nobody writes: an error of ours, though whoever put it there may write
+    to it later."""
+    (tmp_path / "log").mkdir()
+    os.mkfifo(tmp_path / "log" / "pipe")
+    for read in (lambda: store.get("pipe"), lambda: store.get_ranges("pipe", [(0, 1)])):
+        with pytest.raises(StoreUnavailableError, match="not a regular file"):
+            read()

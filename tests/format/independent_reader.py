@@ -11,6 +11,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import independent_types as types
 import pyarrow.parquet as pq
 import xxhash
 
@@ -82,9 +83,18 @@ def commit(root: Path, version: int) -> dict:
     check(
         version % 2 == 1 or version - 1 < first or version - 1 in carried, f"{version}: {carried}"
     )
-    check(set(body["head"]["log"]["features"]["read"]) <= {"dead-rows"}, "unknown feature")
+    features = set(body["head"]["log"]["features"]["read"])
+    check(features <= {"dead-rows", "typed-columns"}, "unknown feature")
+    check_schema(body["head"]["log"])
     check(body["head"]["log"]["log_id"] == folder(root).name, "another log's commit")
     return body
+
+
+def check_schema(log: dict) -> None:
+    """§12: a schema is announced, and is one."""
+    typed = types.is_typed(log["schema"])
+    check(typed == ("typed-columns" in log["features"]["read"]), "a schema and its feature")
+    check(not typed or types.problem(log["schema"]) is None, log["schema"])
 
 
 def newest(root: Path) -> int:
@@ -224,14 +234,7 @@ def advance(root: Path, state: State | None, entry: dict) -> State:
     else:
         check(version == state["version"] + 1 and "create" not in edit, f"{version} out of order")
     state.update(version=version, id=entry["id"], time_ms=entry["time_ms"])
-    if "features" in edit:
-        there = state["log"]["features"]
-        names = {*there["read"], *there["write"]}
-        lists = {
-            which: [*old, *(name for name in edit["features"][which] if name not in names)]
-            for which, old in there.items()
-        }
-        state["log"] = {**state["log"], "features": lists}
+    state["log"] = log_after(state["log"], edit)
     if "config" in edit:
         state.update(config=edit["config"], config_epoch=version)
     change_segments(state, edit)
@@ -266,6 +269,22 @@ def advance(root: Path, state: State | None, entry: dict) -> State:
     if edit.get("reset_times"):
         reset_times(state, entry["time_ms"])
     return state
+
+
+def log_after(log: dict, edit: dict) -> dict:
+    """§0, §12.4: what the log is with the edit's features and schema."""
+    if "features" in edit:
+        names = {name for which in log["features"].values() for name in which}
+        lists = {
+            which: [*old, *(name for name in edit["features"][which] if name not in names)]
+            for which, old in log["features"].items()
+        }
+        log = {**log, "features": lists}
+    if "schema" in edit:
+        check(types.is_typed(log["schema"]), "a schema for bytes")
+        check(types.follows(log["schema"], edit["schema"]), edit["schema"])
+        log = {**log, "schema": edit["schema"]}
+    return log
 
 
 def change_segments(state: State, edit: dict) -> None:
@@ -560,12 +579,18 @@ def chunk_rows(root: Path, ref: dict, chunk: dict, log: dict) -> list[tuple]:
     footer = data[-ref["footer"] :]
     check(int.from_bytes(footer[-8:-4], "little") + 8 == len(footer), f"{ref['path']}: footer")
     check(data[-len(footer) - 16 : -len(footer)] == xxhash.xxh3_128_digest(footer), "footer's sum")
-    table = pq.read_table(inside(root, ref["path"]))
+    table, schema = pq.read_table(inside(root, ref["path"])), log["schema"]
+    typed = types.is_typed(schema)
+    if typed:
+        check(not (wrong := types.wrong_ids(table.schema, schema)), f"field ids of {wrong}")
     check(("offset" not in table.column_names) == ref["dense"], "dense")
     check(len(table) == ref["rows"] >= chunk["row"] + chunk["rows"], "rows")
     if ref["index"]:
         index = data[: -ref["footer"] - 16][-ref["index"] :]
-        check_index(index, table["key"].to_pylist(), int(log["seed"], 16))
+        keys = table["key"].to_pylist()
+        if typed:
+            keys = [types.key_bytes(key, schema["key"]) for key in keys]
+        check_index(index, keys, int(log["seed"], 16))
     times = table["timestamp"].cast("int64").to_pylist()
     rows = []
     for i, row in enumerate(table.drop_columns("timestamp").to_pylist()):
@@ -575,8 +600,11 @@ def chunk_rows(root: Path, ref: dict, chunk: dict, log: dict) -> list[tuple]:
             time = times[i] if chunk["append_time_ms"] < 0 else chunk["append_time_ms"] * 1000
             headers = [(h["key"], h["value"]) for h in row.get("headers") or ()]
             horizon = row.get("delete_horizon")
-            rows.append((offset, time, row["key"], row["value"], headers, horizon))
-    check_statistics(rows, chunk)
+            key, value = row["key"], row["value"]
+            if typed:
+                value = types.as_read(value, schema["value"])
+            rows.append((offset, time, key, value, headers, horizon))
+    check_statistics(rows, chunk, schema)
     dead = bits(root, chunk)
     return [(*row[:5], horizon_of(row, chunk)) for n, row in enumerate(rows) if not dead >> n & 1]
 
@@ -604,14 +632,14 @@ def check_index(data: bytes, keys: list[bytes | None], seed: int) -> None:
     check((at, row) == (len(data), len(keys)), "key index: blocks")
 
 
-def check_statistics(rows: list[tuple], chunk: dict) -> None:
+def check_statistics(rows: list[tuple], chunk: dict, schema: dict) -> None:
     offsets = [row[0] for row in rows]
     check(offsets == sorted(set(offsets)), "offsets rise")
     check(all(chunk["base"] <= o < chunk["next"] for o in offsets), "offsets lie in the chunk")
     size = sum(
         12
-        + sum(len(x or b"") for x in (key, value, *(b for _, b in headers)))
-        + sum(len(name.encode()) for name, _ in headers)
+        + sum(content_sizes(key, value, schema))
+        + sum(len(name.encode()) + len(b or b"") for name, b in headers)
         for _, _, key, value, headers, _ in rows
     )
     times = [row[1] // 1000 for row in rows]
@@ -625,6 +653,13 @@ def check_statistics(rows: list[tuple], chunk: dict) -> None:
         "horizon_max": max(horizons, default=-1),
     }
     check(made == {name: chunk[name] for name in made}, f"{made} is not {chunk}")
+
+
+def content_sizes(key: Any, value: Any, schema: dict) -> tuple[int, int]:
+    """§3.3, §12.2: what key and value count."""
+    if not types.is_typed(schema):
+        return len(key or b""), len(value or b"")
+    return len(types.key_bytes(key, schema["key"]) or b""), types.size(value, schema["value"])
 
 
 def horizon_of(row: tuple, chunk: dict) -> int | None:

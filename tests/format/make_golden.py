@@ -9,11 +9,15 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import independent_reader as ir
 import numpy as np
+import pyarrow as pa
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
@@ -34,10 +38,10 @@ START_MS = 1_700_000_000_000
 Case = Callable[[Path], None]
 
 
-def create(root: Path, partitions: int = 2, **config: str) -> Log:
+def create(root: Path, partitions: int = 2, schema: dict | None = None, **config: str) -> Log:
     names = {name.replace("_", "."): value for name, value in config.items()}
     clock, ids = ManualClock(START_MS), SeededIds(20_231_114)
-    return Log.create(str(root), partitions, names, clock=clock, ids=ids)
+    return Log.create(str(root), partitions, names, schema=schema, clock=clock, ids=ids)
 
 
 def plain(root: Path) -> None:
@@ -212,6 +216,53 @@ def upgraded(root: Path) -> None:
         log.upgrade(["dead-rows"])
 
 
+def typed(root: Path) -> None:
+    """Columns of many types, schemas that evolve, objects of each, some rewritten, key indexes."""
+    with patch.object(encoding, "WHOLE_BYTES", 0):
+        kinds = [
+            *(("n", pa.int32()), ("x", pa.float32()), ("s", pa.string()), ("b", pa.binary())),
+            *(("d", pa.decimal128(6, 2)), ("t", pa.timestamp("us", "UTC")), ("ok", pa.bool_())),
+            ("l", pa.list_(pa.struct([("q", pa.int8()), ("w", pa.string())]))),
+            ("m", pa.map_(pa.string(), pa.int64())),
+            pa.field("id", pa.uint16(), nullable=False),
+        ]
+        key = pa.struct([("a", pa.int32()), ("b", pa.string())])
+        schema = {"key": key, "value": pa.struct(kinds)}
+        log = create(root, schema=schema, min_cleanable_dirty_ratio="0")
+        for n in range(8):
+            log.append([typed_record(n, i) for i in range(n, 30)])
+            log.handle.clock.advance(700)
+            if n == 2:
+                add = {"value.more": pa.list_(pa.string()), "value.l.element.z": pa.int8()}
+                log.evolve(add=add)
+            if n == 4:
+                widen = {"value.n": pa.int64(), "value.x": pa.float64(), "key.a": pa.int64()}
+                log.evolve(widen=widen | {"value.d": pa.decimal128(9, 2)}, relax=["value.id"])
+            if n % 3 == 1:
+                log.roll(0)
+                Cleaner(log, clock=log.handle.clock).run_once(force=True)
+
+
+def typed_record(n: int, i: int) -> dict:
+    key = {"a": i % 7 - 3, "b": None if i % 5 == 0 else "\0" * (i % 3)}
+    if (n + i) % 11 == 0:
+        return {"key": key, "value": None, "headers": [("h", b"x")]}
+    value = {
+        "n": i - 9,
+        "x": i / 4,
+        "s": "é" * (i % 4),
+        "b": bytes([i]),
+        "d": Decimal(i) / 4,
+        "t": datetime(2020, 1, 1, tzinfo=UTC) + timedelta(microseconds=i),
+        "ok": i % 2 == 0,
+        "l": [{"q": i, "w": None}, None],
+        "m": {f"k{i}": n},
+        "id": i,
+    }
+    present = {name: v for j, (name, v) in enumerate(value.items()) if (i + j) % 4 or name == "id"}
+    return {"key": key, "value": present}
+
+
 CASES: dict[str, Case] = {
     "plain": plain,
     "append-time": append_time,
@@ -223,6 +274,7 @@ CASES: dict[str, Case] = {
     "upgraded": upgraded,
     "columns": columns,
     "transactions": transactions,
+    "typed": typed,
 }
 
 
@@ -257,8 +309,18 @@ def plainly(row: tuple) -> list:
     return [offset, time, text(key), text(value), pairs, horizon]
 
 
-def text(data: bytes | None) -> str | None:
-    return None if data is None else data.hex()
+def text(data: Any) -> Any:
+    """Bytes in hex; a typed key or value as JSON has it."""
+    if isinstance(data, bytes):
+        return data.hex()
+    return json.loads(json.dumps(data, default=str))
+
+
+def another(log: Log, n: int) -> dict:
+    """One more record of a log."""
+    if log.schema.field("value").type == "binary":
+        return {"key": b"new", "value": str(n)}
+    return typed_record(1, n)
 
 
 def main() -> int:

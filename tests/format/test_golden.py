@@ -90,7 +90,7 @@ def test_clog_goes_on_with_it(case):
     root, expected = case
     log = opened(root)
     for n in range(6):
-        log.append([{"key": b"new", "value": str(n)}], partition=0)
+        log.append([make_golden.another(log, n)], partition=0)
     state = ir.replay(root)
     assert ir.manifest(state) == ir.manifest(ir.from_snapshot(root))
     assert state["end"][0] == expected["end"][0] + 6

@@ -3,6 +3,8 @@
 For random histories, with passes, deletions and schemas that evolve in between.
 """
 
+from tempfile import TemporaryDirectory
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
 from clog.cleaner.rewrite.coalescing import coalesce
-from clog.storage import Log, ManualClock
+from clog.storage import Log, ManualClock, StateTable
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.ids import SeededIds
 from clog.storage.testing.crash import discard, memory_store
@@ -145,9 +147,11 @@ def test_a_typed_log_is_what_one_of_bytes_is(kind, operations):
         latest = [row for row in plain_rows(plain.changes(starts)) if row[3] is not None]
         changed = [row for row in twins.rows(typed.changes(starts)) if row[3] is not None]
         assert changed == latest
-        for n in range(7):
-            found = typed.table().get(twins.key_of(n))
-            assert (found is None) == (plain.table().get(repr(twins.key_of(n))) is None)
+        with TemporaryDirectory() as folder, StateTable(twins.stores[1], folder) as state:
+            for n in range(7):
+                found = typed.table().get(twins.key_of(n))
+                assert (found is None) == (plain.table().get(repr(twins.key_of(n))) is None)
+                assert state.get(twins.key_of(n)) == found
         assert verify_log(typed.handle.standing.root).findings == ()
     finally:
         twins.close()

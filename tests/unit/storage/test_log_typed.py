@@ -13,6 +13,8 @@ import pytest
 
 from clog.storage import InvalidInputError, Log, StateTable
 from clog.storage.ids import SeededIds
+from clog.storage.keys.key_bytes import key_bytes
+from clog.storage.keys.key_values import key_of_bytes
 from clog.storage.objects.reader import WHOLE_BYTES
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import inside
@@ -435,8 +437,24 @@ def test_objects_of_another_schema_are_not_committed(make_typed, make_log):
             log.append_objects(objects.finish())
 
 
-def test_what_knows_bytes_alone_says_so(make_typed, store, tmp_path):
-    """In a sentence, with what to use."""
-    make_typed()
-    with pytest.raises(InvalidInputError, match="state tables do not support yet"):
-        StateTable(store, tmp_path)
+@pytest.mark.parametrize(("kind", "key"), KEYS, ids=[str(kind) for kind, _ in KEYS])
+def test_a_key_comes_back_from_its_canonical_bytes(kind, key):
+    """As Python's value, a struct as a tuple."""
+    (found,) = key_bytes(pa.array([as_field(key)], kind)).to_pylist()
+    assert key_of_bytes(found, kind) == key
+
+
+@pytest.mark.parametrize(("kind", "values"), TYPES, ids=[str(kind) for kind, _ in TYPES])
+def test_rows_of_a_state_table_hold_every_type(clock, tmp_path, kind, values):
+    """S61: what Arrow would give, from the local file."""
+    nested = pa.struct([("x", kind), ("l", pa.list_(kind))])
+    for name, value_type in (("plain", kind), ("nested", nested)):
+        wrapped = [v if value_type is kind else {"x": v, "l": [v, None]} for v in (*values, None)]
+        schema = {"key": pa.int32(), "value": value_type}
+        log = Log.create(
+            f"memory://{name}-{tmp_path}", schema=schema, clock=clock, ids=SeededIds(1)
+        )
+        log.append([{"key": i, "value": value} for i, value in enumerate(wrapped)])
+        with StateTable(log.url, tmp_path / name, clock=clock) as table:
+            assert [table.get(i) for i in range(len(wrapped))] == wrapped
+            assert dict(table.scan()) == {i: v for i, v in enumerate(wrapped) if v is not None}

@@ -25,7 +25,10 @@ def asked_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[bytes]:
     if schema is None:
         return [key.encode() if isinstance(key, str) else key for key in keys]
     kind = column_types(schema).key
-    given = [_with_names(key, kind) for key in keys]
+    return _bytes_of([_with_names(key, kind) for key in keys], kind)
+
+
+def _bytes_of(given: list[Any], kind: pa.DataType) -> list[bytes]:
     try:
         made = key_bytes(made_of_python(given, kind, "key"))
     except UnfitError as e:
@@ -34,6 +37,31 @@ def asked_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[bytes]:
         raise InvalidInputError("a key that is asked for is None; records without a key have none")
     listed: list[bytes] = made.to_pylist()
     return listed
+
+
+def asked_prefix(prefix: Any, schema: LogSchema | None) -> bytes:
+    """Returns what the canonical bytes of all keys with a prefix begin with: of text and bytes the
+    prefix itself, of structs that of the first fields, which are given as a tuple.
+
+    Raises:
+        InvalidInputError: such keys have no prefixes, or others.
+    """
+    kind = None if schema is None else column_types(schema).key
+    is_octets = kind is None or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    if prefix is None:
+        return b""
+    if isinstance(prefix, str) and (is_octets or pa.types.is_string(kind)):
+        return prefix.encode()
+    if isinstance(prefix, (bytes, bytearray, memoryview)) and is_octets:
+        return bytes(prefix)
+    if isinstance(prefix, tuple) and kind is not None and pa.types.is_struct(kind):
+        first = pa.struct(list(kind)[: len(prefix)])
+        (found,) = _bytes_of([_with_names(prefix, first)], first)
+        return found
+    raise InvalidInputError(
+        f"a prefix of type {type(prefix).__name__} is asked for, but keys are of type {kind};"
+        " prefixes are of text and bytes, and of structs the first fields, as a tuple"
+    )
 
 
 def answered_key(key: Any) -> Any:

@@ -15,6 +15,7 @@ other processes see the state before it or after it.
 Not here: what the log says (`state_table`), locks between processes that write.
 """
 
+import json
 import os
 import re
 import sqlite3
@@ -28,9 +29,11 @@ from typing import Any
 import pyarrow as pa
 
 from clog.storage import forks
+from clog.storage.format.schema import LogSchema, schema_from_json, schema_to_json
 from clog.storage.numpy_arrays import to_numpy
+from clog.storage.state.row_codec import RowCodec
 
-SCHEMA = 3
+SCHEMA = 4
 """Of the tables below and the size of their pages; a file of another one is built anew."""
 PAGES = ((2 << 10, 16 << 10), (12 << 10, 64 << 10))
 """Up to which mean length of key and value the pages have which size."""
@@ -52,7 +55,7 @@ create table state (
   primary key (key, partition)
 ) without rowid;
 create table position (
-  schema integer, log_id text, version integer, commit_id text,
+  schema integer, log_id text, version integer, commit_id text, types text,
   partition integer, offset integer, start integer
 );
 """
@@ -83,7 +86,7 @@ class DamagedCacheError(Exception):
 @dataclass(frozen=True, slots=True)
 class Position:
     """What the rows are the state of: a version of a log, made by this commit, all offsets below
-    ``offsets``; log starts were ``starts``.
+    ``offsets``; log starts were ``starts``. ``schema`` is the log's at that version.
     """
 
     log_id: str
@@ -91,6 +94,7 @@ class Position:
     commit_id: str
     offsets: Mapping[int, int]
     starts: Mapping[int, int]
+    schema: LogSchema | None = None
 
 
 class Cache:
@@ -108,6 +112,7 @@ class Cache:
         self._inherited: list[sqlite3.Connection] = []
         with _DAMAGE:
             self._reader = _connect(path, read_only=True)
+            self._codec = RowCodec(_position(self._reader).schema)
         forks.register(self)
 
     def after_fork(self) -> None:
@@ -126,6 +131,7 @@ class Cache:
         with _DAMAGE, self._lock:
             self._reader.close()
             self._reader = _connect(newer.path, read_only=True)
+            self._codec = RowCodec(_position(self._reader).schema)
             self.path, self.generation = newer.path, newer.generation
 
     def position(self) -> Position:
@@ -137,33 +143,40 @@ class Cache:
         with _DAMAGE, self._lock:
             return _position(self._reader)
 
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: Any) -> Any:
         """Returns the value; of a key that several partitions have, the one with the latest
         timestamp.
         """
         with _DAMAGE, self._lock:
-            rows = self._reader.execute(_GET, (key,)).fetchall()
-        return _latest(rows) if rows else None
+            codec = self._codec
+            rows = self._reader.execute(_GET, codec.keys((key,))).fetchall()
+        return codec.value(_latest(rows)) if rows else None
 
-    def get_many(self, keys: list[bytes]) -> dict[bytes, bytes]:
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """Returns the values of the keys that are there."""
         found: list[tuple[Any, ...]] = []
         with _DAMAGE, self._lock:
-            for first in range(0, len(keys), GET_MANY_KEYS):
-                asked = keys[first : first + GET_MANY_KEYS]
-                marks = ",".join("?" * len(asked))
-                found += self._reader.execute(_GET_MANY.format(marks), asked)
-        return {k: _latest([row[1:] for row in rows]) for k, rows in groupby(found, _key)}
+            codec = self._codec
+            asked = codec.keys(keys)
+            for first in range(0, len(asked), GET_MANY_KEYS):
+                some = asked[first : first + GET_MANY_KEYS]
+                marks = ",".join("?" * len(some))
+                found += self._reader.execute(_GET_MANY.format(marks), some)
+        latest = {k: _latest([row[1:] for row in rows]) for k, rows in groupby(found, _key)}
+        return {codec.key(key): codec.value(value) for key, value in latest.items()}
 
-    def scan(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the rows with keys in ``[low, high)`` in their order, None: no end; one state of
-        the table, through a connection of its own.
+    def scan(self, prefix: Any) -> Iterator[tuple[Any, Any]]:
+        """Yields the rows whose keys begin with the prefix, None: all, in the order of their bytes;
+        one state of the table, through a connection of its own.
         """
+        codec = self._codec
+        low = codec.prefix(prefix)
+        high = after_prefix(low)
         statement, bounds = (_SCAN, (low,)) if high is None else (_SCAN_BELOW, (low, high))
         with _DAMAGE, closing(_connect(self.path, read_only=True)) as connection:
             rows = connection.execute(statement, bounds)
             for key, same in groupby(rows, _key):
-                yield key, _latest([row[1:] for row in same])
+                yield codec.key(key), codec.value(_latest([row[1:] for row in same]))
 
     def count(self) -> int:
         """Returns the number of rows."""
@@ -248,10 +261,11 @@ def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
     return cache
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterable[Row]:
+def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:
     """Returns a batch as SQLite takes it: column by column, without a step of Python for each
     row.
     """
+    batch = codec.columns(batch)
 
     def values(name: str) -> list[Any]:
         column = batch.column(name)
@@ -316,10 +330,12 @@ def _enter(connection: sqlite3.Connection) -> None:
 
 def _move(connection: sqlite3.Connection, position: Position) -> None:
     connection.execute("delete from position")
+    types = json.dumps(schema_to_json(position.schema))
+    same = SCHEMA, position.log_id, position.version, position.commit_id, types
     connection.executemany(
-        "insert into position values (?, ?, ?, ?, ?, ?, ?)",
+        "insert into position values (?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (SCHEMA, position.log_id, position.version, position.commit_id, p, offset, start)
+            (*same, p, offset, start)
             for (p, offset), start in zip(
                 position.offsets.items(), position.starts.values(), strict=True
             )
@@ -333,11 +349,15 @@ def _position(connection: sqlite3.Connection) -> Position:
         raise DamagedCacheError("it has no position")
     if rows[0][0] != SCHEMA:
         raise DamagedCacheError(f"its schema is {rows[0][0]}, expected {SCHEMA}")
-    if any(len(row) != 7 or row[:4] != rows[0][:4] for row in rows):
+    if any(len(row) != 8 or row[:5] != rows[0][:5] for row in rows):
         raise DamagedCacheError("it has no position")
-    _, log_id, version, commit_id = rows[0][:4]
-    offsets, starts = ({row[4]: row[column] for row in rows} for column in (5, 6))
-    return Position(log_id, version, commit_id, offsets, starts)
+    _, log_id, version, commit_id, types = rows[0][:5]
+    offsets, starts = ({row[5]: row[column] for row in rows} for column in (6, 7))
+    try:
+        schema = schema_from_json(json.loads(types))
+    except (ValueError, KeyError, TypeError) as e:
+        raise DamagedCacheError(f"it has no schema of its log: {e}") from e
+    return Position(log_id, version, commit_id, offsets, starts, schema)
 
 
 def _key(row: tuple[Any, ...]) -> bytes:

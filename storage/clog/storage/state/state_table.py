@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import xxhash
 
@@ -35,13 +35,14 @@ from clog.storage.errors import (
 )
 from clog.storage.format.manifest import Manifest
 from clog.storage.ids import SystemIds
-from clog.storage.objects.arrow_types import check_bytes
+from clog.storage.objects.python_keys import answered_key
 from clog.storage.read.changes import changes_batches
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.read.table_plan import plan_table
 from clog.storage.read.table_scan import MAP_BYTES, table_batches
 from clog.storage.state import cache as caches
 from clog.storage.state.cache import Cache, DamagedCacheError, Position, Row
+from clog.storage.state.row_codec import RowCodec
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
 
@@ -65,7 +66,7 @@ class Refreshed:
     """
 
     version: int
-    changed: tuple[bytes, ...] | None
+    changed: tuple[Any, ...] | None
 
 
 class StateTable:
@@ -106,8 +107,6 @@ class StateTable:
             raise InvalidInputError(f"on_loss={on_loss!r}; allowed: resync, fail")
         store = open_store(url, storage_options) if isinstance(url, str) else url
         self._handle = Handle(store, clock=clock or SystemClock(), ids=SystemIds())
-        schema = self._handle.tip.head.log.schema
-        check_bytes(schema, url=store.url, who="state tables do")
         self._is_verified = False
         self._on_loss = on_loss
         self._map_bytes = map_bytes
@@ -147,38 +146,39 @@ class StateTable:
         """By partition the offset up to which records are in the table."""
         return dict(self._shown().offsets)
 
-    def get(self, key: bytes | str) -> bytes | None:
+    def get(self, key: Any) -> Any:
         """Returns the latest value, or None where the key is not there or was deleted. If writers
-        put the key in several partitions, the value with the latest timestamp counts.
+        put the key in several partitions, the value with the latest timestamp counts. Keys and
+        values are as those of `Table.get`.
         """
-        raw = key.encode() if isinstance(key, str) else key
         try:
-            return self._cache.get(raw)
+            return self._cache.get(key)
         except DamagedCacheError as e:
             self._rebuild_damaged(e)
-            return self._cache.get(raw)
+            return self._cache.get(key)
 
-    def get_many(self, keys: Iterable[bytes | str]) -> dict[bytes, bytes]:
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """Returns the latest values of those keys that are there."""
-        raw = [key.encode() if isinstance(key, str) else key for key in keys]
+        asked = list(keys)
         try:
-            return self._cache.get_many(raw)
+            return self._cache.get_many(asked)
         except DamagedCacheError as e:
             self._rebuild_damaged(e)
-            return self._cache.get_many(raw)
+            return self._cache.get_many(asked)
 
-    def scan(self, prefix: bytes | str | None = None) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
         """Yields keys and values in the order of the keys; all that begin with ``prefix``, if it is
-        given. Shows one state of the table, even while it is refreshed.
+        given: bytes or text, of keys that are structs a tuple of the first fields. Shows one state
+        of the table, even while it is refreshed.
 
         Raises:
             CorruptionError: the file is damaged; the next `refresh` or `get` builds it anew.
+            InvalidInputError: a prefix that keys of the log have not.
         """
-        low = prefix.encode() if isinstance(prefix, str) else prefix or b""
         if not self._is_newest():
             self.refresh()  # Another process built the file anew, and deleted this one.
         try:
-            yield from self._cache.scan(low, caches.after_prefix(low))
+            yield from self._cache.scan(prefix)
         except DamagedCacheError as e:
             raise CorruptionError(
                 f"the state table of {self.url} in {self._folder} is damaged: {e};"
@@ -270,6 +270,8 @@ class StateTable:
             return Refreshed(position.version, None if moved else ())
         for _ in range(_ATTEMPTS):
             manifest = self._handle.manifest()
+            if manifest.head.log.schema != position.schema:
+                return self._build("the schema of its log evolved")
             if loss := self._loss(manifest):
                 if self._on_loss == "fail":
                     raise NotFoundError(
@@ -327,13 +329,14 @@ class StateTable:
             start > self._position.starts[p]
             for p, start in enumerate(manifest.head.partitions.start)
         )
-        changed: list[bytes] = []
+        changed: list[Any] = []
+        codec = RowCodec(manifest.head.log.schema)
 
         def rows() -> Iterator[Iterable[Row]]:
             for batch in batches:
                 if len(changed) <= CHANGED_MAX:
-                    changed.extend(batch.column("key").to_pylist())
-                yield caches.rows_of(batch)
+                    changed.extend(map(answered_key, batch.column("key").to_pylist()))
+                yield caches.rows_of(batch, codec)
 
         position = _position_of(manifest)
         self._cache.apply(position, rows())
@@ -364,6 +367,7 @@ class StateTable:
         )
 
     def _view(self, manifest: Manifest) -> Iterator[Iterable[Row]]:
+        codec = RowCodec(manifest.head.log.schema)
         for p in range(manifest.head.log.partitions):
             for batch in table_batches(
                 self._handle.store,
@@ -371,7 +375,7 @@ class StateTable:
                 columns=("partition", *_COLUMNS),
                 map_bytes=self._map_bytes,
             ):
-                yield caches.rows_of(batch)
+                yield caches.rows_of(batch, codec)
 
     def _rebuild_damaged(self, damage: DamagedCacheError) -> None:
         with self._lock, self._writing():
@@ -391,4 +395,5 @@ def _position_of(manifest: Manifest) -> Position:
     heads = manifest.head.partitions
     offsets, starts = (dict(enumerate(column)) for column in (heads.end, heads.start))
     log_id = manifest.head.log.log_id
-    return Position(log_id, manifest.version, manifest.commit_id, offsets, starts)
+    schema = manifest.head.log.schema
+    return Position(log_id, manifest.version, manifest.commit_id, offsets, starts, schema)

@@ -132,7 +132,7 @@ def indexed(root: Path) -> None:
     """Key indexes of several blocks, one with a key that is null; snapshots that know of them."""
     with (
         patch.object(encoding, "WHOLE_BYTES", 0),
-        patch.object(encoding, "_GROUP_ROWS", 10),
+        patch.object(encoding, "GROUP_ROWS", 10),
     ):
         log = create(root, min_cleanable_dirty_ratio="0")
         for n in range(6):

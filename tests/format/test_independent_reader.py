@@ -8,11 +8,13 @@ from pathlib import Path
 import independent_reader as ir
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
+from clog.cleaner.rewrite.coalescing import coalesce
 from clog.storage import Log, ManualClock
 from clog.storage.administration import reset_times
 from clog.storage.commit import committer
@@ -28,6 +30,7 @@ from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import dead_rows_to_json
 from clog.storage.format.edits import ChunkHorizon, Edit, Replacement
 from clog.storage.ids import SeededIds
+from clog.storage.objects import row_groups
 from clog.storage.objects.data_object import REWRITTEN_SCHEMA
 from clog.storage.objects.writer import write_rewritten
 from clog.storage.testing.strategies import placed_records
@@ -391,6 +394,32 @@ def test_coalesced_chunks_of_the_active_segment(root):
     log.append(rows(*"abcdef"))
     state = agree(root, log)
     assert [len(segments[0]["chunks"]) for segments in state["segments"]] == [5, 2]
+
+
+def test_row_groups_that_were_copied(root, monkeypatch):
+    """FORMAT.md §5.1: the footer, its sum, the key index and page checksums of an object that was
+    composed of others' row groups are those of any object.
+    """
+    monkeypatch.setattr("clog.storage.objects.encoding.GROUP_ROWS", 8)
+    monkeypatch.setattr("clog.storage.objects.row_groups.GROUP_BYTES_MIN", 1)
+    monkeypatch.setattr("clog.storage.read.row_groups.GROUP_BYTES_MIN", 1)
+    for module in ("encoding", "composing"):
+        monkeypatch.setattr(f"clog.storage.objects.{module}.WHOLE_BYTES", 100)
+    copied = []
+    real = row_groups.RowGroupSource.copied
+    monkeypatch.setattr(
+        row_groups.RowGroupSource, "copied", lambda *a: copied.append(real(*a)) or copied[-1]
+    )
+    log = create(root, **{"cleanup.policy": "delete"})
+    for n in range(4):
+        log.append(rows(*"abcdefghijklmnopq" * 2, None, key=f"{n}-"))
+    log.append([{"key": "h", "value": "1", "headers": [("x", b"y")]}])
+    coalesce(log.handle, log.handle.store, now_ms=log.handle.clock.now_ms(), force=True)
+    state = agree(root, log)
+    assert any(copied)
+    assert any(o["index"] for o in state["objects"].values())
+    for path in state["objects"]:
+        pq.ParquetFile(ir.inside(root, path), page_checksum_verification=True).read()
 
 
 def test_an_object_referred_to_again_in_part(root):

@@ -31,9 +31,9 @@ _numbers = itertools.count()
 def small_limits(monkeypatch):
     """Limits that a few records reach."""
     monkeypatch.setattr(reader, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(encoding, "_GROUP_BYTES", 120)
-    monkeypatch.setattr(encoding, "_GROUP_BYTES_MIN", 40)
-    monkeypatch.setattr(encoding, "_GROUP_ROWS", 6)
+    monkeypatch.setattr(encoding, "GROUP_BYTES", 120)
+    monkeypatch.setattr(encoding, "GROUP_BYTES_MIN", 40)
+    monkeypatch.setattr(encoding, "GROUP_ROWS", 6)
 
 
 def new_store():

@@ -237,6 +237,7 @@ def check_records(records: pa.Table, config: LogConfig) -> None:
 def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int) -> None:
     """Raises if the log's config as of now refuses a record of the object (S5, S6, S9)."""
     facts = obj.facts
+    assert facts is not None, "rewritten records are not appended"
     if config.compact and facts.null_keys:
         raise InvalidInputError(
             f"{facts.null_keys} of {obj.rows} records have no key;"

@@ -56,8 +56,8 @@ def test_keys_of_many_row_groups_take_few_requests(
 ):
     """COMMIT.md §7: the footer, and four requests for the keys of an object however many row groups
     it has; where values are large, as many more as keep what is read below twice the keys."""
-    monkeypatch.setattr(encoding, "_GROUP_BYTES", 4000)
-    monkeypatch.setattr(encoding, "_GROUP_BYTES_MIN", 1000)
+    monkeypatch.setattr(encoding, "GROUP_BYTES", 4000)
+    monkeypatch.setattr(encoding, "GROUP_BYTES_MIN", 1000)
     monkeypatch.setattr(reader, "WHOLE_BYTES", 0)
     monkeypatch.setattr(base, "COALESCE_GAP_BYTES", 16)
     rows = 100_000 // value_bytes

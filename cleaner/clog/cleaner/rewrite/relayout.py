@@ -1,7 +1,8 @@
 """Rewriting runs of chunks without judging them: what coalescing, trimming and
 purging dead rows have in common.
 
-E1. Read the objects of all runs, each once for all its partitions, in the order of their rows.
+E1. Read the objects of all runs, each once for all its partitions, in the order of their rows; row
+    groups of which all stays as it is are copied, undecoded (`read.row_groups`).
 E2. Write the rows of each run as objects of its partition alone: offsets, timestamps (those of
     LogAppendTime become real) and delete horizons as they are; dead rows, and those below ``low``,
     are left out.
@@ -39,13 +40,17 @@ from clog.storage.format.chunks import Chunk
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Edit, Replacement
 from clog.storage.format.manifest import Manifest
-from clog.storage.format.schema import LogSchema
 from clog.storage.objects.data_object import DataObject, rewritten_chunk
+from clog.storage.objects.row_groups import CopiedGroup
 from clog.storage.objects.writer import write_rewritten
-from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
+from clog.storage.read.row_groups import read_or_copy
+from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of
 from clog.storage.store.base import Store
 
 ROUND_BYTES_MAX = 256 << 20
+
+_Found = tuple[int, int, pa.RecordBatch | CopiedGroup]
+"""Partition, first offset, rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,7 @@ def relayout(
     Raises:
         CorruptionError, FileNotFoundError: of what cannot be read, after the others are committed.
     """
-    batches, broken = _read(store, runs, manifest.head.log.schema)
+    batches, broken = _read(store, runs, manifest)
     whole = _parts(runs, lambda c: c.object.path not in broken)
     made: list[tuple[Run, Replacement]] = []
     for run, rows in zip(whole, _by_run(whole, batches), strict=True):
@@ -189,46 +194,55 @@ def _still_broken(handle: Handle, broken: Mapping[str, Exception]) -> list[Excep
 
 
 def _read(
-    store: Store, runs: Sequence[Run], schema: LogSchema | None
-) -> tuple[list[tuple[int, int, pa.RecordBatch]], dict[str, Exception]]:
-    """Returns the rows of all runs, as (partition, first offset, batch), and the objects that
-    cannot be read; each is read once.
-    """
+    store: Store, runs: Sequence[Run], manifest: Manifest
+) -> tuple[list[_Found], dict[str, Exception]]:
+    """Returns the rows of all runs, and the objects that cannot be read; each is read once."""
+    compression = LogConfig.from_overrides(manifest.head.config).compression
+    key_seed, schema = manifest.head.log.key_seed, manifest.head.log.schema
     by_object: dict[str, list[tuple[Run, Chunk]]] = defaultdict(list)
     for run in runs:
         for chunk in run.read:
             by_object[chunk.object.path].append((run, chunk))
-    batches: list[tuple[int, int, pa.RecordBatch]] = []
+    batches: list[_Found] = []
     broken: dict[str, Exception] = {}
     for path, pairs in by_object.items():
         pairs.sort(key=lambda pair: pair[1].first_row)
-        pieces = [piece_of(r.partition, c, max(c.base, r.low), c.next, schema) for r, c in pairs]
+        placed = [
+            (piece_of(r.partition, c, max(c.base, r.low), c.next, schema), c) for r, c in pairs
+        ]
         try:
-            found = list(read_pieces(store, pieces, columns=(*COLUMNS, DELETE_HORIZON)))
+            found = list(
+                read_or_copy(
+                    *(store, placed),
+                    columns=(*COLUMNS, DELETE_HORIZON),
+                    compression=compression,
+                    key_seed=key_seed,
+                )
+            )
         except (CorruptionError, FileNotFoundError) as e:
             broken[path] = e
             continue
-        batches += [
-            (
-                batch.column("partition")[0].as_py(),
-                batch.column("offset")[0].as_py(),
-                batch.drop_columns(["partition"]),
-            )
-            for batch in found
-        ]
+        batches += map(_located, found)
     return batches, broken
 
 
+def _located(part: pa.RecordBatch | CopiedGroup) -> _Found:
+    if isinstance(part, CopiedGroup):
+        return part.stats.partition, part.stats.first_offset, part
+    p, first = (part.column(name)[0].as_py() for name in ("partition", "offset"))
+    return p, first, part.drop_columns(["partition"])
+
+
 def _by_run(
-    runs: Sequence[Run], batches: list[tuple[int, int, pa.RecordBatch]]
-) -> Iterator[list[pa.RecordBatch]]:
+    runs: Sequence[Run], batches: list[_Found]
+) -> Iterator[list[pa.RecordBatch | CopiedGroup]]:
     """Yields the rows of each run, in offset order. Empties the list."""
     bases: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for i, run in enumerate(runs):
         bases[run.partition].append((run.base, i))
     for starts in bases.values():
         starts.sort()
-    rows: list[list[tuple[int, pa.RecordBatch]]] = [[] for _ in runs]
+    rows: list[list[tuple[int, pa.RecordBatch | CopiedGroup]]] = [[] for _ in runs]
     for p, first, batch in batches:
         starts = bases[p]
         i = starts[bisect_right(starts, first, key=itemgetter(0)) - 1][1]
@@ -239,7 +253,9 @@ def _by_run(
         yield [batch for _, batch in sorted(found, key=itemgetter(0))]
 
 
-def _miscounted(store: Store, run: Run, rows: list[pa.RecordBatch]) -> CorruptionError | None:
+def _miscounted(
+    store: Store, run: Run, rows: list[pa.RecordBatch | CopiedGroup]
+) -> CorruptionError | None:
     least, most = _rows_above(run)
     if least <= (found := sum(batch.num_rows for batch in rows)) <= most:
         return None
@@ -251,7 +267,11 @@ def _miscounted(store: Store, run: Run, rows: list[pa.RecordBatch]) -> Corruptio
 
 
 def _write(
-    handle: Handle, store: Store, run: Run, rows: list[pa.RecordBatch], manifest: Manifest
+    handle: Handle,
+    store: Store,
+    run: Run,
+    rows: list[pa.RecordBatch | CopiedGroup],
+    manifest: Manifest,
 ) -> list[DataObject]:
     config = LogConfig.from_overrides(manifest.head.config)
     return write_rewritten(

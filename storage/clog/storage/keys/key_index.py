@@ -14,7 +14,7 @@ Not here: where it lies in its object (`objects.encoding`), who keeps it (`key_i
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -170,21 +170,50 @@ def encode(blocks: Sequence[tuple[int, Hashes]]) -> bytes:
     """Returns the index of an object: for each block its rows and the hashes of its keys, in any
     order.
     """
-    parts = [bytes([VERSION])]
-    for rows, hashes in blocks:
-        different = distinct(hashes)
-        bits = max(0, len(different).bit_length() - 2)
-        values = _truncated(different, bits)
-        values = values[_is_first(values)]
-        buckets = (values >> np.uint64(_KEPT_BITS)).astype(np.intp)
-        counts = np.bincount(buckets, minlength=1 << bits)
-        parts.append(_HEADER.pack(rows, len(values), bits))
+    return of_blocks([encode_block(rows, hashes) for rows, hashes in blocks])
+
+
+def encode_block(rows: int, hashes: Hashes) -> bytes:
+    """Returns one block of an index."""
+    different = distinct(hashes)
+    bits = max(0, len(different).bit_length() - 2)
+    values = _truncated(different, bits)
+    values = values[_is_first(values)]
+    buckets = (values >> np.uint64(_KEPT_BITS)).astype(np.intp)
+    counts = np.bincount(buckets, minlength=1 << bits)
+    parts = (
+        _HEADER.pack(rows, len(values), bits),
         # A bucket of more than 255 hashes, of two to four: not in the age of the universe.
-        parts.append(counts.astype(np.uint8).tobytes())
-        parts.append((values >> np.uint64(8)).astype("<u2").tobytes())
-        parts.append(values.astype(np.uint8).tobytes())
-    body = b"".join(parts)
+        counts.astype(np.uint8).tobytes(),
+        (values >> np.uint64(8)).astype("<u2").tobytes(),
+        values.astype(np.uint8).tobytes(),
+    )
+    return b"".join(parts)
+
+
+def of_blocks(blocks: Iterable[bytes]) -> bytes:
+    """Returns the index of these blocks."""
+    body = b"".join([bytes([VERSION]), *blocks])
     return xxhash.xxh3_128_digest(body) + body
+
+
+def blocks_of(data: bytes | memoryview) -> list[tuple[int, bytes]]:
+    """Returns the rows and the bytes of each block of an index; nothing for one of a version that
+    is not known.
+
+    Raises:
+        DamagedIndexError: the bytes are not those that were written.
+    """
+    view = memoryview(data)
+    if decode(view) is None:
+        return []
+    found, at = [], SUM_BYTES + 1
+    while at < len(view):
+        rows, hashes, bits = _HEADER.unpack_from(view, at)
+        end = at + _HEADER.size + (1 << bits) + 3 * hashes
+        found.append((rows, bytes(view[at:end])))
+        at = end
+    return found
 
 
 def decode(data: bytes | memoryview) -> KeyIndex | None:

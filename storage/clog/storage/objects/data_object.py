@@ -89,7 +89,8 @@ class DataObject:
     ``footer_bytes`` includes the 8-byte tail; ``index_bytes`` is the size of the key index, 0 for
     none; ``checksum`` is XXH3-128 of all bytes, in hex;
     ``stamp`` a version that was read before the first byte was written; ``chunks`` are in the order
-    of their rows; ``schema_id`` says which of its log's schemas it was written under, -1 for bytes.
+    of their rows; ``facts`` are those of fresh records, None of rewritten ones; ``schema_id`` says
+    which of its log's schemas it was written under, -1 for bytes.
     """
 
     path: str
@@ -99,7 +100,7 @@ class DataObject:
     rows: int
     stamp: int
     chunks: tuple[ChunkStats, ...]
-    facts: ObjectFacts
+    facts: ObjectFacts | None
     dense: bool
     index_bytes: int = 0
     schema_id: int = NONE

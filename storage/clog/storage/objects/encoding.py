@@ -16,7 +16,7 @@ kept where they prune. The Arrow schema is left out: the Parquet types determine
 half of a small object's footer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,9 @@ from clog.storage.objects.data_object import DELETE_HORIZON, OFFSET, ChunkStats,
 from clog.storage.objects.reader import WHOLE_BYTES
 from clog.storage.objects.typed_columns import lone_leaves
 
-_GROUP_BYTES = 4 << 20
-_GROUP_BYTES_MIN = 1 << 20
-_GROUP_ROWS = key_index.BLOCK_ROWS
+GROUP_BYTES = 4 << 20
+GROUP_BYTES_MIN = 1 << 20
+GROUP_ROWS = key_index.BLOCK_ROWS
 
 _Ints = np.ndarray[Any, Any]
 
@@ -120,9 +120,9 @@ class Rows:
         start = 0
         while start < total:
             before = int(until[start - 1]) if start else 0
-            full = int(np.searchsorted(until, before + _GROUP_BYTES, side="right"))
-            end = min(max(full, start + 1), start + _GROUP_ROWS)
-            enough = int(np.searchsorted(until, before + _GROUP_BYTES_MIN)) + 1
+            full = int(np.searchsorted(until, before + GROUP_BYTES, side="right"))
+            end = min(max(full, start + 1), start + GROUP_ROWS)
+            enough = int(np.searchsorted(until, before + GROUP_BYTES_MIN)) + 1
             next_chunk = int(np.searchsorted(self.starts, max(enough, start + 1)))
             if next_chunk < len(self.starts):
                 end = min(end, int(self.starts[next_chunk]))
@@ -139,8 +139,9 @@ def encoded(rows: Rows, compression: Compression, key_seed: int | None) -> tuple
     """
     # Compressed, records of so few bytes need no index.
     seed = key_seed if rows.sizes.sum() > WHOLE_BYTES else None
-    parquet, blocks = _parquet(rows, compression, seed)
-    index = key_index.encode(blocks) if blocks and parquet.size > WHOLE_BYTES else b""
+    schema = stored_schema(rows.records.schema, absent_columns(rows))
+    parquet, blocks = parquet_of(rows, schema, compression, seed)
+    index = key_index.of_blocks(blocks) if blocks and parquet.size > WHOLE_BYTES else b""
     data, footer_bytes = sealed(parquet, index)
     return data, footer_bytes, len(index)
 
@@ -171,18 +172,29 @@ def _order(partition: _Ints) -> _Ints | None:
     return np.argsort(narrow, kind="stable")
 
 
-def _parquet(
-    rows: Rows, compression: Compression, key_seed: int | None
-) -> tuple[pa.Buffer, list[tuple[int, key_index.Hashes]]]:
-    """Returns the records as a Parquet file; for each row group its rows and the hashes of its
-    keys, unless the seed is None.
+def parquet_of(
+    rows: Rows, schema: pa.Schema, compression: Compression, key_seed: int | None
+) -> tuple[pa.Buffer, list[bytes]]:
+    """Returns the records' columns of this schema as a Parquet file; for each row group its block
+    of a key index, unless the seed is None. Takes the records out of ``rows``.
     """
-    import pyarrow.parquet as pq
-
-    schema = _stored_schema(rows)
     sink = pa.BufferOutputStream()
     blocks = []
-    with pq.ParquetWriter(
+    with parquet_writer(sink, schema, compression) as writer:
+        for group in rows.consume(schema):
+            writer.write_table(group, row_group_size=group.num_rows)
+            if key_seed is not None:
+                keys = group.column("key").combine_chunks()
+                hashes = key_index.index_hashes(keys, seed=key_seed)
+                blocks.append(key_index.encode_block(group.num_rows, hashes))
+    return sink.getvalue(), blocks
+
+
+def parquet_writer(sink: Any, schema: pa.Schema, compression: Compression) -> Any:
+    """Returns a writer of Parquet with the encodings, statistics and checksums of data objects."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetWriter(
         sink,
         schema,
         compression=compression.codec,
@@ -196,33 +208,33 @@ def _parquet(
         write_statistics=_with_statistics(schema),
         write_page_checksum=True,
         store_schema=False,
-    ) as writer:
-        for group in rows.consume(schema):
-            writer.write_table(group, row_group_size=group.num_rows)
-            if key_seed is not None:
-                keys = group.column("key").combine_chunks()
-                blocks.append((group.num_rows, key_index.index_hashes(keys, seed=key_seed)))
-    return sink.getvalue(), blocks
+    )
 
 
 def _with_statistics(schema: pa.Schema) -> list[str]:
     """Returns the columns, by path, that have statistics: where they prune."""
     names = [name for name in ("timestamp", OFFSET) if name in schema.names]
-    if not schema.field("key").metadata:
+    if "key" not in schema.names or not schema.field("key").metadata:
         return names  # Of bytes they would say nothing, and be long. Only typed fields have ids.
     return names + [path for name in ("key", "value") for path in lone_leaves(schema.field(name))]
 
 
-def _stored_schema(rows: Rows) -> pa.Schema:
-    """Returns the columns that say something: neither all null nor to be computed."""
+def stored_schema(schema: pa.Schema, absent: Collection[str]) -> pa.Schema:
+    """Returns a schema of records as it is stored, without the columns that say nothing."""
+    return pa.schema(
+        [
+            field.with_nullable(field.name not in ("timestamp", OFFSET))
+            for field in schema
+            if field.name not in absent
+        ]
+    )
+
+
+def absent_columns(rows: Rows) -> set[str]:
+    """Returns the columns that say nothing: all null, or to be computed."""
     records = rows.records
-    fields = []
-    for field in records.schema:
-        column = records.column(field.name)
-        if field.name in ("headers", DELETE_HORIZON) and column.null_count == len(column):
-            continue
-        if field.name == OFFSET and rows.dense:
-            continue
-        required = field.name in ("timestamp", OFFSET)
-        fields.append(field.with_nullable(not required))
-    return pa.schema(fields)
+    absent = {OFFSET} if rows.dense else set()
+    for name in ("headers", DELETE_HORIZON):
+        if name in records.schema.names and records.column(name).null_count == records.num_rows:
+            absent.add(name)
+    return absent

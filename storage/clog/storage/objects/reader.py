@@ -96,6 +96,21 @@ def read_ranges(
                 break
 
 
+def fetch_whole(store: Store, obj: ObjectRef) -> bytes:
+    """Returns all bytes of an object, in one request, verified by their checksum.
+
+    Raises:
+        FileNotFoundError, CorruptionError: as `read_ranges`.
+    """
+    data = store.get(obj.path, 0, obj.size_bytes)
+    if len(data) != obj.size_bytes:
+        raise _damaged(store, obj, f"it has {len(data)} bytes, expected {obj.size_bytes}")
+    checksum = xxhash.xxh3_128_hexdigest(data)
+    if checksum != obj.checksum:
+        raise _damaged(store, obj, f"its xxh3_128 is {checksum}, expected {obj.checksum}")
+    return data
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """What a read of one object takes: row groups that are decoded, of those there are, and bytes
@@ -165,7 +180,7 @@ class _Source:
         import pyarrow.parquet as pq
 
         whole = self._is_fetched_whole(wanted)
-        data = self._fetch_whole() if whole else self._fetch_footer()
+        data = fetch_whole(self._store, self._obj) if whole else self._fetch_footer()
         with self._decoding("its footer"):
             groups = self._needed(self._row_groups(data), wanted)
             metadata = pq.read_metadata(pa.BufferReader(data))
@@ -233,16 +248,6 @@ class _Source:
             for field in self._schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def _fetch_whole(self) -> bytes:
-        obj = self._obj
-        data = self._store.get(obj.path, 0, obj.size_bytes)
-        if len(data) != obj.size_bytes:
-            raise self._damaged(f"it has {len(data)} bytes, expected {obj.size_bytes}")
-        checksum = xxhash.xxh3_128_hexdigest(data)
-        if checksum != obj.checksum:
-            raise self._damaged(f"its xxh3_128 is {checksum}, expected {obj.checksum}")
-        return data
 
     def _fetch_footer(self) -> bytes:
         obj = self._obj
@@ -327,10 +332,13 @@ class _Source:
             raise self._damaged(f"{what} does not decode: {e}") from e
 
     def _damaged(self, what: str) -> CorruptionError:
-        return CorruptionError(
-            f"{self._obj.path} of {self._store.url} is damaged: {what};"
-            " keep the file, restore it from a copy"
-        )
+        return _damaged(self._store, self._obj, what)
+
+
+def _damaged(store: Store, obj: ObjectRef, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"{obj.path} of {store.url} is damaged: {what}; keep the file, restore it from a copy"
+    )
 
 
 class _Fetched:

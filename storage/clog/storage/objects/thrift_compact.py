@@ -8,6 +8,8 @@ or set is (kind of its elements, values). Integers are read whatever their width
 Every step of the reader consumes a byte, and no size is believed before the bytes are there: so
 what it makes is in proportion to what it was given, and it ends. Nesting is bounded.
 
+`written` is the inverse: what was read becomes bytes again, those of Parquet's own writers.
+
 Not here: what the fields mean (`footer`).
 """
 
@@ -181,3 +183,64 @@ class Reader:
                 return number
             shift += 7
         raise ThriftError("a number has more than 64 bits")
+
+
+def written(struct: Struct) -> bytes:
+    """Returns the bytes of a struct, as `Reader.struct` reads it."""
+    out = bytearray()
+    _write(out, STRUCT, struct)
+    return bytes(out)
+
+
+def _write(out: bytearray, kind: int, value: Any) -> None:
+    """Appends what a field of this kind holds; truth values are in the field's header."""
+    if I16 <= kind <= I64:
+        out += _varint_of(value << 1 ^ value >> 63)
+    elif kind == BINARY:
+        out += _varint_of(len(value)) + value
+    elif kind == STRUCT:
+        _write_fields(out, value)
+    elif kind in (LIST, SET):
+        of, elements = value
+        few = len(elements) < 15
+        out.append((len(elements) if few else 15) << 4 | of)
+        out += b"" if few else _varint_of(len(elements))
+        for element in elements:
+            _write_element(out, of, element)
+    elif kind == MAP:
+        of, to, pairs = value
+        out += _varint_of(len(pairs)) + (bytes([of << 4 | to]) if pairs else b"")
+        for key, mapped in pairs:
+            _write_element(out, of, key)
+            _write_element(out, to, mapped)
+    elif kind not in (TRUE, FALSE):
+        out += value
+
+
+def _write_fields(out: bytearray, struct: Struct) -> None:
+    before = 0
+    for field, (kind, value) in sorted(struct.items()):
+        near = 0 < field - before < 16
+        out.append((field - before if near else 0) << 4 | kind)
+        out += b"" if near else _varint_of(field << 1 ^ field >> 63)
+        _write(out, kind, value)
+        before = field
+    out.append(0)
+
+
+def _write_element(out: bytearray, kind: int, value: Any) -> None:
+    """Appends an element of a container: there a truth value takes a byte of its own."""
+    if kind in (TRUE, FALSE):
+        out.append(TRUE if value else FALSE)
+    else:
+        _write(out, kind, value)
+
+
+def _varint_of(number: int) -> bytes:
+    number &= (1 << 64) - 1
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

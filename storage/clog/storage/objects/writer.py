@@ -10,6 +10,7 @@ takes it (`append`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,10 @@ from clog.storage.format.paths import data_path
 from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import null, scalar
 from clog.storage.objects.arrow_types import column_types
+from clog.storage.objects.composing import Composition, Part
 from clog.storage.objects.data_object import DELETE_HORIZON, DataObject, record_sizes
 from clog.storage.objects.encoding import Rows, encoded
+from clog.storage.objects.row_groups import CopiedGroup
 from clog.storage.store.base import Store
 
 OBJECT_BYTES = 64 << 20
@@ -36,6 +39,10 @@ _GATHER_BYTES = 4 << 20
 _OBJECT_BYTES_MAX = 1 << 30  # Arrow's binary arrays end at 2 GiB.
 
 _Ints = np.ndarray[Any, Any]
+
+
+_Records = tuple[pa.RecordBatch, _Ints, _Ints]
+"""Records, the partition of each and its size."""
 
 
 class ObjectWriter:
@@ -80,7 +87,8 @@ class ObjectWriter:
         types = column_types(schema)
         self._schema_id = NONE if schema is None else schema.id
         self._schema = types.rewritten if rewritten else types.records
-        self._kept: list[tuple[pa.RecordBatch, _Ints, _Ints]] = []
+        self._is_rewritten = rewritten
+        self._kept: list[_Records | CopiedGroup] = []
         self._kept_bytes = 0
         self._objects: list[DataObject] = []
 
@@ -111,6 +119,16 @@ class ObjectWriter:
             self._keep(batch, partition[at : at + batch.num_rows])
             at += batch.num_rows
 
+    def copy(self, group: CopiedGroup) -> None:
+        """Takes a row group of a rewritten object, undecoded; may put objects. Its offsets are
+        higher than those before.
+        """
+        assert self._is_rewritten, "fresh objects hold records of several partitions"
+        if self._kept and self._kept_bytes + group.stats.size_bytes > self._object_bytes:
+            self._flush()
+        self._kept.append(group)
+        self._kept_bytes += group.stats.size_bytes
+
     def finish(self) -> list[DataObject]:
         """Puts what is left; returns all objects, in the order of their records."""
         self._flush()
@@ -136,17 +154,24 @@ class ObjectWriter:
     def _flush(self) -> None:
         if not self._kept:
             return
-        batches, partitions, sizes = zip(*self._kept, strict=True)
-        self._kept.clear()
-        self._kept_bytes = 0
-        records = pa.Table.from_batches(batches)
-        rows = Rows(records, np.concatenate(partitions), np.concatenate(sizes))
-        del batches, records  # The rows go as they are encoded.
-        self._objects.append(self._put(rows))
+        kept, self._kept, self._kept_bytes = self._kept, [], 0
+        parts: list[Part] = []
+        while kept:
+            parts.append(_next_part(kept))  # The records go as they are encoded.
+        self._objects.append(self._put_one(parts))
 
-    def _put(self, rows: Rows) -> DataObject:
-        chunks, facts = rows.chunks(), rows.facts()
-        data, footer_bytes, index_bytes = encoded(rows, self._compression, self._key_seed)
+    def _put_one(self, parts: list[Part]) -> DataObject:
+        first = parts[0]
+        if len(parts) == 1 and isinstance(first, Rows):
+            chunks = first.chunks()
+            facts = None if self._is_rewritten else first.facts()
+            dense = first.dense
+            made = encoded(first, self._compression, self._key_seed)
+        else:
+            composition = Composition(parts)
+            chunks, facts, dense = (composition.stats,), None, composition.dense
+            made = composition.encoded(self._compression, self._key_seed)
+        data, footer_bytes, index_bytes = made
         path = data_path(self._stamp, self._new_id())
         self._store.put(path, data)
         return DataObject(
@@ -154,19 +179,31 @@ class ObjectWriter:
             size_bytes=len(data),
             footer_bytes=footer_bytes,
             checksum=xxhash.xxh3_128_hexdigest(data),
-            rows=len(rows.sizes),
+            rows=sum(chunk.rows for chunk in chunks),
             stamp=self._stamp,
             chunks=chunks,
             facts=facts,
-            dense=rows.dense,
+            dense=dense,
             index_bytes=index_bytes,
             schema_id=self._schema_id,
         )
 
 
+def _next_part(kept: list[_Records | CopiedGroup]) -> Part:
+    """Takes what comes first: a copied group, or all records up to the next one."""
+    first = kept[0]
+    if isinstance(first, CopiedGroup):
+        del kept[0]
+        return first
+    some = [*takewhile(lambda part: not isinstance(part, CopiedGroup), kept)]
+    del kept[: len(some)]
+    batches, partitions, sizes = zip(*some, strict=True)
+    return Rows(pa.Table.from_batches(batches), np.concatenate(partitions), np.concatenate(sizes))
+
+
 def write_rewritten(
     store: Store,
-    batches: Iterable[pa.RecordBatch],
+    parts: Iterable[pa.RecordBatch | CopiedGroup],
     *,
     partition: int,
     stamp: int,
@@ -176,9 +213,10 @@ def write_rewritten(
     compression: Compression = ZSTD,
     object_bytes: int = OBJECT_BYTES,
 ) -> list[DataObject]:
-    """Writes records of one partition that have their offsets, in rising order.
+    """Writes records of one partition that have their offsets, in rising order, and row groups as
+    they are.
 
-    The batches are of `ColumnTypes.rewritten`; ``delete_horizon`` may be missing. No records make
+    Batches are of `ColumnTypes.rewritten`; ``delete_horizon`` may be missing. No records make
     no object.
 
     Raises:
@@ -195,23 +233,31 @@ def write_rewritten(
         rewritten=True,
         key_seed=key_seed,
     )
-    for some in _gathered(batches):
-        writer.add(some, np.full(some.num_rows, partition, np.int32))
+    for some in _gathered(parts):
+        if isinstance(some, CopiedGroup):
+            writer.copy(some)
+        else:
+            writer.add(some, np.full(some.num_rows, partition, np.int32))
     return writer.finish()
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yields the batches, small ones joined: each `ObjectWriter.add` costs half a millisecond."""
+def _gathered(
+    parts: Iterable[pa.RecordBatch | CopiedGroup],
+) -> Iterator[pa.Table | CopiedGroup]:
+    """Yields the parts, small batches joined: each `ObjectWriter.add` costs half a millisecond."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
-    for batch in batches:
+    for part in parts:
         is_full = rows >= _GATHER_ROWS or size_bytes >= _GATHER_BYTES
-        if held and (is_full or batch.schema != held[0].schema):
+        if held and (is_full or isinstance(part, CopiedGroup) or part.schema != held[0].schema):
             yield pa.Table.from_batches(held).combine_chunks()
             held.clear()
             rows = size_bytes = 0
-        held.append(batch)
-        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+        if isinstance(part, CopiedGroup):
+            yield part
+            continue
+        held.append(part)
+        rows, size_bytes = rows + part.num_rows, size_bytes + part.nbytes
     if held:
         yield pa.Table.from_batches(held).combine_chunks()
 

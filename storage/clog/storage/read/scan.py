@@ -217,7 +217,7 @@ def read_pieces(
         wanted = stored if ref.dense else [*stored, "offset"]
         ranges = [(piece.first_row, piece.rows) for piece in run]
         at = [0] * len(run)
-        dead = _dead_rows(store, run)
+        dead = dead_rows_of(store, run)
         for i, batch in read_ranges(store, ref, ranges, columns=wanted, schema=typed):
             made = _records(run[i], batch, at[i], schema, dead[i])
             at[i] += batch.num_rows
@@ -240,8 +240,10 @@ def footprints(
         yield replace(found, fetched_bytes=found.fetched_bytes + bitmap_bytes)
 
 
-def _dead_rows(store: Store, run: Sequence[ReadPiece]) -> list[Rows | None]:
-    """Returns which rows of each piece are dead; parts of one chunk share its bitmap."""
+def dead_rows_of(store: Store, run: Sequence[ReadPiece]) -> list[Rows | None]:
+    """Returns which rows of each piece are dead; parts of one chunk share its bitmap. One request
+    for each that is not inline.
+    """
     masks = {m: read_dead_rows(store, m.dead, m.rows) for m in {p.marked for p in run} if m}
     return [
         masks[p.marked][p.first_row - p.marked.first_row :][: p.rows] if p.marked else None

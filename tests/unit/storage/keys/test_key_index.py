@@ -99,7 +99,7 @@ def made(count, **options):
 def test_a_rewritten_object_carries_its_index(monkeypatch):
     """Between its pages and its footer's checksum: by the bytes alone, as FORMAT.md §5.5 says."""
     monkeypatch.setattr(encoding, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(encoding, "_GROUP_ROWS", 100)
+    monkeypatch.setattr(encoding, "GROUP_ROWS", 100)
     store, obj = made(250, key_seed=SEED)
     data = store.get(obj.path)
     start, end = obj.ref.tail

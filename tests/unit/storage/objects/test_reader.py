@@ -30,7 +30,7 @@ def store():
 def ranged(monkeypatch):
     """Small objects are read as large ones are, a few rows to a row group."""
     monkeypatch.setattr(reader, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(encoding, "_GROUP_ROWS", 16)
+    monkeypatch.setattr(encoding, "GROUP_ROWS", 16)
 
 
 def table(rows=ROWS, *, sparse=True, headers=True):

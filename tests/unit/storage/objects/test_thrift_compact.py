@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from clog.storage.objects.thrift_compact import (
     BINARY,
     DEPTH_MAX,
+    FALSE,
     I16,
     I32,
     I64,
@@ -17,6 +18,7 @@ from clog.storage.objects.thrift_compact import (
     TRUE,
     Reader,
     ThriftError,
+    written,
 )
 
 
@@ -57,6 +59,7 @@ def test_every_kind_of_value():
         40: (STRUCT, {}),
     }
     assert reader.at == len(data)
+    assert written(Reader(data).struct()) == data
 
 
 @pytest.mark.parametrize(
@@ -97,3 +100,26 @@ def test_any_bytes(data):
     except ThriftError:
         return
     assert reader.at <= len(data)
+
+
+INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
+VALUES = st.recursive(
+    st.one_of(
+        st.booleans().map(lambda truth: (TRUE if truth else FALSE, truth)),
+        st.tuples(st.sampled_from([I16, I32, I64]), INTEGERS),
+        st.tuples(st.just(BINARY), st.binary(max_size=200)),
+        st.tuples(st.sampled_from([LIST, SET]), st.tuples(st.just(I32), st.lists(INTEGERS))),
+        st.tuples(st.just(LIST), st.tuples(st.just(TRUE), st.lists(st.booleans(), max_size=20))),
+    ),
+    lambda inner: st.tuples(st.just(STRUCT), st.dictionaries(st.integers(1, 99), inner)),
+    max_leaves=9,
+)
+
+
+@given(st.dictionaries(st.integers(1, 32_767), VALUES))
+def test_what_is_written_is_read_again(struct):
+    """Values of every kind, fields near and far from one another."""
+    data = written(struct)
+    reader = Reader(data)
+    assert reader.struct() == struct
+    assert reader.at == len(data)

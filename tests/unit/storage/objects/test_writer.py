@@ -280,8 +280,8 @@ def test_tiny_partitions_share_a_row_group(store):
 )
 def test_row_groups_end_with_partitions_where_that_pays(store, monkeypatch, rows, groups):
     """Groups of at most 10 records' bytes, ending with a partition from 3 records' bytes on."""
-    monkeypatch.setattr(encoding, "_GROUP_BYTES", 160)
-    monkeypatch.setattr(encoding, "_GROUP_BYTES_MIN", 48)
+    monkeypatch.setattr(encoding, "GROUP_BYTES", 160)
+    monkeypatch.setattr(encoding, "GROUP_BYTES_MIN", 48)
     partition = np.repeat(np.arange(len(rows)), rows)
     (obj,) = write(store, (records([b"key"] * sum(rows)), partition), partitions=9)
     found = parquet(store, obj).metadata
@@ -290,7 +290,7 @@ def test_row_groups_end_with_partitions_where_that_pays(store, monkeypatch, rows
 
 def test_row_groups_end_after_so_many_rows(store, monkeypatch):
     """Records of few bytes do not make groups of millions of rows."""
-    monkeypatch.setattr(encoding, "_GROUP_ROWS", 30)
+    monkeypatch.setattr(encoding, "GROUP_ROWS", 30)
     (obj,) = write(store, (records([b"key"] * 70), [0] * 70))
     found = parquet(store, obj).metadata
     assert [found.row_group(i).num_rows for i in range(found.num_row_groups)] == [30, 30, 10]

@@ -23,7 +23,7 @@ def large(monkeypatch):
     """Every object counts as one that is too large to be fetched whole; row groups are small."""
     for module in (encoding, reader, key_index_cache, key_lookup):
         monkeypatch.setattr(module, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(encoding, "_GROUP_ROWS", 50)
+    monkeypatch.setattr(encoding, "GROUP_ROWS", 50)
 
 
 def key(i):

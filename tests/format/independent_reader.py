@@ -572,6 +572,34 @@ def records(root: Path, state: State, p: int) -> list[tuple]:
     return found
 
 
+def partition_of(key: bytes, log: dict) -> int:
+    """§5.6."""
+    count = log["partitions"]
+    if log["partitioner"] == "xxh3":
+        return xxhash.xxh3_64_intdigest(key) % count
+    check(log["partitioner"] == "murmur2", log["partitioner"])
+    return (murmur2(key) & 0x7FFFFFFF) % count
+
+
+def murmur2(key: bytes) -> int:
+    """As in Kafka's Utils.murmur2, of unsigned numbers."""
+    m, h = 0x5BD1E995, 0x9747B28C ^ len(key)
+    whole = len(key) // 4 * 4
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * m & 0xFFFFFFFF
+        h = (h * m & 0xFFFFFFFF) ^ ((k ^ k >> 24) * m & 0xFFFFFFFF)
+    if rest := key[whole:]:
+        h = (h ^ int.from_bytes(rest, "little")) * m & 0xFFFFFFFF
+    h = (h ^ h >> 13) * m & 0xFFFFFFFF
+    return h ^ h >> 15
+
+
+def table(root: Path, state: State, p: int) -> dict[bytes, bytes]:
+    """§8: the table of a partition."""
+    latest = {row[2]: row[3] for row in records(root, state, p) if row[2] is not None}
+    return {key: value for key, value in latest.items() if value is not None}
+
+
 def chunk_rows(root: Path, ref: dict, chunk: dict, log: dict) -> list[tuple]:
     data = inside(root, ref["path"]).read_bytes()
     check(len(data) == ref["bytes"], f"{ref['path']}: {len(data)} bytes")

@@ -140,6 +140,28 @@ def test_an_empty_log(root):
     assert (state["version"], state["end"]) == (0, [0, 0, 0])
 
 
+@pytest.mark.parametrize("partitioner", ["xxh3", "murmur2"])
+def test_keys_are_where_the_partitioner_puts_them(root, partitioner):
+    """FORMAT.md §5.6."""
+    log = create(root, partitions=7, partitioner=partitioner)
+    keys = [b"", b"a", b"ab", b"abc", b"abcd", *(f"key {i} \u00fc".encode() for i in range(99))]
+    log.append([{"key": key, "value": "x"} for key in keys])
+    state = agree(root, log)
+    found = {row[2]: p for p in range(7) for row in ir.records(root, state, p)}
+    assert found == {key: ir.partition_of(key, state["log"]) for key in keys}
+
+
+def test_the_table(root):
+    """FORMAT.md §8: the last record of each key at or above the log start, without tombstones."""
+    log = create(root, partitions=1)
+    for value in ("1", None, "2"):
+        log.append([{"key": "a", "value": value}, {"key": f"b{value}", "value": value}])
+    log.delete_records({0: 2})
+    state = agree(root, log)
+    mine = {row["key"]: row["value"] for row in log.table().to_arrow().to_pylist()}
+    assert ir.table(root, state, 0) == mine == {b"a": b"2", b"b2": b"2"}
+
+
 def test_keys_values_and_headers_of_every_kind(root):
     """Null is no empty value (S4); headers repeat, some without value; any bytes."""
     log = create(root)

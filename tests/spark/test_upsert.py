@@ -1,6 +1,7 @@
 """Update mode through foreachBatch: a changelog, each batch once."""
 
 import shutil
+import sys
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -123,6 +124,26 @@ def test_a_changelog_that_was_recreated(spark, words, counts, tmp_path, caplog):
     count_words(spark, words, checkpoint, each_batch, maxOffsetsPerTrigger=2)
     assert caplog.text.count("has none of the batches before batch 1 of") == 1
     assert len(table(spark, counts)) == 2
+
+
+def test_a_changelog_that_is_recreated_before_its_rows_are_written(spark, counts, monkeypatch):
+    """S47: between the look at the log and the write."""
+    upsert(spark.sql("SELECT 'a' AS word, 1 AS count"), counts, "word", batch_id=0, query_id="q")
+    upserting = sys.modules["clog.connector.upsert"]
+    checked = upserting._checked_log
+
+    def recreated(*given):
+        log = checked(*given)
+        shutil.rmtree(counts)
+        Log.create(counts, partitions=1)
+        return log
+
+    monkeypatch.setattr(upserting, "_checked_log", recreated)
+    with pytest.raises(Exception, match="was deleted and recreated"):
+        upsert(
+            spark.sql("SELECT 'b' AS word, 2 AS count"), counts, "word", batch_id=1, query_id="q"
+        )
+    assert table(spark, counts) == {}
 
 
 def test_a_changelog_whose_first_batch_has_no_rows(spark, words, counts, tmp_path, caplog):

@@ -1,5 +1,6 @@
 """The views in Spark, and the stream that follows a snapshot."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -111,3 +112,20 @@ def test_views_in_several_tasks(spark, queries, url):
     assert state_of(table) == {f"k{j}": str(min(j, 4)) for j in range(8)}
     changed = queries.read(url, view="latest", sinceVersion=version)
     assert state_of(changed) == {"k7": None, "new": "x"}
+
+
+def test_a_log_that_is_recreated_after_the_snapshot(spark, url, tmp_path):
+    """S47: neither the table nor the stream shows the log that was made in its place."""
+    log = Log.create(url, partitions=1)
+    log.append([{"key": "a", "value": "1"}])
+    given = snapshot_and_stream(spark, url)
+    shutil.rmtree(url)
+    again = Log.create(url, partitions=1)
+    for value in "23":
+        again.append([{"key": "b", "value": value}])
+    with pytest.raises(Exception, match="was deleted and recreated"):
+        given.table.collect()
+    writer = given.stream.writeStream.format("noop").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(Exception, match="was deleted and recreated"):
+        query.awaitTermination()

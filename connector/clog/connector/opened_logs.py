@@ -13,6 +13,7 @@ from clog.storage.errors import AlreadyExistsError, LogReplacedError, NotFoundEr
 
 if TYPE_CHECKING:
     from clog.connector.options.settings import WriteOptions
+    from clog.storage.commit.handle import Handle
     from clog.storage.log import Log
 
 _LOGGER = logging.getLogger("clog.connector")
@@ -62,17 +63,38 @@ def of_id(location: Location, log_id: str) -> "Log":
     return log
 
 
+def check_meant(handle: "Handle", log_id: str | None) -> None:
+    """Raises if a log is not the one that option ``logId`` names.
+
+    Raises:
+        LogReplacedError: it is another one.
+    """
+    there = handle.standing.log_id
+    if log_id not in (None, there):
+        raise LogReplacedError(
+            f"the log at {handle.store.url} was deleted and recreated (its id was {log_id}, now it"
+            f" is {there}); nothing was read or written; begin again with the log that is there"
+        )
+
+
 def opened_or_created(options: "WriteOptions") -> "Log":
     """Returns the log to write to, made on the first write; concurrent makers agree on the first
     one.
+
+    Raises:
+        LogReplacedError, NotFoundError: it is not the one that option ``logId`` names.
     """
     from clog.storage.log import Log
 
     location = options.location
     try:
-        return opened(location)
+        log = opened(location)
     except NotFoundError:
-        pass
+        if options.log_id is not None:
+            raise
+    else:
+        check_meant(log.handle, options.log_id)
+        return log
     try:
         if options.partitions is None:
             Log.create(location.store(), config=options.config)

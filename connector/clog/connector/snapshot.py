@@ -4,7 +4,8 @@ Both are given one version of the log: the snapshot shows it (``asOfVersion``), 
 after it (``sinceVersion``). So each record is in exactly one of them, whatever is appended or
 cleaned before they run, and a tombstone that was removed in between is noticed (S41). The version
 must stay readable until both have run for the first time: it does for ``file.delete.delay.ms``, a
-day by default.
+day by default. Both are given the log's id as well (``logId``), since a version means nothing in a
+log that was made in its place (S47).
 """
 
 from dataclasses import dataclass
@@ -55,8 +56,9 @@ def snapshot_and_stream(spark: "SparkSession", url: str, **options: object) -> S
     given = {name: as_text(value) for name, value in options.items()}
     log = Log.open(read_options({**given, "path": url}).location.store())
     head, version = log.handle.tip.head, log.handle.tip.version
-    of_table = {**given, "view": "table", "asOfVersion": str(version)}
-    of_stream = {**given, "sinceVersion": str(version)}
+    meant = {**given, "logId": log.handle.standing.log_id}
+    of_table = {**meant, "view": "table", "asOfVersion": str(version)}
+    of_stream = {**meant, "sinceVersion": str(version)}
     check_batch(read_options({**of_table, "path": url}))
     settings = read_options({**of_stream, "path": url})
     check_stream(settings)

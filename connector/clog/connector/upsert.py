@@ -102,10 +102,11 @@ def _append(records: "DataFrame", given: Mapping[str, str], last: _Done | None) 
 
     writer = Writer(given["txnappid"], "txn", int(given["txnversion"]))
     log = _checked_log(write_options(given), writer, last)
-    records.write.format("clog").mode("append").options(**given).save()
+    log_id = log.handle.standing.log_id
+    records.write.format("clog").mode("append").options(**{**given, "logid": log_id}).save()
     if writer.sequence == 0:
         introduce(log, writer)  # Perhaps it has no rows, and the next batch is to find something.
-    return log.handle.standing.log_id
+    return log_id
 
 
 def _checked_log(settings: "WriteOptions", writer: "Writer", last: _Done | None) -> "Log":

@@ -571,3 +571,17 @@ def test_a_typed_log_is_refused(url):
     ):
         with pytest.raises(InvalidInputError, match="which Spark does not support yet"):
             begin()
+
+
+def test_a_write_to_another_log_than_meant(url):
+    """S47: it is refused before a task runs, and makes no log where none is left."""
+    meant = Log.create(url, partitions=1).handle.standing.log_id
+    sink = Sink(url, logId=meant)
+    sink.writer.commit(sink.run([{"key": "a", "value": "1"}]))
+    shutil.rmtree(url)
+    with pytest.raises(NotFoundError):
+        Sink(url, logId=meant)
+    again = Log.create(url, partitions=1)
+    with pytest.raises(LogReplacedError, match=f"its id was {meant}, now it is"):
+        Sink(url, logId=meant)
+    assert again.end_offsets() == {0: 0}

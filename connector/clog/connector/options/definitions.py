@@ -213,6 +213,13 @@ DEFINITIONS = (
         " understood",
     ),
     Definition(
+        "logId",
+        "read, write",
+        "any",
+        "the id of the log that is meant: another one at the path, since it was deleted and"
+        " recreated, is refused. `snapshot_and_stream` and `upsert` set it",
+    ),
+    Definition(
         "singleWriter",
         "read, write",
         "false",

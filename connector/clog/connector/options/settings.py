@@ -73,6 +73,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None
     partitions: tuple[int, ...] | None
     keys: tuple[bytes, ...] | None = field(repr=False)
+    log_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class WriteOptions:
     txn_app_id: str | None = None
     txn_version: int | None = None
     fail_on_changed_batch: bool | None = None
+    log_id: str | None = None
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -112,6 +114,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         columns=given.parsed("columns", values.names, None),
         partitions=given.parsed("partitions", values.partitions, None),
         keys=_keys(given),
+        log_id=given.parsed("logId", values.text, None),
     )
 
 
@@ -130,6 +133,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         txn_app_id=given.parsed("txnAppId", values.text, None),
         txn_version=given.parsed("txnVersion", values.natural, None),
         fail_on_changed_batch=given.parsed("failOnChangedBatch", values.boolean, default=None),
+        log_id=given.parsed("logId", values.text, None),
     )
 
 

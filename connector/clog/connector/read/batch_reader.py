@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from clog.connector.opened_logs import check_meant
 from clog.connector.options.parsing import EARLIEST, LATEST, Position, Since, Times
 from clog.connector.options.settings import ReadOptions
 from clog.connector.read.input_partitions import LogPartition, TablePartition
@@ -44,6 +45,7 @@ class ClogReader(DataSourceReader):
         options = self._options
         handle = Log.open(options.location.store()).handle
         check_bytes(handle.tip.head.log.schema, url=handle.store.url, who="Spark does")
+        check_meant(handle, options.log_id)
         if options.view != "log":
             return view_partitions(handle, options)
         return batch_partitions(handle.store, handle.manifest(), options)

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from clog.connector.opened_logs import check_meant
 from clog.connector.options.parsing import Since
 from clog.connector.options.settings import ReadOptions
 from clog.connector.read.admission import limited, limited_bytes
@@ -294,6 +295,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self, head: "Head") -> StreamOffsets:
         """Returns where a new query begins, checked."""
         handle, parts = self._opened(), self._parts(head)
+        check_meant(handle, self._options.log_id)
         starting = self._options.starting or "latest"
         if isinstance(starting, Since):
             version, starts = starting.version, since(handle, starting, parts)

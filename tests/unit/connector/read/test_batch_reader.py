@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import shutil
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from clog.connector.read import batch_reader
 from clog.connector.schema import arrow_schema
 from clog.storage import (
     InvalidInputError,
+    LogReplacedError,
     NotFoundError,
     OffsetOutOfRangeError,
     OptionError,
@@ -351,3 +353,21 @@ def test_an_older_spark_is_refused(log, monkeypatch, version):
     monkeypatch.setattr(datasource.pyspark, "__version__", version)
     with pytest.raises(InvalidInputError, match=rf"Spark {version}, but format clog needs 4.2"):
         ClogDataSource({"path": log.url})
+
+
+def test_a_log_that_is_not_the_one_meant(log):
+    """S47: what an id was given for is refused in a log made in its place."""
+    meant = log.handle.standing.log_id
+    assert len(rows(log.url, logId=meant)) == 5
+    assert len(rows(log.url, logId=meant, view="table", asOfVersion="2")) == 3
+    shutil.rmtree(log.url)
+    again = Log.create(log.url, partitions=2)
+    for _ in range(3):
+        again.append([{"key": "a", "value": "new"}])
+    for view in (
+        {},
+        {"view": "table", "asOfVersion": "2"},
+        {"view": "latest", "sinceVersion": "1"},
+    ):
+        with pytest.raises(LogReplacedError, match=f"its id was {meant}, now it is"):
+            rows(log.url, logId=meant, **view)

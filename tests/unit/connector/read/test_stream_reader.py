@@ -717,3 +717,17 @@ def test_a_reader_that_cannot_be_made_tells_it_when_it_is_asked(log):
     reader = ClogDataSource({"path": log.url, "view": "table"}).streamReader(schema)
     with pytest.raises(OptionError, match="is for batch reads"):
         reader.initialOffset()
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_stream_that_begins_in_another_log_than_meant(log, fail):
+    """S47: `sinceVersion` is a version of the log that was meant, also where data may be lost."""
+    append(log, "a", "b")
+    meant = log.handle.standing.log_id
+    options = {"sinceVersion": "1", "logId": meant, "failOnDataLoss": fail, "pollInterval": "0s"}
+    source = Source(log.url, **options)
+    assert source.batch() == []
+    shutil.rmtree(log.url)
+    append(Log.create(log.url, partitions=2), "new")
+    with pytest.raises(LogReplacedError, match=f"its id was {meant}, now it is"):
+        Source(log.url, **options).batch()

@@ -7,7 +7,7 @@
     ├── OptionError (ValueError)            fix a Spark option; the message names the nearest one
     ├── NotFoundError (LookupError)         there is no log at this URL
     │   ├── OffsetOutOfRangeError           seek into [start, end)
-    │   ├── VersionExpiredError             load again, from a newer version
+    │   ├── VersionExpiredError             read a newer version
     │   └── LogReplacedError                another log stands there: open it anew
     ├── AlreadyExistsError (FileExistsError)  open the log instead, or choose another URL
     ├── CommitConflictError                 lost the race too often: reload and retry
@@ -104,7 +104,7 @@ class OffsetOutOfRangeError(NotFoundError):
 
 
 class VersionExpiredError(NotFoundError):
-    """The version's objects may be gone already: load again, from a newer version."""
+    """The version's objects may be gone already: read a newer version."""
 
     kind = ErrorKind.VERSION_EXPIRED
 
@@ -115,7 +115,7 @@ def version_expired(
     *,
     gone: FileNotFoundError | None = None,
     why: str = "",
-    remedy: str = "load() again",
+    remedy: str = "read a newer version",
 ) -> VersionExpiredError:
     """Makes the error of a version that expired while somebody worked with it; ``why`` follows
     "expired", ``gone`` names the file that was looked for.

@@ -82,8 +82,8 @@ def commit_document(store: "Store", version: int) -> dict[str, Any]:
     commit = try_read(store, version)
     if commit is None:
         raise VersionExpiredError(
-            f"there is no commit of version {version} in {store.url};"
-            ' "clog dump --commits" lists the versions that exist'
+            f"there is no commit of version {version} in {store.url}; ask for one that"
+            ' "clog dump --commits" lists'
         )
     edit, head = edit_to_json(edit_of(store, commit.record)), head_to_json(commit.head)
     for info in (edit.get("create"), head["log"]):

@@ -140,7 +140,13 @@ def size_bytes(value: str) -> int:
 
 def keys(value: str) -> tuple[bytes, ...]:
     """Reads a JSON list of texts, as UTF-8."""
-    return tuple(key.encode() for key in _texts(value, "keys"))
+    try:
+        return tuple(key.encode() for key in _texts(value, "keys"))
+    except UnicodeEncodeError:
+        raise OptionError(
+            'option "keys" holds half of a surrogate pair, which is no text; give binary keys in'
+            ' "keysBase64"'
+        ) from None
 
 
 def keys_base64(value: str) -> tuple[bytes, ...]:

@@ -236,8 +236,8 @@ def manifest_at(store: Store, version: int, tip: Commit) -> Manifest:
         )
     if version < oldest:
         raise VersionExpiredError(
-            f"version {version} of {store.url} is not readable any more;"
-            f" readable versions are {oldest} to {tip.version}"
+            f"version {version} of {store.url} is not readable any more; readable versions are"
+            f" {oldest} to {tip.version}; ask for one of them"
         )
     with expiring(store, version):
         commit = tip if version == tip.version else _must_read(store, version)

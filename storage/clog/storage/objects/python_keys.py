@@ -20,10 +20,10 @@ def asked_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[bytes]:
     """Returns the canonical bytes of keys that are asked for.
 
     Raises:
-        InvalidInputError: a key of another type than the log's.
+        InvalidInputError: a key of another type than the log's, or text that UTF-8 cannot hold.
     """
     if schema is None:
-        return [key.encode() if isinstance(key, str) else key for key in keys]
+        return [bytes_of(key) for key in keys]
     kind = column_types(schema).key
     return _bytes_of([_with_names(key, kind) for key in keys], kind)
 
@@ -51,7 +51,7 @@ def asked_prefix(prefix: Any, schema: LogSchema | None) -> bytes:
     if prefix is None:
         return b""
     if isinstance(prefix, str) and (is_octets or pa.types.is_string(kind)):
-        return prefix.encode()
+        return bytes_of(prefix)
     if isinstance(prefix, (bytes, bytearray, memoryview)) and is_octets:
         return bytes(prefix)
     if isinstance(prefix, tuple) and kind is not None and pa.types.is_struct(kind):
@@ -62,6 +62,27 @@ def asked_prefix(prefix: Any, schema: LogSchema | None) -> bytes:
         f"a prefix of type {type(prefix).__name__} is asked for, but keys are of type {kind};"
         " prefixes are of text and bytes, and of structs the first fields, as a tuple"
     )
+
+
+def bytes_of(key: Any) -> bytes:
+    """Returns a key that is asked for, of a log of bytes.
+
+    Raises:
+        InvalidInputError: it is neither bytes nor text.
+    """
+    if isinstance(key, bytes | bytearray | memoryview):
+        return bytes(key)
+    if not isinstance(key, str):
+        raise InvalidInputError(
+            f"a key of type {type(key).__name__} is asked for; it must be bytes or str"
+        )
+    try:
+        return key.encode()
+    except UnicodeEncodeError as e:
+        raise InvalidInputError(
+            "a key that is asked for is not valid text: a lone surrogate at character"
+            f" {e.start}; pass binary data as bytes"
+        ) from None
 
 
 def answered_key(key: Any) -> Any:

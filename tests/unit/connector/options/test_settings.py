@@ -109,6 +109,7 @@ def test_keys_come_as_text_or_base64():
         for wrong in ("hunter2", '{"a": "hunter2"}', "[]", "[1]", '["hunter2?"'):
             assert "hunter2" not in refusal(read, **{name: wrong})
     assert "Base64" in refusal(read, keysBase64='["?"]')
+    assert "half of a surrogate pair" in refusal(read, keys='["\\ud800"]')
 
 
 @pytest.mark.parametrize(

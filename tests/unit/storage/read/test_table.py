@@ -138,7 +138,7 @@ def test_before_the_oldest_readable_version(make_log, clock):
         log.table(at_time_ms=oldest_ms - 1)
     with pytest.raises(VersionExpiredError, match=r"version 2 .* readable versions are 3 to 6"):
         log.table(at=2)
-    with pytest.raises(VersionExpiredError, match="readable versions are 3 to 6"):
+    with pytest.raises(VersionExpiredError, match="the newest is 6; ask for 3 to 6"):
         log.table(at=7)
 
 
@@ -224,3 +224,16 @@ def test_an_old_version_does_not_show_what_was_deleted_since(make_log, clock, na
     assert log.table(at=1).to_arrow().num_rows == 0
     assert log.table(at=1).offsets == {0: 2}
     assert as_dict(before) == {b"a": b"1", b"b": b"2"}, "one planned before may finish"
+
+
+def test_a_key_that_is_no_text(make_log):
+    """Half of a surrogate pair and what is neither bytes nor text: our error, without the key."""
+    log = make_log()
+    put(log, a="1")
+    table = log.table()
+    assert table.get(bytearray(b"a")) == b"1"
+    for key, why in (("a\ud800", "a lone surrogate at character 1"), (7, "of type int")):
+        for ask in (table.get, lambda key: table.get_many(["a", key])):
+            with pytest.raises(InvalidInputError, match=why) as raised:
+                ask(key)
+            assert "ud800" not in str(raised.value)

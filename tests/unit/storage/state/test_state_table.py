@@ -86,6 +86,16 @@ def test_prefixes_of_the_last_byte(make_log, open_table):
     assert [key for key, _ in table.scan(b"\xff")] == [b"\xff\xff"]
 
 
+def test_a_key_that_is_no_text(make_log, open_table):
+    """Half of a surrogate pair is our error, in look-ups of one and of many, and as a prefix."""
+    make_log()
+    table = open_table()
+    asks = (table.get, lambda key: table.get_many([key]), lambda key: list(table.scan(key)))
+    for ask in asks:
+        with pytest.raises(InvalidInputError, match="a lone surrogate at character 0"):
+            ask("\ud800")
+
+
 def test_many_keys_at_once(make_log, open_table):
     """More keys than one statement takes."""
     log = make_log()

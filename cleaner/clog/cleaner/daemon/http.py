@@ -79,6 +79,9 @@ def _handler(
             else:
                 self._answer(404, "text/plain", b"there are /metrics and /healthz\n")
 
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Keeps requests out of the log."""
 
@@ -87,6 +90,7 @@ def _handler(
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
     return Handler

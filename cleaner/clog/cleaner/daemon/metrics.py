@@ -1,11 +1,14 @@
 """The daemon's metrics for Prometheus, computed when they are asked for.
 
-Where Kafka's cleaner has a metric, its name is kept, in Prometheus's spelling
-(``max-dirty-percent`` is ``clog_cleaner_max_dirty_percent``); cleaner/README.md has the table.
+Where Kafka's cleaner has a metric, its name is kept, but for the unit, which is Prometheus's:
+seconds, bytes, ratios (``max-dirty-percent`` is ``clog_cleaner_max_dirty_ratio``);
+cleaner/README.md has the table.
 What Kafka says of each cleaner thread's last pass is said here of each log's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
+from platform import python_version
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -56,9 +59,10 @@ class CleanerCollector(Collector):
         yield from _kafkas(logs)
         monitor = self._cleaner.monitor
         since_ms = monitor.clock.monotonic_ms() - monitor.round_ms
-        yield _gauge("time_since_last_run_ms", "ms since a round began or ended", since_ms)
+        yield _gauge("time_since_last_run_seconds", "since a round began or ended", since_ms / 1000)
         yield _gauge("passes_running", "passes under way", len(monitor.activities()))
         yield _gauge("healthy", "1 when /healthz says so", int(not ailments(self._cleaner)))
+        yield _build_info()
         yield from _sums(logs)
         yield from _requests(self._stores)
 
@@ -70,19 +74,30 @@ def registry(cleaner: Cleaner, stores: Mapping[str, RequestMeter]) -> CollectorR
     return made
 
 
+def _build_info() -> Metric:
+    labels = {
+        "version": version("pyspark-clog"),
+        "python": python_version(),
+        "pyarrow": version("pyarrow"),
+    }
+    family = GaugeMetricFamily("clog_build_info", "what runs", labels=list(labels))
+    family.add_metric(list(labels.values()), 1)
+    return family
+
+
 def _kafkas(logs: Mapping[str, LogState]) -> Iterator[Metric]:
     """Yields the metrics that Kafka has."""
     last = [state.last_pass for state in logs.values() if state.last_pass is not None]
     partitions = [p for state in logs.values() for p in state.partitions]
     dirtiest = max((p.dirty_ratio for p in partitions), default=0.0)
-    yield _gauge("max_dirty_percent", "dirty ratio of the dirtiest partition", 100 * dirtiest)
-    yield _gauge("recopy_percent", "bytes written of bytes read, last passes", _recopy(last))
+    yield _gauge("max_dirty_ratio", "dirty ratio of the dirtiest partition", dirtiest)
+    yield _gauge("recopy_ratio", "bytes written of bytes read, last passes", _recopy(last))
     longest_ms = max((r.stats.index_ms + r.stats.clean_ms for r in last), default=0)
-    yield _gauge("max_clean_time_secs", "longest of the last passes", longest_ms / 1000)
+    yield _gauge("max_clean_time_seconds", "longest of the last passes", longest_ms / 1000)
     delay_ms = max((p.delay_ms for p in partitions), default=0)
-    yield _gauge("max_compaction_delay_secs", "longest past its deadline", delay_ms / 1000)
+    yield _gauge("max_compaction_delay_seconds", "longest past its deadline", delay_ms / 1000)
     fullest = max((r.stats.map_utilization for r in last), default=0.0)
-    yield _gauge("max_buffer_utilization_percent", "fullest map, last passes", 100 * fullest)
+    yield _gauge("max_buffer_utilization_ratio", "fullest map, last passes", fullest)
     count = GaugeMetricFamily(
         PREFIX + "uncleanable_partitions_count", "partitions whose pass failed", labels=["log"]
     )
@@ -133,7 +148,7 @@ def _requests(stores: Mapping[str, RequestMeter]) -> Iterator[Metric]:
 def _recopy(last: Iterable[PassResult]) -> float:
     results = list(last)
     read = sum(r.stats.bytes_read for r in results)
-    return 100 * sum(r.stats.bytes_written for r in results) / max(read, 1)
+    return sum(r.stats.bytes_written for r in results) / max(read, 1)
 
 
 def _gauge(name: str, doc: str, value: float) -> Metric:

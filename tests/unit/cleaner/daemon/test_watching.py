@@ -7,6 +7,7 @@ import socket
 import sys
 import urllib.error
 import urllib.request
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,12 @@ from clog.storage.testing.crash import inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 
 KAFKAS = (
-    "max_dirty_percent",
-    "recopy_percent",
-    "max_clean_time_secs",
-    "max_compaction_delay_secs",
-    "max_buffer_utilization_percent",
-    "time_since_last_run_ms",
+    "max_dirty_ratio",
+    "recopy_ratio",
+    "max_clean_time_seconds",
+    "max_compaction_delay_seconds",
+    "max_buffer_utilization_ratio",
+    "time_since_last_run_seconds",
     "uncleanable_partitions_count",
     "uncleanable_bytes",
 )
@@ -71,14 +72,15 @@ def test_the_metrics_of_a_round(dirty, open_log, store, clock):
     assert found["clog_cleaner_passes_total",] == 2
     assert found["clog_cleaner_records_superseded_total",] == 2
     assert found["clog_cleaner_map_records_total",] == 6
-    assert found["clog_cleaner_max_dirty_percent",] == 0
-    assert found["clog_cleaner_max_buffer_utilization_percent",] == pytest.approx(20)
-    assert found["clog_cleaner_time_since_last_run_ms",] == 700
+    assert found["clog_cleaner_max_dirty_ratio",] == 0
+    assert found["clog_cleaner_max_buffer_utilization_ratio",] == pytest.approx(0.2)
+    assert found["clog_cleaner_time_since_last_run_seconds",] == 0.7
     assert found["clog_cleaner_dirty_ratio", "1"] == 0
+    assert {name for name, *_ in found} >= {"clog_build_info"}
     assert found["clog_cleaner_healthy",] == 1
     assert found["clog_store_requests_total", "create"] >= 2
     assert found["clog_store_bytes_total", "put"] > 0
-    assert 0 < found["clog_cleaner_recopy_percent",] < 100
+    assert 0 < found["clog_cleaner_recopy_ratio",] < 1
 
 
 def test_the_dashboard_asks_for_what_there_is(dirty):
@@ -93,7 +95,7 @@ def test_the_dashboard_asks_for_what_there_is(dirty):
     expressions = [t["expr"] for panel in dashboard["panels"] for t in panel["targets"]]
     expressions += [v["query"] for v in dashboard["templating"]["list"] if v["type"] == "query"]
     named = {name for text in expressions for name in re.findall(r"clog_\w+", text)}
-    assert {f"clog_cleaner_{name}" for name in KAFKAS} - {"clog_cleaner_max_dirty_percent"} <= named
+    assert {f"clog_cleaner_{name}" for name in KAFKAS} - {"clog_cleaner_max_dirty_ratio"} <= named
     assert named <= known
     assert {x for text in expressions for x in re.findall(r"by \((\w+)\)", text)} <= labels
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]}
@@ -109,7 +111,7 @@ def test_an_uncleanable_partition(dirty, store):
     found = values(cleaner)
     assert found["clog_cleaner_uncleanable_partitions_count",] == 1
     assert found["clog_cleaner_uncleanable_bytes",] == 42
-    assert found["clog_cleaner_max_dirty_percent",] == 100
+    assert found["clog_cleaner_max_dirty_ratio",] == 1
     assert ailments(cleaner) == []
 
 
@@ -213,9 +215,27 @@ def test_a_log_that_does_not_compact(dirty):
     cleaner = Cleaner(dirty)
     cleaner.run_once()
     found = values(cleaner)
-    assert found["clog_cleaner_max_dirty_percent",] == 0
+    assert found["clog_cleaner_max_dirty_ratio",] == 0
     assert found["clog_cleaner_uncleanable_partitions_count",] == 0
     assert ("clog_cleaner_dirty_ratio", "0") not in found
+
+
+def test_who_asks_for_the_head_gets_no_body():
+    """Load balancers do: the same status and length as of GET, nothing after it."""
+    reasons = []
+    server = MonitorServer("0", lambda: reasons, None)
+    try:
+        connection = HTTPConnection(server.address, timeout=30)
+        for status in (200, 503):
+            connection.request("HEAD", "/healthz")
+            answer = connection.getresponse()
+            length = int(answer.headers["Content-Length"])
+            assert (answer.status, answer.read()) == (status, b"")
+            connection.request("GET", "/healthz")
+            assert len(connection.getresponse().read()) == length
+            reasons.append("s3 is away")
+    finally:
+        server.close()
 
 
 def test_the_server():

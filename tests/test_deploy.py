@@ -1,0 +1,139 @@
+"""What is in deploy/ is checked by the tools it is for, and against the command line."""
+
+import logging
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+RULES = DEPLOY / "prometheus" / "alerts.yml"
+UNIT = DEPLOY / "systemd" / "clog-cleaner.service"
+
+
+def run(*command, cwd=None):
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def tool(name, package):
+    """A program, or a skip that says where it comes from."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"needs {name}, of {package}")
+    return found
+
+
+def test_there_is_something_to_check():
+    """A wrong folder would let every other test here pass."""
+    assert len(MANIFESTS) == 2
+    assert len(yaml.safe_load(RULES.read_text())["groups"][0]["rules"]) > 5
+
+
+def test_the_rules_fire_when_they_should():
+    """promtool: the syntax, and each rule over series that call for it and ones that do not."""
+    promtool = tool("promtool", "Debian's package prometheus")
+    run(promtool, "check", "config", "prometheus.yml", cwd=RULES.parent)
+    run(promtool, "test", "rules", "alerts_test.yml", cwd=RULES.parent)
+
+
+def test_the_rules_ask_for_metrics_that_there_are(tmp_path):
+    """Those that the daemon serves, and Prometheus's own up."""
+    from clog.cleaner import Cleaner
+    from clog.cleaner.daemon.metrics import registry
+    from clog.storage import Log
+
+    cleaner = Cleaner(Log.create(str(tmp_path / "log"), partitions=1))
+    served = text_string_to_metric_families(generate_latest(registry(cleaner, {})).decode())
+    names = {family.name for family in served}
+    for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]:
+        asked = re.findall(r"clog_\w+|\bup\b", rule["expr"])
+        assert asked, rule
+        assert {name.removesuffix("_total") for name in asked} <= names | {"up"}
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_a_manifest_is_valid(path):
+    """By the schemas of the newest Kubernetes that kubernetes-validate has; nothing unknown."""
+    validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
+    for document in yaml.safe_load_all(path.read_text()):
+        validate.validate(document, validate.latest_version(), strict=True)
+
+
+def test_the_unit_is_valid(tmp_path):
+    """systemd-analyze verify, with the program where it is here."""
+    analyze = tool("systemd-analyze", "systemd")
+    text = re.sub(
+        r"^ExecStart=\S+", f"ExecStart={sys.executable}", UNIT.read_text(), flags=re.MULTILINE
+    )
+    copy = tmp_path / UNIT.name
+    copy.write_text(text)
+    assert "clog-cleaner.service" not in run(analyze, "verify", copy)
+
+
+@pytest.fixture
+def own_logging():
+    """The daemon sets logging up for its process: here that is undone."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+
+
+def commands():
+    """(where, words after clog) of everything in deploy/ that starts clog."""
+    line = re.search(r"^ExecStart=\S+/clog (.*)", UNIT.read_text(), re.MULTILINE)[1]
+    yield UNIT.name, line.split()
+    yield (
+        "compose",
+        yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["cleaner"]["command"],
+    )
+    for path in MANIFESTS:
+        for document in yaml.safe_load_all(path.read_text()):
+            spec = document.get("spec", {})
+            spec = spec.get("jobTemplate", {}).get("spec", spec)
+            for container in spec.get("template", {}).get("spec", {}).get("containers", ()):
+                yield path.name, container["args"]
+
+
+@pytest.mark.parametrize(("where", "words"), list(commands()), ids=lambda x: str(x)[:20])
+def test_a_command_is_one_of_clog(where, words, tmp_path, own_logging):
+    """It runs, on a folder in place of the bucket, for one round."""
+    from typer.testing import CliRunner
+
+    from clog.cli.app import app
+
+    prefix = words[words.index("--discover") + 1]
+    given = [str(tmp_path) if word == prefix else word for word in words]
+    once = [] if "--once" in given else ["--once"]
+    done = CliRunner().invoke(app, [*map(str, given), *once])
+    assert done.exit_code == 0, done.output
+
+
+def test_the_image_installs_what_there_is():
+    """The folders that are copied, and the extras, are those of the project; the context of the
+    build has them.
+    """
+    text = (DEPLOY / "Dockerfile").read_text()
+    for sources in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE):
+        assert all((ROOT / name).exists() for name in sources.split())
+        ignored = (ROOT / ".dockerignore").read_text().split()
+        assert all(f"!{name}" in ignored for name in sources.split())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {extra for found in re.findall(r"\[([\w,]+)\]\"", text) for extra in found.split(",")}
+    assert wanted
+    assert wanted <= set(project["optional-dependencies"])
+    minor = re.search(r"^FROM python:(\S+)-slim$", text, re.MULTILINE)[1]
+    assert f"Programming Language :: Python :: {minor}" in project["classifiers"]

@@ -60,6 +60,11 @@ class WriterPages:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._lock = forks.Lock()
+        self.after_fork()
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """Forgets, in a forked child, what another thread may have been changing."""
         self._kept: dict[str, bytes] = {}
         self._kept_bytes = 0
 

@@ -4,7 +4,7 @@ import pytest
 
 from clog.cleaner.sweep.commit_blocks import close_blocks
 from clog.cleaner.sweep.objects import sweep_orphans
-from clog.storage import Log, ManualClock
+from clog.storage import CorruptionError, Log, ManualClock
 from clog.storage.commit.versions import manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import documents, paths
@@ -178,6 +178,23 @@ def test_pages_of_writers_stay(store, clock, monkeypatch):
     for i in range(25):
         assert again.append([{"key": "k", "value": "v"}], producer=(f"w{i}", 0)).duplicate
     assert verify_log(store).findings == ()
+
+
+def test_no_page_goes_where_the_one_above_is_missing(store, clock, monkeypatch):
+    """Nobody could say which are needed: damage, and nothing is deleted."""
+    monkeypatch.setattr("clog.storage.format.producers.WRITERS_MAX", 4)
+    monkeypatch.setattr("clog.storage.format.writer_pages.PAGE_BYTES_MAX", 300)
+    log = grow(store, clock, 1)
+    for i in range(16):
+        log.append([{"key": "k", "value": "v"}], producer=(f"w{i}", 0))
+    root = log.handle.tip.head.older_writers
+    assert root.level
+    log.handle.store.delete(root.path)
+    clock.advance(3 * DAY_MS)
+    before = set(names(store, ""))
+    with pytest.raises(CorruptionError, match=f"{root.path}.*nothing was deleted"):
+        sweep(store, clock)
+    assert before <= set(names(store, ""))
 
 
 def test_a_log_without_its_oldest_commits_and_snapshots_is_sound(store, clock, monkeypatch):

@@ -144,3 +144,23 @@ def test_it_does_not_know_the_edit_that_adds_a_feature(log, older):
     assert log.table().to_arrow().num_rows == 2
     assert log.handle.refresh().head.log.features.read == (DEAD_ROWS,)
     assert list(verify_log(open_store(log.url)).findings) == []
+
+
+@pytest.mark.parametrize("how", ["cold", "warm"])
+def test_it_writes_nothing_beside_transactions(log, older, how):
+    """Decision 0017: it knows no entry of more elements either, and refuses all of the log; a
+    release reads on, and refuses to write by the feature's name.
+    """
+
+    versions = []
+
+    def take_up():
+        with log.transaction("billing") as t:
+            t.append(ONE)
+        versions.append(log.version)
+
+    told = older(how, take_up)
+    assert len(told) == 5
+    assert all("violates the format" in answer for answer in told.values())
+    assert [log.version] == versions
+    assert log.table().to_arrow().num_rows == 1

@@ -121,6 +121,10 @@ class Actor:
         """One piece of work."""
         raise NotImplementedError
 
+    def storm(self, call):
+        """What becomes of a call for a reason that lasts; None: what the dice say."""
+        return
+
 
 class _Plan:
     """Asks the world at each call, whose path is one in the log's folder; ``data`` is what is

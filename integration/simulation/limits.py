@@ -20,6 +20,7 @@ import clog.storage.format.documents
 import clog.storage.format.paths
 import clog.storage.format.producers
 import clog.storage.format.snapshots
+import clog.storage.format.transactions
 import clog.storage.format.writer_pages
 import clog.storage.objects.reader
 import clog.storage.objects.writer
@@ -63,6 +64,7 @@ def small_limits(*, parquet: bool = False) -> Iterator[None]:
         patch(storage.format.columns, "INLINE_PARTITIONS_MAX", 1)
         patch(storage.format.columns, "MANY", 1)
         patch(cleaner.sweep.documents, "INLINE_PARTITIONS_MAX", 1)
+        patch(storage.format.transactions, "POSITIONS_BYTES_MAX", 10)
         patch(storage.read.table_scan, "MAP_BYTES", 1 << 12)
         patch(storage.format.documents, "decode", _decoded_document)
         patch(cleaner.compaction.run_pass, "MAPS_MAX", 2)

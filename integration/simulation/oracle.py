@@ -15,7 +15,8 @@ After each commit:
   which the manifest tells readers (S41);
 - a tombstone is gone only with all older values of its key, and below the first dirty offset each
   key stands once (S12, `table`);
-- a horizon stays what it was, and is not too early (S23).
+- a horizon stays what it was, and is not too early (S23);
+- a transaction is its holder's, and what it did was next (S48, S54; `taken`).
 
 At each deletion: no readable version needs it, its delay or age is over, the floor is committed
 (S27, W1-W6, B1, B2).
@@ -25,6 +26,7 @@ from dataclasses import replace
 
 from disk import Folder
 from facts import Intent, Seen
+from taken import Taken
 
 from clog.storage.commit.store_clock import AHEAD_MS_MAX
 from clog.storage.commit.versions import read_block
@@ -35,6 +37,7 @@ from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.format.head import Head, with_columns
 from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.snapshots import read_snapshot
+from clog.storage.format.transactions import PositionsAt
 from clog.storage.format.writer_pages import WriterPages
 from clog.storage.read.scan import piece_of, read_pieces
 
@@ -76,6 +79,7 @@ class Oracle:
         self._intent_of: dict[str, Intent] = {}
         self._time_ms: dict[int, int] = {}
         self._heads: dict[int, Head] = {}
+        self._taken = Taken()
         self._writer_pages: dict[str, set[str]] = {}
         self._commit_ids: dict[int, str] = {}
         self._closed: dict[int, bool] = {}
@@ -90,6 +94,7 @@ class Oracle:
         other.records = [list(rows) for rows in self.records]
         other.appended_ms = [list(times) for times in self.appended_ms]
         other.manifest = self.manifest
+        other._taken = Taken(dict(self._taken.states))
         other._intents = {
             name: Intent(name, dict(i.objects), list(i.commits))
             for name, i in self._intents.items()
@@ -166,7 +171,7 @@ class Oracle:
             assert paths.version_of(path) not in self._snapshots(), f"{path} is needed"
         elif kind == paths.PAGES:
             needed = {page.path for v in self._snapshots() for page in self._pages(v)}
-            needed |= self._pages_of_writers(path)
+            needed |= self._pages_of_writers(path) | self._documents_of_positions(path)
             assert path not in needed, f"{path} is needed"
         elif kind == paths.COLUMNS:
             refs = [head.partitions.ref for head in self._readable_heads()]
@@ -218,10 +223,21 @@ class Oracle:
         """Those of heads that somebody may work from; one that was long in coming may be gone with
         the version after it.
         """
+        roots = {head.older_writers for head in self._heads_worked_from(path)} - {None}
+        return {page for root in roots for page in self._writer_pages[root.path]}
+
+    def _documents_of_positions(self, path: str) -> set[str]:
+        states = [w.transaction for h in self._heads_worked_from(path) for w in h.writers]
+        at = [s.positions for s in states if s is not None]
+        return {found.path for found in at if isinstance(found, PositionsAt)}
+
+    def _heads_worked_from(self, path: str) -> list[Head]:
+        """Those from which somebody may work who needs the document; of the floor's version the
+        commit may be gone with its block.
+        """
         floor, is_old = self.manifest.head.orphan_floor, self._is_old(path)
         versions = (floor, self.newest) if is_old else range(floor, self.newest + 1)
-        roots = {self._heads[v].older_writers for v in versions} - {None}
-        return {page for root in roots for page in self._writer_pages[root.path]}
+        return [self._heads[v] for v in versions if paths.commit_path(v) in self.store]
 
     def _is_old(self, path: str) -> bool:
         return self.clock.now_ms() - self._written_ms[path] >= AGE_MS - 2 * SKEW_MS
@@ -265,6 +281,7 @@ class Oracle:
         if "edit_at" in record.stored:
             self._edits[version] = record.stored["edit_at"]["path"]
         self._check_times(edit)
+        self._taken.check(self.store, edit)
         if before is not None:
             self._append(version, edit)
             self._note_released(before, after)

@@ -31,6 +31,9 @@ import clog.storage.commit.store_clock
 import clog.storage.commit.tip_tracker
 import clog.storage.format.producers
 import clog.storage.format.writer_pages
+import clog.storage.transactions.deferred
+import clog.storage.transactions.id_states
+import clog.storage.transactions.transaction
 from clog.cleaner.compaction.rebase import SourcesChangedError
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.versions import Block, Found, try_read
@@ -356,6 +359,62 @@ def rows_forgotten(patch: Patch) -> None:
     patch(storage.commit.committer, "with_rest", forgetful)
 
 
+def epoch_not_compared(patch: Patch) -> None:
+    """Who was fenced commits all the same (S48)."""
+    find = storage.transactions.id_states.find_commit
+
+    def lenient(state, ours, *, url, tried):
+        if state is not None:
+            state = replace(state, epoch=ours.epoch)
+        return find(state, ours, url=url, tried=tried)
+
+    patch(storage.transactions.deferred, "find_commit", lenient)
+
+
+def epoch_not_compared_again(patch: Patch) -> None:
+    """The epoch is compared before the commit is tried, and not after a lost race (K2)."""
+    prepare = storage.transactions.deferred.CommitRequest.prepare
+    asked: set[storage.transactions.id_states.Number] = set()
+
+    def once(self, tip, time_ms):
+        if self.ours not in asked:
+            asked.add(self.ours)
+            return prepare(self, tip, time_ms)
+        find = storage.transactions.deferred.find_commit
+        storage.transactions.deferred.find_commit = lambda *_given, **_more: None
+        try:
+            return prepare(self, tip, time_ms)
+        finally:
+            storage.transactions.deferred.find_commit = find
+
+    patch(storage.transactions.deferred.CommitRequest, "prepare", once)
+
+
+def committed_forgotten(patch: Patch) -> None:
+    """A commit whose reply was lost is not told from one that did not happen (H-T12)."""
+    find = storage.transactions.id_states.find_commit
+
+    def forgetful(state, ours, *, url, tried):
+        known = None if state is None else replace(state, committed=None)
+        return find(known, ours, url=url, tried=tried)
+
+    patch(storage.transactions.deferred, "find_commit", forgetful)
+
+
+def abort_in_doubt_trusted(patch: Patch) -> None:
+    """A transaction in doubt is aborted without a look: its commit may be on its way (H-T13)."""
+    patch(
+        storage.transactions.transaction,
+        "end_unknown",
+        lambda _handle, _ours: storage.transactions.id_states.NotCommitted(by_us=True),
+    )
+
+
+def positions_swept(patch: Patch) -> None:
+    """The sweep does not know the documents of positions (H-T6)."""
+    patch(cleaner.sweep.documents, "_positions", lambda _head: ())
+
+
 BUGS: dict[str, Callable[[Patch], None]] = {
     "block file not re-read after create": block_file_not_read,
     "conflict not read back": conflict_not_read_back,
@@ -387,6 +446,11 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     "clock far ahead is trusted": clock_ahead_trusted,
     "columns that are needed are swept": needed_columns_deleted,
     "rows since the columns are forgotten": rows_forgotten,
+    "epoch not compared": epoch_not_compared,
+    "epoch not compared after a lost race": epoch_not_compared_again,
+    "committed transaction forgotten": committed_forgotten,
+    "abort in doubt without a look": abort_in_doubt_trusted,
+    "positions swept": positions_swept,
 }
 """By name."""
 

@@ -28,6 +28,7 @@ from marks import GHOST, MODES, points_of
 from readers import Follower, Reader, expected_rows, expected_table, rows_of
 from records import PARTITIONS, TIME_MS, batches
 from scheduler import Scheduler
+from transactors import Transactor, ZombieTransactor
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
@@ -40,7 +41,7 @@ CALLS = 200
 """Store calls of a run, at least."""
 SPECIAL_EVERY = 8
 """Two of so many seeds are made for zombies; one for rivals, for cleaners, for a crowd of writers,
-and for logs that are recreated.
+for those who fight for a transaction id, and for logs that are recreated.
 """
 ZOMBIE_CALLS = 400
 CLEANER_CALLS = 300
@@ -77,8 +78,11 @@ ROLES = (
     ("twin/2", Producer, 40),
     ("sink", Sink, 50),
     ("crowd", Crowd, 15),
+    ("job/1", Transactor, 30),
+    ("job/2", Transactor, 30),
     ("zombie", Zombie, 30),
     ("zombie-producer", ZombieProducer, 30),
+    ("job/zombie", ZombieTransactor, 20),
     ("reader", Reader, 40),
     ("follower", Follower, 50),
     ("cleaner-1", CleanerActor, 80),
@@ -91,13 +95,23 @@ ROLES = (
     ("chased", Chased, 3),
 )
 """Names, what they are, and in how many of 100 worlds they act."""
-_FOUNDERS = ("plain", "producer", "sink", "cleaner-1", "sweeper-1", "operator", "coalescer")
+_FOUNDERS = (
+    "plain",
+    "producer",
+    "job/1",
+    "sink",
+    "cleaner-1",
+    "sweeper-1",
+    "operator",
+    "coalescer",
+)
 _LITTERERS = ("plain", "producer", "sink", "sweeper-1", "operator")
 _AROUND_ZOMBIES = (
     *("plain", "cleaner-1", "sweeper-1", "operator", "reader"),
-    *("zombie", "zombie-producer"),
+    *("zombie", "zombie-producer", "job/1", "job/zombie"),
 )
 _RIVALS = ("sink", "follower", "cleaner-1", "cleaner-2", "coalescer")
+_AROUND_JOBS = ("job/1", "job/2", "plain", "sweeper-1", "reader")
 _AROUND_CLEANERS = ("plain", "cleaner-1", "cleaner-2")
 
 
@@ -224,7 +238,7 @@ class World:
             self._jump_ahead()
         stands = oracle is not None and not oracle.is_over
         points = points_of(call, actor, oracle) if stands else []
-        kind = self._kind(call, points)
+        kind = actor.storm(call) or self._kind(call, points)
         self.trace.append(f"{actor.name} {call.operation} {path} {kind or ''}")
         if kind is None:
             return None
@@ -303,8 +317,9 @@ def world_of(seed: int) -> World:
     """The world of a seed: a new log, or what is left of an older world.
 
     Some are made for zombies, who sleep while days go by; some for rivals, who clean the same
-    segments at once; some for a crowd of writer ids; some for cleaners, who have much to clean, and
-    whose commits go wrong. In some the log is deleted and recreated.
+    segments at once; some for a crowd of writer ids; some for a job that two fight for; some for
+    cleaners, who have much to clean, and whose commits go wrong. In some the log is deleted and
+    recreated.
     """
     parquet = seed % PARQUET_EVERY == PARQUET_EVERY - 1
     kind, number = seed % SPECIAL_EVERY, 0 if parquet else seed % (BEGINNINGS + 1)
@@ -327,6 +342,9 @@ def world_of(seed: int) -> World:
     elif kind == 7:
         world.let_act(("crowd",) if world.roll(2) else ("crowd", "sweeper-1"))
         world.scheduler.stay = 95
+    elif kind == 6:
+        world.let_act(_AROUND_JOBS)
+        world.scheduler.stay = (60, 85)[world.roll(2)]
     elif kind == 5:
         world.let_act(_AROUND_CLEANERS)
         world.fault_rate, world.scheduler.stay = 2, 95

@@ -64,6 +64,8 @@ QUICK = (
     "abort deletes",
     "map end off by one",
     "cleaner ignores changed sources",
+    "epoch not compared",
+    "abort in doubt without a look",
 )
 
 

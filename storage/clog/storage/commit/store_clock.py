@@ -68,6 +68,8 @@ class StoreClock:
             store_ms = store_now_ms(self._store, ids=self._ids)
         except (StoreRefusedError, UnsupportedFilesystemError):
             store_ms = None  # Who may not list, or where no times are told, has to be believed.
+        # Only from here on: whoever slept before the answer would take days for the store's lead.
+        now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         if store_ms is not None and now_ms - store_ms > AHEAD_MS_MAX:
             raise ClockSkewError(
                 f"this machine's clock is {now_ms - store_ms} ms ahead of the store's, more than"

@@ -15,8 +15,8 @@ from clog.storage.format.transactions import (
     TRANSACTION,
     Committed,
     Positions,
-    PositionsAt,
     TransactionState,
+    stored_positions,
 )
 from clog.storage.objects.data_object import DataObject
 from clog.storage.transactions.id_states import (
@@ -114,7 +114,7 @@ class CommitRequest:
     handle: Handle
     ours: Number
     objects: Sequence[DataObject]
-    positions: Positions | PositionsAt | None
+    positions: Positions | None
     check_time: Callable[[], None]
     tried: bool
 
@@ -137,10 +137,12 @@ class CommitRequest:
         request = AppendRequest(store.url, self.objects, None, pages, self.handle.ids.uniform)
         edit = request.prepare(tip, time_ms)
         assert isinstance(edit, Edit)
-        version = tip.version + 1
-        committed, positions = Committed(ours.epoch, ours.number, version), self.positions
-        if positions is None:
-            positions = kept_positions(store, known, new_id=self.handle.ids.new_id)
+        version, new_id = tip.version + 1, self.handle.ids.new_id
+        committed = Committed(ours.epoch, ours.number, version)
+        if self.positions is None:
+            positions = kept_positions(store, known, new_id=new_id)
+        else:  # T2; anew after a lost race, as the sweep may have taken what a sleeper wrote.
+            positions = stored_positions(store, self.positions, new_id=new_id)
         state = TransactionState(ours.epoch, ours.number, committed, positions)
         by = appended_by(ours.transaction_id, state, version=version, objects=len(self.objects))
         return replace(edit, writers=(by,))

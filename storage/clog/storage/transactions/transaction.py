@@ -5,8 +5,8 @@ A transaction is *deferred*: appends write objects and nothing else, and the com
 offsets, in one commit of the log (COMMIT.md §9):
 
 T1. `append` puts objects, all with the stamp of the first one. Crash: orphans, swept later.
-T2. Positions are merged with those committed under the id before; many are put as a document.
-    Crash: a document that nothing refers to, swept later.
+T2. Positions are merged with those committed under the id before; many are put as a document, by
+    each try of the commit anew. Crash: a document that nothing refers to, swept later.
 T3. `commit` is an append of all objects with the entry of the id. The head it commits upon tells
     whether the holder is fenced, and whether this transaction is committed already.
 T4. Where a commit's outcome is not known, the transaction may be committed again, and is there
@@ -29,8 +29,10 @@ from clog.storage.append import partitions_of, put_records, records_of
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import (
     ClogError,
+    CommitConflictError,
     CommitStateUnknownError,
     InvalidInputError,
+    StoreUnavailableError,
     TransactionFencedError,
     TransactionTimeoutError,
 )
@@ -38,9 +40,7 @@ from clog.storage.format.transactions import (
     TRANSACTION,
     Position,
     Positions,
-    PositionsAt,
     TransactionState,
-    stored_positions,
 )
 from clog.storage.objects.records import Appendable
 from clog.storage.transactions.deferred import (
@@ -98,8 +98,7 @@ class Transaction:
         self._began = Began(clock.now_ms(), clock.monotonic_ms(), timeout_ms)
         self._objects: list[DataObject] = []
         self._positions: dict[str, dict[int, Position]] = {}
-        self._merged: Positions | None = None
-        self._stored: Positions | PositionsAt | None = None
+        self._all_positions: Positions | None = None
         self._state = State.OPEN
         self._result: TransactionResult | None = None
         self._tried = False
@@ -242,6 +241,7 @@ class Transaction:
 
         Raises:
             InvalidInputError: it is committed, as may be found out here.
+            CommitStateUnknownError: a commit of it may have happened, and that is still not known.
         """
         if self._state is State.OPEN and self._tried:
             self._make_certain()
@@ -286,9 +286,9 @@ class Transaction:
 
     def _committed(self) -> TransactionResult:
         if not self._tried:
-            self._store_positions()
+            self._all_positions = self._merged()
         request = CommitRequest(
-            *(self._handle, self._ours, self._objects, self._stored),
+            *(self._handle, self._ours, self._objects, self._all_positions),
             *(self._check_time, self._tried),
         )
         tried, self._tried = self._tried, True
@@ -303,16 +303,22 @@ class Transaction:
                 self._tried = False
                 raise
             return self.result
-        self._holder.positions = self._merged or self._holder.positions
+        self._holder.positions = self._all_positions or self._holder.positions
         if isinstance(done, AlreadyCommitted):
-            return found_result(self._handle, self.id, done.version)
+            return self._found(done)
         return result_of(self._handle, done.version, done.edit.add)
 
     def _make_certain(self) -> bool:
         """Finds out what became of a commit that was tried, and tells whether it happened; if not,
         the id is taken up, and it never will.
         """
-        done = end_unknown(self._handle, self._ours)
+        try:
+            done = end_unknown(self._handle, self._ours)
+        except (StoreUnavailableError, CommitConflictError) as e:
+            raise CommitStateUnknownError(
+                f"whether transaction {self.number} of id {self.id!r} was committed to {self._url}"
+                f" is still not known: {e}; commit or abort it again"
+            ) from e
         self._tried = False
         if isinstance(done, NotCommitted):
             if done.by_us:
@@ -321,27 +327,35 @@ class Transaction:
                 self._fence()
             return False
         self._result, self._state = (
-            found_result(self._handle, self.id, done.version),
+            self._found(done),
             State.COMMITTED,
         )
         return True
+
+    def _found(self, done: AlreadyCommitted) -> TransactionResult:
+        try:
+            return found_result(self._handle, self.id, done.version)
+        except StoreUnavailableError as e:
+            raise CommitStateUnknownError(
+                f"transaction {self.number} of id {self.id!r} is in version {done.version} of"
+                f" {self._url}, but its offsets cannot be read now: {e}; commit it again"
+            ) from e
 
     def _fence(self) -> None:
         self._state = State.FENCED
         self._holder.is_fenced = not self._holder.is_lost
 
-    def _store_positions(self) -> None:
-        """Does T2."""
+    def _merged(self) -> Positions | None:
+        """Returns all positions that the id is to have; None where it keeps those it has."""
         if not self._positions:
-            return
+            return None
         before = self._holder.positions
         if before is None:
             before = committed_positions(self._handle, self.id)
         merged = {log_id: dict(mine) for log_id, mine in before.items()}
         for log_id, mine in self._positions.items():
             merged.setdefault(log_id, {}).update(mine)
-        store, new_id = self._handle.store, self._handle.ids.new_id
-        self._merged, self._stored = merged, stored_positions(store, merged, new_id=new_id)
+        return merged
 
     def _check_open(self, *, and_untried: bool = False) -> None:
         is_lost = self._state is State.OPEN and self._holder.is_lost and not self._tried

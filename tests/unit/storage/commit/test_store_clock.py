@@ -91,3 +91,18 @@ def test_a_store_that_does_not_tell_the_time_is_no_obstacle(counting, wall):
     for operation in ("list", "delete"):
         plan = Faults(Fault(FaultKind.REFUSE, operation, "*/clock-*", times=9))
         assert Log.open(FaultyStore(counting, plan), clock=wall).append(ONE).version > 0
+
+
+@pytest.mark.parametrize("operation", ["put", "list"])
+def test_who_sleeps_while_the_store_is_asked(counting, wall, operation):
+    """Days that pass before the answer are not taken for the lead of the store's clock."""
+    Log.create(counting, clock=wall)
+    sleeps = Fault(
+        FaultKind.MEANWHILE, operation, "*/clock-*", run=lambda: wall.right.advance(4 * 86_400_000)
+    )
+    log = Log.open(FaultyStore(counting, Faults(sleeps)), clock=wall)
+    wall.by_ms = 3 * 86_400_000
+    for _ in range(2):
+        with pytest.raises(ClockSkewError):
+            log.append(ONE)
+    assert Log.open(counting, clock=wall).version == 0

@@ -252,6 +252,24 @@ def test_a_late_commit_of_one_that_was_aborted(make_log, open_log, store, values
 
 
 @pytest.mark.parametrize("rules", [HAPPENED, NEVER_CAME], ids=["happened", "never came"])
+def test_one_that_stays_in_doubt(make_log, open_log, store, values_of, rules):
+    """While the store fails nobody knows more: no other error, which would say that it did not
+    happen.
+    """
+    make_log()
+    faulty = FaultyStore(store)
+    log = open_log(faulty)
+    t = in_doubt(log, faulty, *rules)
+    for end in (t.commit, t.abort, t.commit):
+        faulty.plan = Faults(Fault(FaultKind.FAIL_BEFORE, times=99))
+        with pytest.raises(CommitStateUnknownError, match=r"is still not known|is unknown"):
+            end()
+    faulty.plan = Faults()
+    t.commit()
+    assert values_of(log) == [b"doubt"]
+
+
+@pytest.mark.parametrize("rules", [HAPPENED, NEVER_CAME], ids=["happened", "never came"])
 def test_a_takeover_of_one_in_doubt(make_log, open_log, store, values_of, rules):
     """H-T12: what was committed last is kept apart from the epoch, so the fenced one learns what
     became of it.

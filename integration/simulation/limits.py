@@ -85,7 +85,8 @@ def _encoded(rows, _compression, _key_seed):
     return sink.getvalue().to_pybytes(), 0, 0
 
 
-def _read_ranges(store, obj, ranges, *, columns, batch_rows=BATCH_ROWS):
+def _read_ranges(store, obj, ranges, *, columns, batch_rows=BATCH_ROWS, schema=None):
+    assert schema is None, "simulated logs have no schema"
     data = store.get(obj.path, 0, obj.size_bytes)
     assert len(data) == obj.size_bytes, obj.path
     batch = _decoded(data, tuple(columns))

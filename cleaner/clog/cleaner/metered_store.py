@@ -15,6 +15,7 @@ from clog.storage.store.wrapping import WrappingStore
 
 NAP_MS = 250
 """Nobody sleeps longer without a look at whether to stop."""
+_LONGEST_NAP_MS = 1 << 53
 
 
 class StoppedError(Exception):
@@ -69,7 +70,8 @@ class Throttle:
             now_ms = self._clock.monotonic_ms()
             free_at_ms = max(self._free_at_ms, now_ms - 1000) + size_bytes * 1000 / rate
             self._free_at_ms = free_at_ms
-        nap(self._clock, int(free_at_ms - now_ms), self.stopping)
+        # At a rate near 0 it is never free again.
+        nap(self._clock, int(min(free_at_ms - now_ms, _LONGEST_NAP_MS)), self.stopping)
 
 
 class MeteredStore(WrappingStore):

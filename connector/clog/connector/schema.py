@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -144,9 +145,11 @@ def check_write_schema(schema: StructType, *, key_needed: bool, where: str) -> N
     for name, kind in types.items():
         if name in WRITTEN and not any(_same(kind, t) for t in _accepted(name)):
             allowed = " or ".join(t.simpleString() for t in _accepted(name))
+            remedy = f"cast({name} as {_accepted(name)[0].simpleString()})"
+            if name in ("key", "value") and isinstance(kind, StructType | ArrayType | MapType):
+                remedy = f"to_json({name}) makes a text of it"  # A cast would, too: no JSON.
             raise InvalidInputError(
-                f"column {name} has type {kind.simpleString()}, {where} takes {allowed};"
-                f" cast({name} as {_accepted(name)[0].simpleString()})"
+                f"column {name} has type {kind.simpleString()}, {where} takes {allowed}; {remedy}"
             )
 
 

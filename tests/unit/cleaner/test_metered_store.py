@@ -28,6 +28,19 @@ def test_idle_time_is_not_saved_up(clock):
     assert clock.monotonic_ms() - start == 4000
 
 
+def test_a_rate_that_is_next_to_nothing():
+    """S29: a wait beyond all numbers is a wait, and no error of a pass."""
+
+    class Stopped(ManualClock):
+        def sleep_ms(self, ms):
+            naps.append(ms)
+
+    naps = []
+    with pytest.raises(StoppedError):
+        Throttle(5e-324, Stopped(0), lambda: len(naps) > 3).take(1)
+    assert len(naps) > 3
+
+
 def test_no_limit(clock):
     """S29: None is no limit."""
     Throttle(None, clock).take(1 << 60)

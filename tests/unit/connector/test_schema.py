@@ -133,6 +133,7 @@ def test_a_compacted_log_needs_a_key_column():
 @pytest.mark.parametrize(
     ("column", "allowed"),
     [
+        ("value map", "to_json(value)"),
         ("value int", "string or binary"),
         ("partition bigint", "int"),
         ("headers map", "array<struct<key:string,value:binary>>"),

@@ -19,6 +19,8 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.format.commits import read_commit
 from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding
+from clog.storage.objects import row_groups as objects_row_groups
+from clog.storage.read import row_groups as read_row_groups
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.read.scan import DELETE_HORIZON, plan_range, read_pieces
 from clog.storage.read.table_plan import plan_table
@@ -43,12 +45,15 @@ CONFIG = {
 
 @pytest.fixture(autouse=True, scope="module")
 def _settings():
-    """Every object that is rewritten has a key index: results do not depend on it (S19). Records
-    are too few here for ten to live beside one that died.
+    """Every object that is rewritten has a key index: results do not depend on it (S19). Row groups
+    are copied, however small. Records are too few here for many to live beside one that died.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoding, "WHOLE_BYTES", 0)
         patch.setattr(rewrite_policy, "REWRITE_FACTOR", 1)
+        patch.setattr(encoding, "GROUP_ROWS", 2)
+        for module in (objects_row_groups, read_row_groups):
+            patch.setattr(module, "GROUP_BYTES_MIN", 1)
         yield
 
 

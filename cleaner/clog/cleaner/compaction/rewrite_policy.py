@@ -3,7 +3,7 @@
 A chunk in which little died stays, and gets a *bitmap* of its dead rows: they are invisible with
 the commit, their bytes go when the chunk is rewritten (storage/decisions/0006). Rewritten is
 
-- a chunk in which more died than 1 of `REWRITE_FACTOR` + 1 of its rows, older dead rows counted;
+- a chunk in which so much died that rewriting it now is the cheaper way (below);
 - one that shares its object or is small: rewriting it is cheap, and due for the layout's sake;
 - one with rows below the log start: they are trimmed;
 - one with a tombstone whose horizon passed longer than ``dead.rows.delay.ms`` ago: its bytes do
@@ -11,6 +11,15 @@ the commit, their bytes go when the chunk is rewritten (storage/decisions/0006).
 - one whose bitmap has waited ``dead.rows.delay.ms`` (`dead_row_purge`);
 - one whose dead rows may or may not be its tombstones, long after their horizon (S16);
 - one in which a tombstone's horizon finds no place beside the one that its chunk has (S23).
+
+*Cost* (cleaner/decisions/0005). What rewriting now saves are the dead bytes, older ones counted:
+they would be stored and read until the chunk's deadline, which is ``dead.rows.delay.ms`` after the
+first of them was marked. What it takes is to write the bytes that live; but the deadline demands
+that anyway, so only the share of the delay that is left counts. A chunk is rewritten if
+
+    `REWRITE_FACTOR` × dead × delay ≥ live × left
+
+A chunk without a bitmap has all of the delay left, one that is due has none.
 """
 
 from dataclasses import dataclass, replace
@@ -21,10 +30,9 @@ from clog.cleaner.compaction.selection import earliest_horizon_ms, in_doubt
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE, Chunk
 
-REWRITE_FACTOR = 10
-"""Rewriting is worth it up to so many rows written for one that goes. Fewer dead rows wait until
-more come, at most ``dead.rows.delay.ms``: so what is written in the long run is at most so many
-times what died, or the whole once in the delay.
+REWRITE_FACTOR = 3
+"""So many bytes written are worth one that is dead, stored and read all of ``dead.rows.delay.ms``:
+what is written in the long run is at most so many times what died, or what is due anyway.
 """
 
 
@@ -55,7 +63,7 @@ class RewritePolicy:
             return Action.REWRITE
         if not c.removed.total:
             return Action.KEEP
-        return Action.MARK if self._is_little(c) else Action.REWRITE
+        return Action.MARK if self.is_little(c) else Action.REWRITE
 
     def may_mark_in(self, chunk: Chunk) -> bool:
         """Tells whether a few dead rows of the chunk may be marked."""
@@ -66,13 +74,24 @@ class RewritePolicy:
             and not is_due(chunk, self.config, now_ms=self.now_ms)
         )
 
-    def _is_little(self, c: JudgedChunk) -> bool:
+    def is_little(self, c: JudgedChunk) -> bool:
+        """Tells whether so little of a chunk died that it is marked."""
         return (
             self.may_mark_in(c.chunk)
             and not c.removed.trimmed
             and not self._was_late(c)
-            and c.rows_left > REWRITE_FACTOR * (c.chunk.rows - c.rows_left)
+            and not self._is_worth_it(c)
         )
+
+    def _is_worth_it(self, c: JudgedChunk) -> bool:
+        """Tells whether rewriting now is cheaper than later, in rows: what a dead one weighs is not
+        known.
+        """
+        delay_ms = self.config.dead_rows_delay_ms
+        marked = c.chunk.dead
+        age_ms = 0 if marked is None else max(0, self.now_ms - marked.since_ms)
+        dead = c.chunk.rows - c.rows_left
+        return REWRITE_FACTOR * dead * delay_ms >= c.rows_left * (delay_ms - age_ms)
 
     def _was_late(self, c: JudgedChunk) -> bool:
         """Tells whether a tombstone that goes could have gone long ago."""

@@ -6,9 +6,8 @@ import pytest
 from rich.console import Console
 
 from clog.cleaner import Cleaner
-from clog.cleaner.compaction.pass_progress import CLEANING
 from clog.cli.views import progress
-from clog.storage import Log
+from clog.storage import Log, ManualClock
 
 
 @pytest.fixture
@@ -19,37 +18,45 @@ def screen(monkeypatch):
     return console.file
 
 
-def test_a_pass_has_a_bar_for_each_phase(url, screen):
+def test_a_pass_has_a_bar_for_each_phase(url):
     """Partition, phase, how much is done, the time left; nothing when it is over."""
-    log = Log.create(url, partitions=1)
+    clock = ManualClock()
+    log = Log.create(url, partitions=1, clock=clock)
     log.append([{"key": str(i), "value": "v"} for i in range(10)])
     log.roll()
     cleaner = Cleaner(log)
+
+    def drawn():
+        console = Console(file=io.StringIO(), width=100)
+        console.print(progress.bars(cleaner.monitor))
+        return " ".join(console.file.getvalue().split())
+
     (chosen,) = cleaner._log_rounds[0].candidates(force=True)
-    bars = progress.PassesProgress(cleaner.monitor, console=Console(file=io.StringIO()))
     with cleaner.monitor.watched(url, chosen) as state:
+        assert drawn().startswith("partition 0: mapping")
+        assert drawn().endswith("0%")
         state.records_total, state.stats.map_records = 10, 5
-        list(bars.get_renderables())
-        (task,) = bars.tasks
-        assert (task.description, task.completed, task.total) == ("partition 0: mapping", 5, 10)
-        state.phase = CLEANING
-        list(bars.get_renderables())
-        (task,) = bars.tasks
-        assert (task.description, task.completed) == ("partition 0: cleaning", 0)
-    list(bars.get_renderables())
-    assert not bars.tasks
+        state.phase_began_ms = clock.monotonic_ms()
+        clock.advance(3000)
+        assert drawn().endswith("50% 3 s left")
+        state.begin_cleaning(records_total=20, now_ms=clock.monotonic_ms())
+        assert drawn().startswith("partition 0: cleaning")
+    assert drawn() == ""
 
 
 def test_on_a_terminal_a_round_is_drawn(url, screen):
-    """And what it does is the same."""
+    """Each pass shows while it goes on, and what it does is the same."""
     log = Log.create(url, partitions=1)
     log.append([{"key": "k", "value": str(i)} for i in range(10)])
     log.roll()
     cleaner = Cleaner(log)
-    with progress.watching_passes(cleaner.monitor):
+    (chosen,) = cleaner._log_rounds[0].candidates(force=True)
+    with progress.watching_passes(cleaner.monitor) as live:
+        with cleaner.monitor.watched(url, chosen):
+            live.refresh()
         (done,) = cleaner.run_once(force=True)
     assert done.stats.records_removed == 9
-    assert "\x1b[" in screen.getvalue()
+    assert "partition 0: mapping" in screen.getvalue()
 
 
 def test_deletions_are_counted(screen):

@@ -46,13 +46,22 @@ def view(monitor: "Monitor") -> Group:
     return Group(passes if activities else idle, Text(), logs)
 
 
+def remaining_ms(activity: "Activity", now_ms: int) -> int | None:
+    """Returns how long the phase of a pass will take at its rate so far; None before it has one."""
+    progress = activity.progress
+    done, total = progress.records_done, progress.records_total
+    if not 0 < done <= total:
+        return None
+    return int((now_ms - progress.phase_began_ms) * (total - done) / done)
+
+
 def _pass_row(activity: "Activity", now_ms: int) -> tuple[str, ...]:
     progress, chosen = activity.progress, activity.candidate
     done, total = progress.records_done, progress.records_total
     share = done / total if total else 0.0
     spent_ms = max(1, now_ms - activity.began_ms)
-    phase_ms = now_ms - progress.phase_began_ms
-    left = duration(int(phase_ms * (total - done) / done)) if 0 < done <= total else ""
+    left_ms = remaining_ms(activity, now_ms)
+    left = "" if left_ms is None else duration(left_ms)
     return (
         activity.url,
         str(chosen.partition),

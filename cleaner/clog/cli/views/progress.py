@@ -4,45 +4,48 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TimeRemainingColumn
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 
-from clog.cli.output import stderr
+from clog.cli.output import duration, stderr
+from clog.cli.views.daemon_view import REFRESHES_A_SECOND, remaining_ms
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from clog.cleaner.monitor import Activity, Monitor
-
-
-class PassesProgress(Progress):
-    """A bar for each pass under way, and each of its phases: what the monitor says, whenever it is
-    drawn.
-    """
-
-    def __init__(self, monitor: "Monitor", **settings: Any) -> None:
-        self._monitor = monitor
-        self._shown: dict[tuple[int, str], TaskID] = {}
-        super().__init__(*_columns(), **settings)
-
-    def get_renderables(self) -> "Iterable[RenderableType]":
-        """Looks at the passes, and draws their bars."""
-        running = {(id(a), a.progress.phase): a for a in self._monitor.activities()}
-        for ended in self._shown.keys() - running.keys():
-            self.remove_task(self._shown.pop(ended))
-        for key, activity in running.items():
-            if key not in self._shown:
-                self._shown[key] = self.add_task(_what(activity), total=None)
-            done, total = activity.progress.records_done, activity.progress.records_total
-            self.update(self._shown[key], completed=done, total=total or None)
-        return super().get_renderables()
+    from clog.cleaner.monitor import Monitor
 
 
 @contextmanager
-def watching_passes(monitor: "Monitor") -> Iterator[None]:
-    """Shows the passes of a cleaner as long as the block lasts."""
+def watching_passes(monitor: "Monitor") -> Iterator[Live | None]:
+    """Shows the passes of a cleaner as long as the block lasts: a bar for each, phase by phase."""
     console = stderr()
-    with PassesProgress(monitor, console=console, transient=True, disable=not console.is_terminal):
-        yield
+    if not console.is_terminal:
+        yield None
+        return
+    with Live(
+        get_renderable=lambda: bars(monitor),
+        console=console,
+        refresh_per_second=REFRESHES_A_SECOND,
+        transient=True,
+    ) as live:
+        yield live
+
+
+def bars(monitor: "Monitor") -> Table:
+    """Returns a row for each pass under way: partition, phase, bar, percent, time left."""
+    now_ms = monitor.clock.monotonic_ms()
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for activity in monitor.activities():
+        done, total = activity.progress.records_done, activity.progress.records_total
+        left_ms = remaining_ms(activity, now_ms)
+        table.add_row(
+            f"partition {activity.candidate.partition}: {activity.progress.phase}",
+            ProgressBar(total=max(total, 1), completed=done, width=40),
+            f"{done / max(total, 1):.0%}",
+            "" if left_ms is None else f"{duration(left_ms)} left",
+        )
+    return table
 
 
 @contextmanager
@@ -68,7 +71,3 @@ def counting(verb: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 def _columns() -> tuple[Any, ...]:
     return ("{task.description}", BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-
-
-def _what(activity: "Activity") -> str:
-    return f"partition {activity.candidate.partition}: {activity.progress.phase}"

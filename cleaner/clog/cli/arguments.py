@@ -5,6 +5,7 @@ opens anything else.
 import json
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,8 @@ import typer
 from clog.storage.config import units
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from clog.storage import Log
 
 ENVIRONMENT = "CLOG_STORAGE_OPTIONS"
@@ -70,18 +73,27 @@ def open_log(url: str, options: list[str] | None, *, single_writer: bool = False
     return Log.open(url, storage_options(options), single_writer=single_writer)
 
 
-def open_log_of_bytes(url: str, options: list[str] | None, *, single_writer: bool = False) -> "Log":
-    """Opens the log of a command that has lines for bytes alone.
+def typed_schema(log: "Log") -> "pa.Schema | None":
+    """Returns the schema of a typed log; None where keys and values are bytes."""
+    from clog.storage.objects.arrow_types import arrow_schema
+
+    schema = log.handle.tip.head.log.schema
+    return None if schema is None else arrow_schema(schema)
+
+
+def schema_file(path: Path) -> "pa.Schema":
+    """Returns the schema in a file of JSON.
 
     Raises:
-        InvalidInputError: it is typed.
+        typer.BadParameter: it holds none.
     """
-    from clog.storage.objects.arrow_types import check_bytes
+    from clog.storage.objects.schema_words import schema_from_words
 
-    log = open_log(url, options, single_writer=single_writer)
-    schema = log.handle.tip.head.log.schema
-    check_bytes(schema, url=log.url, who="the shell's lines do")
-    return log
+    try:
+        words = json.loads(path.read_text())
+    except (OSError, ValueError) as e:
+        raise typer.BadParameter(f"{path} cannot be read as JSON: {e}") from None
+    return schema_from_words(words)
 
 
 def storage_options(given: Iterable[str] | None) -> dict[str, object]:

@@ -53,6 +53,7 @@ def log(**changes):
         "snapshot_version": None,
         "partitions": 1,
         "partitioner": "xxh3",
+        "schema": {"key": "binary", "value": "binary"},
         "config": CONFIG,
         "config_overrides": {"min.compaction.lag.ms": "60000"},
         "objects": 3,

@@ -4,7 +4,6 @@ import base64
 import json
 import random
 
-import pyarrow as pa
 import pytest
 
 from clog.storage import Log, ManualClock
@@ -93,12 +92,3 @@ def test_the_history_of_a_key_reads_only_where_it_may_be(url):
     (batch,) = records_of_keys(counting, manifest, ranges, [b"2-7"])
     assert batch.column("offset").to_pylist() == [6007]
     assert counting.bytes_in < sum(manifest.files().values()) / 2
-
-
-@pytest.mark.parametrize("command", [("get", "a"), ("consume",), ("produce",)])
-def test_lines_are_of_bytes_alone(cli, url, command):
-    """A typed log is refused in a sentence, before anything is read or written."""
-    Log.create(url, schema={"key": pa.string(), "value": pa.int64()})
-    name, *rest = command
-    refused = cli(name, url, *rest, code=1)
-    assert "has typed keys and values, which the shell's lines do not support" in refused.stderr

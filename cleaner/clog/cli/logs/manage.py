@@ -1,6 +1,7 @@
 """`clog create alter upgrade delete-records reset-times`: changing a log."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from clog.cli.arguments import (
     configs,
     open_log,
     parse_offsets,
+    schema_file,
     storage_options,
 )
 from clog.cli.output import count, counted, print_json, say
@@ -21,6 +23,14 @@ from clog.storage.config.units import config_text
 
 if TYPE_CHECKING:
     from clog.storage import Log
+
+Schema = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="A JSON file with the types of keys and values.", show_default=False
+    ),
+]
+_DONE = {"add": "added", "widen": "widened", "relax": "may be null now:"}
 
 
 def create(
@@ -30,18 +40,22 @@ def create(
         int, typer.Option(min=1, help="Number of partitions; cannot be changed later.")
     ] = 4,
     config: Configs = None,
+    schema: Schema = None,
     options: Options = None,
     single_writer: SingleWriter = False,
     json: Json = False,
 ) -> None:
     r"""Create a log.
 
-    The log keeps the latest value of each key, unless cleanup.policy says otherwise.
+    The log keeps the latest value of each key, unless cleanup.policy says otherwise. With a schema
+    its keys and values have types, which clog describe --json shows as the file has them:
+    {"key": "string", "value": {"city": "string", "minutes": "int32 not null", "tags": ["string"]}}.
 
     \b
     clog create ./orders
     clog create ./events -c cleanup.policy=delete -c retention.ms=1d
     clog create s3://bucket/orders --partitions 8 -o anon=false
+    clog create ./trips --schema trips.json
     """
     from clog.storage import Log
 
@@ -49,6 +63,7 @@ def create(
         url,
         partitions=partitions,
         config=configs(config),
+        schema=None if schema is None else schema_file(schema),
         storage_options=storage_options(options),
         single_writer=single_writer,
     )
@@ -66,22 +81,31 @@ def alter(
         list[str] | None,
         typer.Option(metavar="NAME", help="Reset this config to its default.", show_default=False),
     ] = None,
+    schema: Schema = None,
     options: Options = None,
     single_writer: SingleWriter = False,
     json: Json = False,
 ) -> None:
-    r"""Change configs of a log.
+    r"""Change configs of a log, or the schema of a typed one.
 
-    They take effect with the next append, pass or read.
+    They take effect with the next append, pass or read. A schema is given as a whole: it may have
+    more fields, which may be null, wider numbers, and null where there was NOT NULL.
 
     \b
     clog alter ./orders -c min.cleanable.dirty.ratio=0.2
     clog alter ./orders --delete-config min.cleanable.dirty.ratio
+    clog alter ./trips --schema trips.json
     """
     changes: dict[str, Any] = {**configs(config), **dict.fromkeys(delete_config or ())}
-    if not changes:
-        raise typer.BadParameter("nothing to change; give --config NAME=VALUE or --delete-config")
+    if not changes and schema is None:
+        raise typer.BadParameter(
+            "nothing to change; give --config NAME=VALUE, --delete-config or --schema"
+        )
     log = open_log(url, options, single_writer=single_writer)
+    if schema is not None:
+        _evolve(log, schema, json=json and not changes)
+        if not changes:
+            return
     before = log.config
     after = log.alter(changes)
     changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
@@ -92,6 +116,25 @@ def alter(
         say(f"{name}: {config_text(name, old)} -> {config_text(name, new)}")
     if not changed:
         say("nothing changed: the configs had these values already")
+
+
+def _evolve(log: "Log", path: Path, *, json: bool) -> None:
+    """Evolves a log to the schema in a file, and says what changed."""
+    from clog.storage.objects.schema_words import evolution_to, schema_words
+
+    wanted = schema_file(path)
+    changes = evolution_to(log.handle.refresh().head.log.schema, wanted)
+    if changes:
+        log.evolve(**changes)
+    named = {name: list(found) for name, found in changes.items()}
+    if json:
+        words = schema_words(log.handle.tip.head.log.schema)
+        print_json({"url": log.url, "evolved": named, "schema": words})
+        return
+    for name, paths in named.items():
+        say(f"{_DONE[name]} {', '.join(paths)}")
+    if not changes:
+        say("nothing changed: the log has this schema already")
 
 
 def upgrade(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clog.cli.arguments import Json, Options, Partition, Url, open_log_of_bytes, parse_time_ms
+from clog.cli.arguments import Json, Options, Partition, Url, open_log, parse_time_ms, typed_schema
 from clog.cli.output import write_lines
 from clog.cli.records.keys import keys_given
 
@@ -114,8 +114,8 @@ def consume(  # noqa: PLR0913 - one for each option
         raise typer.BadParameter("--at needs --table")
     if table and start != "earliest":
         raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
-    keys = keys_given(key, is_base64=is_base64) if key else None
-    log = open_log_of_bytes(url, options)
+    log = open_log(url, options)
+    keys = keys_given(key, is_base64=is_base64, schema=typed_schema(log)) if key else None
     marker = None if null_marker is None else null_marker.encode()
     text = partial(format_text, null_marker=marker, with_offsets=offsets, with_headers=headers)
     to_lines = format_jsonl if json or line_format == "jsonl" else text
@@ -168,11 +168,11 @@ def positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
 _Source = Callable[[int | None], "Iterator[pa.RecordBatch]"]
 
 
-def _log(log: "Log", partition: int | None, where: str, keys: list[bytes] | None) -> _Source:
+def _log(log: "Log", partition: int | None, where: str, keys: list[Any] | None) -> _Source:
     return lambda poll_ms: _read_on(log, positions(log, partition, where), poll_ms, keys)
 
 
-def _table(log: "Log", view: "Table", keys: list[bytes] | None) -> _Source:
+def _table(log: "Log", view: "Table", keys: list[Any] | None) -> _Source:
     def batches(poll_ms: int | None) -> "Iterator[pa.RecordBatch]":
         yield from view.to_batches() if keys is None else view.of_keys(keys).to_batches()
         if poll_ms is not None:
@@ -182,7 +182,7 @@ def _table(log: "Log", view: "Table", keys: list[bytes] | None) -> _Source:
 
 
 def _read_on(
-    log: "Log", offsets: Mapping[int, int], poll_ms: int | None, keys: list[bytes] | None
+    log: "Log", offsets: Mapping[int, int], poll_ms: int | None, keys: list[Any] | None
 ) -> "Iterator[pa.RecordBatch]":
     """Yields the records from the offsets on; at the end stops, or looks again every
     ``poll_ms``.
@@ -201,7 +201,7 @@ def _read_on(
 
 
 def _read(
-    log: "Log", partition: int, start: int, end: int, keys: list[bytes] | None
+    log: "Log", partition: int, start: int, end: int, keys: list[Any] | None
 ) -> "Iterator[pa.RecordBatch]":
     if keys is None:
         return log.read(partition=partition, start=start, end=end)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clog.cli.arguments import Json, Options, Url, open_log_of_bytes
+from clog.cli.arguments import Json, Options, Url, open_log, typed_schema
 from clog.cli.output import counted, print_error, write_lines
 from clog.cli.records.keys import keys_given
 
@@ -46,9 +46,12 @@ def get(
     clog get ./orders alice --values
     clog get ./orders alice --at 12 --json
     """
-    wanted = list(dict.fromkeys(keys_given(keys, is_base64=is_base64)))
-    log = open_log_of_bytes(url, options)
-    rows = _latest(log.table(at=at).of_keys(wanted), wanted)
+    from clog.storage.objects.python_keys import asked_keys
+
+    log = open_log(url, options)
+    given = keys_given(keys, is_base64=is_base64, schema=typed_schema(log))
+    wanted = list(dict.fromkeys(asked_keys(given, log.handle.tip.head.log.schema)))
+    rows = _latest(log.table(at=at).of_keys(given), wanted)
     write_lines(b"".join(_lines(rows, values=values, json=json)))
     missing = len(wanted) - rows.num_rows
     if missing:
@@ -62,18 +65,21 @@ def _latest(rows: "pa.Table", wanted: list[bytes]) -> "pa.Table":
     """
     import pyarrow as pa
 
+    from clog.storage.keys.key_bytes import key_bytes
+
     ordered = rows.sort_by("timestamp")
-    at = {key: i for i, key in enumerate(ordered.column("key").to_pylist())}
+    found = (key for chunk in ordered.column("key").chunks for key in key_bytes(chunk).to_pylist())
+    at = {key: i for i, key in enumerate(found)}
     return ordered.take(pa.array([at[key] for key in wanted if key in at], pa.int64()))
 
 
 def _lines(rows: "pa.Table", *, values: bool, json: bool) -> "Iterator[bytes]":
-    from clog.cli.records.lines import format_jsonl, format_text
+    from clog.cli.records.lines import format_jsonl, format_text, texts_of
 
     for batch in rows.to_batches():
         if json:
             yield from format_jsonl(batch)
         elif values:
-            yield from (value + b"\n" for value in batch.column("value").to_pylist())
+            yield from ((value or b"") + b"\n" for value in texts_of(batch.column("value")))
         else:
             yield from format_text(batch)

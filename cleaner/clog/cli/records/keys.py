@@ -3,16 +3,26 @@
 import base64
 import binascii
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-def keys_given(texts: Iterable[str], *, is_base64: bool) -> list[bytes]:
-    """Returns the bytes of keys, which are text, or base64 of any bytes.
+
+def keys_given(texts: Iterable[str], *, is_base64: bool, schema: "pa.Schema | None") -> list[Any]:
+    """Returns the bytes of keys, which are text, or base64 of any bytes; the keys of a typed log.
 
     Raises:
         typer.BadParameter: one is no base64. It is not repeated: keys may be secrets.
     """
+    if schema is not None:
+        from clog.cli.records.typed_json import key_from_text
+
+        if is_base64:
+            raise typer.BadParameter("--base64 is for logs of bytes; this log is typed")
+        return [key_from_text(text, schema.field("key").type) for text in texts]
     if not is_base64:
         # What the shell passed that is no UTF-8 comes back as the bytes it was.
         return [text.encode(errors="surrogateescape") for text in texts]

@@ -12,6 +12,9 @@ timestamps, no TAB in a key and no line feed: JSON lines hold everything.
 Bytes that are not UTF-8 are in ``key_b64`` and ``value_b64`` instead. To append, ``key`` and
 ``value`` are needed; a timestamp may be epoch milliseconds, too; ``offset`` is ignored, since the
 log gives offsets.
+
+Of a typed log keys and values are JSON of their types (`typed_json`), in text lines too, where a
+key that is text stands for itself; such lines are not read.
 """
 
 import base64
@@ -39,14 +42,21 @@ _TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 class Rows:
     """Records by column. An entry of ``partitions`` is None where the record names none."""
 
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
+    keys: list[Any] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
     headers: list[list[dict[str, Any]] | None] = field(default_factory=list)
     timestamps_us: list[int | None] = field(default_factory=list)
     partitions: list[int | None] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Returns what `Log.append` of a typed log takes."""
+        times = (None if us is None else _EPOCH + us * _MICROSECOND for us in self.timestamps_us)
+        columns = (self.keys, self.values, self.headers, times)
+        names = ("key", "value", "headers", "timestamp")
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def to_arrow(self) -> "pa.Table":
         """Returns what `Log.append` takes."""
@@ -79,8 +89,9 @@ def parse_text(lines: Sequence[bytes], *, null_marker: bytes | None = None) -> R
     return rows
 
 
-def parse_jsonl(lines: Sequence[bytes], *, first: int) -> Rows:
-    """Reads records of JSON lines; ``first`` is the number of the first record, for errors.
+def parse_jsonl(lines: Sequence[bytes], *, first: int, schema: "pa.Schema | None" = None) -> Rows:
+    """Reads records of JSON lines; ``first`` is the number of the first record, for errors;
+    ``schema`` is that of a typed log.
 
     Raises:
         InvalidInputError: a line that is no such record; the message names it by number.
@@ -88,7 +99,7 @@ def parse_jsonl(lines: Sequence[bytes], *, first: int) -> Rows:
     rows = Rows()
     for number, line in enumerate(lines, first):
         try:
-            _add(rows, json.loads(line))
+            _add(rows, json.loads(line), schema)
         except (ValueError, TypeError, RecursionError) as e:
             why = "it is not JSON" if isinstance(e, json.JSONDecodeError) else str(e)
             raise InvalidInputError(f"record {number} of the input cannot be read: {why}") from None
@@ -112,8 +123,8 @@ def format_text(
         )
     if with_headers:
         columns.append([_headers_text(h, null) for h in batch.column("headers").to_pylist()])
-    columns.append([null if key is None else key for key in batch.column("key").to_pylist()])
-    values = batch.column("value").to_pylist()
+    keys, values = texts_of(batch.column("key")), texts_of(batch.column("value"))
+    columns.append([null if key is None else key for key in keys])
     for before, value in zip(zip(*columns, strict=True), values, strict=True):
         if value is None and null_marker is None:
             yield b"\t".join(before) + b"\n"
@@ -123,20 +134,48 @@ def format_text(
 
 def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:
     """Yields JSON lines of a batch; what `parse_jsonl` makes of them appends the same records."""
-    names = ("partition", "offset", "key", "value", "headers")
-    columns = [batch.column(name).to_pylist() for name in names]
-    rows = zip(_timestamps(batch), *columns, strict=True)
+    names = ("partition", "offset", "headers")
+    partitions, offsets, pairs = (batch.column(name).to_pylist() for name in names)
+    contents = (_json_fields(batch, name) for name in ("key", "value"))
+    rows = zip(_timestamps(batch), partitions, offsets, *contents, pairs, strict=True)
     for timestamp, partition, offset, key, value, headers in rows:
         record = {
             "partition": partition,
             "offset": offset,
             "timestamp": timestamp,
-            **_binary_json("key", key),
-            **_binary_json("value", value),
+            **key,
+            **value,
         }
         if headers:
             record["headers"] = headers_json(headers)
-        yield json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        yield _compact(record) + b"\n"
+
+
+def _json_fields(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
+    import pyarrow as pa
+
+    column = batch.column(name)
+    if pa.types.is_binary(column.type):
+        return [_binary_json(name, value) for value in column.to_pylist()]
+    from clog.cli.records.typed_json import column_json
+
+    return [{name: value} for value in column_json(column)]
+
+
+def texts_of(column: "pa.Array") -> list[bytes | None]:
+    """Returns keys or values as text lines have them."""
+    import pyarrow as pa
+
+    if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+        found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+        return found
+    from clog.cli.records.typed_json import column_json
+
+    return [None if value is None else _compact(value) for value in column_json(column)]
+
+
+def _compact(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def headers_json(headers: Sequence[dict[str, Any]]) -> list[dict[str, str | None]]:
@@ -144,12 +183,15 @@ def headers_json(headers: Sequence[dict[str, Any]]) -> list[dict[str, str | None
     return [{"key": h["key"], **_binary_json("value", h["value"])} for h in headers]
 
 
-def _add(rows: Rows, record: Any) -> None:
+def _add(rows: Rows, record: Any, schema: "pa.Schema | None") -> None:
     if not isinstance(record, dict):
         raise TypeError("it is not a JSON object")
     if unknown := record.keys() - FIELDS:
         raise ValueError(f"unknown fields {sorted(unknown)}; allowed: {', '.join(sorted(FIELDS))}")
-    key, value = _binary(record, "key"), _binary(record, "value")
+    if schema is None:
+        key, value = _binary(record, "key"), _binary(record, "value")
+    else:
+        key, value = (_typed(record, name, schema) for name in ("key", "value"))
     headers, partition = _headers(record.get("headers")), record.get("partition")
     timestamp_us = _timestamp_us(record.get("timestamp"))
     if partition is not None and type(partition) is not int:
@@ -159,6 +201,14 @@ def _add(rows: Rows, record: Any) -> None:
     rows.headers.append(headers)
     rows.timestamps_us.append(timestamp_us)
     rows.partitions.append(partition)
+
+
+def _typed(record: dict[str, Any], name: str, schema: "pa.Schema") -> Any:
+    from clog.cli.records.typed_json import from_json
+
+    if name not in record:
+        raise ValueError(f'{name} is missing; for null give "{name}": null')
+    return from_json(record[name], schema.field(name).type)
 
 
 def _binary(record: dict[str, Any], name: str) -> bytes | None:

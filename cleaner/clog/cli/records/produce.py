@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log_of_bytes
+from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log, typed_schema
 from clog.cli.output import count, counted, print_json, say, stderr
 from clog.cli.records.interrupts import noting_interrupts
 from clog.cli.records.line_reader import LineReader
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from clog.cli.records.lines import Rows
     from clog.storage import Log
     from clog.storage.append import AppendResult
@@ -134,6 +136,7 @@ def produce(
     Each batch of lines is one atomic commit. Text lines are key, TAB, value. A key and a TAB is an
     empty value; a key alone is a tombstone, which deletes the key. JSON lines have key and value
     (or key_b64 and value_b64; null means null), and may have headers, timestamp and partition.
+    A typed log takes JSON lines alone, with key and value as clog consume --json prints them.
     Empty lines are skipped. Ctrl-C appends the whole lines that wait, and says what was done.
 
     \b
@@ -141,8 +144,8 @@ def produce(
     clog consume ./orders --json | clog produce ./copy --format jsonl
     clog produce ./orders --format jsonl --producer-id load-2026-01 < orders.jsonl
     """
-    log = open_log_of_bytes(url, options, single_writer=single_writer)
-    parse = _parser(line_format, null_marker)
+    log = open_log(url, options, single_writer=single_writer)
+    parse = _parser(line_format, null_marker, typed_schema(log))
     run = _Run(log, parse, producer_id, partition, ignores_rows=ignore_partition)
     with noting_interrupts() as interrupts:
         reader = LineReader(sys.stdin.buffer, interrupts.fd)
@@ -221,6 +224,7 @@ class _Run:
     ) -> None:
         self.done = Summary()
         self._log = log
+        self._schema = typed_schema(log)
         self._parse = parse
         self._partition = partition
         self._ignores_rows = ignores_rows
@@ -239,7 +243,8 @@ class _Run:
             return
         rows = self._parse(fresh, self._read - len(fresh) + 1)
         producer = None if self._producer_id is None else (self._producer_id, self._read)
-        result = self._log.append(rows.to_arrow(), partition=self._place(rows), producer=producer)
+        records = rows.to_arrow() if self._schema is None else rows.to_records()
+        result = self._log.append(records, partition=self._place(rows), producer=producer)
         self.done.add(len(rows), result)
 
     def _place(self, rows: "Rows") -> Any:
@@ -260,12 +265,14 @@ class _Run:
 
 
 def _parser(
-    line_format: LineFormat, null_marker: str | None
+    line_format: LineFormat, null_marker: str | None, schema: "pa.Schema | None"
 ) -> "Callable[[list[bytes], int], Rows]":
     from clog.cli.records.lines import parse_jsonl, parse_text
 
     if line_format == "jsonl":
-        return lambda lines, first: parse_jsonl(lines, first=first)
+        return lambda lines, first: parse_jsonl(lines, first=first, schema=schema)
+    if schema is not None:
+        raise typer.BadParameter("text lines are of bytes; this log is typed: use --format jsonl")
     marker = None if null_marker is None else null_marker.encode()
     return lambda lines, _: parse_text(lines, null_marker=marker)
 

@@ -3,7 +3,7 @@ what `Log.describe` returns.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.padding import Padding
@@ -118,7 +118,24 @@ def _title(log: "LogDescription") -> Text:
         f"\nversion {log['version']} of {moment(log['committed_ms'])}, created"
         f" {moment(log['created_ms'])}, {counted(log['partitions'], 'partition')} by"
         f" {log['partitioner']}",
+        *_schema_lines(log["schema"]),
     )
+
+
+def _schema_lines(schema: Mapping[str, Any]) -> list[str]:
+    """Returns a line each for the types of keys and values of a typed log."""
+    if schema == {"key": "binary", "value": "binary"}:
+        return []
+    return [f"\n{name} {as_words(schema[name])}" for name in ("key", "value")]
+
+
+def as_words(kind: Any) -> str:
+    """Returns a type as a person reads it: its fields in braces, what is in lists in brackets."""
+    if isinstance(kind, Mapping):
+        return f"{{{', '.join(f'{name}: {as_words(inner)}' for name, inner in kind.items())}}}"
+    if isinstance(kind, list):
+        return f"[{', '.join(map(as_words, kind))}]"
+    return str(kind)
 
 
 def _partition(

@@ -6,6 +6,7 @@ from typing import TypedDict
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE
 from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.objects.schema_words import schema_words
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 
 
@@ -102,6 +103,7 @@ class LogDescription(TypedDict):
         snapshot_version: the version of the newest snapshot; None before the first.
         partitions: their number.
         partitioner: the hash that places keys.
+        schema: the types of keys and values, as a file for ``clog create --schema`` has them.
         config: every config in force, as text, by Kafka's name.
         config_overrides: the configs that were set.
         objects: number of data objects that the version refers to.
@@ -121,6 +123,7 @@ class LogDescription(TypedDict):
     snapshot_version: int | None
     partitions: int
     partitioner: str
+    schema: dict[str, object]
     config: dict[str, str]
     config_overrides: dict[str, str]
     objects: int
@@ -172,6 +175,7 @@ def describe(manifest: Manifest, *, url: str, now_ms: int) -> LogDescription:
         "snapshot_version": head.snapshot.version if head.snapshot else None,
         "partitions": head.log.partitions,
         "partitioner": head.log.partitioner,
+        "schema": schema_words(head.log.schema),
         "config": config.as_dict(),
         "config_overrides": dict(head.config),
         "objects": len(objects),

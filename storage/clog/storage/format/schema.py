@@ -35,7 +35,7 @@ NESTED: Final = {STRUCT: None, LIST: ("element",), MAP: ("key", "value")}
 SIGNED: Final = ("int8", "int16", "int32", "int64")
 UNSIGNED: Final = ("uint8", "uint16", "uint32", "uint64")
 FLOATS: Final = ("float32", "float64")
-_TYPE: Final = re.compile(
+TYPE: Final = re.compile(
     r"bool|u?int(8|16|32|64)|float(16|32|64)|date|time\((ms|us|ns)\)"
     r"|timestamp\((ms|us|ns)(,utc)?\)|decimal\([1-9]\d?,\d\d?\)|string|binary|fixed\([1-9]\d{0,5}\)"
     r"|struct|list|map"
@@ -44,7 +44,7 @@ _KEY_TYPE: Final = re.compile(
     r"string|binary|fixed\(\d+\)|u?int\d+|timestamp\((ms|us|ns)(,utc)?\)|struct"
 )
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
-_DECIMAL_DIGITS_MAX: Final = 76
+DECIMAL_DIGITS_MAX: Final = 76
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +194,14 @@ def _check_field(old: SchemaField, new: SchemaField, path: str, *, last_id: int 
 
 
 def _field_problem(path: str, field: SchemaField) -> str | None:
-    if not _TYPE.fullmatch(field.kind):
+    if not TYPE.fullmatch(field.kind):
         return f"{path} has an unknown type {field.kind!r}"
     if path.count(".") >= DEPTH_MAX:
         return f"{path} is nested more than {DEPTH_MAX} deep"
     if (decimal := _DECIMAL.fullmatch(field.kind)) and not (
-        int(decimal[2]) <= int(decimal[1]) <= _DECIMAL_DIGITS_MAX
+        int(decimal[2]) <= int(decimal[1]) <= DECIMAL_DIGITS_MAX
     ):
-        return f"{path} has type {field.kind}; a decimal has up to {_DECIMAL_DIGITS_MAX} digits"
+        return f"{path} has type {field.kind}; a decimal has up to {DECIMAL_DIGITS_MAX} digits"
     names = [inner.name for inner in field.fields]
     given = NESTED.get(field.kind, ())
     if given is not None and tuple(names) != given:

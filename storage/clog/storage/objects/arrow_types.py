@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.schema import (
+    DECIMAL_DIGITS_MAX,
     DEPTH_MAX,
     FIRST_ID,
     KEY_ID,
@@ -200,10 +201,15 @@ def _instead(kind: pa.DataType) -> str:
 
 def _arrow_field(field: SchemaField, *, with_ids: bool = True) -> pa.Field:
     metadata = {FIELD_ID: str(field.id).encode()} if with_ids else None
-    return pa.field(field.name, _arrow_type(field, with_ids), not field.required, metadata)
+    return pa.field(field.name, arrow_type(field, with_ids=with_ids), not field.required, metadata)
 
 
-def _arrow_type(field: SchemaField, with_ids: bool) -> pa.DataType:  # noqa: FBT001 # recursion
+def arrow_type(field: SchemaField, *, with_ids: bool = False) -> pa.DataType:
+    """Returns the type of a field, with the ids of those inside where they are asked for.
+
+    Raises:
+        InvalidInputError: a decimal that cannot be.
+    """
     inner = [_arrow_field(f, with_ids=with_ids) for f in field.fields]
     if field.kind == STRUCT:
         return pa.struct(inner)
@@ -217,6 +223,10 @@ def _arrow_type(field: SchemaField, with_ids: bool) -> pa.DataType:  # noqa: FBT
     if field.kind.startswith("fixed"):
         return pa.binary(first)
     (scale,) = more
+    if not scale <= first <= DECIMAL_DIGITS_MAX:
+        raise InvalidInputError(
+            f"{field.kind} is no decimal; it has 1 to {DECIMAL_DIGITS_MAX} digits in all"
+        )
     return pa.decimal128(first, scale) if first <= 38 else pa.decimal256(first, scale)
 
 

@@ -1,0 +1,186 @@
+"""Typed logs in the shell: schemas from files, JSON lines of their types both ways."""
+
+import datetime as dt
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from clog.storage import Log, ManualClock
+
+T0 = 1_769_860_800_000
+WORDS = {
+    "key": {"a": "int32", "b": "string"},
+    "value": {
+        "n": "int32 not null",
+        "x": "float64",
+        "d": "decimal(6,2)",
+        "t": "timestamp(us,utc)",
+        "ns": "timestamp(ns)",
+        "day": "date",
+        "at": "time(us)",
+        "raw": "binary",
+        "l": [{"q": "int8"}],
+        "m": [["string", "int64"]],
+    },
+}
+ROWS = [
+    {
+        "key": {"a": 1, "b": "x"},
+        "value": {
+            "n": 1,
+            "x": float("inf"),
+            "d": Decimal("1.25"),
+            "t": dt.datetime(2026, 1, 31, 12, 0, 0, 1, tzinfo=dt.UTC),
+            "ns": dt.datetime(2026, 1, 31, 12),
+            "day": dt.date(2026, 1, 31),
+            "at": dt.time(1, 2, 3, 4),
+            "raw": b"\xff",
+            "l": [{"q": 1}, None],
+            "m": [("k", None)],
+        },
+    },
+    {"key": {"a": None, "b": ""}, "value": {"n": 2, "x": 0.5}},
+    {"key": {"a": 1, "b": "y"}, "value": None},
+]
+
+
+@pytest.fixture
+def schema_file(tmp_path):
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(WORDS))
+    return path
+
+
+@pytest.fixture
+def log(cli, url, schema_file):
+    cli("create", url, "--schema", schema_file, "--partitions", 1)
+    log = Log.open(url, clock=ManualClock(T0))
+    log.append(ROWS)
+    return log
+
+
+def test_describe_shows_what_create_takes(cli, url, log, tmp_path):
+    """So a schema can be taken to another log."""
+    described = cli.json("describe", url)["schema"]
+    assert described == WORDS
+    (tmp_path / "again.json").write_text(json.dumps(described))
+    cli("create", tmp_path / "copy", "--schema", tmp_path / "again.json")
+    assert Log.open(str(tmp_path / "copy")).schema == log.schema
+    shown = " ".join(cli("describe", url).stdout.split())
+    assert "key {a: int32, b: string}" in shown
+    assert "l: [{q: int8}], m: [[string, int64]]" in shown
+
+
+def test_lines_go_round(cli, url, log, tmp_path):
+    """What consume prints produce appends as the same records, of every type."""
+    lines = cli("consume", url, "--json").stdout_bytes
+    first = json.loads(lines.splitlines()[0])
+    assert first["key"] == {"a": 1, "b": "x"}
+    assert first["value"] == {
+        "n": 1,
+        "x": "Infinity",
+        "d": "1.25",
+        "t": "2026-01-31T12:00:00.000001Z",
+        "ns": "2026-01-31T12:00:00.000000",
+        "day": "2026-01-31",
+        "at": "01:02:03.000004",
+        "raw": "/w==",
+        "l": [{"q": 1}, None],
+        "m": [["k", None]],
+    }
+    copy = tmp_path / "copy"
+    cli("create", copy, "--schema", tmp_path / "schema.json", "--partitions", 1)
+    cli("produce", copy, "--format", "jsonl", stdin=lines)
+    columns = ["offset", "timestamp", "key", "value"]
+    read = [pa.Table.from_batches(Log.open(str(u)).read(columns=columns)) for u in (url, copy)]
+    assert read[0].equals(read[1])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"key":{"a":1},"value":{"n":"1"}}', "record 0 has a value.n of type str"),
+        ('{"key":{"a":1},"value":{"n":1,"zz":1}}', "record 0 has the field value.zz"),
+        ('{"key":{"a":1},"value":{"n":1,"t":"soon"}}', "record 0 has a value.t of type str"),
+        ('{"key":{"a":1},"value":{"n":1,"raw":"?"}}', "record 0 has a value.raw of type int"),
+        ('{"key":{"a":1}}', "record 1 of the input cannot be read: value is missing"),
+    ],
+)
+def test_a_line_that_does_not_fit_is_refused(cli, url, log, line, message):
+    """S62: with the place, and nothing is appended."""
+    refused = cli("produce", url, "--format", "jsonl", stdin=line, code=1)
+    assert message in refused.stderr.replace("\n", " ")
+    assert Log.open(url).version == log.version
+
+
+def test_text_lines_are_printed_but_not_read(cli, url, log):
+    """A value is JSON there; a key that is text would stand for itself."""
+    text = cli.lines("consume", url, "--table")
+    assert text[1].split(b"\t")[0] == b'{"a":null,"b":""}'
+    assert json.loads(text[1].split(b"\t")[1])["n"] == 2
+    refused = cli("produce", url, stdin="a\t1\n", code=2)
+    assert "--format jsonl" in refused.stderr
+
+
+def test_keys_are_given_as_they_are_printed(cli, url, log):
+    """By get, and by consume --key."""
+    (line,) = cli.lines("get", url, '{"a":null,"b":""}', "--json")
+    assert json.loads(line)["value"]["n"] == 2
+    (line,) = cli.lines("consume", url, "--key", '{"a":1,"b":"y"}', "--json")
+    assert json.loads(line)["value"] is None
+    assert "key.a of type str" in cli("get", url, '{"a":"x"}', code=1).stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "text"),
+    [("string", "alice", "alice"), ("int64", -7, "-7"), ("binary", b"\xff", "/w==")],
+)
+def test_a_lone_key_needs_no_quotes(cli, tmp_path, kind, key, text):
+    (tmp_path / "s.json").write_text(json.dumps({"key": kind, "value": "int64"}))
+    cli("create", tmp_path / "log", "--schema", tmp_path / "s.json")
+    Log.open(str(tmp_path / "log")).append([{"key": key, "value": 5}])
+    assert cli.lines("get", tmp_path / "log", "--values", "--", text) == [b"5"]
+
+
+def test_alter_evolves_to_a_schema(cli, url, log, schema_file):
+    """Fields added, widened, relaxed, in one commit; the same again changes nothing."""
+    words = json.loads(schema_file.read_text())
+    words["key"]["a"] = "int64"
+    words["value"] |= {"n": "int64", "more": ["string"]}
+    schema_file.write_text(json.dumps(words))
+    done = cli.json("alter", url, "--schema", schema_file)
+    widened = ["key.a", "value.n"]
+    assert done["evolved"] == {"add": ["value.more"], "widen": widened, "relax": ["value.n"]}
+    assert done["schema"]["value"]["more"] == ["string"]
+    assert "already" in cli("alter", url, "--schema", schema_file).stdout
+    assert log.table().get({"a": None, "b": ""})["more"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w["value"].pop("x"), "x cannot be taken away"),
+        (lambda w: w["value"].update(x="float64 not null"), "cannot become NOT NULL"),
+        (lambda w: w["value"].update(new="int8 not null"), "which no field can be that is added"),
+        (lambda w: w["value"].update(n="string"), "cannot become string"),
+        (lambda w: w.update(key="string"), "key is struct and cannot become string"),
+        (lambda w: w["value"].update(n="int33"), "value.n has no type that is known"),
+        (lambda w: w.pop("key"), "a schema is a JSON object"),
+    ],
+)
+def test_what_no_evolution_does_is_refused(cli, url, log, schema_file, change, message):
+    """With its reason; nothing changes."""
+    words = json.loads(schema_file.read_text())
+    change(words)
+    schema_file.write_text(json.dumps(words))
+    refused = cli("alter", url, "--schema", schema_file, code=1)
+    assert message in " ".join(refused.stderr.split())
+    assert Log.open(url).version == log.version
+
+
+def test_a_file_that_is_no_json_is_told(cli, url, tmp_path):
+    (tmp_path / "bad.json").write_text("{")
+    refused = cli("create", url, "--schema", tmp_path / "bad.json", code=2)
+    assert "cannot be read as JSON" in " ".join(refused.stderr.split())

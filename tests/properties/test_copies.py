@@ -7,7 +7,7 @@ import random
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.storage import ClogError, Log, ManualClock, NotFoundError
+from clog.storage import ClogError, CorruptionError, Log, ManualClock, NotFoundError
 from clog.storage.commit import committer
 from clog.storage.diagnostics.repair import repair_log
 from clog.storage.diagnostics.verify import verify_log
@@ -173,6 +173,34 @@ def test_the_sentence_of_mixed_copies():
     inside(first).put(name, inside(second).get(name))
     with pytest.raises(ClogError, match=r"version 2 of .* is not of the history .*mixed"):
         opened(first, clock).table()
+
+
+def test_a_stale_handle_that_commits_above_a_restored_copy():
+    """COMMIT.md §1: whoever restores a log stops its writers first. Where one was not, those who
+    go on with the copy are told when they meet its commit; none of theirs is built upon it.
+    """
+    clock, store = ManualClock(1_000_000), memory_store()
+    stale = Log.create(store, partitions=1, clock=clock, ids=SeededIds(1))
+    stale.append([{"key": "a", "value": "1"}])
+    backup = copy_of(store)
+    for _ in range(2):
+        stale.append([{"key": "a", "value": "late"}])
+    discard(store)
+    for found in backup.list(""):
+        store.put(found.path, backup.get(found.path))
+    fresh = opened(store, clock)
+    assert fresh.version == 1
+    assert stale.append([{"key": "a", "value": "stale"}]).version == 4  # Within ten seconds.
+    for version in (2, 3):
+        assert fresh.append([{"key": "b", "value": str(version)}]).version == version
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=r"version 3 of .* or it was restored while som"):
+            fresh.append([{"key": "b", "value": "4"}])
+    with pytest.raises(FileNotFoundError):
+        inside(store).get(paths.commit_path(5))
+    repaired = memory_store()
+    repair_log(store, repaired)
+    assert table_of(opened(repaired, clock))[b"b"] == b"3"
 
 
 @pytest.mark.parametrize("seed", range(6))

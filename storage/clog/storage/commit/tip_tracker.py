@@ -21,6 +21,7 @@ from clog.storage.commit.versions import (
 from clog.storage.errors import CorruptionError, LogReplacedError, NotFoundError
 from clog.storage.format.commits import Commit
 from clog.storage.format.head import with_columns
+from clog.storage.format.snapshots import mixed_histories
 
 TRUST_MS = 600_000
 """After so long without a look, ask whether the block was closed before a probe is trusted. Commits
@@ -139,6 +140,7 @@ class TipTracker:
         found = self._found(lambda: find_newest(self.store))
         version = self.tip.version
         self._check_tip(found.read.get(version) or try_read(self.store, version))
+        self._check_successor(found)
         self.read = found.read
         self._take(found)
 
@@ -175,6 +177,18 @@ class TipTracker:
                     " it to go on"
                 )
         self.confirmed()
+
+    def _check_successor(self, found: Found) -> None:
+        """Raises if the version after the tip, which is there, goes on from another one: who had
+        the log open while it was restored has written above the versions that the copy had.
+        """
+        after = self.tip.version + 1
+        commit = found.read.get(after)
+        if commit is None and found.tip.version > after:
+            commit = try_read(self.store, after)
+        is_other = commit is not None and commit.parent != self.tip.record.commit_id
+        if is_other and is_closed(self.store, after) is None:
+            raise mixed_histories(self.store.url, f"version {self.tip.version}")
 
     def _check_standing(self) -> None:
         """Raises if ``_clog/log`` names another log: what others who hold the old one have left in

@@ -86,8 +86,8 @@ def mixed_histories(url: str, what: str) -> CorruptionError:
     """Makes the error of something that is not of the history that a newer version goes on from."""
     return CorruptionError(
         f"{what} of {url} is not of the history of its newest version: files of two copies of the"
-        ' log were mixed; restore one of them whole, or write what is sound into a copy with "clog'
-        ' verify --repair"'
+        " log were mixed, or it was restored while somebody had it open and wrote to it; restore"
+        ' one of them whole, or write what is sound into a copy with "clog verify --repair"'
     )
 
 

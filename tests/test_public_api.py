@@ -29,7 +29,13 @@ from clog.storage import (
 )
 
 PACKAGES = ("clog.storage", "clog.cleaner", "clog.connector", "clog.jobs")
-NOT_FOR_USERS = {"Log.handle", "Source.handle", "Log.object_writer", "Log.append_objects"}
+NOT_FOR_USERS = {
+    "Log.handle",
+    "Source.handle",
+    "Transaction.append_objects",
+    "Log.object_writer",
+    "Log.append_objects",
+}
 """What the cleaner and the connector build on; the docstring of each says so."""
 MADE_BY_CLOG = {"Log", "Table", "Transaction"}
 """Nobody calls their constructors: they come from `Log.create`, `Log.open` and other methods."""
@@ -40,7 +46,7 @@ SIGNATURES = {
     "create": "url, partitions=4, config=None, storage_options=None, clock=None",
     "open": "url, storage_options=None, clock=None",
     "append": "self, data, partition=None, producer=None",
-    "read": "self, partition=None, start=None, end=None, isolation='read_uncommitted'",
+    "read": "self, partition=None, start=None, end=None, isolation='read_committed'",
     "table": "self, partition=None, at=None",
     "start_offsets": "self",
     "end_offsets": "self",

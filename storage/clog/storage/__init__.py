@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from clog.storage.read.table import Table
     from clog.storage.state import Refreshed, StateTable
     from clog.storage.store.base import Store, StoredObject
-    from clog.storage.transactions.deferred import TransactionResult
+    from clog.storage.transactions.deferred import Source, TransactionResult
     from clog.storage.transactions.holders import TransactionInfo
-    from clog.storage.transactions.transaction import Source, Transaction
+    from clog.storage.transactions.transaction import Transaction
 
 __all__ = [
     "READ_SCHEMA",
@@ -104,7 +104,7 @@ _NEEDS_ARROW = {
     "PartitionDescription": "diagnostics.describe",
     "Refreshed": "state",
     "SegmentInfo": "diagnostics.describe",
-    "Source": "transactions.transaction",
+    "Source": "transactions.deferred",
     "StateTable": "state",
     "Store": "store.base",
     "StoredObject": "store.base",

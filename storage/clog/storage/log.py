@@ -188,35 +188,36 @@ class Log:
         return append.append(self._handle, data, partition, producer)
 
     def transaction(
-        self, id: str, timeout_ms: int = 60_000, *, visible: bool = False
+        self,
+        id: str,
+        timeout_ms: int = 60_000,
+        *,
+        visible: bool = False,
+        sequence: int | None = None,
     ) -> Transaction:
-        """Begins a transaction: its records and positions are committed together or not at all. In
-        a ``with`` statement it is committed at the end, and aborted where an exception ends it.
-
-        The first one under an id takes the id up, by a commit that fences whoever held it before;
-        so does one that begins while the last of this handle is open.
+        """Begins a transaction: its records and positions are committed together or not at all. A
+        ``with`` statement commits it at its end, and aborts it where an exception ends it. The
+        first under an id takes the id up, by a commit that fences whoever held it before; so does
+        one that begins while the last of this handle is open.
 
         Args:
             id: names the work, also of who goes on with it after a crash.
             timeout_ms: how long it may take at most, from 1 to 86400000.
-            visible: records can be read before the commit; not built yet, and refused.
+            visible: refused so far.
+            sequence: numbers the work; what was committed last is not done again (`is_open`).
 
         Raises:
-            InvalidInputError: an argument that is out of range.
+            InvalidInputError: an argument that is out of range, or a sequence that went back.
             TransactionFencedError: this handle was fenced; open the log again to take the id back.
         """
-        return self._transactions.begin(id, timeout_ms=timeout_ms, visible=visible)
+        return self._transactions.begin(id, timeout_ms, visible=visible, sequence=sequence)
 
     def transactions(self) -> list[TransactionInfo]:
-        """Returns the transactions that this handle has begun and not ended; those of others are
-        known to nobody else before they are committed.
-        """
+        """Returns the transactions that this handle began and did not end."""
         return self._transactions.infos()
 
     def positions(self, id: str) -> dict[str, dict[int, int]]:
-        """Returns the next offsets to read, by log id and partition, as they were last committed
-        under a transaction id.
-        """
+        """Returns the next offsets to read, by log id and partition, as committed under an id."""
         return self._transactions.positions(id)
 
     def object_writer(self, *, stamp: int | None = None) -> ObjectWriter:
@@ -236,7 +237,7 @@ class Log:
         partition: int | None = None,
         start: int | Mapping[int, int] | None = None,
         end: int | Mapping[int, int] | None = None,
-        isolation: str = "read_uncommitted",
+        isolation: str = "read_committed",
         *,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
@@ -248,7 +249,7 @@ class Log:
             start: an offset, or one by partition; None: the log start. In a gap that the cleaner
                 left, reading begins at the next record.
             end: an offset, or one by partition; None: the end at the time of the call.
-            isolation: ``read_uncommitted`` or ``read_committed``, which are the same so far.
+            isolation: ``read_committed`` or ``read_uncommitted``, which are the same so far.
             columns: those that are read, of structs also fields (``value.price``); None: all.
 
         Raises:
@@ -393,8 +394,6 @@ class Log:
         return history(self._handle.store, self._handle.refresh(), start=start)
 
     def describe(self) -> LogDescription:
-        """Returns what the log is and holds now, and what of each partition is clean, dirty and
-        active, as a dict fit for JSON.
-        """
+        """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON."""
         self._handle.refresh()
         return describe(self._handle.manifest(), url=self.url, now_ms=self._handle.clock.now_ms())

@@ -208,7 +208,7 @@ def test_isolation_is_checked(make_log):
     log = make_log()
     fill(log, 2)
     assert offsets_of(log, isolation="read_committed") == [0, 1]
-    with pytest.raises(InvalidInputError, match="allowed: read_uncommitted, read_committed"):
+    with pytest.raises(InvalidInputError, match="allowed: read_committed, read_uncommitted"):
         log.read(isolation="dirty")
 
 

@@ -27,7 +27,7 @@ def check_isolation(isolation: object) -> None:
     """
     if isolation not in ("read_uncommitted", "read_committed"):
         raise InvalidInputError(
-            f"isolation={isolation!r}; allowed: read_uncommitted, read_committed"
+            f"isolation={isolation!r}; allowed: read_committed, read_uncommitted"
         )
 
 

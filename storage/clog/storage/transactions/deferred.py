@@ -4,11 +4,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Protocol
 
 from clog.storage.append import AppendRequest, offsets_of
 from clog.storage.clock import Clock
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import TransactionTimeoutError
+from clog.storage.format.chunks import NONE
 from clog.storage.format.commits import Commit, edit_of, read_commit
 from clog.storage.format.edits import Append, Edit
 from clog.storage.format.transactions import (
@@ -27,6 +30,24 @@ from clog.storage.transactions.id_states import (
     kept_positions,
     state_of,
 )
+
+
+class Source(Protocol):
+    """A log, as a transaction takes it: a `Log`."""
+
+    @property
+    def handle(self) -> Handle:
+        """What transactions build on; not for users."""
+        ...
+
+
+class State(Enum):
+    """Where a transaction stands, as far as its holder knows."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    FENCED = "fenced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +74,8 @@ class Holder:
     Attributes:
         epoch: the one at which it does.
         next_number: of the next transaction.
+        sequence, version: that of what was committed last under the id, -1 where it had none; and
+            the version that did.
         positions: what was committed under the id, once that was asked for: nobody else changes it.
         is_lost: the id was taken up again since, here or by a parent process, or must be.
         is_fenced: another holder took it up.
@@ -62,6 +85,8 @@ class Holder:
     epoch: int
     positions: Positions | None = None
     next_number: int = 0
+    sequence: int = NONE
+    version: int = NONE
     is_lost: bool = False
     is_fenced: bool = False
 
@@ -117,6 +142,7 @@ class CommitRequest:
     positions: Positions | None
     check_time: Callable[[], None]
     tried: bool
+    sequence: int
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:
         """Returns the edit, given the tip.
@@ -144,7 +170,9 @@ class CommitRequest:
         else:  # T2; anew after a lost race, as the sweep may have taken what a sleeper wrote.
             positions = stored_positions(store, self.positions, new_id=new_id)
         state = TransactionState(ours.epoch, ours.number, committed, positions)
-        by = appended_by(ours.transaction_id, state, version=version, objects=len(self.objects))
+        by = appended_by(
+            (ours.transaction_id, self.sequence), state, version=version, objects=len(self.objects)
+        )
         return replace(edit, writers=(by,))
 
 

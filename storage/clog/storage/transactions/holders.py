@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from clog.storage import forks
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import InvalidInputError, TransactionFencedError
+from clog.storage.format.chunks import NONE
+from clog.storage.format.edits import WriterEntry
 from clog.storage.format.transactions import PositionsAt
 from clog.storage.transactions.deferred import Holder
 from clog.storage.transactions.id_states import check_id, committed_positions, take_up
@@ -43,6 +45,19 @@ class TransactionInfo:
     started_ms: int = 0
 
 
+def holder_of(entry: WriterEntry) -> Holder:
+    """Returns what is known of an id that was just taken up."""
+    state = entry.transaction
+    assert state is not None
+    return Holder(
+        transaction_id=entry.writer_id,
+        epoch=state.epoch,
+        positions=None if isinstance(state.positions, PositionsAt) else state.positions,
+        sequence=entry.sequence,
+        version=state.committed.version if state.committed else NONE,
+    )
+
+
 class Holders:
     """The ids of one handle. Safe for threads."""
 
@@ -60,7 +75,9 @@ class Holders:
         self._held = {}
         self._begun = {}
 
-    def begin(self, transaction_id: str, *, timeout_ms: int, visible: bool) -> Transaction:
+    def begin(
+        self, transaction_id: str, timeout_ms: int, *, visible: bool, sequence: int | None
+    ) -> Transaction:
         """Begins a transaction; see `Log.transaction`."""
         check_id(transaction_id)
         if visible:
@@ -72,9 +89,20 @@ class Holders:
             raise InvalidInputError(
                 f"timeout_ms={timeout_ms!r} is out of range; allowed: 1 to {TIMEOUT_MS_MAX}"
             )
+        if sequence is not None and (type(sequence) is not int or not 0 <= sequence < 1 << 63):
+            raise InvalidInputError(
+                f"sequence={sequence!r} is out of range; allowed: integers from 0 to 2^63 - 1"
+            )
         with self._lock:
             holder = self._held_now(transaction_id)
-            begun = Transaction(self._handle, holder, timeout_ms=timeout_ms)
+            if sequence is not None and sequence < holder.sequence:
+                raise InvalidInputError(
+                    f"transaction id {transaction_id!r} of {self._handle.store.url} is at sequence"
+                    f" {holder.sequence} already, and {sequence} comes before it; if a checkpoint"
+                    " was restored or copied, go on with the newest one, or use another id"
+                )
+            given = NONE if sequence is None else sequence
+            begun = Transaction(self._handle, holder, timeout_ms=timeout_ms, sequence=given)
             holder.next_number += 1
             self._begun[transaction_id] = begun
             return begun
@@ -107,7 +135,5 @@ class Holders:
         taken = take_up(self._handle, transaction_id)
         if known is not None:
             known.is_lost = True
-        known_positions = None if isinstance(taken.positions, PositionsAt) else taken.positions
-        holder = Holder(transaction_id, taken.epoch, known_positions)
-        self._held[transaction_id] = holder
+        holder = self._held[transaction_id] = holder_of(taken)
         return holder

@@ -80,14 +80,19 @@ def check_id(transaction_id: object) -> str:
     )
 
 
+def entry_of(pages: WriterPages, head: Head, transaction_id: str) -> WriterEntry | None:
+    """Returns the entry of an id; None where nobody took it up yet."""
+    return find_writer(pages, head, TRANSACTION, transaction_id)
+
+
 def state_of(pages: WriterPages, head: Head, transaction_id: str) -> TransactionState | None:
     """Returns the state of an id; None where nobody took it up yet."""
-    entry = find_writer(pages, head, TRANSACTION, transaction_id)
+    entry = entry_of(pages, head, transaction_id)
     return None if entry is None else entry.transaction
 
 
-def take_up(handle: Handle, transaction_id: str) -> TransactionState:
-    """Raises the epoch of an id, and returns its state: the caller holds it; one commit, which also
+def take_up(handle: Handle, transaction_id: str) -> WriterEntry:
+    """Raises the epoch of an id, and returns its entry: the caller holds it; one commit, which also
     announces the feature where the log lacks it.
 
     Raises:
@@ -99,9 +104,8 @@ def take_up(handle: Handle, transaction_id: str) -> TransactionState:
 
     commit = handle.commit(prepare, operation=OPERATION)
     assert isinstance(commit, Commit)
-    taken = _entry_of(commit.head, transaction_id).transaction
-    assert taken is not None
-    return taken
+    key = (TRANSACTION, transaction_id)
+    return next(entry for entry in commit.head.writers if entry.key == key)
 
 
 def end_unknown(handle: Handle, ours: Number) -> AlreadyCommitted | NotCommitted:
@@ -171,10 +175,13 @@ def committed_positions(handle: Handle, transaction_id: str) -> Positions:
 
 
 def appended_by(
-    transaction_id: str, state: TransactionState, *, version: int, objects: int = 0
+    named: tuple[str, int], state: TransactionState, *, version: int, objects: int = 0
 ) -> AppendedBy:
-    """Returns the entry that gives an id its state, by a commit of so many objects."""
-    entry = WriterEntry(transaction_id, TRANSACTION, None, NONE, None, version, state)
+    """Returns the entry that gives an id its state, by a commit of so many objects; ``named``: the
+    id, and the sequence of what was committed last.
+    """
+    transaction_id, sequence = named
+    entry = WriterEntry(transaction_id, TRANSACTION, None, sequence, None, version, state)
     return AppendedBy(entry, 0, objects)
 
 
@@ -196,17 +203,14 @@ def _positions_at(handle: Handle, head: Head, transaction_id: str) -> Positions:
 
 def _raised(handle: Handle, tip: Commit, transaction_id: str) -> Edit:
     """Returns the edit that raises the epoch; what was committed before stays known (H-T12)."""
-    known = state_of(handle.writer_pages, tip.head, transaction_id)
+    entry = entry_of(handle.writer_pages, tip.head, transaction_id)
+    known = None if entry is None else entry.transaction
     epoch = 0 if known is None else known.epoch + 1
     positions = kept_positions(handle.store, known, new_id=handle.ids.new_id)
     committed = None if known is None else known.committed
     taken = TransactionState(epoch, NONE, committed, positions)
-    by = appended_by(transaction_id, taken, version=tip.version + 1)
+    named = transaction_id, NONE if entry is None else entry.sequence
+    by = appended_by(named, taken, version=tip.version + 1)
     is_new = TRANSACTIONS not in tip.head.log.features
     features = FeatureNames(write=(TRANSACTIONS,)) if is_new else None
     return Edit(features=features, writers=(by,))
-
-
-def _entry_of(head: Head, transaction_id: str) -> WriterEntry:
-    key = (TRANSACTION, transaction_id)
-    return next(entry for entry in head.writers if entry.key == key)

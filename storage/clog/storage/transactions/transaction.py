@@ -19,9 +19,8 @@ Not here: which handle holds which id (`holders`), what the log says of an id (`
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -36,6 +35,7 @@ from clog.storage.errors import (
     TransactionFencedError,
     TransactionTimeoutError,
 )
+from clog.storage.format.chunks import NONE
 from clog.storage.format.transactions import (
     TRANSACTION,
     Position,
@@ -47,6 +47,8 @@ from clog.storage.transactions.deferred import (
     Began,
     CommitRequest,
     Holder,
+    Source,
+    State,
     TransactionResult,
     found_result,
     result_of,
@@ -65,24 +67,6 @@ if TYPE_CHECKING:
     from clog.storage.objects.data_object import DataObject
 
 
-class Source(Protocol):
-    """A log, as a transaction takes it: a `Log`."""
-
-    @property
-    def handle(self) -> Handle:
-        """What transactions build on; not for users."""
-        ...
-
-
-class State(Enum):
-    """Where a transaction stands, as far as its holder knows."""
-
-    OPEN = "open"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    FENCED = "fenced"
-
-
 class Transaction:
     """Records and positions that are committed together or not at all; `Log.transaction` begins
     one. Not for several threads at once.
@@ -90,7 +74,7 @@ class Transaction:
     In a ``with`` statement it is committed at the end, and aborted where an exception ends it.
     """
 
-    def __init__(self, handle: Handle, holder: Holder, *, timeout_ms: int) -> None:
+    def __init__(self, handle: Handle, holder: Holder, *, timeout_ms: int, sequence: int) -> None:
         clock = handle.clock
         self._handle = handle
         self._holder = holder
@@ -102,6 +86,10 @@ class Transaction:
         self._state = State.OPEN
         self._result: TransactionResult | None = None
         self._tried = False
+        self._sequence = sequence
+        if sequence == holder.sequence != NONE:
+            self._result = found_result(handle, holder.transaction_id, holder.version)
+            self._state = State.COMMITTED
 
     def __repr__(self) -> str:
         return f"Transaction({self.id!r}, {self._state.value})"
@@ -179,6 +167,11 @@ class Transaction:
             parts = partitions_of(records, partition, head, url=self._url)
             stamp = self._objects[0].stamp if self._objects else None
             self._objects += put_records(self._handle, records, parts, stamp=stamp)
+
+    def append_objects(self, objects: "Sequence[DataObject]") -> None:
+        """Takes objects that tasks wrote, in this order; for connectors, not for users."""
+        self._check_open(and_untried=True)
+        self._objects += objects
 
     def positions(
         self, source: Source, offsets: Mapping[int, int], *, version: int | None = None
@@ -289,7 +282,7 @@ class Transaction:
             self._all_positions = self._merged()
         request = CommitRequest(
             *(self._handle, self._ours, self._objects, self._all_positions),
-            *(self._check_time, self._tried),
+            *(self._check_time, self._tried, self._sequence),
         )
         tried, self._tried = self._tried, True
         try:
@@ -304,6 +297,7 @@ class Transaction:
                 raise
             return self.result
         self._holder.positions = self._all_positions or self._holder.positions
+        self._holder.sequence, self._holder.version = self._sequence, done.version
         if isinstance(done, AlreadyCommitted):
             return self._found(done)
         return result_of(self._handle, done.version, done.edit.add)

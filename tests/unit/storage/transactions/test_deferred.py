@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 
 from clog.storage import (
@@ -18,6 +19,7 @@ from clog.storage.format.edits import Edit
 from clog.storage.format.head import WRITERS_MAX, head_to_json
 from clog.storage.format.transactions import TRANSACTION, Committed
 from clog.storage.ids import SeededIds
+from clog.storage.objects.records import to_records
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import discard, inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -380,13 +382,18 @@ def test_objects_below_the_orphan_floor(make_log, open_log, clock, values_of):
         {"timeout_ms": 1.5},
         {"timeout_ms": True},
         {"visible": True},
+        {"sequence": -1},
+        {"sequence": 1 << 63},
+        {"sequence": True},
     ],
     ids=repr,
 )
 def test_what_no_transaction_can_be(make_log, given):
     """The error names the argument, and the log is as it was."""
     log = make_log()
-    with pytest.raises(InvalidInputError, match=r"transaction id|timeout_ms|visible=True"):
+    with pytest.raises(
+        InvalidInputError, match=r"transaction id|timeout_ms|visible=True|sequence="
+    ):
         log.transaction(**{"id": "job", **given})
     assert log.version == 0
 
@@ -514,3 +521,65 @@ def test_costs(make_log, store, clock):
     assert cost(lambda: log.positions("job"))[0] == {"get": 1}
     assert cost(lambda: log.append(rows("d")))[0] == {"put": 1, "create": 1, "get": 1}
     assert len(list(inside(store).list("data/"))) == 7
+
+
+def test_numbered_work_is_done_once(make_log, open_log, values_of):
+    """The last sequence again is committed already, for whoever takes the id up, too, with the
+    first result; an aborted one is not; a lower one is refused.
+    """
+    log = make_log()
+    with log.transaction("job", sequence=7) as t:
+        t.append(rows("a"))
+    log.append(rows("between"))
+    for handle in (log, open_log()):
+        again = handle.transaction("job", sequence=7)
+        assert (again.is_open, again.result) == (False, t.result)
+        with pytest.raises(InvalidInputError, match="has ended: it is committed"):
+            again.append(rows("a"))
+        with again:
+            pass
+    other = open_log()
+    with pytest.raises(InvalidInputError, match="is at sequence 7 already, and 6 comes before it"):
+        other.transaction("job", sequence=6)
+    left = other.transaction("job", sequence=8)
+    left.append(rows("b"))
+    left.abort()
+    with open_log().transaction("job", sequence=8) as t:
+        t.append(rows("c"))
+    assert values_of(log) == [b"a", b"between", b"c"]
+
+
+def test_work_without_a_number_takes_it_away(make_log):
+    """FORMAT.md §11.1: the entry's sequence is that of the transaction which was committed last."""
+    log = make_log()
+    for sequence in (5, None, 5):
+        with log.transaction("job", sequence=sequence) as t:
+            t.append(rows("a"))
+    assert log.end_offsets() == {0: 3}
+
+
+def test_nothing_that_may_be_undone_is_read(make_log, values_of):
+    """S55: read_committed unless another level is asked for; and no other."""
+    log = make_log()
+    t = log.transaction("job")
+    t.append(rows("a"))
+    levels = ({}, {"isolation": "read_committed"}, {"isolation": "read_uncommitted"})
+    assert [values_of(log, **level) for level in levels] == [[], [], []]
+    t.commit()
+    assert [values_of(log, **level) for level in levels] == [[b"a"]] * 3
+    with pytest.raises(InvalidInputError, match="allowed: read_committed, read_uncommitted"):
+        log.read(isolation="serializable")
+
+
+def test_objects_of_tasks(make_log, values_of):
+    """As connectors hand them over: in their order, beside records that were appended."""
+    log = make_log()
+    records, _ = to_records(rows("b", "c"), now_us=0)
+    writer = log.object_writer()
+    writer.add(records, np.zeros(2, np.int32))
+    with log.transaction("job") as t:
+        t.append(rows("a"))
+        t.append_objects(writer.finish())
+        t.append(rows("d"))
+    assert t.result.offsets == {0: (0, 4)}
+    assert values_of(log) == [b"a", b"b", b"c", b"d"]

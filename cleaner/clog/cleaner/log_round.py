@@ -18,7 +18,7 @@ from clog.cleaner.compaction.build_map import KeyHasher
 from clog.cleaner.compaction.pass_plan import PassPlan
 from clog.cleaner.compaction.pass_progress import PassProgress
 from clog.cleaner.compaction.run_pass import PassTools, run_pass
-from clog.cleaner.compaction.selection import Candidate, candidate, candidates
+from clog.cleaner.compaction.selection import Candidate, Choosing, candidate
 from clog.cleaner.compaction.stats import PassResult
 from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
 from clog.cleaner.retention.apply import (
@@ -130,6 +130,7 @@ class LogRound:
         self._clock_checked_ms: int | None = None
         self._retention_checked_ms: int | None = None
         self._partition_rest: dict[int, Rest] = {}
+        self._choosing = Choosing()
         self._left_out: set[str] = set()
 
     def begin(self) -> MaintenanceResult:
@@ -162,7 +163,8 @@ class LogRound:
         if not (self._settings.compaction or force):
             return []
         now_ms, manifest = self.clock.now_ms(), self._handle.manifest()
-        found = candidates(manifest, self.config(manifest), now_ms=now_ms, force=force)
+        config = self.config(manifest)
+        found = self._choosing.candidates(manifest, config, now_ms=now_ms, force=force)
         return found if force else [c for c in found if not self._rests(manifest, c.partition)]
 
     def plan(self, partition: int, *, force: bool) -> PassPlan | None:

@@ -1,4 +1,5 @@
-"""Which partitions to clean, and in which order (S13-S17). Pure.
+"""Which partitions to clean, and in which order (S13-S17). Pure, but for `Choosing`, which
+remembers.
 
 A partition is eligible when one of these holds; the first that does is its reason:
 
@@ -17,6 +18,8 @@ would stay for as long as others are dirtier (S46). Then the highest ratio.
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.manifest import Manifest
@@ -30,6 +33,10 @@ DOUBT_MS_MAX = 9 * 86_400_000
 """So long after the horizon, where nobody knows whether a chunk's dead rows are its tombstones.
 With the default of ``dead.rows.delay.ms``, 7 days, their chunk is rewritten before.
 """
+
+
+JUDGED_MS = 5_000
+"""A deadline is measured in minutes at least."""
 
 
 class Reason(StrEnum):
@@ -71,6 +78,54 @@ def candidates(
     )
     eligible = [c for c in found if c is not None]
     return sorted(eligible, key=lambda c: c.urgency)
+
+
+class Choosing:
+    """The candidates of one log, asked for before each pass: of thousands of partitions those are
+    judged again that changed, and all once `JUDGED_MS` have passed, as time makes some eligible.
+    Who begins a pass judges its partition once more, so what was kept decides no more than the
+    order.
+    """
+
+    def __init__(self) -> None:
+        self._manifest: Manifest | None = None
+        self._given: tuple[LogConfig, bool] | None = None
+        self._judged_ms = 0
+        self._found: dict[int, Candidate] = {}
+
+    def candidates(
+        self, manifest: Manifest, config: LogConfig, *, now_ms: int, force: bool
+    ) -> list[Candidate]:
+        """Returns the eligible partitions, most urgent first, as `candidates` does, but
+        that those which did not change may be those of a few seconds ago.
+        """
+        partitions = self._to_judge(manifest, (config, force), now_ms)
+        if len(partitions) == manifest.head.log.partitions:
+            self._judged_ms = now_ms
+        for p in partitions:
+            self._found.pop(p, None)
+            found = candidate(manifest, config, p, now_ms=now_ms, force=force)
+            if found is not None:
+                self._found[p] = found
+        self._manifest, self._given = manifest, (config, force)
+        return sorted(self._found.values(), key=lambda c: c.urgency)
+
+    def _to_judge(
+        self, manifest: Manifest, given: tuple[LogConfig, bool], now_ms: int
+    ) -> list[int]:
+        before, count = self._manifest, manifest.head.log.partitions
+        is_fresh = 0 <= now_ms - self._judged_ms < JUDGED_MS and given == self._given
+        if before is None or not is_fresh:
+            return list(range(count))
+        was, now = (m.head.partitions.start.to_numpy() for m in (before, manifest))
+        rose = set(np.flatnonzero(was != now).tolist())
+        return [
+            p
+            for p in range(count)
+            if manifest.segments[p] is not before.segments[p]
+            or manifest.first_dirty[p] != before.first_dirty[p]
+            or p in rose
+        ]
 
 
 def candidate(

@@ -139,20 +139,23 @@ def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
 
     Raises:
         InvalidInputError: as `find_duplicate`.
+        CorruptionError: a page of older writers is missing.
     """
+
+    def ask(tip: Commit) -> Duplicate | None:
+        return find_duplicate(handle.writer_pages, tip.head, writer)
+
     tip = handle.recent()
     try:
-        duplicate = find_duplicate(handle.writer_pages, tip.head, writer)
+        duplicate = handle.with_pages(tip, ask)
     except InvalidInputError:
         settled = handle.recent(settled=True)
         if settled is tip:
             raise
-        return find_duplicate(handle.writer_pages, settled.head, writer)
-    except FileNotFoundError:  # A page of older writers that newer versions need no more (§5).
-        return find_duplicate(handle.writer_pages, handle.refresh().head, writer)
+        return handle.with_pages(settled, ask)
     if duplicate is None or (settled := handle.recent(settled=True)) is tip:
         return duplicate
-    return find_duplicate(handle.writer_pages, settled.head, writer)
+    return handle.with_pages(settled, ask)
 
 
 def object_writer(handle: Handle, *, stamp: int | None = None) -> ObjectWriter:

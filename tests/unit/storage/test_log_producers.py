@@ -2,7 +2,7 @@
 
 import pytest
 
-from clog.storage import InvalidInputError
+from clog.storage import CorruptionError, InvalidInputError
 from clog.storage.append import partitions_of
 from clog.storage.commit.idempotence import Writer
 from clog.storage.format.head import WRITERS_MAX
@@ -110,6 +110,24 @@ def test_a_page_that_newer_versions_need_no_more(make_log, open_log):
     log.handle.store.delete(page.path)
     assert behind.append(ONE, producer=("p0", 0)).duplicate
     assert not behind.append(ONE, producer=("p0", 1)).duplicate
+
+
+@pytest.mark.parametrize("sequence", [0, 1])
+def test_a_page_that_is_missing_is_damage(make_log, open_log, sequence):
+    """Nobody can say whether the writer appended: our error names the page, before a commit and in
+    it; who is in the head goes on.
+    """
+    log = make_log()
+    for i in range(WRITERS_MAX + 1):
+        log.append(ONE, producer=(f"p{i}", 0))
+    page = log.handle.tip.head.older_writers.path
+    log.handle.store.delete(page)
+    other = open_log()
+    with pytest.raises(CorruptionError, match=f"{page}.* is missing"):
+        other.append(ONE, producer=("p0", sequence))
+    with pytest.raises(CorruptionError, match=f"{page}.* is missing"):
+        other.append_objects(objects_of(other), Writer("p0", "txn", sequence))
+    assert other.append(ONE, producer=(f"p{WRITERS_MAX}", 1)).offsets == {0: (65, 66)}
 
 
 def test_a_writer_that_comes_back_counts_once(make_log, open_log):

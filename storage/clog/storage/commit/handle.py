@@ -6,7 +6,7 @@ child may go on with it: what another thread was changing meanwhile is read agai
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from clog.storage import forks
@@ -23,7 +23,7 @@ from clog.storage.commit.versions import (
     manifest_of,
     replay,
 )
-from clog.storage.errors import VersionExpiredError
+from clog.storage.errors import CorruptionError, VersionExpiredError
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import WriterEntry
 from clog.storage.format.manifest import Manifest
@@ -34,6 +34,7 @@ from clog.storage.store.base import Store
 
 _LOGGER = logging.getLogger("clog.storage")
 
+_T = TypeVar("_T")
 _Nothing = TypeVar("_Nothing", bound=NothingToCommit)
 
 
@@ -104,11 +105,25 @@ class Handle:
         """Returns the writer's entry at the tip, which was committed for sure; at a newer version
         where a page that the tip needs is gone (COMMIT.md §5).
         """
-        tip = self.recent(settled=True)
+        return self.with_pages(
+            self.recent(settled=True),
+            lambda tip: find_writer(self.writer_pages, tip.head, kind, writer_id),
+        )
+
+    def with_pages(self, tip: Commit, read: Callable[[Commit], _T]) -> _T:
+        """Returns what is read of a tip and its pages of older writers; of a newer version, where a
+        page is gone that newer ones need no more (COMMIT.md §5).
+
+        Raises:
+            CorruptionError: the newest version needs it.
+        """
         try:
-            return find_writer(self.writer_pages, tip.head, kind, writer_id)
-        except FileNotFoundError:
-            return find_writer(self.writer_pages, self.refresh().head, kind, writer_id)
+            return read(tip)
+        except FileNotFoundError as e:
+            newest = self.refresh()
+            if newest is tip:
+                raise self._missing(e) from e
+            return read(newest)
 
     def has_committed(self, version: int, commit_id: str) -> bool:
         """Tells whether the version was made by this commit: else the log is another one, or was
@@ -134,8 +149,14 @@ class Handle:
     def append(self, prepare: Prepare[_Nothing], *, chunks: int) -> Appended | _Nothing:
         """Commits an append from the tip the handle knows, together with those that wait at the
         same time (`append_queue.AppendQueue.append`).
+
+        Raises:
+            CorruptionError: a page of older writers is missing.
         """
-        return self._appends.append(prepare, chunks=chunks)
+        try:
+            return self._appends.append(prepare, chunks=chunks)
+        except FileNotFoundError as e:  # At a version that is new enough, as the committer saw to.
+            raise self._missing(e) from e
 
     def manifest(self) -> Manifest:
         """Returns the manifest at the tip, whole. From the one known before where the handle saw
@@ -168,6 +189,13 @@ class Handle:
             manifest = manifest_at(self.store, version, self.tip)
             check_open(self.store, version)
             return manifest
+
+    def _missing(self, gone: FileNotFoundError) -> CorruptionError:
+        self.standing.check()
+        return CorruptionError(
+            f"{gone.filename or gone} of {self.store.url}, which version {self.tip.version} needs,"
+            " is missing; restore it from a back-up"
+        )
 
     def _manifest_at_tip(self, tip: Commit) -> Manifest:
         known = self._manifest

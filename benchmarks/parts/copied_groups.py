@@ -16,7 +16,7 @@ from clog.storage.ids import SeededIds
 from clog.storage.objects.data_object import REWRITTEN_SCHEMA, rewritten_chunk
 from clog.storage.objects.row_groups import CopiedGroup
 from clog.storage.objects.writer import write_rewritten
-from clog.storage.read.row_groups import read_or_copy
+from clog.storage.read.row_groups import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
 from clog.storage.testing.crash import memory_store
 
@@ -58,7 +58,7 @@ def main() -> None:
                 begun = time.process_time()
                 if name == "copied":
                     options = {"columns": READ, "compression": ZSTD, "key_seed": 7}
-                    parts = list(read_or_copy(store, [(piece, chunk)], **options))
+                    parts = list(read_or_copy(store, [Wanted(piece, chunk)], **options))
                     assert all(isinstance(part, CopiedGroup) for part in parts)
                 else:
                     parts = [

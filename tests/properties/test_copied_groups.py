@@ -24,7 +24,7 @@ from clog.storage.objects.row_groups import CopiedGroup
 from clog.storage.objects.thrift_compact import BINARY, I32, I64, LIST, STRUCT, Reader, written
 from clog.storage.objects.writer import ObjectWriter, write_rewritten
 from clog.storage.read import row_groups as read_or_copies
-from clog.storage.read.row_groups import read_or_copy
+from clog.storage.read.row_groups import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
 from clog.storage.testing.crash import discard, memory_store
 
@@ -100,13 +100,7 @@ def fallen(store, chunk, dead, ids):
 
 
 def in_order(found):
-    def first(part):
-        if isinstance(part, CopiedGroup):
-            return part.stats.first_offset
-        return part.column("offset")[0].as_py()
-
-    parts = sorted(found, key=first)
-    return [p if isinstance(p, CopiedGroup) else p.drop_columns(["partition"]) for p in parts]
+    return [p if isinstance(p, CopiedGroup) else p.drop_columns(["partition"]) for p in found]
 
 
 def read_back(store, made):
@@ -139,7 +133,9 @@ def test_copied_and_encoded_are_the_same(data):
         decoded += [
             b.drop_columns(["partition"]) for b in read_pieces(store, [piece], columns=READ)
         ]
-        found = read_or_copy(store, [(piece, chunk)], columns=READ, compression=ZSTD, key_seed=SEED)
+        found = read_or_copy(
+            store, [Wanted(piece, chunk)], columns=READ, compression=ZSTD, key_seed=SEED
+        )
         parts += in_order(found)
     event(f"copies: {any(isinstance(part, CopiedGroup) for part in parts)}")
     limit = data.draw(st.sampled_from([1 << 20, 200]))
@@ -162,7 +158,7 @@ def copies(store, chunk: Chunk, compression=ZSTD):
     options = {"columns": READ, "compression": compression, "key_seed": SEED}
     return [
         part
-        for part in read_or_copy(store, [(piece, chunk)], **options)
+        for part in read_or_copy(store, [Wanted(piece, chunk)], **options)
         if isinstance(part, CopiedGroup)
     ]
 
@@ -235,8 +231,8 @@ def test_row_groups_of_a_fresh_object_of_several_partitions():
         Chunk(obj.ref, row, s.rows, 100, 100 + s.rows, s.size_bytes, **common)
         for row, s in ((0, first), (first.rows, second))
     ]
-    placed = [(piece_of(p, c, 100, 200), c) for p, c in zip((0, 2), chunks, strict=True)]
-    found = list(read_or_copy(store, placed, columns=READ, compression=ZSTD, key_seed=SEED))
+    wanted = [Wanted(piece_of(p, c, 100, 200), c) for p, c in zip((0, 2), chunks, strict=True)]
+    found = list(read_or_copy(store, wanted, columns=READ, compression=ZSTD, key_seed=SEED))
     groups = [part for part in found if isinstance(part, CopiedGroup)]
     assert {group.stats.partition for group in groups} == {0, 2}
     batches = [part for part in found if not isinstance(part, CopiedGroup)]
@@ -300,7 +296,7 @@ def test_a_forged_footer_is_decoded_or_copied_whole(data):
     piece = piece_of(2, chunk, chunk.base, chunk.next)
     options = {"columns": READ, "compression": ZSTD, "key_seed": SEED}
     try:
-        parts = in_order(read_or_copy(store, [(piece, chunk)], **options))
+        parts = in_order(read_or_copy(store, [Wanted(piece, chunk)], **options))
         (made,) = put(store, parts, ids)
         event("copied" if any(isinstance(part, CopiedGroup) for part in parts) else "decoded")
         again = rewritten_chunk(made, version=1)

@@ -1,9 +1,10 @@
 """P4: one group becomes one segment (S25, S26).
 
 Chunks that are not to be rewritten (`rewrite_policy`) are referred to again, if they are large and
-alone in their object; runs of the others are written anew: records that stay only, with their
-offsets, timestamps and headers, in order, and the horizons that tombstones have in a column. Those
-that they get by this pass are their chunks' (`commit_pass`).
+alone in their object; runs of the others are written anew: row groups of which all stays are copied
+without decoding (`read.row_groups`), and of the rest records that stay only, with their offsets,
+timestamps and headers, in order, and the horizons that tombstones have in a column. Those that they
+get by this pass are their chunks' (`commit_pass`).
 
 *Conservation.* Each run is counted three times: what the manifest says is there, what was judged
 to go, what was written; and each row that goes is checked again (`recheck`). Where the sums differ,
@@ -29,11 +30,14 @@ from clog.cleaner.compaction.stats import PassStats
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.dead_rows import read_dead_rows
 from clog.storage.format.edits import Replacement
 from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.objects.data_object import rewritten_chunk
+from clog.storage.objects.row_groups import CopiedGroup
 from clog.storage.objects.writer import write_rewritten
+from clog.storage.read.row_groups import Wanted, read_or_copy
 from clog.storage.read.scan import (
     COLUMNS,
     DELETE_HORIZON,
@@ -138,7 +142,7 @@ class Rewriter:
 
     def _retained(
         self, run: Sequence[JudgedChunk], dated: list[Offsets]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[pa.RecordBatch | CopiedGroup]:
         """Yields the rows that stay; adds the offsets of those that get their horizon."""
         read_bytes = 0
         for c in run:
@@ -149,8 +153,11 @@ class Rewriter:
             if read_bytes >= EVERY_BYTES:
                 give_back()
                 read_bytes = 0
-            for batch, here in self._batches(c, _READ):
-                left = batch
+            for part, here in self._parts(c):
+                if isinstance(part, CopiedGroup):
+                    yield part
+                    continue
+                batch = left = part
                 if c.new_horizon is not None and c.new_horizon[here].any():
                     dated.append(to_numpy(batch.column("offset"))[c.new_horizon[here]])
                 if c.keep is not None and not c.keep[here].all():
@@ -173,6 +180,36 @@ class Rewriter:
         found = self.found.of(chunk)
         found = None if found is None else found[here][gone]
         self.recheck.check(self.partition, batch.filter(to_arrow(gone)), found)
+
+    def _parts(self, c: JudgedChunk) -> Iterator[tuple[pa.RecordBatch | CopiedGroup, slice]]:
+        """Yields the live rows of a chunk, as row groups where nothing happens to any of theirs,
+        and where they stand among the live ones.
+        """
+        at = 0
+        piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next, self.schema)
+        for part in read_or_copy(
+            self.store,
+            [Wanted(piece, c.chunk, self._changed_rows(c))],
+            columns=_READ,
+            compression=self.config.compression,
+            key_seed=self.key_seed,
+        ):
+            yield part, slice(at, at + part.num_rows)
+            at += part.num_rows
+
+    def _changed_rows(self, c: JudgedChunk) -> Mask | None:
+        """Returns which rows of a chunk, the dead ones counted, go or get their horizon; None where
+        none does.
+        """
+        changed = np.zeros(c.chunk.live_rows, np.bool_)
+        for mask in (None if c.keep is None else ~c.keep, c.new_horizon):
+            if mask is not None:
+                changed |= mask
+        if c.chunk.dead is None or not changed.any():
+            return changed if changed.any() else None
+        rows = ~read_dead_rows(self.store, c.chunk.dead, c.chunk.rows)
+        rows[rows] = changed
+        return rows
 
     def _batches(
         self, c: JudgedChunk, columns: Sequence[str]

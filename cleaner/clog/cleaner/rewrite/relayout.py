@@ -43,7 +43,7 @@ from clog.storage.format.manifest import Manifest
 from clog.storage.objects.data_object import DataObject, rewritten_chunk
 from clog.storage.objects.row_groups import CopiedGroup
 from clog.storage.objects.writer import write_rewritten
-from clog.storage.read.row_groups import read_or_copy
+from clog.storage.read.row_groups import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of
 from clog.storage.store.base import Store
 
@@ -207,13 +207,14 @@ def _read(
     broken: dict[str, Exception] = {}
     for path, pairs in by_object.items():
         pairs.sort(key=lambda pair: pair[1].first_row)
-        placed = [
-            (piece_of(r.partition, c, max(c.base, r.low), c.next, schema), c) for r, c in pairs
+        wanted = [
+            Wanted(piece_of(run.partition, c, max(c.base, run.low), c.next, schema), c)
+            for run, c in pairs
         ]
         try:
             found = list(
                 read_or_copy(
-                    *(store, placed),
+                    *(store, wanted),
                     columns=(*COLUMNS, DELETE_HORIZON),
                     compression=compression,
                     key_seed=key_seed,

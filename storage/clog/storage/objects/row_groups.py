@@ -21,7 +21,7 @@ Not here: which groups may be copied (`read.row_groups`), the new object (`compo
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -88,8 +88,17 @@ class CopiedGroup:
         return self.stats.rows
 
     @property
-    def is_dense(self) -> bool:
-        return self.stats.last_offset - self.stats.first_offset + 1 == self.stats.rows
+    def stored_bytes(self) -> int:
+        """Of its pages."""
+        return sum(len(c.pages) for columns in self.columns.values() for c in columns)
+
+    def detached(self) -> "CopiedGroup":
+        """Returns it with pages of its own: the object that it is from can go."""
+        columns = {
+            name: [replace(c, pages=memoryview(bytes(c.pages))) for c in columns]
+            for name, columns in self.columns.items()
+        }
+        return replace(self, columns=columns)
 
 
 class RowGroupSource:

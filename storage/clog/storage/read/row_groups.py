@@ -5,6 +5,7 @@ A row group can be copied where all of its rows stay, with the timestamps and ho
 have in it:
 
 - it is of one partition, and the piece covers all of it;
+- no row of it is to be looked at or left out by who asks;
 - no row of it is dead: dead bytes are gone with the next rewrite (FORMAT.md §5.4);
 - keys and values are bytes: typed columns (FORMAT.md §12) may be of an older schema of the log's;
 - the chunk overrides no timestamps (LogAppendTime), nor gives a horizon to a tombstone that is in
@@ -16,8 +17,7 @@ else all is decoded.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import accumulate
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -31,62 +31,87 @@ from clog.storage.read.scan import ReadPiece, dead_rows_of, read_pieces
 from clog.storage.store.base import Store
 from clog.storage.store.wrapping import WrappingStore
 
-_Placed = tuple[ReadPiece, Chunk]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """A piece of a chunk; ``decoded`` are the chunk's rows that have to be decoded, None: none."""
+
+    piece: ReadPiece
+    chunk: Chunk
+    decoded: Rows | None = None
+
+    @property
+    def may_hold_copies(self) -> bool:
+        piece = self.piece
+        is_large = self.chunk.size_bytes >= GROUP_BYTES_MIN
+        return is_large and piece.append_time_ms == NONE and piece.schema is None
+
+    def must_decode(self, first: int, rows: int) -> bool:
+        """Tells whether rows of the object, all in the piece, have to be decoded."""
+        at = first - self.chunk.first_row
+        return self.decoded is not None and bool(self.decoded[at : at + rows].any())
 
 
 class _HeldObject(WrappingStore):
-    """A store of which one object is in memory."""
+    """A store of which one object is in memory, and its chunks' bitmaps once they are read."""
 
     def __init__(self, inner: Store, path: str, data: bytes) -> None:
         super().__init__(inner)
         self._path = path
         self._data = data
+        self._others: dict[str, bytes] = {}
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        return self._data[start:end] if path == self._path else self.inner.get(path, start, end)
+        if path == self._path:
+            return self._data[start:end]
+        if path not in self._others:
+            self._others[path] = self.inner.get(path, start, end)
+        return self._others[path]
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        if path != self._path:
-            return self.inner.get_ranges(path, ranges)
+        assert path == self._path
         return [self._data[start:end] for start, end in ranges]
 
 
 def read_or_copy(
     store: Store,
-    placed: Sequence[_Placed],
+    wanted: Sequence[Wanted],
     *,
     columns: Sequence[str],
     compression: Compression,
     key_seed: int,
 ) -> Iterator[pa.RecordBatch | CopiedGroup]:
-    """Yields what pieces of one object hold, each with its chunk, in the order of their rows:
-    copied groups first, then batches as `read_pieces` does.
+    """Yields what pieces of one object hold, in the order of their rows: groups that are copied,
+    and batches as `read_pieces` makes them.
 
     Raises:
         FileNotFoundError, CorruptionError: as `read_pieces`.
     """
-    pieces = [piece for piece, _ in placed]
-    if not any(_may_hold_copies(*pair) for pair in placed) or not _is_fetched_whole(pieces):
+    pieces = [w.piece for w in wanted]
+    if not any(w.may_hold_copies for w in wanted) or not _is_fetched_whole(pieces):
         yield from read_pieces(store, pieces, columns=columns)
         return
     ref = pieces[0].object
     data = fetch_whole(store, ref)
-    left: list[ReadPiece] = []
+    held = _HeldObject(store, ref.path, data)
     try:
         source = RowGroupSource(data, ref, compression, key_seed)
     except (pa.ArrowException, OSError, ValueError):
-        left = pieces  # Who decodes says what is wrong with it.
-    else:
-        for (piece, chunk), dead in zip(placed, dead_rows_of(store, pieces), strict=True):
-            copies = _copies(source, piece, chunk, dead)
-            yield from (group for _, group in copies)
-            left += _rest(piece, [(first, group.num_rows) for first, group in copies])
-    yield from read_pieces(_HeldObject(store, ref.path, data), left, columns=columns)
-
-
-def _may_hold_copies(piece: ReadPiece, chunk: Chunk) -> bool:
-    is_large = chunk.size_bytes >= GROUP_BYTES_MIN
-    return is_large and piece.append_time_ms == NONE and piece.schema is None
+        # Who decodes says what is wrong with it.
+        yield from read_pieces(held, pieces, columns=columns)
+        return
+    dead = dead_rows_of(held, pieces)
+    found = [_copies(source, w, mask) for w, mask in zip(wanted, dead, strict=True)]
+    # Who keeps a small part of an object shall not keep all of it in memory.
+    is_part = 2 * sum(g.stored_bytes for copies in found for _, g in copies) < len(data)
+    for piece, copies in zip(pieces, found, strict=True):
+        at = piece.first_row
+        for first, group in copies:
+            yield from read_pieces(held, _rows_of(piece, at, first), columns=columns)
+            yield group.detached() if is_part else group
+            at = first + group.num_rows
+        rest = _rows_of(piece, at, piece.first_row + piece.rows)
+        yield from read_pieces(held, rest, columns=columns)
 
 
 def _is_fetched_whole(pieces: Sequence[ReadPiece]) -> bool:
@@ -95,19 +120,20 @@ def _is_fetched_whole(pieces: Sequence[ReadPiece]) -> bool:
 
 
 def _copies(
-    source: RowGroupSource, piece: ReadPiece, chunk: Chunk, dead: Rows | None
+    source: RowGroupSource, wanted: Wanted, dead: Rows | None
 ) -> list[tuple[int, CopiedGroup]]:
     """Returns the groups that are copied, with their first rows in the object."""
     found: list[tuple[int, CopiedGroup]] = []
-    if not _may_hold_copies(piece, chunk):
+    piece, chunk = wanted.piece, wanted.chunk
+    if not wanted.may_hold_copies:
         return found
-    ends = list(accumulate(source.rows))
-    for number, (rows, end) in enumerate(zip(source.rows, ends, strict=True)):
-        first = end - rows
+    end = 0
+    for number, rows in enumerate(source.rows):
+        first, end = end, end + rows
         at = first - piece.first_row
-        if at < 0 or end > piece.first_row + piece.rows or rows == 0:
+        if rows == 0 or at < 0 or end > piece.first_row + piece.rows:
             continue
-        if dead is not None and dead[at : at + rows].any():
+        if wanted.must_decode(first, rows) or (dead is not None and dead[at : at + rows].any()):
             continue
         group = source.copied(number, piece.partition, piece.base + at)
         if group is not None and _stays(group, piece):
@@ -130,17 +156,12 @@ def _stays(group: CopiedGroup, piece: ReadPiece) -> bool:
     return not (given and stats.tombstones)
 
 
-def _rest(piece: ReadPiece, copied: Sequence[tuple[int, int]]) -> Iterator[ReadPiece]:
-    """Yields the parts of a piece beside the ranges of rows that are copied."""
-    at = piece.first_row
-    for first, rows in [*copied, (piece.first_row + piece.rows, 0)]:
-        if at < first:
-            yield _rows_of(piece, at, first - at)
-        at = first + rows
-
-
-def _rows_of(piece: ReadPiece, first: int, rows: int) -> ReadPiece:
-    base = piece.base + first - piece.first_row
+def _rows_of(piece: ReadPiece, first: int, end: int) -> list[ReadPiece]:
+    """Returns the part of a piece that is rows ``[first, end)`` of its object; nothing for none."""
+    if first == end:
+        return []
     if not piece.object.dense:
-        return replace(piece, first_row=first, rows=rows)
-    return replace(piece, first_row=first, rows=rows, base=base, start=base, end=base + rows)
+        return [replace(piece, first_row=first, rows=end - first)]
+    base = piece.base + first - piece.first_row
+    next_ = base + end - first
+    return [replace(piece, first_row=first, rows=end - first, base=base, start=base, end=next_)]

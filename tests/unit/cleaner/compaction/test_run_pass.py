@@ -11,6 +11,7 @@ from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
 from clog.storage import Log, ManualClock, StoreUnavailableError
 from clog.storage.ids import SeededIds
 from clog.storage.objects.records import to_records
+from clog.storage.objects.writer import ObjectWriter
 from clog.storage.testing.crash import memory_store
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
@@ -703,3 +704,65 @@ def test_a_pass_over_a_million_offsets_reads_keys_only(make_log, clean):
     result = clean(log)
     assert result.stats.bytes_read < 100_000
     assert result.stats.bytes_written == 0
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """Row groups of 8 rows, copied however small they are; the rows that were."""
+    monkeypatch.setattr("clog.storage.objects.encoding.GROUP_ROWS", 8)
+    monkeypatch.setattr("clog.storage.objects.row_groups.GROUP_BYTES_MIN", 1)
+    monkeypatch.setattr("clog.storage.read.row_groups.GROUP_BYTES_MIN", 1)
+    found = []
+    real = ObjectWriter.copy
+    monkeypatch.setattr(
+        ObjectWriter, "copy", lambda self, g: (found.append(g.num_rows), real(self, g))[1]
+    )
+    return found
+
+
+def neighbours_updated(log):
+    """The first 30 of 64 records of one chunk die; all but one are in the first row groups."""
+    rows = [{"key": f"k{i:02}", "value": f"{i}"} for i in range(64)]
+    log.append(rows, partition=0)
+    log.roll()
+    log.append([{"key": f"k{i:02}", "value": "new"} for i in (*range(29), 63)], partition=0)
+    log.roll()
+
+
+def test_row_groups_of_which_all_stays_are_copied(make_log, clean, there, copied):
+    """S26: in a chunk that is rewritten, where neighbours died; the others are not decoded."""
+    log = make_log(segment_bytes="10000")
+    neighbours_updated(log)
+    result = clean(log)
+    expected = " ".join(f"{i}:k{i:02}={i}" for i in range(29, 63))
+    assert there(log).startswith(expected)
+    assert (result.stats.records_superseded, result.stats.records_written) == (30, 64)
+    # Of the first chunk rows 32 to 55, of the second 30: its groups have 8 and the rest.
+    assert copied == [8, 8, 8, 8, 8, 8, 6]
+
+
+def test_a_copy_of_a_row_that_goes_is_refused(make_log, monkeypatch, store, copied):
+    """Conservation: copied rows are counted as written (a cleaner that copies too much)."""
+    log = make_log(segment_bytes="10000")
+    neighbours_updated(log)
+    monkeypatch.setattr(rewriter.Rewriter, "_changed_rows", lambda self, c: None)
+    assert Cleaner(log).run_once(force=True) == []
+    check_log(store)
+    assert "unaccounted for" in log.handle.manifest().uncleanable[0].reason
+    assert copied
+
+
+def test_tombstones_that_get_their_horizon_are_decoded(make_log, clean, there, clock, copied):
+    """S23: their offsets are looked at; row groups beside them are copied, and they go in time."""
+    log = make_log(segment_bytes="10000", delete_retention_ms="1000")
+    log.append([{"key": f"k{i:02}", "value": f"{i}"} for i in range(32)], partition=0)
+    log.roll()
+    gone = [{"key": f"k{i:02}", "value": None} for i in range(10)]
+    log.append([*gone, *({"key": f"n{i:02}", "value": "1"} for i in range(22))], partition=0)
+    log.roll()
+    clean(log)
+    assert copied
+    clock.advance(1001)
+    clean(log)
+    assert "k09" not in there(log)
+    assert there(log).split()[0] == "10:k10=10"

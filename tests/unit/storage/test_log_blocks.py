@@ -309,3 +309,29 @@ def test_a_reader_of_a_version_whose_block_is_closed_meanwhile(forked, clock, de
     with pytest.raises(VersionExpiredError):
         log.table(at=4)
     assert paths.block_path(0) in {found.path for found in inside(early.inner).list("")}
+
+
+def test_a_sleeper_beside_what_another_left_in_the_block_that_was_closed(clock):
+    """Only the first block is closed. What the other left is the last version of it and goes on
+    from the sleeper's tip; the version after it is open, and has another parent: no damage.
+    """
+    store = memory_store()
+    log = Log.create(store, partitions=1, clock=clock, ids=SeededIds(1))
+    while log.handle.tip.version < BLOCK - 2:
+        log.append([{"key": "k", "value": "v"}])
+    early = [copy_of(store) for _ in range(2)]
+    swapped = SwappedStore(early[0])
+    sleeper = Log.open(swapped, clock=clock, ids=SeededIds(2))
+    assert keys_in(sleeper) == {b"k"}
+    zombie = Log.open(early[1], clock=clock, ids=SeededIds(3))
+    zombie.append([{"key": "zombie", "value": "never committed"}])
+    while log.handle.tip.version < BLOCK + 2:
+        log.append([{"key": "k", "value": "v"}])
+    close_block(store, 0)
+    path = paths.commit_path(BLOCK - 1)
+    inside(store).put(path, inside(early[1]).get(path))
+    swapped.become(store)
+    assert sleeper.append([{"key": "slept", "value": "v"}]).version == BLOCK + 3
+    assert keys_in(sleeper) == {b"k", b"slept"}
+    discard(store)
+    discard(early[1])

@@ -136,6 +136,7 @@ def _orphans(handle: Handle, store: Store, floor: int, old_ms: int) -> list[Stor
 
     Raises:
         CorruptionError: what the newest version needs is missing.
+        LogReplacedError, NotFoundError: since the log was deleted.
     """
     tip = handle.tip
     try:
@@ -143,6 +144,7 @@ def _orphans(handle: Handle, store: Store, floor: int, old_ms: int) -> list[Stor
     except (FileNotFoundError, VersionExpiredError) as e:
         # Another cleaner closed a block or swept: newer versions need it no more.
         if handle.refresh() is tip:
+            handle.standing.check()
             raise CorruptionError(
                 f"the newest version of {store.url}, {tip.version}, needs what is missing: {e};"
                 " nothing was deleted"

@@ -5,7 +5,7 @@ import pytest
 from clog.cleaner.sweep.commit_blocks import close_blocks
 from clog.cleaner.sweep.objects import sweep_orphans
 from clog.cleaner.sweep.store_times import newest_by
-from clog.storage import CorruptionError, Log, ManualClock
+from clog.storage import CorruptionError, Log, ManualClock, NotFoundError
 from clog.storage.commit.tip_tracker import VAIN_LOOKS_MAX
 from clog.storage.commit.versions import block_body, is_closed, manifest_at
 from clog.storage.diagnostics.verify import verify_log
@@ -501,6 +501,15 @@ def test_a_sweep_beside_a_closer_of_blocks(store, folder, monkeypatch):
     assert closed == [paths.commit_path(version) for version in range(16)]
     assert handle.refresh().head.oldest_readable == 16
     assert verify_log(store).findings == ()
+
+
+def test_a_sweep_of_a_log_that_is_deleted_meanwhile(store):
+    """What is missing then is no damage."""
+    grow(store, 5)
+    handle = Log.open(store, clock=ManualClock(START_MS), ids=SeededIds(51)).handle
+    before = Before(handle.store, paths.DATA, lambda: discard(store))
+    with pytest.raises(NotFoundError, match="no log at"):
+        sweep_orphans(handle, now_ms=START_MS, store=before)
 
 
 def test_a_sweep_of_a_log_whose_oldest_commit_is_missing(store):

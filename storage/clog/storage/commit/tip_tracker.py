@@ -218,11 +218,21 @@ class TipTracker:
     def _take(self, found: Found) -> None:
         # Those read on the way carry edits, too: with them, what is known already may connect with
         # the tip.
+        try:
+            whole = self._whole(found.tip, self.tip)
+        except CorruptionError:
+            # Who slept may find them swept, with the version; only the newest may be damaged.
+            found, before = self._found(lambda: find_newest(self.store)), found
+            if found.tip.record.commit_id == before.tip.record.commit_id:
+                raise
+            self.read = found.read
+            whole = self._whole(found.tip, self.tip)
         last = self.recent.known()[-1].version
         for version in sorted(found.read):
             if version > last:
                 self.recent.see(found.read[version])
-        self.see(found.tip)
+        self.recent.see(whole)
+        self.tip = whole
         self.confirmed()
 
     def _whole(self, commit: Commit, *known: Commit) -> Commit:

@@ -14,6 +14,7 @@ from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import documents, paths
 from clog.storage.format.commits import read_commit
 from clog.storage.format.edits import Edit
+from clog.storage.store.wrapping import WrappingStore
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -172,6 +173,46 @@ def test_a_document_that_is_gone(make_log, open_log, store):
     assert path in [finding.where for finding in verify_log(store).findings]
     append(log, 1)
     assert follower.end_offsets() == log.end_offsets()
+
+
+class Slept(WrappingStore):
+    """The store of somebody who sleeps before columns are read, while others act."""
+
+    def __init__(self, inner, meanwhile):
+        super().__init__(inner)
+        self.meanwhile = meanwhile
+
+    def get(self, path, start=None, end=None):
+        if f"/{paths.COLUMNS}" in path and self.meanwhile:
+            act, self.meanwhile = self.meanwhile, None
+            act()
+        return self.inner.get(path, start, end)
+
+
+def test_who_sleeps_before_columns_are_read_finds_newer_ones(make_log, open_log, store):
+    """COMMIT.md §4: only the newest version may say that a log is damaged; here it was swept."""
+    log = make_log(MANY)
+    for n in range(5):
+        append(log, n)
+    sleeper = Slept(store, None)
+    follower = open_log(sleeper)
+
+    def swept():
+        old = [found.path for found in inside(store).list(paths.COLUMNS)]
+        for n in range(30):
+            append(log, n % 5)
+        kept = log.handle.tip.head.partitions.ref.path
+        for path in old:
+            assert path != kept
+            inside(store).delete(path)
+
+    for n in range(30):
+        append(log, n % 5)
+    sleeper.meanwhile = swept
+    assert follower.end_offsets() == log.end_offsets()
+    assert sleeper.meanwhile is None
+    sleeper.meanwhile = swept
+    assert open_log(sleeper).end_offsets() == log.end_offsets()
 
 
 @pytest.mark.parametrize("damaged", ["rows", "document"])

@@ -1,8 +1,9 @@
 """This machine's clock beside the store's (COMMIT.md K2, §5; decision 0012).
 
 Times of commits never go back, so one commit from a clock that is years ahead makes all later ones
-as late. Hence a handle whose clock is ahead of the newest commit asks the store for the time before
-it commits, once: from then on the monotonic clock tells what time it is there. A manual clock is
+as late. Hence a handle whose clock is ahead of the newest commit, or of where the monotonic clock
+says that it should be, asks the store for the time before it commits, once: from then on the
+monotonic clock tells what time it is there. A manual clock is
 unrelated to the store's, and never compared.
 """
 
@@ -49,20 +50,24 @@ class StoreClock:
         self._store = store
         self._clock = clock
         self._ids = ids
+        self._first_ahead_ms = clock.now_ms() - clock.monotonic_ms()
         self._ahead_of_monotonic_ms: int | None = None
 
     def check(self, *, newest_ms: int) -> None:
-        """Checks that this machine's clock is not far ahead, where the newest commit is not of now.
+        """Checks that this machine's clock is not far ahead, where the newest commit is not of now,
+        or the clock was set forward.
 
         Raises:
             ClockSkewError: a commit would be of a time that the store has not reached for long.
             StoreUnavailableError: the store cannot be asked now.
         """
-        now_ms = self._clock.now_ms()
-        if now_ms - newest_ms <= AHEAD_MS_MAX or not is_comparable(self._clock):
+        if not is_comparable(self._clock):
             return
-        monotonic_ms, known_ms = self._clock.monotonic_ms(), self._ahead_of_monotonic_ms
-        if known_ms is not None and now_ms - (monotonic_ms + known_ms) <= AHEAD_MS_MAX:
+        now_ms, known_ms = self._clock.now_ms(), self._ahead_of_monotonic_ms
+        # Where commits follow closely, the newest one is as far ahead as the clock that made it.
+        since_ms = self._first_ahead_ms if known_ms is None else known_ms
+        is_steady = now_ms - self._clock.monotonic_ms() - since_ms <= AHEAD_MS_MAX
+        if is_steady and (known_ms is not None or now_ms - newest_ms <= AHEAD_MS_MAX):
             return
         try:
             store_ms = store_now_ms(self._store, ids=self._ids)

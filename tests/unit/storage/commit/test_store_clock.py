@@ -70,6 +70,25 @@ def test_the_store_is_asked_once(counting, wall):
     assert cost()["create"] == 1
 
 
+def test_a_clock_that_goes_ahead_step_by_step(counting, wall):
+    """K2: each commit is near the one before, and all go by the same clock: it is asked for all the
+    same, once it was set forward by a quarter of an hour in all.
+    """
+    log = Log.create(counting, clock=wall)
+
+    def step():
+        wall.right.advance(60_000)
+        wall.by_ms += AHEAD_MS_MAX // 2
+        log.append(ONE)
+
+    step()
+    step()
+    with pytest.raises(ClockSkewError):
+        step()
+    ahead_ms = log.handle.tip.record.time_ms - wall.right.now_ms()
+    assert ahead_ms <= AHEAD_MS_MAX
+
+
 @pytest.mark.parametrize("operation", ["put", "list"])
 def test_a_store_that_does_not_answer_now_is_asked_again(counting, wall, operation):
     """A clock that is far ahead is not believed because one request failed."""

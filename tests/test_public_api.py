@@ -37,7 +37,7 @@ NOT_FOR_USERS = {
     "Log.append_objects",
 }
 """What the cleaner and the connector build on; the docstring of each says so."""
-MADE_BY_CLOG = {"Log", "Table", "Transaction"}
+MADE_BY_CLOG = {"Log", "Table", "Transaction", "BatchTransaction"}
 """Nobody calls their constructors: they come from `Log.create`, `Log.open` and other methods."""
 CALLED_BY_SPARK = {"ClogDataSource"}
 """Users hand the class to Spark, which alone calls its methods."""

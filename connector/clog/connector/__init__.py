@@ -9,9 +9,11 @@ from clog.connector.datasource import ClogDataSource
 from clog.connector.explain import Explanation, Share, explain
 from clog.connector.lag import Lag, lag
 from clog.connector.snapshot import Snapshot, snapshot_and_stream
+from clog.connector.transaction import BatchTransaction, transaction
 from clog.connector.upsert import upsert
 
 __all__ = [
+    "BatchTransaction",
     "ClogDataSource",
     "Explanation",
     "Lag",
@@ -21,5 +23,6 @@ __all__ = [
     "explain",
     "lag",
     "snapshot_and_stream",
+    "transaction",
     "upsert",
 ]

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clog.connector.micro_batch import QUERY_ID, RUN_ID, local_property
 from clog.connector.options.parsing import as_text
 from clog.connector.options.settings import write_options
 from clog.storage.errors import InvalidInputError, LogReplacedError
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from clog.storage.log import Log
 
 _LOGGER = logging.getLogger("clog.connector")
-_QUERY_ID = "sql.streaming.queryId"
-_RUN_ID = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +79,8 @@ def upsert(
             where an option says that ``failOnChangedBatch`` is false.
     """
     records = _records(df, [keys] if isinstance(keys, str) else list(keys), values, deleted)
-    run_id = _local_property(df, _RUN_ID) or ""
-    app_id = _app_id(query_id or _local_property(df, _QUERY_ID), name, url)
+    run_id = local_property(df, RUN_ID) or ""
+    app_id = _app_id(query_id or local_property(df, QUERY_ID), name, url)
     last = _done.get((url, app_id))
     last = None if last is None or last.run_id != run_id else last
     if run_id and last is not None and last.batch_id == batch_id:
@@ -188,14 +187,3 @@ def _without(value: "Column", deleted: "str | Column") -> "Column":
 
     condition = F.expr(deleted) if isinstance(deleted, str) else deleted
     return F.when(~F.coalesce(condition, F.lit(False)), value)  # noqa: FBT003
-
-
-def _local_property(df: "DataFrame", name: str) -> str | None:
-    """Returns what Spark says of the micro-batch; None with Spark Connect, which has no such thing
-    here.
-    """
-    try:
-        value: str | None = df.sparkSession.sparkContext.getLocalProperty(name)
-    except Exception:  # noqa: BLE001 -- Connect raises one of several kinds
-        return None
-    return value

@@ -178,9 +178,10 @@ class CommitRequest:
 
 def _check_floor(objects: Sequence[DataObject], tip: Commit, ours: Number, *, url: str) -> None:
     floor = tip.head.orphan_floor
-    if objects and objects[0].stamp < floor:
+    stamp = min((obj.stamp for obj in objects), default=floor)
+    if stamp < floor:
         raise TransactionTimeoutError(
             f"transaction id {ours.transaction_id!r} of {url} took too long: its objects began at"
-            f" version {objects[0].stamp}, below the orphan floor {floor}, and may be swept by now;"
+            f" version {stamp}, below the orphan floor {floor}, and may be swept by now;"
             " nothing of it was committed; begin another one"
         )

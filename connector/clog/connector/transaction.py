@@ -1,0 +1,190 @@
+"""Several DataFrames of a micro-batch, written to a log together or not at all, once.
+
+``foreachBatch`` is at least once: a batch can run again after it was written, and a function that
+writes twice can die in between. `transaction` makes one transaction of the log of it, under the
+name of the job, with the batch's number as its sequence:
+
+J1. It takes the id up, once for each driver: a driver that was replaced is fenced.
+J2. The number is that of the last batch that was committed: nothing is done again.
+J3. Each `BatchTransaction.write` runs the DataFrame; its tasks write objects, as those of a sink do
+    (`write_task`), and answer with what they made.
+J4. The end of the ``with`` block commits all objects at once. Crash before: orphans, and the batch
+    runs again; after: J2.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from clog.connector.micro_batch import RUN_ID, local_property
+from clog.connector.options.parsing import as_text
+from clog.connector.options.settings import write_options
+from clog.storage.errors import InvalidInputError, LogReplacedError, TransactionFencedError
+from clog.storage.store.urls import redact
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from clog.connector.options.location import Location
+    from clog.connector.options.settings import WriteOptions
+    from clog.connector.write.write_task import WritePlan, Written
+    from clog.storage import Transaction, TransactionResult
+    from clog.storage.log import Log
+
+    _Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+TIMEOUT_MS = 3_600_000
+_ANSWER = "spark_partition int, written binary"
+_logs: dict[tuple["Location", str], "Log"] = {}
+"""By place and job: handles that hold an id, apart from those that others use."""
+_done: dict[tuple["Location", str], tuple[str, int]] = {}
+"""By place and job the last run and batch: to notice two transactions of one batch."""
+
+
+class BatchTransaction:
+    """What `transaction` gives a batch to write with. Made by `transaction`, used in its ``with``
+    block.
+    """
+
+    def __init__(
+        self, real: "Transaction", location: "Location", options: Mapping[str, str], batch_id: int
+    ) -> None:
+        self._real = real
+        self._location = location
+        self._options = options
+        self._batch_id = batch_id
+        self._run_id = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the batch was committed before, so that nothing is written."""
+        return not self._real.is_open
+
+    @property
+    def result(self) -> "TransactionResult":
+        """The version and the offsets, once it is committed."""
+        return self._real.result
+
+    def write(self, df: "DataFrame", url: str) -> None:
+        """Writes the rows of a DataFrame, whose columns are those of the sink; nobody sees them
+        before the transaction is committed. Nothing is run for a batch that is done.
+
+        Args:
+            df: the rows.
+            url: the log, which is the home: others are refused, as transactions over several logs
+                are not built yet.
+
+        Raises:
+            InvalidInputError: a column is missing or has a wrong type; another log; a second
+                transaction of the batch.
+        """
+        settings = write_options({**self._options, "path": url})
+        if settings.location != self._location:
+            raise InvalidInputError(
+                f"the transaction was begun in {redact(self._location.url)}, and cannot write to"
+                f" {redact(url)}: transactions over several logs are not built yet; write to one"
+                " log, and copy from it to others"
+            )
+        self._run_id = local_property(df, RUN_ID) or ""
+        mine = self._run_id, self._batch_id
+        if self._real.is_open:
+            self._real.append_objects(
+                [obj for answer in _answers(df, settings) for obj in answer.objects]
+            )
+        elif self._run_id and _done.get((self._location, self._real.id)) == mine:
+            raise InvalidInputError(
+                f"job {self._real.id!r} has committed batch {self._batch_id} in this run already,"
+                " so a second transaction of the batch would be dropped as a repetition; write all"
+                " in one, or give each its own job name"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        was_open = self._real.is_open
+        self._real.__exit__(kind, error, trace)
+        if was_open and error is None:
+            _done[self._location, self._real.id] = self._run_id, self._batch_id
+
+
+def transaction(
+    job: str,
+    batch_id: int,
+    *,
+    home: str,
+    timeout_ms: int = TIMEOUT_MS,
+    options: Mapping[str, object] | None = None,
+) -> BatchTransaction:
+    """Begins the transaction of a micro-batch, for a ``with`` statement in ``foreachBatch``: what
+    it writes is committed at the end of the block, all or nothing, once.
+
+    Args:
+        job: names the streaming query, over all its restarts; with a new checkpoint use another
+            name, as its batches count from 0 again.
+        batch_id: the second argument of the function given to ``foreachBatch``.
+        home: the URL of the log; the first batch creates it.
+        timeout_ms: how long the batch may take at most, up to a day.
+        options: further options of the write, such as ``partitions`` or ``config.<name>``.
+
+    Raises:
+        InvalidInputError: a later batch of the job is in the log already.
+        TransactionFencedError: another driver runs the job since.
+    """
+    given = {name.lower(): as_text(value) for name, value in (options or {}).items()}
+    settings = write_options({**given, "path": home})
+    place = settings.location, job
+    log = _held_log(settings, job)
+    try:
+        real = log.transaction(job, timeout_ms, sequence=batch_id)
+    except (TransactionFencedError, LogReplacedError):
+        del _logs[place]  # A query that is started again takes the job back.
+        raise
+    return BatchTransaction(real, settings.location, given, batch_id)
+
+
+def _held_log(settings: "WriteOptions", job: str) -> "Log":
+    from clog.connector.opened_logs import opened_or_created
+    from clog.storage.log import Log
+
+    place = settings.location, job
+    if place not in _logs:
+        _logs[place] = Log(opened_or_created(settings).handle.opened_anew())
+    return _logs[place]
+
+
+def _answers(df: "DataFrame", settings: "WriteOptions") -> "list[Written]":
+    """Runs the tasks, and returns their answers in the order of Spark's partitions (S44). Of a task
+    that ran twice one answers; the objects of the other are swept.
+    """
+    import pickle
+
+    from clog.connector.write.write_task import plan_write
+
+    rows = df.mapInArrow(_task(plan_write(settings, df.schema)), _ANSWER).collect()
+    by_partition = sorted(rows, key=lambda row: row["spark_partition"])
+    return [pickle.loads(row["written"]) for row in by_partition]  # noqa: S301 - ours
+
+
+def _task(plan: "WritePlan") -> "_Task":
+    def run(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import pickle
+
+        import pyarrow as pa
+
+        from clog.connector.write.write_task import TaskIds, write_task
+
+        task = TaskIds.current()
+        written = pickle.dumps(write_task(plan, batches, task))
+        names = pa.schema([("spark_partition", pa.int32()), ("written", pa.binary())])
+        yield pa.RecordBatch.from_pylist(
+            [{"spark_partition": task.spark_partition, "written": written}], schema=names
+        )
+
+    return run

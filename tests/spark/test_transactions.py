@@ -1,0 +1,102 @@
+"""Several DataFrames of a batch in one transaction: all or nothing, once, whatever runs again."""
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from clog.connector import transaction
+from clog.storage import InvalidInputError, Log, TransactionFencedError
+
+
+@pytest.fixture
+def words(url):
+    return Log.create(url, partitions=2)
+
+
+@pytest.fixture
+def home(tmp_path):
+    return str(tmp_path / "home")
+
+
+def stream(spark, words, checkpoint, each_batch):
+    source = spark.readStream.format("clog").option("startingOffsets", "earliest")
+    frame = source.load(words.url).selectExpr("key", "value")
+    writer = frame.writeStream.foreachBatch(each_batch).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+
+
+def in_the_log(url):
+    """Its records, and the commits that brought any."""
+    log = Log.open(url)
+    rows = [row for batch in log.read() for row in batch.to_pylist()]
+    return sorted((r["key"].decode(), r["value"].decode()) for r in rows), [
+        c.version for c in log.history() if c.records
+    ]
+
+
+def test_two_frames_are_one_commit_and_once(spark, words, home, tmp_path):
+    """A batch that dies between its two writes leaves nothing; one that Spark did not note is run
+    again, and is there once (S48, S49).
+    """
+    checkpoint, dies, done = tmp_path / "checkpoint", [True], []
+
+    def each_batch(df, batch_id):
+        with transaction("job", batch_id, home=home, options={"partitions": 2}) as t:
+            done.append(t.is_done)
+            t.write(df.selectExpr("key", "upper(cast(value as string)) as value"), home)
+            if dies:
+                raise ZeroDivisionError(dies.pop())
+            t.write(df.selectExpr("concat('n-', cast(key as string)) as key", "value"), home)
+
+    words.append([{"key": k, "value": k} for k in "abc"])
+    with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
+        stream(spark, words, checkpoint, each_batch)
+    assert in_the_log(home) == ([], [])
+    stream(spark, words, checkpoint, each_batch)
+    first = [(k, k.upper()) for k in "abc"] + [(f"n-{k}", k) for k in "abc"]
+    assert in_the_log(home) == (first, [2])
+    for name in ("0", ".0.crc"):
+        (checkpoint / "commits" / name).unlink()
+    words.append([{"key": "d", "value": "d"}])
+    stream(spark, words, checkpoint, each_batch)
+    assert in_the_log(home)[0] == sorted([*first, ("d", "D"), ("n-d", "d")])
+    assert done == [False, False, True, False]
+
+
+def test_two_transactions_of_one_batch_are_an_error(spark, words, home, tmp_path):
+    """The second would be taken for a repetition of the first, and dropped."""
+
+    def each_batch(df, batch_id):
+        for _ in range(2):
+            with transaction("job", batch_id, home=home) as t:
+                t.write(df, home)
+
+    words.append([{"key": "a", "value": "1"}])
+    with pytest.raises(StreamingQueryException, match="in this run already"):
+        stream(spark, words, tmp_path / "checkpoint", each_batch)
+    assert in_the_log(home)[0] == [("a", "1")]
+
+
+def test_a_driver_that_was_replaced_is_fenced(spark, home):
+    """S48: its batch fails and leaves nothing; started again, it takes the job back."""
+    frame = spark.createDataFrame([("a", "1")], "key string, value string")
+    with transaction("job", 0, home=home) as t:
+        t.write(frame, home)
+    slow = transaction("job", 1, home=home)
+    slow.write(frame, home)
+    with Log.open(home).transaction("job", sequence=1) as other:
+        other.append([{"key": "b", "value": "2"}])
+    with pytest.raises(TransactionFencedError), slow:
+        slow.write(frame, home)
+    with pytest.raises(TransactionFencedError):
+        transaction("job", 2, home=home)
+    with transaction("job", 2, home=home) as t:
+        t.write(frame, home)
+    assert in_the_log(home)[0] == [("a", "1"), ("a", "1"), ("b", "2")]
+    with pytest.raises(InvalidInputError, match="is at sequence 2 already, and 1 comes before"):
+        transaction("job", 1, home=home)
+    with (
+        pytest.raises(InvalidInputError, match="several logs are not built yet"),
+        transaction("job", 3, home=home) as t,
+    ):
+        t.write(frame, f"{home}-other")
+    assert len(in_the_log(home)[1]) == 3

@@ -39,7 +39,7 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel):
         for folder in ("storage", "cleaner", "connector")
         for path in (ROOT / folder).rglob("*")
         if path.is_file()
-        and (path.suffix == ".py" or path.name == "py.typed")
+        and (path.suffix == ".py" or path.name == "py.typed" or path.parent.name == "static")
         and "__pycache__" not in path.parts
     }
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}

@@ -20,6 +20,7 @@ from clog.cli.logs import copy, delete, ls, manage
 from clog.cli.looking import cost, dump, show, verify, verify_store
 from clog.cli.output import ERRORS_AS, SafeFormatter, print_error, reader_has_left
 from clog.cli.records import consume, export, get, produce
+from clog.cli.ui import command
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Logs": (
@@ -52,6 +53,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         verify.verify,
         verify_store.verify_store,
         cost.cost,
+        command.ui,
     ),
 }
 """Functions whose names and docstrings are the commands and their help, by the headings of

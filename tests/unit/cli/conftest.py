@@ -2,6 +2,8 @@
 
 import json
 import logging
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,29 @@ def cli(monkeypatch):
 def folder(log, url):
     """Where all files of the log lie but one."""
     return Path(url, folder_of(log.handle.standing.log_id))
+
+
+@pytest.fixture
+def serving():
+    """Serves the page of logs in a thread; yields the port."""
+
+    @contextmanager
+    def serving(shown):
+        import uvicorn
+
+        from clog.cli.ui.server import application, listening
+
+        with listening(0) as socket:
+            config = uvicorn.Config(
+                application(shown), log_level="critical", lifespan="off", ws="none"
+            )
+            server = uvicorn.Server(config)
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
+            thread.start()
+            try:
+                yield socket.getsockname()[1]
+            finally:
+                server.should_exit = True
+                thread.join()
+
+    return serving

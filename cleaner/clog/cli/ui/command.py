@@ -1,0 +1,56 @@
+"""The command `clog ui`."""
+
+from typing import Annotated
+
+import typer
+
+from clog.cli.arguments import Options, storage_options
+from clog.cli.output import say
+
+Urls = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[URL]…", help="One or more logs.", show_default=False),
+]
+Discover = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PREFIX",
+        help="Show every log below this folder, including logs created later.",
+        show_default=False,
+    ),
+]
+Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port on this machine; 0 takes any.")]
+
+
+def ui(
+    urls: Urls = None, *, discover: Discover = None, port: Port = 8470, options: Options = None
+) -> None:
+    r"""Show logs in a browser.
+
+    Partitions with their clean, dirty and active parts, commits and passes, records by offset, time
+    and key, and the table at any readable version. Reads only, and answers this machine only.
+
+    \b
+    clog ui ./orders
+    clog ui --discover s3://bucket/logs --port 9000
+    """
+    if not (urls or discover):
+        raise typer.BadParameter("give the URL of a log, or --discover PREFIX")
+    try:
+        import uvicorn
+
+        from clog.cli.ui.server import application, listening
+    except ModuleNotFoundError as e:
+        if e.name not in ("starlette", "uvicorn"):
+            raise
+        raise typer.BadParameter(f"it needs {e.name}: pip install 'pyspark-clog[ui]'") from e
+    from clog.cli.ui.logs import ShownLogs
+    from clog.storage.clock import SystemClock
+
+    given = storage_options(options)
+    shown = ShownLogs(urls or (), discover or (), given, clock=SystemClock())
+    shown.look()
+    with listening(port) as socket:
+        say(f"http://127.0.0.1:{socket.getsockname()[1]}  (Ctrl-C stops)")
+        config = uvicorn.Config(application(shown), log_level="warning", lifespan="off", ws="none")
+        uvicorn.Server(config).run(sockets=[socket])

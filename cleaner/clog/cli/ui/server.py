@@ -1,0 +1,145 @@
+"""The server of the page: Starlette over `logs.ShownLogs`, for this machine alone.
+
+*Safe*: it listens on the loopback address and answers requests for that host alone, so that no page
+of elsewhere reads logs through a name that leads here; all it does is read; the page may load
+nothing but what this server has (no inline script, no other host), and puts data in as text.
+"""
+
+import base64
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from clog.cli.ui.logs import ShownLogs
+from clog.storage.errors import ClogError, InvalidInputError
+
+STATIC = Path(__file__).parent / "static"
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+HOSTS = ["127.0.0.1", "localhost"]
+
+
+@contextmanager
+def listening(port: int) -> Iterator[socket.socket]:
+    """Yields a socket that listens on the loopback address.
+
+    Raises:
+        InvalidInputError: the port is taken.
+    """
+    with socket.socket() as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind(("127.0.0.1", port))
+        except OSError as e:
+            raise InvalidInputError(f"cannot listen at port {port}: {e.strerror}") from None
+        made.listen()  # Who comes before the server runs waits for it.
+        yield made
+
+
+def application(shown: ShownLogs) -> Starlette:
+    """Returns the page and what it asks for."""
+
+    def logs(_: Request) -> Response:
+        return JSONResponse(shown.overview())
+
+    def log(request: Request) -> Response:
+        return JSONResponse(shown.details(_number(request)))
+
+    def records(request: Request) -> Response:
+        asked = request.query_params
+        partition = _integer(asked.get("partition"), "partition")
+        where = asked.get("from", "latest")
+        return _document(shown.records(_number(request), partition, where, _limit(request)))
+
+    def key(request: Request) -> Response:
+        wanted = _key(request)
+        if wanted is None:
+            raise InvalidInputError("give a key")
+        return _document(shown.history_of_key(_number(request), wanted, _limit(request)))
+
+    def table(request: Request) -> Response:
+        at = _integer(request.query_params.get("at"), "at")
+        return _document(shown.table(_number(request), at, _key(request), _limit(request)))
+
+    def page(_: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    return Starlette(
+        routes=[
+            Route("/", page),
+            Route("/api/logs", logs),
+            Route("/api/logs/{number:int}", log),
+            Route("/api/logs/{number:int}/records", records),
+            Route("/api/logs/{number:int}/key", key),
+            Route("/api/logs/{number:int}/table", table),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS),
+            Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
+            Middleware(GZipMiddleware),
+        ],
+        exception_handlers={ClogError: _refused, FileNotFoundError: _gone},
+    )
+
+
+async def _with_headers(request: Request, call_next: Callable[[Request], Any]) -> Response:
+    answer: Response = await call_next(request)
+    answer.headers.update(HEADERS)
+    return answer
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 400)
+
+
+async def _gone(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": f"{error} is gone"}, 400)
+
+
+def _number(request: Request) -> int:
+    number: int = request.path_params["number"]
+    return number
+
+
+def _limit(request: Request) -> int:
+    return _integer(request.query_params.get("limit"), "limit") or 100
+
+
+def _integer(text: str | None, name: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidInputError(f"{name}={text!r} is no whole number")
+    return int(text)
+
+
+def _key(request: Request) -> bytes | None:
+    asked = request.query_params
+    if encoded := asked.get("key_b64"):
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except ValueError:
+            raise InvalidInputError("key_b64 is not base64") from None
+    text = asked.get("key")
+    return None if text is None else text.encode()
+
+
+def _document(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

@@ -1,0 +1,257 @@
+// The page of `clog ui`. Data comes as JSON and is put in as text, never as HTML.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const REFRESH_MS = 2000;
+let chosen = null; // the number of the log that is shown
+let newest = null; // its version
+
+function el(name, text, attributes = {}) {
+  const made = document.createElement(name);
+  if (text !== undefined && text !== null) made.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
+const count = (n) => n.toLocaleString("en");
+
+function size(n) {
+  let unit = 0;
+  while (n >= 1024 && unit < 4) { n /= 1024; unit += 1; }
+  return (unit ? n.toFixed(1) : n) + " " + ["B", "KiB", "MiB", "GiB", "TiB"][unit];
+}
+
+function moment(ms) {
+  const when = new Date(ms);
+  return isNaN(when) ? ms + " ms" : when.toISOString().replace("T", " ").slice(0, 19) + "Z";
+}
+
+function ago(ms) {
+  const seconds = Math.max(0, Math.round(ms / 1000));
+  if (seconds < 90) return seconds + " s";
+  if (seconds < 5400) return Math.round(seconds / 60) + " min";
+  return seconds < 129600 ? Math.round(seconds / 3600) + " h" : Math.round(seconds / 86400) + " d";
+}
+
+async function ask(path) {
+  const answer = await fetch(path);
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.error || answer.statusText);
+  return body;
+}
+
+function row(cells) {
+  const made = el("tr");
+  for (const cell of cells) made.append(cell instanceof Node ? cell : el("td", cell));
+  return made;
+}
+
+async function showLogs() {
+  const logs = await ask("/api/logs");
+  const now = Date.now();
+  $("logs").tBodies[0].replaceChildren(...logs.map((log) => {
+    const name = el("td");
+    const link = el("button", log.url, {class: "link", type: "button"});
+    link.addEventListener("click", () => choose(log.number));
+    name.append(link);
+    const cells = log.error
+      ? [name, el("td", log.error, {class: "bad", colspan: 6})]
+      : [name, count(log.partitions), log.version, count(log.records), size(log.object_bytes),
+         log.dirty_ratio.toFixed(2) + (log.uncleanable ? ", " + log.uncleanable + " uncleanable" : ""),
+         ago(now - log.committed_ms) + " ago"];
+    const made = row(cells);
+    made.setAttribute("aria-current", String(log.number === chosen));
+    return made;
+  }));
+  return logs;
+}
+
+async function choose(number) {
+  if (number !== chosen) $("found").replaceChildren();
+  chosen = number;
+  newest = null;
+  await refresh();
+}
+
+async function showLog() {
+  const log = await ask("/api/logs/" + chosen);
+  $("log").hidden = false;
+  $("log-title").textContent = log.url;
+  const sum = (name) => log.partition_details.reduce((total, d) => total + d[name], 0);
+  const facts = {
+    version: log.version + ", readable from " + log.oldest_readable_version,
+    records: count(sum("records")), tombstones: count(sum("tombstones")), "dead rows": count(sum("dead_rows")),
+    objects: count(log.objects) + ", " + size(log.object_bytes), "to be deleted": size(log.released_bytes),
+    writers: count(log.writers), "last commit": ago(log.now_ms - log.committed_ms) + " ago",
+  };
+  $("facts").replaceChildren(...Object.entries(facts).map(([name, value]) => {
+    const pair = el("div");
+    pair.append(el("dt", name), el("dd", value));
+    return pair;
+  }));
+  if (log.version === newest) return; // Nothing else has changed.
+  newest = log.version;
+  showPartitions(log);
+  showCommits(log.commits);
+  $("configs").replaceChildren(...Object.entries(log.config).sort().map(([name, value]) =>
+    row([name, value + (name in log.config_overrides ? "  (set)" : "")])));
+  const slider = $("browse").elements.at;
+  const atEnd = slider.value === slider.max;
+  slider.min = log.oldest_readable_version;
+  slider.max = log.version;
+  if (atEnd) slider.value = log.version;
+  tellVersion();
+}
+
+function showPartitions(log) {
+  const largest = Math.max(1, ...log.partition_details.map((d) => d.size_bytes));
+  $("bars").replaceChildren(...log.partition_details.map((d) => {
+    const parts = {
+      clean: d.clean_bytes, cleanable: d.cleanable_bytes,
+      lagging: Math.max(0, d.size_bytes - d.clean_bytes - d.cleanable_bytes - d.active_bytes), active: d.active_bytes,
+    };
+    const said = Object.entries(parts).filter(([, n]) => n).map(([name, n]) => name + " " + size(n)).join(", ");
+    const bar = el("div", null, {class: "bar", role: "img", "aria-label": "partition " + d.partition + ": " + (said || "empty"), title: said});
+    bar.style.width = Math.max(2, 100 * d.size_bytes / largest) + "%";
+    for (const [name, bytes] of Object.entries(parts)) {
+      const part = el("span", null, {class: "part " + name});
+      part.style.flexGrow = bytes;
+      if (bytes) bar.append(part);
+    }
+    const horizon = d.delete_horizon_ms === null ? "" : ", tombstones from offset " + d.delete_retention_offset +
+      " on, horizon " + moment(d.delete_horizon_ms);
+    const facts = el("div", "partition " + d.partition + ": " + size(d.size_bytes) + ", " + count(d.records) + " records; start " +
+      d.log_start_offset + ", first dirty " + d.first_dirty_offset + ", active " + d.active_base_offset + ", end " + d.end_offset +
+      "; dirty ratio " + d.dirty_ratio.toFixed(2) + ", " + d.segments + " segments" + horizon, {class: "facts"});
+    const line = el("li");
+    line.append(facts, bar);
+    if (d.uncleanable) line.append(el("div", "uncleanable: " + d.uncleanable, {class: "bad"}));
+    return line;
+  }));
+}
+
+function showCommits(commits) {
+  const most = Math.max(1, ...commits.map((c) => c.records));
+  const width = 800 / Math.max(1, commits.length);
+  $("chart").replaceChildren(...commits.map((c, i) => {
+    const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    const height = c.records ? Math.max(2, 88 * c.records / most) : 2;
+    for (const [name, value] of Object.entries({x: i * width, y: 90 - height, width: Math.max(1, width - 1), height})) {
+      bar.setAttribute(name, value);
+    }
+    if (c.operation === "clean") bar.setAttribute("class", "clean");
+    return bar;
+  }));
+  $("history").replaceChildren(...commits.toReversed().map((c) => {
+    const cleaned = Object.entries(c.first_dirty || {}).map(([p, offset]) => "partition " + p + " clean to " + offset).join(", ");
+    const writers = (c.writers || []).join(", ");
+    return row([c.version, moment(c.time_ms), c.operation, c.records ? count(c.records) : "", c.size_bytes ? size(c.size_bytes) : "",
+      cleaned || writers]);
+  }));
+}
+
+function bytesCell(record, name) {
+  if (name + "_b64" in record) {
+    const raw = atob(record[name + "_b64"]);
+    const hex = Array.from(raw, (c) => c.charCodeAt(0).toString(16).padStart(2, "0")).join(" ");
+    return el("td", hex, {class: "bytes", title: raw.length + " bytes"});
+  }
+  const value = record[name];
+  if (value === null) return el("td", name === "value" ? "deleted" : "no key", {class: "none"});
+  let text = value;
+  if (name === "value" && /^\s*[[{]/.test(value)) {
+    try { text = JSON.stringify(JSON.parse(value), null, 1); } catch { /* It only looks like JSON. */ }
+  }
+  return el("td", text, {class: "bytes"});
+}
+
+async function browse() {
+  const given = $("browse").elements;
+  const view = given.view.value;
+  const asked = new URLSearchParams({limit: 200});
+  if (view === "records") {
+    if (given.partition.value.trim()) asked.set("partition", given.partition.value.trim());
+    asked.set("from", given.from.value.trim() || "latest");
+  } else {
+    if (given.key.value) asked.set("key", given.key.value);
+    if (view === "table") asked.set("at", given.at.value);
+  }
+  $("problem").textContent = "";
+  try {
+    const records = await ask("/api/logs/" + chosen + "/" + view + "?" + asked);
+    $("found").replaceChildren(...records.map((r) => {
+      const headers = (r.headers || []).map((h) => h.key + "=" + (h.value ?? h.value_b64 ?? "null")).join("\n");
+      const key = bytesCell(r, "key");
+      if (typeof r.key === "string") {
+        const link = el("button", r.key, {class: "link", type: "button", title: "the history of this key"});
+        link.addEventListener("click", () => {
+          given.view.value = "key";
+          given.key.value = r.key;
+          tellView();
+          browse();
+        });
+        key.replaceChildren(link);
+      }
+      return row([r.partition, r.offset, String(r.timestamp).replace("T", " "), key, bytesCell(r, "value"), headers]);
+    }));
+    if (!records.length) $("problem").textContent = "no records";
+  } catch (error) {
+    $("found").replaceChildren();
+    $("problem").textContent = error.message;
+  }
+}
+
+function tellVersion() {
+  const given = $("browse").elements;
+  given.version.value = given.at.value;
+}
+
+function tellView() {
+  const view = $("browse").elements.view.value;
+  for (const label of document.querySelectorAll("[data-for]")) {
+    label.hidden = !label.dataset.for.split(" ").includes(view);
+  }
+}
+
+function select(tab) {
+  for (const other of document.querySelectorAll("[role=tab]")) {
+    const on = other === tab;
+    other.setAttribute("aria-selected", String(on));
+    other.tabIndex = on ? 0 : -1;
+    $(other.getAttribute("aria-controls")).hidden = !on;
+  }
+}
+
+async function refresh() {
+  try {
+    const logs = await showLogs();
+    if (chosen === null && logs.length && !logs[0].error) chosen = logs[0].number;
+    if (chosen !== null) await showLog();
+    $("state").textContent = logs.length + (logs.length === 1 ? " log" : " logs") + ", " + moment(Date.now());
+  } catch (error) {
+    $("state").textContent = error.message;
+  }
+}
+
+async function keepFresh() {
+  if ($("live").checked && !document.hidden) await refresh();
+  setTimeout(keepFresh, REFRESH_MS);
+}
+
+document.querySelector("[role=tablist]").addEventListener("click", (event) => {
+  if (event.target.role === "tab") select(event.target);
+});
+document.querySelector("[role=tablist]").addEventListener("keydown", (event) => {
+  const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+  if (!step) return;
+  const tabs = [...event.currentTarget.children];
+  const next = tabs[(tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length];
+  select(next);
+  next.focus();
+});
+$("browse").addEventListener("submit", (event) => { event.preventDefault(); browse(); });
+$("browse").elements.view.addEventListener("change", () => { tellView(); browse(); });
+$("browse").elements.at.addEventListener("input", tellVersion);
+$("browse").elements.at.addEventListener("change", browse);
+tellView();
+refresh().then(() => setTimeout(keepFresh, REFRESH_MS));

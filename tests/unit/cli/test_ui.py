@@ -1,0 +1,194 @@
+"""`clog ui`: what the server answers."""
+
+import base64
+import http.client
+import json
+from urllib.parse import urlencode
+
+import pytest
+
+from clog.cli.ui.logs import COMMITS_MAX, LOOK_MS, ShownLogs
+from clog.storage import InvalidInputError, Log, ManualClock
+from clog.storage.testing.counting import CountingStore
+
+pytest.importorskip("starlette", reason="needs the extra ui")
+pytest.importorskip("uvicorn", reason="needs the extra ui")
+
+
+@pytest.fixture
+def log(url):
+    log = Log.create(url, partitions=2)
+    log.append([{"key": k, "value": v} for k, v in (("a", "1"), ("b", "2"), ("a", "3"))])
+    log.append([{"key": "b", "value": None}, {"key": b"\xff", "value": b"\0\xfe"}])
+    return log
+
+
+@pytest.fixture
+def shown(url, log):
+    return ShownLogs([url], (), {}, clock=ManualClock())
+
+
+@pytest.fixture
+def ask(shown, serving):
+    """Asks a server of these logs: (status, headers, body)."""
+    with serving(shown) as port:
+
+        def ask(path, method="GET", host=None):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request(method, path, headers={"Host": host} if host else {})
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read().decode()
+
+        yield ask
+
+
+@pytest.fixture
+def get(ask):
+    """The JSON of a path."""
+
+    def get(path, code=200, **asked):
+        status, _, body = ask(f"{path}?{urlencode(asked)}" if asked else path)
+        assert status == code, body
+        return json.loads(body)
+
+    return get
+
+
+def test_the_page_loads_nothing_from_elsewhere(ask):
+    """Its files are here, and the browser is told to take no others."""
+    _, headers, page = ask("/")
+    assert headers["content-security-policy"].startswith("default-src 'self'")
+    assert headers["cache-control"] == "no-store"
+    for name in ("app.js", "style.css", "icon.svg"):
+        assert f"/static/{name}" in page
+        status, _, text = ask(f"/static/{name}")
+        assert status == 200
+        assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in page
+
+
+def test_only_this_machine_is_answered(ask):
+    """A name that leads here by a trick of DNS is none of ours; nothing can be changed."""
+    assert ask("/api/logs", host="evil.example")[0] == 400
+    assert ask("/api/logs", host="localhost:8470")[0] == 200
+    for path in ("/", "/api/logs", "/api/logs/0"):
+        for method in ("POST", "PUT", "DELETE"):
+            assert ask(path, method)[0] == 405
+
+
+def test_logs_and_their_details(get, log, url):
+    """What describe says, and what each commit did."""
+    (line,) = get("/api/logs")
+    assert (line["url"], line["version"], line["records"], line["partitions"]) == (url, 2, 5, 2)
+    found = get("/api/logs/0")
+    assert found["log_id"] == log.handle.standing.log_id
+    assert len(found["partition_details"]) == 2
+    assert [c["operation"] for c in found["commits"]] == ["create", "append", "append"]
+    log.roll()
+    assert get("/api/logs/0")["commits"][-1]["operation"] == "roll"
+
+
+def test_records_by_position(get, log):
+    """As JSON lines have them: earliest, latest, an offset, a time; no more than asked."""
+    everything = get("/api/logs/0/records", **{"from": "earliest"})
+    assert len(everything) == 5
+    assert {"/v4=", "AP4="} & {r.get("value_b64") for r in everything}
+    assert len(get("/api/logs/0/records", limit=2)) == 2
+    assert get("/api/logs/0/records", **{"from": "@2100-01-01"}) == []
+    ends = log.end_offsets()
+    p = max(ends, key=ends.get)
+    (last,) = get("/api/logs/0/records", partition=p, **{"from": str(ends[p] - 1)})
+    assert (last["partition"], last["offset"]) == (p, ends[p] - 1)
+
+
+def test_a_key_and_the_table(get):
+    """The history of a key, the table now and then, keys that are no text."""
+    assert [r["value"] for r in get("/api/logs/0/key", key="a")] == ["1", "3"]
+    keys = {r.get("key") for r in get("/api/logs/0/table")}
+    assert keys == {"a", None}  # the other one is no text
+    assert {r["key"] for r in get("/api/logs/0/table", at=1)} == {"a", "b"}
+    (row,) = get("/api/logs/0/table", key_b64=base64.b64encode(b"\xff").decode())
+    assert row["value_b64"] == "AP4="
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/api/logs/7", "no log has the number 7"),
+        ("/api/logs/0/table?at=99", "does not exist yet"),
+        ("/api/logs/0/records?partition=9", "partition 9 does not exist"),
+        ("/api/logs/0/records?partition=x", "no whole number"),
+        ("/api/logs/0/records?from=soon", "not a position"),
+        ("/api/logs/0/key", "give a key"),
+        ("/api/logs/0/key?key_b64=?", "not base64"),
+    ],
+)
+def test_what_cannot_be_shown_is_a_sentence(get, path, said):
+    """Of whatever was asked."""
+    assert said in get(path, code=400)["error"]
+
+
+def test_a_log_that_is_gone_is_told_among_the_others(get, url, shown, tmp_path):
+    """It hides no other; one that comes back is shown again."""
+    shown._urls.append(str(tmp_path / "none"))
+    lines = get("/api/logs")
+    assert "error" not in lines[0]
+    assert "no log at" in lines[1]["error"]
+    Log.create(str(tmp_path / "none"), partitions=1)
+    assert "error" not in get("/api/logs")[1]
+
+
+def test_logs_are_found_below_a_prefix(tmp_path):
+    """Also later ones, once the interval is over."""
+    clock = ManualClock()
+    Log.create(str(tmp_path / "a"), partitions=1)
+    shown = ShownLogs((), [str(tmp_path)], {}, clock=clock)
+    assert len(shown.overview()) == 1
+    Log.create(str(tmp_path / "b"), partitions=1)
+    assert len(shown.overview()) == 1
+    clock.advance(LOOK_MS)
+    assert len(shown.overview()) == 2
+
+
+def test_a_refresh_reads_each_commit_once(url, log, shown):
+    """Commits never change: without news a refresh asks for the newest version alone."""
+    counting = CountingStore(log.handle.standing.root)
+    shown._opened[url] = Log.open(counting)
+    assert len(shown.details(0)["commits"]) == 3
+    with counting.count() as requests:
+        shown.overview()
+        shown.details(0)
+    assert sum(requests.values()) <= 3
+    for i in range(COMMITS_MAX):
+        log.alter({"segment.ms": 1000 + i})
+    assert len(shown.details(0)["commits"]) == COMMITS_MAX
+
+
+def test_a_log_of_1000_partitions_is_read_in_one_answer(tmp_path):
+    """A page of it costs no request for each partition."""
+    log = Log.create(str(tmp_path / "wide"), partitions=1000)
+    log.append([{"key": str(i), "value": "v"} for i in range(3000)])
+    shown = ShownLogs([log.url], (), {}, clock=ManualClock())
+    counting = CountingStore(log.handle.standing.root)
+    shown._opened[log.url] = Log.open(counting)
+    shown.details(0)
+    with counting.count() as requests:
+        assert len(shown.details(0)["partition_details"]) == 1000
+    assert sum(requests.values()) <= 3
+
+
+def test_a_port_that_is_taken_is_refused():
+    """With the port; another one is given by --port."""
+    from clog.cli.ui.server import listening
+
+    with (
+        listening(0) as socket,
+        pytest.raises(InvalidInputError, match="cannot listen at port"),
+        listening(socket.getsockname()[1]),
+    ):
+        pass
+
+
+def test_the_command_needs_a_log(cli):
+    """Or a folder in which there are some."""
+    assert "--discover" in cli("ui", code=2).stderr

@@ -1,0 +1,188 @@
+"""The page of `clog ui` in a real browser: clicks, news, hostile records, a wide log."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.cli.ui.logs import ShownLogs
+from clog.storage import Log, SystemClock
+from clog.storage.deletion import delete_log
+
+pytest.importorskip("uvicorn", reason="needs the extra ui")
+api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of PyPI")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+IMAGES = Path(__file__).parents[3] / "docs/images"
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("needs chromium, of Debian")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser, serving):
+    """A page on logs by their URLs; at the end nothing may have failed in it."""
+    problems = []
+    entered = []
+
+    def open_page(*urls, dark=False):
+        manager = serving(ShownLogs(urls, (), {}, clock=SystemClock()))
+        port = manager.__enter__()
+        entered.append(manager)
+        page = browser.new_page(
+            color_scheme="dark" if dark else "light", viewport={"width": 1100, "height": 780}
+        )
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda e: problems.append(str(e)))
+        page.on("console", lambda m: problems.append(m.text) if is_problem(m) else None)
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.wait_for_selector("#bars li")
+        entered.append(page)
+        return page
+
+    yield open_page
+    for one in reversed(entered):
+        if hasattr(one, "close"):
+            one.close()
+        else:
+            one.__exit__(None, None, None)
+    assert problems == []
+
+
+def is_problem(message):
+    """An answer that says what is wrong is none: the page shows it."""
+    return message.type == "error" and "Failed to load resource" not in message.text
+
+
+@pytest.fixture
+def log():
+    """Two partitions with a clean, a dirty and an active part; in memory, so that pictures show no
+    folder of this machine.
+    """
+    url = "memory://shop/orders"
+    log = Log.create(url, partitions=2, config={"min.cleanable.dirty.ratio": "0.9"})
+    for i in range(4):
+        log.append([{"key": f"order-{j}", "value": f'{{"state":{i}}}'} for j in range(300)])
+        log.roll()
+        if i == 1:
+            Cleaner(log).run_once(force=True)
+    log.append([{"key": "order-7", "value": "paid", "headers": [("source", "shop")]}])
+    log.append([{"key": "order-8", "value": None}])
+    yield log
+    delete_log(log.handle.standing.root)
+
+
+def picture(page, name):
+    """Keeps a picture of the page in the documents, where that is asked for."""
+    data = page.screenshot()
+    assert data[:4] == b"\x89PNG"
+    if os.environ.get("CLOG_UPDATE_IMAGES"):
+        (IMAGES / f"{name}.png").write_bytes(data)
+
+
+def records(page):
+    """Key and value of what is found."""
+    rows = page.locator("#found tr")
+    return [
+        (
+            rows.nth(i).locator("td").nth(3).inner_text(),
+            rows.nth(i).locator("td").nth(4).inner_text(),
+        )
+        for i in range(rows.count())
+    ]
+
+
+def test_partitions_commits_and_configs(open_page, log):
+    """What the log is, drawn and in words; tabs by mouse and by keys."""
+    page = open_page(log.url)
+    assert page.locator("#bars .bar").count() == 2
+    said = " ".join(bar.get_attribute("aria-label") for bar in page.locator("#bars .bar").all())
+    assert all(part in said for part in ("clean ", "cleanable ", "active "))
+    picture(page, "ui")
+    page.get_by_role("tab", name="Commits and passes").click()
+    assert page.locator("#history tr").count() == log.version + 1
+    assert page.locator("#history").get_by_text("clean", exact=True).count() >= 1
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_role("tab", name="Records").get_attribute("aria-selected") == "true"
+    page.get_by_role("tab", name="Configuration").click()
+    assert page.get_by_text("0.9 (set)").count() == 1
+
+
+def test_records_keys_and_the_past(open_page, log):
+    """By offset, by key, the history of a key by a click, the table at a version by the slider."""
+    page = open_page(log.url, dark=True)
+    page.get_by_role("tab", name="Records").click()
+    page.get_by_label("from").fill("latest")
+    page.get_by_role("button", name="show").click()
+    page.wait_for_selector("#found tr")
+    assert records(page)[:2] == [("order-8", "deleted"), ("order-7", "paid")]
+    assert page.get_by_text("source=shop").count() == 1
+    page.locator("#found").get_by_role("button", name="order-7", exact=True).first.click()
+    api.expect(page.locator("#found tr").first).to_contain_text("order-7")
+    assert {key for key, _ in records(page)} == {"order-7"}
+    assert records(page)[-1][1] == "paid"
+    page.get_by_label("show").select_option("table")
+    api.expect(page.locator("#found tr")).to_have_count(1)
+    assert records(page) == [("order-7", "paid")]
+    picture(page, "ui-records")
+    page.get_by_label("at version").evaluate(
+        "(slider, at) => { slider.value = at; slider.dispatchEvent(new Event('change')) }",
+        log.version - 2,
+    )
+    api.expect(page.locator("#found")).not_to_contain_text("paid")
+    ((key, value),) = records(page)
+    assert key == "order-7"
+    assert '"state": 3' in value
+    page.get_by_label("show").select_option("records")
+    page.get_by_label("from").fill("soon")
+    page.get_by_role("button", name="show").click()
+    api.expect(page.locator("#problem")).to_contain_text("not a position")
+
+
+def test_it_shows_news(open_page, log):
+    """What is appended while somebody looks appears, without a click."""
+    page = open_page(log.url)
+    log.append([{"key": "new", "value": "x"}])
+    api.expect(page.locator("#facts")).to_contain_text(f"{log.version}, readable", timeout=60_000)
+
+
+def test_hostile_records_are_text(open_page, tmp_path):
+    """Keys, values, headers, and the log's own name: nothing in them is run, nothing is loaded."""
+    log = Log.create(str(tmp_path / "<b>log<"), partitions=1)
+    log.append([{"key": HOSTILE, "value": HOSTILE, "headers": [(HOSTILE, HOSTILE)]}])
+    log.append([{"key": b"\xff\x1b]0;t\x07", "value": "\x1b[31m\u202e"}], producer=(HOSTILE, 1))
+    page = open_page(log.url)
+    page.get_by_role("tab", name="Commits and passes").click()
+    assert page.get_by_text(HOSTILE).count() >= 1
+    page.get_by_role("tab", name="Records").click()
+    page.get_by_role("button", name="show").click()
+    page.wait_for_selector("#found tr")
+    assert records(page)[1] == (HOSTILE, HOSTILE)
+    assert records(page)[0][0] == "ff 1b 5d 30 3b 74 07"
+    assert page.title() == "clog"
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 1
+    assert page.get_by_text("<b>log<").count() >= 1
+
+
+def test_a_log_of_1000_partitions_asks_little(open_page, tmp_path):
+    """All of it is drawn, and a refresh is two requests, whatever the number of partitions."""
+    log = Log.create(str(tmp_path / "wide"), partitions=1000)
+    log.append([{"key": str(i), "value": "v"} for i in range(5000)])
+    page = open_page(log.url)
+    assert page.locator("#bars li").count() == 1000
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.uncheck("#live")
+    page.evaluate("refresh()")
+    assert 2 <= len(asked) <= 4  # one that was under way may be among them

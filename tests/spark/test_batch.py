@@ -188,3 +188,41 @@ def test_rows_without_key_append_nothing(queries, url):
     df = queries.frame(("a", "1"), (None, "2"), partitions=2)
     assert "have no key" in refusal(lambda: queries.save(df, url))
     assert queries.written(url) == []
+
+
+def test_a_typed_log_in_spark(spark, queries, url, tmp_path):
+    """Native columns both ways (S61, S62): SQL over fields, a batch and a stream; what does not fit
+    is refused, and nothing is committed.
+    """
+    import pyarrow as pa
+
+    value = pa.struct([pa.field("n", pa.int32(), nullable=False), ("tags", pa.list_(pa.string()))])
+    log = Log.create(url, partitions=2, schema={"key": pa.string(), "value": value})
+    rows = spark.sql(
+        "select string(id) key,"
+        " if(id = 3, null, named_struct('n', int(id), 'tags', array(string(id)))) value"
+        " from range(5)"
+    )
+    queries.save(rows, url)
+    read = queries.read(url, view="table")
+    assert read.selectExpr("sum(value.n)", "max(value.tags[0])").first()[:] == (7, "4")
+    pruned = queries.read(url, columns="value.n").schema
+    assert pruned.simpleString() == "struct<value:struct<n:int>>"
+    missing = spark.sql("select 'x' key, named_struct('n', cast(null as int)) value")
+    with pytest.raises(PySparkException, match=r"record 0 has no value.n, which is NOT NULL"):
+        queries.save(missing, url)
+    assert log.version == 1
+    copy = Log.create(str(tmp_path / "copy"), partitions=2, schema=log.schema)
+    stream = spark.readStream.format("clog").option("startingOffsets", "earliest").load(url)
+    query = (
+        stream.select("key", "value")
+        .writeStream.format("clog")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(copy.url)
+    )
+    query.awaitTermination()
+    both = [
+        sorted(map(str, x.table().to_arrow(columns=["value"]).to_pylist())) for x in (log, copy)
+    ]
+    assert both[0] == both[1]

@@ -43,12 +43,16 @@ class ClogDataSource(DataSource):
 
     @shallow
     def schema(self) -> StructType:
-        """Returns the columns of a read without ``.schema(…)``."""
+        """Returns the columns of a read without ``.schema(…)``: those of the log's schema. Opens
+        the log.
+        """
+        from clog.connector.opened_logs import typed_schema
         from clog.connector.options.settings import read_options
         from clog.connector.schema import read_schema
 
         options = read_options(self.options)
-        return read_schema(options.columns, include_headers=options.include_headers)
+        typed = typed_schema(options.location)
+        return read_schema(options.columns, include_headers=options.include_headers, typed=typed)
 
     @shallow
     def reader(self, schema: StructType) -> "ClogReader":

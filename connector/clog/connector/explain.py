@@ -96,12 +96,16 @@ def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
 
 def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
     from clog.connector.read.plan_views import view_manifest
-    from clog.connector.read.task_read import stored_columns
-    from clog.connector.schema import read_schema
+    from clog.connector.schema import read_schema, stored_columns
+    from clog.storage.objects.arrow_types import arrow_schema
     from clog.storage.read.scan import footprints
 
-    names = read_schema(options.columns, include_headers=options.include_headers).names
-    columns = stored_columns(names)
+    types = handle.tip.head.log.schema
+    typed = None if types is None else arrow_schema(types)
+    with_headers = options.include_headers
+    columns = stored_columns(
+        read_schema(options.columns, include_headers=with_headers, typed=typed)
+    )
     if (options.keys is not None or options.view != "log") and "key" not in columns:
         columns.append("key")
     store, manifest = handle.store, view_manifest(handle, options)

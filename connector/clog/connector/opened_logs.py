@@ -12,6 +12,10 @@ from clog.connector.options.location import Location
 from clog.storage.errors import AlreadyExistsError, LogReplacedError, NotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
     from clog.connector.options.settings import WriteOptions
     from clog.storage.commit.handle import Handle
     from clog.storage.log import Log
@@ -29,21 +33,37 @@ def opened(location: Location) -> "Log":
 
     Raises:
         NotFoundError: there is none.
-        InvalidInputError: it is typed.
     """
     from clog.storage.log import Log
-    from clog.storage.objects.arrow_types import check_bytes
 
     log = _LOGS.get(location)
     if log is None or not _is_still_there(log):
         _LOGS.pop(location, None)
-        log = Log.open(location.store())
-        check_bytes(log.handle.tip.head.log.schema, url=log.url, who="Spark does")
-        _LOGS[location] = log
+        log = _LOGS[location] = Log.open(location.store())
     tip = log.handle.tip
     if log.handle.clock.now_ms() - tip.record.time_ms > STALE_MS:
         log.handle.refresh()
     return log
+
+
+def typed_schema(location: Location) -> "pa.Schema | None":
+    """Returns the schema of the log there, which it opens; None where it is of bytes, or there is
+    none.
+    """
+    from clog.storage.log import Log
+
+    try:
+        return schema_of(Log.open(location.store()))
+    except NotFoundError:
+        return None
+
+
+def schema_of(log: "Log | None") -> "pa.Schema | None":
+    """Returns the schema of a typed log; None where it is of bytes, or there is none."""
+    from clog.storage.objects.arrow_types import arrow_schema
+
+    schema = None if log is None else log.handle.tip.head.log.schema
+    return None if schema is None else arrow_schema(schema)
 
 
 def of_id(location: Location, log_id: str) -> "Log":
@@ -77,9 +97,11 @@ def check_meant(handle: "Handle", log_id: str | None) -> None:
         )
 
 
-def opened_or_created(options: "WriteOptions") -> "Log":
+def opened_or_created(
+    options: "WriteOptions", check: "Callable[[pa.Schema | None], None]" = lambda _: None
+) -> "Log":
     """Returns the log to write to, made on the first write; concurrent makers agree on the first
-    one.
+    one. ``check`` is asked before one is made, with the schema of a typed log that is there.
 
     Raises:
         LogReplacedError, NotFoundError: it is not the one that option ``logId`` names.
@@ -94,7 +116,9 @@ def opened_or_created(options: "WriteOptions") -> "Log":
             raise
     else:
         check_meant(log.handle, options.log_id)
+        check(schema_of(log))
         return log
+    check(None)
     try:
         if options.partitions is None:
             Log.create(location.store(), config=options.config)

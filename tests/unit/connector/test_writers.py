@@ -557,31 +557,3 @@ def test_storage_options_reach_the_filesystem(s3_bucket, s3_options):
     reader = source.reader(source.schema())
     batches = [batch for p in reader.partitions() for batch in reader.read(p)]
     assert sum(batch.num_rows for batch in batches) == 2
-
-
-def test_a_typed_log_is_refused(url):
-    """Where it is written and where it is read, in a sentence, before anything is."""
-    Log.create(url, schema={"key": pa.string(), "value": pa.int64()})
-    source = ClogDataSource({"path": url})
-    schema = source.schema()
-    for begin in (
-        lambda: opened_logs.opened(Location(url)),
-        lambda: source.reader(schema).partitions(),
-        lambda: source.streamReader(schema).prepareForTriggerAvailableNow(),
-    ):
-        with pytest.raises(InvalidInputError, match="which Spark does not support yet"):
-            begin()
-
-
-def test_a_write_to_another_log_than_meant(url):
-    """S47: it is refused before a task runs, and makes no log where none is left."""
-    meant = Log.create(url, partitions=1).handle.standing.log_id
-    sink = Sink(url, logId=meant)
-    sink.writer.commit(sink.run([{"key": "a", "value": "1"}]))
-    shutil.rmtree(url)
-    with pytest.raises(NotFoundError):
-        Sink(url, logId=meant)
-    again = Log.create(url, partitions=1)
-    with pytest.raises(LogReplacedError, match=f"its id was {meant}, now it is"):
-        Sink(url, logId=meant)
-    assert again.end_offsets() == {0: 0}

@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 from clog.connector.opened_logs import check_meant
 from clog.connector.options.parsing import EARLIEST, LATEST, Position, Since, Times
 from clog.connector.options.settings import ReadOptions
+from clog.connector.read.columns import check_columns, check_columns_of
 from clog.connector.read.input_partitions import LogPartition, TablePartition
 from clog.connector.read.plan_ranges import batch_partitions
 from clog.connector.read.plan_views import view_partitions
-from clog.connector.schema import check_read_schema
 from clog.connector.shallow import shallow, shallow_iterator
 from clog.storage.errors import OptionError
 
@@ -32,7 +32,7 @@ class ClogReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_batch(options)
-        check_read_schema(schema)
+        check_columns(options, schema)
         self._options = options
         self._schema = schema
 
@@ -40,11 +40,10 @@ class ClogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the plan, at the newest version."""
         from clog.storage.log import Log
-        from clog.storage.objects.arrow_types import check_bytes
 
         options = self._options
         handle = Log.open(options.location.store()).handle
-        check_bytes(handle.tip.head.log.schema, url=handle.store.url, who="Spark does")
+        check_columns_of(handle, self._schema)
         check_meant(handle, options.log_id)
         if options.view != "log":
             return view_partitions(handle, options)

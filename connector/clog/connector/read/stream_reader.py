@@ -24,6 +24,7 @@ from clog.connector.opened_logs import check_meant
 from clog.connector.options.parsing import Since
 from clog.connector.options.settings import ReadOptions
 from clog.connector.read.admission import limited, limited_bytes
+from clog.connector.read.columns import check_columns, check_columns_of
 from clog.connector.read.data_loss import available_start, check_partitions, check_tombstones
 from clog.connector.read.input_partitions import LogPartition
 from clog.connector.read.offsets import (
@@ -41,7 +42,6 @@ from clog.connector.read.plan_ranges import (
     since,
 )
 from clog.connector.read.same_log import is_same_log
-from clog.connector.schema import check_read_schema
 from clog.connector.shallow import shallow, shallow_iterator
 from clog.storage.clock import Clock, SystemClock
 from clog.storage.errors import (
@@ -112,7 +112,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, options: ReadOptions, schema: StructType, *, clock: Clock | None = None
     ) -> None:
         check_stream(options)
-        check_read_schema(schema)
+        check_columns(options, schema)
         self._options = options
         self._schema = schema
         self._clock = clock or SystemClock()
@@ -218,10 +218,9 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _opened(self) -> "Handle":
         if self._handle is None:
             from clog.storage.log import Log
-            from clog.storage.objects.arrow_types import check_bytes
 
             handle = Log.open(self._options.location.store(), clock=self._clock).handle
-            check_bytes(handle.tip.head.log.schema, url=handle.store.url, who="Spark does")
+            check_columns_of(handle, self._schema)
             self._handle = handle
             self._handle.recent(settled=True)  # Its id goes into the checkpoint.
             self._polled_ms = self._answered_ms = self._clock.monotonic_ms()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from clog.connector.read.data_loss import available_start, check_tombstones
 from clog.connector.read.input_partitions import LogPartition, TablePartition
 from clog.connector.read.same_log import has_id
-from clog.connector.schema import STORED, arrow_schema, canonical
+from clog.connector.schema import arrow_schema, canonical, stored_columns
 from clog.storage.errors import (
     CorruptionError,
     VersionExpiredError,
@@ -198,12 +198,6 @@ def _planned_anew(
     return replace(partition, version=manifest.version, pieces=tuple(rest))
 
 
-def stored_columns(names: Sequence[str]) -> list[str]:
-    """Returns the columns to read from storage for these of Spark's."""
-    # Some column must say how many rows there are; offsets cost nothing where they are dense.
-    return [name for name in STORED if name in names] or ["offset"]
-
-
 class _Converter:
     """Makes Spark's columns from storage's.
 
@@ -216,7 +210,7 @@ class _Converter:
         self._schema = arrow_schema(canonical(schema))
         self._topic = topic
         names = self._schema.names
-        self.needed = stored_columns(names)
+        self.needed = stored_columns(canonical(schema))
         self._log_append = _log_append_ranges(pieces)
         mixed = self._log_append is None and "timestampType" in names
         for name in ("partition", "offset") if mixed else ():
@@ -228,6 +222,7 @@ class _Converter:
         import pyarrow as pa
 
         from clog.storage.numpy_arrays import repeated_text
+        from clog.storage.objects.typed_columns import as_type
 
         rows = batch.num_rows
         arrays = []
@@ -237,8 +232,7 @@ class _Converter:
             elif field.name == "timestampType":
                 arrays.append(self._timestamp_types(batch))
             else:
-                column = batch.column(field.name)
-                arrays.append(column if column.type == field.type else column.cast(field.type))
+                arrays.append(as_type(batch.column(field.name), field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._given)
 
     def _timestamp_types(self, batch: "pa.RecordBatch") -> "pa.Array":

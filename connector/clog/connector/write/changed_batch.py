@@ -17,7 +17,7 @@ That costs a look at each of their objects, and happens only then.
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clog.storage.errors import InvalidInputError, NotFoundError
@@ -101,7 +101,12 @@ def _rows_at(log: "Log", first: "AppendResult") -> Iterable["pa.RecordBatch"]:
         raise NotFoundError(f"version {first.version} of {log.url} expired")
     manifest = log.handle.manifest_at(first.version)
     ranges = first.offsets.items()
-    pieces = [piece for p, (start, end) in ranges for piece in plan_range(manifest, p, start, end)]
+    newest = log.handle.tip.head.log.schema  # What is compared with it is written under that.
+    pieces = [
+        replace(piece, schema=newest)
+        for p, (start, end) in ranges
+        for piece in plan_range(manifest, p, start, end)
+    ]
     return read_pieces(log.handle.store, pieces, columns=_COMPARED)
 
 
@@ -109,8 +114,9 @@ def _rows_of(log: "Log", objects: Iterable["DataObject"]) -> Iterable["pa.Record
     """Yields the rows of objects that are not committed."""
     from clog.storage.objects.reader import read_rows
 
+    store, schema = log.handle.store, log.handle.tip.head.log.schema
     for obj in objects:
-        yield from read_rows(log.handle.store, obj.ref, 0, obj.rows, columns=_COMPARED)
+        yield from read_rows(store, obj.ref, 0, obj.rows, columns=_COMPARED, schema=schema)
 
 
 def _summed(batches: Iterable["pa.RecordBatch"]) -> _Rows:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import opened_or_created
+from clog.connector.opened_logs import opened_or_created, schema_of
 from clog.connector.options.location import Location
 from clog.connector.options.settings import WriteOptions
 from clog.connector.schema import canonical, check_write_schema, with_our_names
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from clog.storage.format.schema import LogSchema
     from clog.storage.objects.data_object import DataObject
 
 _RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
@@ -44,6 +45,7 @@ class WritePlan:
     stamp: int
     partitions: int
     partitioner: str
+    schema: "LogSchema | None"
     compression: Compression
     object_bytes: int
 
@@ -96,12 +98,15 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     from clog.storage.config.log_config import LogConfig
 
     where = f"log {options.location.name!r}"
-    check_write_schema(schema, key_needed=False, where=where)
-    log = opened_or_created(options)
+
+    def check(typed: "pa.Schema | None", *, key_needed: bool = False) -> None:
+        check_write_schema(schema, key_needed=key_needed, where=where, typed=typed)
+
+    log = opened_or_created(options, check)
     if "key" not in canonical(schema).names:
         # The policy counts as it is now, not as it was when the log was opened here.
         config = LogConfig.from_overrides(log.handle.refresh().head.config)
-        check_write_schema(schema, key_needed=config.compact, where=where)
+        check(schema_of(log), key_needed=config.compact)
     tip = log.handle.tip
     info, config = tip.head.log, LogConfig.from_overrides(tip.head.config)
     if options.partitions not in (None, info.partitions):
@@ -116,6 +121,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         stamp=tip.version,
         partitions=info.partitions,
         partitioner=info.partitioner,
+        schema=info.schema,
         compression=config.compression,
         object_bytes=config.object_bytes,
     )
@@ -140,6 +146,7 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
         stamp=plan.stamp,
         new_id=SystemIds().new_id,
         partitions=plan.partitions,
+        schema=plan.schema,
         compression=plan.compression,
         object_bytes=plan.object_bytes,
     )
@@ -153,7 +160,7 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
         given = batch.select([name for name in _RECORD_COLUMNS if name in names])
         if "key" not in names:
             given = given.append_column("key", _nulls(batch.num_rows))
-        records, has_times = to_records(given, now_us=clock.now_us())
+        records, has_times = to_records(given, now_us=clock.now_us(), schema=plan.schema)
         for part in records.to_batches():
             content.update(part if has_times else part.drop_columns(["timestamp"]))
         objects.add(records, _partitions(plan, batch, records, rows))
@@ -213,4 +220,4 @@ def _check_topic(batch: "pa.RecordBatch", name: str) -> None:
 def _nulls(rows: int) -> "pa.Array":
     import pyarrow as pa
 
-    return pa.nulls(rows, pa.binary())
+    return pa.nulls(rows)

@@ -63,6 +63,29 @@ def conform(column: pa.Array, field: pa.Field) -> pa.Array:
     return fitted
 
 
+def type_problem(given: pa.DataType, kind: pa.DataType, path: str) -> str | None:
+    """Returns why no values of a type fit a field, by their type alone; None where they may."""
+    types = pa.types
+    if types.is_struct(given) and types.is_struct(kind):
+        there = {field.name: field for field in kind}
+        names = [field.name for field in given]
+        if unknown := [name for name in names if name not in there]:
+            return (
+                f"{path}.{unknown[0]} is not in the log's schema; there it has {', '.join(there)}"
+            )
+        missing = [f.name for f in kind if not f.nullable and f.name not in names]
+        if missing:
+            return f"{path}.{missing[0]} is missing, which is NOT NULL"
+        problems = (type_problem(f.type, there[f.name].type, f"{path}.{f.name}") for f in given)
+        return next(filter(None, problems), None)
+    if is_listed(given) and is_listed(kind) and types.is_map(given) == types.is_map(kind):
+        return type_problem(entries_type(given), entries_type(kind), _inside(path, kind))
+    nested = types.is_nested(given) or types.is_nested(kind)
+    if given == kind or types.is_null(given) or (not nested and _is_kindred(given, kind)):
+        return None
+    return f"{path} has type {given}; the log's schema says {kind}"
+
+
 def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
     """Returns a column of records, given as Python's values, as the field's type.
 

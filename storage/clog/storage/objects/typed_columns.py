@@ -161,6 +161,8 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return rebuilt_structs(array, kind, fields)
     if is_listed(kind):
         return rebuilt_lists(array, kind, as_type(elements(array), entries_type(kind)))
+    if pa.types.is_timestamp(kind):  # Only a reader with a coarser unit asks for another.
+        return pc.cast(array, options=pc.CastOptions(kind, allow_time_truncate=True))
     return array.cast(kind)
 
 

@@ -80,6 +80,7 @@ class MeteredStore(WrappingStore):
     def __init__(self, inner: Store, throttle: Throttle) -> None:
         super().__init__(inner)
         self._throttle = throttle
+        self._lock = threading.Lock()
         self.bytes_read = 0
         self.bytes_written = 0
 
@@ -108,5 +109,6 @@ class MeteredStore(WrappingStore):
             yield found
 
     def _read(self, size_bytes: int) -> None:
-        self.bytes_read += size_bytes
+        with self._lock:  # Reads go ahead in threads (`store.ahead`).
+            self.bytes_read += size_bytes
         self._throttle.take(size_bytes)

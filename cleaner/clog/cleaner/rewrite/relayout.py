@@ -26,6 +26,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 
 import pyarrow as pa
@@ -45,6 +46,7 @@ from clog.storage.objects.row_groups import CopiedGroup
 from clog.storage.objects.writer import write_rewritten
 from clog.storage.read.row_groups import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of
+from clog.storage.store.ahead import ahead
 from clog.storage.store.base import Store
 
 ROUND_BYTES_MAX = 256 << 20
@@ -203,28 +205,40 @@ def _read(
     for run in runs:
         for chunk in run.read:
             by_object[chunk.object.path].append((run, chunk))
-    batches: list[_Found] = []
-    broken: dict[str, Exception] = {}
-    for path, pairs in by_object.items():
+    read = partial(
+        read_or_copy,
+        store,
+        columns=(*COLUMNS, DELETE_HORIZON),
+        compression=compression,
+        key_seed=key_seed,
+    )
+    calls = []
+    for pairs in by_object.values():
         pairs.sort(key=lambda pair: pair[1].first_row)
         wanted = [
             Wanted(piece_of(run.partition, c, max(c.base, run.low), c.next, schema), c)
             for run, c in pairs
         ]
-        try:
-            found = list(
-                read_or_copy(
-                    *(store, wanted),
-                    columns=(*COLUMNS, DELETE_HORIZON),
-                    compression=compression,
-                    key_seed=key_seed,
-                )
-            )
-        except (CorruptionError, FileNotFoundError) as e:
-            broken[path] = e
-            continue
-        batches += map(_located, found)
+        calls.append((partial(_parts_or_error, read, wanted), pairs[0][1].object.size_bytes))
+    batches: list[_Found] = []
+    broken: dict[str, Exception] = {}
+    for path, found in zip(by_object, ahead(store, calls), strict=True):
+        if isinstance(found, list):
+            batches += map(_located, found)
+        else:
+            broken[path] = found
     return batches, broken
+
+
+def _parts_or_error(
+    read: Callable[[Sequence[Wanted]], Iterator[pa.RecordBatch | CopiedGroup]],
+    wanted: Sequence[Wanted],
+) -> list[pa.RecordBatch | CopiedGroup] | Exception:
+    """Returns what is to be had of an object, or why it cannot be read."""
+    try:
+        return list(read(wanted))
+    except (CorruptionError, FileNotFoundError) as e:
+        return e
 
 
 def _located(part: pa.RecordBatch | CopiedGroup) -> _Found:

@@ -18,26 +18,25 @@ changed.
 Not here: orphans, which a healthy log has (the sweep's).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import pairwise
 
 from clog.storage.commit.identity import standing_log
 from clog.storage.commit.versions import find_newest, first_open_version, manifest_of, replay
 from clog.storage.diagnostics.verify_documents import document_problems
 from clog.storage.diagnostics.verify_keys import repeated_keys
+from clog.storage.diagnostics.verify_objects import OnProgress, by_object, object_messages
 from clog.storage.diagnostics.verify_older import older_problems
-from clog.storage.diagnostics.verify_rows import object_problems
 from clog.storage.errors import CorruptionError, version_expired
 from clog.storage.format import paths
-from clog.storage.format.chunks import Chunk
 from clog.storage.format.commits import Commit, EditRecord, read_commit
 from clog.storage.format.dead_rows import read_dead_rows
-from clog.storage.format.edits import LogInfo
 from clog.storage.format.manifest import Manifest, Segment
-from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.store.ahead import ahead
 from clog.storage.store.base import Store
 
 
@@ -82,10 +81,6 @@ class VerifyReport:
     findings: tuple[Finding, ...]
 
 
-OnProgress = Callable[[int, int], None]
-"""Called with (bytes of objects verified, bytes of objects there are)."""
-
-
 def verify_log(
     root: Store, *, quick: bool = False, on_progress: OnProgress = lambda _done, _total: None
 ) -> VerifyReport:
@@ -125,11 +120,13 @@ def _verified(store: Store, *, quick: bool, on_progress: OnProgress) -> VerifyRe
     if not quick:
         findings += history_findings(store, commits, manifest)
     findings += segment_findings(manifest)
-    chunks: dict[ObjectRef, list[tuple[int, Chunk]]] = {}
-    for p, chunk in manifest.chunks():
-        chunks.setdefault(chunk.object, []).append((p, chunk))
+    chunks = by_object(manifest)
     log = manifest.head.log
-    findings += _object_findings(store, chunks, log, quick=quick, on_progress=on_progress)
+    for is_there, path, message in object_messages(
+        store, chunks, log, quick=quick, on_progress=on_progress
+    ):
+        check = Check.OBJECT if is_there else Check.OBJECT_MISSING
+        findings.append(Finding(check, path, message))
     if not quick:
         findings += _dead_row_findings(store, manifest)
         findings += _key_findings(store, manifest)
@@ -226,17 +223,31 @@ def _commits(store: Store, findings: list[Finding]) -> dict[int, Commit]:
         first = first_open_version(store)
     except CorruptionError:
         first = 0  # Found again among the documents.
-    for stored in sorted(store.list(paths.COMMITS), key=lambda s: s.path):
-        version = paths.version_of(stored.path)
-        if version is None or version < first:
-            continue
-        try:
-            found[version] = read_commit(store, version)
-        except CorruptionError as e:
-            findings.append(Finding(Check.COMMIT, stored.path, str(e)))
-        except FileNotFoundError:
-            continue  # Deleted with its block since the listing.
+    listed = sorted(store.list(paths.COMMITS), key=lambda s: s.path)
+    versions = [(paths.version_of(s.path), s.size_bytes) for s in listed]
+    calls = [
+        (partial(_commit_or_problem, store, version), size_bytes)
+        for version, size_bytes in versions
+        if version is not None and version >= first
+    ]
+    for version, commit in ahead(store, calls):
+        if isinstance(commit, Commit):
+            found[version] = commit
+        elif isinstance(commit, CorruptionError):
+            findings.append(Finding(Check.COMMIT, paths.commit_path(version), str(commit)))
     return found
+
+
+def _commit_or_problem(store: Store, version: int) -> tuple[int, Commit | CorruptionError | None]:
+    """Returns a commit, or what is wrong with it; None where it was deleted with its block since
+    the listing.
+    """
+    try:
+        return version, read_commit(store, version)
+    except CorruptionError as e:
+        return version, e
+    except FileNotFoundError:
+        return version, None
 
 
 def history_findings(
@@ -336,53 +347,3 @@ def _oldest_base(commits: dict[int, Commit], oldest_readable: int) -> int | None
     heads = [commit.head for version, commit in commits.items() if version >= oldest_readable]
     named = {head.snapshot.version for head in heads if head.snapshot is not None}
     return min((version for version in named if version >= first - 1), default=first)
-
-
-def _object_findings(
-    store: Store,
-    chunks: dict[ObjectRef, list[tuple[int, Chunk]]],
-    log: LogInfo,
-    *,
-    quick: bool,
-    on_progress: OnProgress,
-) -> Iterator[Finding]:
-    stored = {found.path: found.size_bytes for found in store.list(paths.DATA)}
-    total = sum(ref.size_bytes for ref in chunks)
-    done = 0
-    for ref, referring in sorted(chunks.items(), key=lambda item: item[0].path):
-        on_progress(done, total)
-        yield from _one_object(store, ref, referring, stored.get(ref.path), log, quick=quick)
-        done += ref.size_bytes
-    on_progress(done, total)
-
-
-def _one_object(
-    store: Store,
-    ref: ObjectRef,
-    referring: list[tuple[int, Chunk]],
-    size_bytes: int | None,
-    log: LogInfo,
-    *,
-    quick: bool,
-) -> Iterator[Finding]:
-    used = ", ".join(f"[{c.base}, {c.next}) of partition {p}" for p, c in referring[:3])
-    used += ", …" if len(referring) > 3 else ""
-    missing = Finding(Check.OBJECT_MISSING, ref.path, f"is not there; it holds {used}")
-    if size_bytes is None:
-        yield missing
-    elif size_bytes != ref.size_bytes:
-        yield Finding(
-            Check.OBJECT,
-            ref.path,
-            f"has {size_bytes} bytes, the manifest says {ref.size_bytes}; it holds {used}",
-        )
-    elif not quick:
-        try:
-            data = store.get(ref.path, 0, ref.size_bytes + 1)
-        except FileNotFoundError:
-            yield missing
-            return
-        for message in object_problems(
-            data, ref, referring, key_seed=log.key_seed, schema=log.schema
-        ):
-            yield Finding(Check.OBJECT, ref.path, message)

@@ -13,11 +13,12 @@ from clog.storage.errors import CorruptionError
 from clog.storage.format import paths
 from clog.storage.format.columns import PartitionColumns, resolved
 from clog.storage.format.commits import Commit
-from clog.storage.format.head import SnapshotRef
+from clog.storage.format.head import Head, SnapshotRef
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.snapshots import read_named_snapshot, unpage
 from clog.storage.format.transactions import PositionsAt, read_positions
 from clog.storage.format.writer_pages import FIRST, Child, WriterPages, writer_hash
+from clog.storage.store.ahead import ahead
 from clog.storage.store.base import Store
 
 
@@ -28,26 +29,36 @@ def document_problems(
     each.
     """
     head = manifest.head
+    reads = _reads(store, commits, head)
+    calls = [(partial(_problems, path, read), size_bytes) for path, read, size_bytes in reads]
+    for found in ahead(store, calls):
+        yield from found
+    if (root := head.older_writers) is not None:
+        yield from _writer_problems(WriterPages(store), (FIRST, root), None, head.log.key_seed)
+
+
+def _reads(
+    store: Store, commits: dict[int, Commit], head: Head
+) -> Iterator[tuple[str, Callable[[], object], int]]:
+    """Yields each document but pages of older writers, what reads it, and about how large it is."""
     readable = [c.head.snapshot for v, c in commits.items() if v >= head.oldest_readable]
     for ref in dict.fromkeys(ref for ref in readable if ref is not None):
-        yield from _problem(paths.snapshot_path(ref.version), partial(_snapshot, store, ref))
+        yield paths.snapshot_path(ref.version), partial(_check_snapshot, store, ref), ref.size_bytes
     columns = [c.head.partitions.ref for v, c in commits.items() if v >= head.oldest_readable]
     for rest in sorted({ref for ref in columns if ref is not None}, key=lambda ref: ref.path):
         unread = PartitionColumns(ref=rest)
-        yield from _problem(rest.path, partial(resolved, store, unread, head.log.partitions))
-    if (root := head.older_writers) is not None:
-        yield from _writer_problems(WriterPages(store), (FIRST, root), None, head.log.key_seed)
+        yield rest.path, partial(resolved, store, unread, head.log.partitions), rest.size_bytes
     for state in (entry.transaction for entry in head.writers):
         if state is not None and isinstance(at := state.positions, PositionsAt):
-            yield from _problem(at.path, partial(read_positions, store, at))
+            yield at.path, partial(read_positions, store, at), at.size_bytes
     for found in store.list(paths.BLOCKS):
         block = paths.version_of(found.path)
         if block is not None:
-            yield from _problem(found.path, partial(is_closed, store, block))
+            yield found.path, partial(is_closed, store, block), found.size_bytes
 
 
-def _snapshot(store: Store, ref: SnapshotRef) -> Manifest:
-    return unpage(store, read_named_snapshot(store, ref))
+def _check_snapshot(store: Store, ref: SnapshotRef) -> None:
+    unpage(store, read_named_snapshot(store, ref))
 
 
 def _writer_problems(
@@ -58,7 +69,7 @@ def _writer_problems(
     """
     path = child[1].path
     below: list[Child] = []
-    yield from _problem(path, lambda: below.extend(_checked(pages, child, end, seed)))
+    yield from _problems(path, lambda: below.extend(_checked(pages, child, end, seed)))
     ends = [start for start, _ in below[1:]]
     for one, next_start in zip(below, [*ends, end], strict=False):
         yield from _writer_problems(pages, one, next_start, seed)
@@ -84,8 +95,9 @@ def _checked(pages: WriterPages, child: Child, end: str | None, seed: int) -> li
     return below
 
 
-def _problem(path: str, read: Callable[[], object]) -> Iterator[tuple[str, str]]:
+def _problems(path: str, read: Callable[[], object]) -> list[tuple[str, str]]:
     try:
         read()
     except (CorruptionError, FileNotFoundError) as e:
-        yield path, str(e)
+        return [(path, str(e))]
+    return []

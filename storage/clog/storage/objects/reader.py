@@ -17,9 +17,10 @@ Not here: which rows to read, and their offsets (`read.scan`).
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -68,8 +69,20 @@ def read_ranges(
     schema: LogSchema | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yields several runs of rows, each ``(first row, rows)``, as (index of the run, batch) in row
-    order.
+    """Yields several runs of rows, each ``(first row, rows)``, as `open_ranges` reads them."""
+    yield from open_ranges(store, obj, ranges, columns=columns, schema=schema)(batch_rows)
+
+
+def open_ranges(
+    store: Store,
+    obj: ObjectRef,
+    ranges: Sequence[tuple[int, int]],
+    *,
+    columns: Sequence[str],
+    schema: LogSchema | None = None,
+) -> Callable[[int], Iterator[tuple[int, pa.RecordBatch]]]:
+    """Fetches several runs of rows, each ``(first row, rows)``; returns what yields them, as (index
+    of the run, batch of at most so many rows) in row order, and makes no request.
 
     The runs must be in the order of their rows and must not overlap. Batches have the ``columns``
     (of `ColumnTypes.rewritten` of the log's ``schema``; of structs, also fields by their paths), in
@@ -80,10 +93,17 @@ def read_ranges(
         CorruptionError: its bytes are not those that the manifest describes.
     """
     wanted = _wanted(store, obj, ranges)
-    if not wanted:
-        return
     source = _Source(store, obj, columns, schema)
-    for group in source.open(wanted):
+    return partial(_decoded, source, source.open(wanted) if wanted else [], wanted)
+
+
+def _decoded(
+    source: "_Source",
+    groups: Sequence["_Group"],
+    wanted: Sequence[tuple[int, int, int]],
+    batch_rows: int,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for group in groups:
         runs = [run for run in wanted if run[1] < group.end and run[2] > group.start]
         at = group.start
         for batch in source.decode(group, batch_rows):

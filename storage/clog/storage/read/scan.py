@@ -9,7 +9,7 @@ below the low watermark or beyond the planned end, also in rows that are still t
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -26,8 +26,9 @@ from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
 from clog.storage.objects.arrow_types import arrow_schema
 from clog.storage.objects.data_object import RECORD_SCHEMA
-from clog.storage.objects.reader import Footprint, footprint, read_ranges
+from clog.storage.objects.reader import BATCH_ROWS, Footprint, footprint, open_ranges
 from clog.storage.objects.typed_columns import cheapest_leaf, projected
+from clog.storage.store.ahead import ahead
 from clog.storage.store.base import Store
 
 READ_SCHEMA = pa.schema(
@@ -210,19 +211,38 @@ def read_pieces(
         FileNotFoundError: an object is gone; what was yielded so far is right.
         CorruptionError: bytes contradict the manifest.
     """
-    stored = _stored_columns(columns)
-    for run in _runs(pieces):
-        ref, typed = run[0].object, run[0].schema
-        schema = read_schema(typed, tuple(columns))
-        wanted = stored if ref.dense else [*stored, "offset"]
-        ranges = [(piece.first_row, piece.rows) for piece in run]
+    calls = ((partial(_opened, store, run, columns), _fetched_bytes(run)) for run in _runs(pieces))
+    for run, dead, batches in ahead(store, calls):
+        schema = read_schema(run[0].schema, tuple(columns))
         at = [0] * len(run)
-        dead = dead_rows_of(store, run)
-        for i, batch in read_ranges(store, ref, ranges, columns=wanted, schema=typed):
+        for i, batch in batches(BATCH_ROWS):
             made = _records(run[i], batch, at[i], schema, dead[i])
             at[i] += batch.num_rows
             if made.num_rows:
                 yield made
+
+
+_Opened = tuple[
+    Sequence[ReadPiece],
+    list[Rows | None],
+    Callable[[int], Iterator[tuple[int, pa.RecordBatch]]],
+]
+"""Neighbouring pieces of an object, their dead rows, and what yields their batches."""
+
+
+def _opened(store: Store, run: Sequence[ReadPiece], columns: Sequence[str]) -> _Opened:
+    """Makes all requests for the pieces."""
+    ref, stored = run[0].object, _stored_columns(columns)
+    wanted = stored if ref.dense else [*stored, "offset"]
+    ranges = [(piece.first_row, piece.rows) for piece in run]
+    dead = dead_rows_of(store, run)
+    return run, dead, open_ranges(store, ref, ranges, columns=wanted, schema=run[0].schema)
+
+
+def _fetched_bytes(run: Sequence[ReadPiece]) -> int:
+    """Returns how many bytes are fetched for the pieces, at most, but for a part of a row group."""
+    ref = run[0].object
+    return ref.size_bytes * sum(piece.rows for piece in run) // max(1, ref.rows)
 
 
 def footprints(
@@ -313,8 +333,12 @@ def read_records(
         VersionExpiredError: the planned objects were replaced since, and deleted.
     """
     try:
-        for p, (start, end) in ranges.items():
-            yield from read_pieces(store, plan_range(manifest, p, start, end), columns=columns)
+        pieces = [
+            piece
+            for p, (start, end) in ranges.items()
+            for piece in plan_range(manifest, p, start, end)
+        ]
+        yield from read_pieces(store, pieces, columns=columns)
     except FileNotFoundError as e:
         # Never planned anew: a value that was cleaned since would be missing, and the newer one
         # lies beyond the end.

@@ -31,10 +31,10 @@ since the permission was taken away meanwhile.
 
 import builtins
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 
@@ -128,6 +128,14 @@ class Store(Protocol):
 
         Raises:
             FileNotFoundError: there is no such object.
+        """
+        ...
+
+    def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        """Begins a call that reads from this store, and returns what waits for its result.
+
+        Where a request takes long it is under way meanwhile; elsewhere the call is made when its
+        result is asked for. For few calls at a time: `clog.storage.store.ahead`.
         """
         ...
 

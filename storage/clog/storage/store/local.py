@@ -20,8 +20,9 @@ import builtins
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 from clog.storage.errors import UnsupportedFilesystemError
 from clog.storage.ids import SystemIds
@@ -77,6 +78,9 @@ class LocalStore:
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         return self._read(path, [check_range(*bounds) for bounds in ranges])
+
+    def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        return call
 
     def put(self, path: str, data: bytes | memoryview) -> None:
         target = self._path(path)

@@ -17,12 +17,13 @@ to 125. Nothing is repeated on top of that here; what `storage_options` say of i
 import builtins
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from clog.storage.errors import InvalidInputError, UnsupportedFilesystemError
 from clog.storage.store import capabilities, failures, probe, s3, sftp
+from clog.storage.store.ahead import begin_in_thread
 from clog.storage.store.base import (
     ObjectExistsError,
     ProbeAgainError,
@@ -155,6 +156,9 @@ class RemoteStore:
                 raise self._error("get", path, e) from e
             data = [self.get(path, start, end) for start, end in pieces]
         return cut(ranges, list(zip(starts, data, strict=True)))
+
+    def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        return begin_in_thread(call)
 
     def put(self, path: str, data: bytes | memoryview) -> None:
         content = data if isinstance(data, bytes) else bytes(data)  # botocore takes no views

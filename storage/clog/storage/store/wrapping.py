@@ -1,7 +1,8 @@
 """A store that passes everything on: others override what they count, meter or break."""
 
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from clog.storage.store.base import Store, StoredObject
 
@@ -28,6 +29,9 @@ class WrappingStore:
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         return self.inner.get_ranges(path, ranges)
+
+    def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        return self.inner.begin(call)
 
     def put(self, path: str, data: bytes | memoryview) -> None:
         self.inner.put(path, data)

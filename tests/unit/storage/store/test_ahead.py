@@ -1,0 +1,148 @@
+"""Requests that go ahead: in order, bounded, and none where requests are short."""
+
+from functools import partial
+
+import pytest
+
+from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
+from clog.cleaner.rewrite.coalescing import coalesce
+from clog.storage import Log, ManualClock
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.ids import SeededIds
+from clog.storage.read.scan import plan_range, read_pieces
+from clog.storage.store.ahead import BYTES_MAX, CALLS_MAX, ahead, begin_in_thread
+from clog.storage.testing.crash import discard, inside, memory_store
+from clog.storage.testing.delaying import DelayingStore
+
+
+@pytest.fixture
+def near():
+    made = memory_store()
+    yield made
+    discard(made)
+
+
+@pytest.fixture
+def far(near):
+    return DelayingStore(near)
+
+
+def log_of(near, appends, partitions=1):
+    """A log of so many small objects."""
+    log = Log.create(near, partitions, clock=ManualClock(1_000_000), ids=SeededIds(1))
+    for i in range(appends):
+        log.append([{"key": f"k{i}", "value": "v"}], partition=i % partitions)
+    return log
+
+
+def calls(store, count, size_bytes=1):
+    store.inner.put("x", b"x")
+    return [(partial(lambda i: (i, store.get("x"))[0], i), size_bytes) for i in range(count)]
+
+
+def test_results_come_in_order_and_no_more_than_the_bound_are_under_way(far):
+    assert list(ahead(far, calls(far, 100))) == list(range(100))
+    assert far.most_at_once == CALLS_MAX
+    assert far.now_ms <= 1000
+
+
+def test_what_is_fetched_and_not_taken_is_bounded(far):
+    """Two of them fit the bound; what is larger than it is fetched alone."""
+    list(ahead(far, calls(far, 10, BYTES_MAX // 2)))
+    assert far.most_at_once == 2
+    far.begun.clear()
+    assert list(ahead(far, calls(far, 3, 2 * BYTES_MAX))) == [0, 1, 2]
+    assert far.most_at_once == 1
+
+
+def test_who_stops_early_has_asked_for_little(far):
+    """The bound grows with what is taken."""
+    results = ahead(far, calls(far, 100))
+    assert [next(results), next(results)] == [0, 1]
+    results.close()
+    assert far.requests <= 9
+
+
+def test_errors_come_in_their_turn(far):
+    def fail():
+        raise FileNotFoundError("x")
+
+    results = ahead(far, [*calls(far, 3), (fail, 1), *calls(far, 3)])
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(FileNotFoundError):
+        next(results)
+
+
+def test_nothing_is_begun_where_requests_are_short(near):
+    """No thread, and no request before its turn."""
+    made = []
+    results = ahead(near, [(partial(made.append, i), 1) for i in range(5)])
+    next(results)
+    assert made == [0]
+
+
+def test_a_thread_brings_what_the_call_returns_or_raises():
+    assert begin_in_thread(lambda: 7)() == 7
+    with pytest.raises(StoppedError):
+        begin_in_thread(partial(_raise, StoppedError()))()
+
+
+def _raise(error):
+    raise error
+
+
+def test_a_hundred_small_objects(near, far):
+    """At 100 ms a request, opening and reading them takes no more than 1.5 s."""
+    log_of(near, 100)
+    log = Log.open(far, clock=ManualClock(1_000_000))
+    assert sum(batch.num_rows for batch in log.read()) == 100
+    assert far.now_ms <= 1500
+    assert far.most_at_once == CALLS_MAX
+
+
+def test_objects_of_several_partitions_go_ahead_together(near, far):
+    """Not partition by partition: 64 partitions of one small object each."""
+    log_of(near, 64, partitions=64)
+    log = Log.open(far, clock=ManualClock(1_000_000))
+    assert sum(batch.num_rows for batch in log.read()) == 64
+    assert far.now_ms <= 1500
+
+
+def test_coalescing_small_objects(near, far):
+    """Their reads go ahead, all partitions of an object in one visit."""
+    log_of(near, 40)
+    log = Log.open(far, clock=ManualClock(1_000_000))
+    log.handle.manifest()
+    before = far.now_ms
+    assert coalesce(log.handle, log.handle.store, now_ms=1_000_000)
+    assert far.now_ms - before <= 1500
+
+
+def test_verifying_a_thousand_commits(near, far):
+    """At 100 ms a request it takes no more than 15 s, its thousand objects included."""
+    log_of(near, 1000)
+    assert verify_log(far).findings == ()
+    assert far.now_ms <= 15_000
+    assert far.requests > 2000
+
+
+def test_an_append_takes_three_round_trips(near, far):
+    """The object, the commit, the block's file."""
+    log_of(near, 1)
+    log = Log.open(far, clock=ManualClock(1_000_000))
+    log.append([{"key": "a", "value": "1"}])  # Version 2: it looks at the block, too.
+    before = far.now_ms
+    log.append([{"key": "a", "value": "1"}])
+    assert far.now_ms - before <= 300
+
+
+def test_who_is_to_stop_begins_no_more(near, far):
+    """SIGTERM, and the throttle, hold for requests that went ahead, too (S29)."""
+    log = log_of(near, 100)
+    pieces = plan_range(log.handle.manifest(), 0, 0, 100)
+    clock = ManualClock(0)
+    store = inside(far)
+    metered = MeteredStore(store, Throttle(None, clock, lambda: far.requests >= 20))
+    with pytest.raises(StoppedError):
+        list(read_pieces(metered, pieces))
+    assert far.requests <= 20 + CALLS_MAX

@@ -1,5 +1,6 @@
 """`clog copy`: what is kept, and what is not."""
 
+import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
@@ -92,3 +93,16 @@ def test_an_interrupted_copy_says_what_to_do(cli, url, log, tmp_path, monkeypatc
     assert "has 0 records of" in told.stderr
     assert "delete it, and copy again" in told.stderr
     assert Log.open(str(tmp_path / "copy")).config["cleanup.policy"] == ""
+
+
+def test_a_typed_log_stays_typed(cli, tmp_path):
+    """The schema is the copy's from the start; keys and values are what they were."""
+    url, target = str(tmp_path / "a"), str(tmp_path / "b")
+    value = pa.struct([("n", pa.int32()), ("tags", pa.list_(pa.string()))])
+    log = Log.create(url, partitions=2, schema={"key": pa.int64(), "value": value})
+    log.append([{"key": i % 3, "value": {"n": i, "tags": ["x"]}} for i in range(6)])
+    log.append([{"key": 1, "value": None}])
+    cli("copy", url, target)
+    made = Log.open(target)
+    assert made.schema == log.schema
+    assert rows(made) == rows(log)

@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -91,3 +92,22 @@ def test_an_empty_log_is_an_empty_file(cli, tmp_path):
     cli("export", url, tmp_path / "empty.parquet")
     assert pq.read_table(tmp_path / "empty.parquet").num_rows == 0
     assert cli("export", url, "-", "--format", "csv").stdout.startswith('"partition","offset"')
+
+
+def test_a_typed_log_keeps_its_types(cli, tmp_path):
+    """Columns of Parquet; in CSV scalars as they are, structs as JSON, bytes as ever."""
+    url = str(tmp_path / "typed")
+    schema = {"key": pa.int64(), "value": pa.struct([("n", pa.int32()), ("name", pa.string())])}
+    log = Log.create(url, partitions=1, schema=schema)
+    log.append([{"key": 1, "value": {"n": 2, "name": 'a "b"'}}, {"key": 2, "value": None}])
+    cli("export", url, tmp_path / "t.parquet", "--strings")
+    found = pq.read_table(tmp_path / "t.parquet")
+    assert [found.schema.field(name).type for name in ("key", "value")] == log.schema.types
+    assert found.column("value").to_pylist() == [{"n": 2, "name": 'a "b"'}, None]
+    text = cli("export", url, "-", "--format", "csv").stdout
+    values = [(r["key"], r["value"]) for r in csv.DictReader(io.StringIO(text))]
+    assert [key for key, _ in values] == ["1", "2"]
+    assert json.loads(values[0][1]) == {"n": 2, "name": 'a "b"'}
+    assert values[1][1] == ""
+    text = cli("export", url, "-", "--format", "jsonl").stdout
+    assert text == cli("consume", url, "--json").stdout

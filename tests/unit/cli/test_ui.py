@@ -5,9 +5,10 @@ import http.client
 import json
 from urllib.parse import urlencode
 
+import pyarrow as pa
 import pytest
 
-from clog.cli.ui.logs import COMMITS_MAX, LOOK_MS, ShownLogs
+from clog.cli.ui.logs import COMMITS_MAX, LOOK_MS, AskedKey, ShownLogs
 from clog.storage import InvalidInputError, Log, ManualClock
 from clog.storage.testing.counting import CountingStore
 
@@ -111,6 +112,24 @@ def test_a_key_and_the_table(get):
     assert row["value_b64"] == "AP4="
 
 
+def test_a_typed_log(tmp_path):
+    """Keys are asked for as they are written, values are JSON; the newest come first."""
+    schema = {"key": pa.int64(), "value": pa.struct([("n", pa.int32())])}
+    log = Log.create(str(tmp_path / "typed"), partitions=2, schema=schema)
+    for i in range(3):
+        log.append([{"key": 7, "value": {"n": i}, "timestamp": 1_769_860_800_000 + i}])
+    shown = ShownLogs([log.url], (), {}, clock=ManualClock())
+    seven = AskedKey("7", is_base64=False)
+    newest = json.loads(shown.records(0, None, "latest", 9))
+    assert [r["value"] for r in newest] == [{"n": 2}, {"n": 1}, {"n": 0}]
+    history = json.loads(shown.history_of_key(0, seven, 9))
+    assert [r["value"]["n"] for r in history] == [0, 1, 2]
+    (row,) = json.loads(shown.table(0, None, seven, 9))
+    assert (row["key"], row["value"]) == (7, {"n": 2})
+    with pytest.raises(InvalidInputError, match="this log is typed"):
+        shown.table(0, None, AskedKey("Nw==", is_base64=True), 9)
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
@@ -120,7 +139,7 @@ def test_a_key_and_the_table(get):
         ("/api/logs/0/records?partition=x", "no whole number"),
         ("/api/logs/0/records?from=soon", "not a position"),
         ("/api/logs/0/key", "give a key"),
-        ("/api/logs/0/key?key_b64=?", "not base64"),
+        ("/api/logs/0/key?key_b64=?", "a key is not base64"),
     ],
 )
 def test_what_cannot_be_shown_is_a_sentence(get, path, said):

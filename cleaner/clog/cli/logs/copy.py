@@ -63,9 +63,9 @@ def copy(
     r"""Copy the records of a log into a new one.
 
     Kept: every record with its key, value, headers and timestamp, in its partition and order; the
-    configs. Not kept: offsets (gaps that cleaning left close), the log's id, versions, producers,
-    streams and delete horizons: the copy is dirty, its tombstones wait anew. An interrupted copy is
-    deleted, and begun anew.
+    configs and the schema. Not kept: offsets (gaps that cleaning left close), the log's id,
+    versions, producers, streams and delete horizons: the copy is dirty, its tombstones wait anew.
+    An interrupted copy is deleted, and begun anew.
 
     \b
     clog copy ./orders ./orders-2
@@ -82,6 +82,7 @@ def copy(
         target,
         partitions=partitions or source.partitions,
         config={**wanted, **_WHILE_COPYING},
+        schema=source.schema,
         storage_options=storage_options(target_options or options),
         single_writer=single_writer,
     )

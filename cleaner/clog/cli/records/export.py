@@ -5,8 +5,9 @@ import json as json_module
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -48,7 +49,18 @@ Base64 = Annotated[
     typer.Option("--base64", help="Keys and values are base64 in CSV, for those that are no text."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How bytes are written: as text in Parquet, as base64 in CSV."""
+
+    strings: bool
+    is_base64: bool
+
+
 Write = Callable[["pa.RecordBatch"], None]
+Rows: TypeAlias = "pa.RecordBatch | pa.Table"
 
 
 def export(
@@ -76,31 +88,44 @@ def export(
     clog export ./orders orders.csv --from @2026-01-31
     clog export ./orders - --format csv --table | head
     """
-    chosen = file_format or _BY_ENDING.get(Path(out).suffix.lower())
-    if chosen is None:
-        raise typer.BadParameter(f"the ending of {out!r} tells no format; give --format")
-    if at is not None and not table:
-        raise typer.BadParameter("--at needs --table")
+    from clog.storage.read.scan import read_schema
+
     if table and start != "earliest":
         raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
+    if at is not None and not table:
+        raise typer.BadParameter("--at needs --table")
     if strings and is_base64:
         raise typer.BadParameter("--strings and --base64 contradict each other; leave one out")
-    if out != "-" and Path(out).exists() and not overwrite:
-        raise typer.BadParameter(f"{out} is there already; --overwrite replaces it")
+    chosen = _checked(out, file_format, overwrite=overwrite)
     log = open_log(url, options)
     batches = log.table(partition, at).to_batches() if table else _records(log, partition, start)
+    schema = log.handle.tip.head.log.schema
     total = None if table else sum(d["records"] for d in log.describe()["partition_details"])
     records = 0
     with (
         counting("exporting", total) as more,
         _file(out) as stream,
-        _WRITERS[chosen](stream, strings, is_base64) as write,
+        _WRITERS[chosen](stream, read_schema(schema), _Form(strings, is_base64)) as write,
     ):
         for batch in batches:
             write(batch)
             records += batch.num_rows
             more(batch.num_rows)
     _tell(log.url, out, records, json=json)
+
+
+def _checked(out: str, file_format: Format | None, *, overwrite: bool) -> Format:
+    """Returns the format to write.
+
+    Raises:
+        typer.BadParameter: nothing tells it, or the file is there.
+    """
+    chosen = file_format or _BY_ENDING.get(Path(out).suffix.lower())
+    if chosen is None:
+        raise typer.BadParameter(f"the ending of {out!r} tells no format; give --format")
+    if out != "-" and Path(out).exists() and not overwrite:
+        raise typer.BadParameter(f"{out} is there already; --overwrite replaces it")
+    return chosen
 
 
 def _tell(url: str, out: str, records: int, *, json: bool) -> None:
@@ -136,31 +161,27 @@ def _file(out: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _parquet(stream: IO[bytes], strings: bool, _: bool) -> Iterator[Write]:  # noqa: FBT001
+def _parquet(stream: IO[bytes], schema: "pa.Schema", form: _Form) -> Iterator[Write]:
     from pyarrow import parquet
 
-    from clog.storage import READ_SCHEMA
-
-    schema = _as_text(READ_SCHEMA.empty_table()).schema if strings else READ_SCHEMA
-    with parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
-        yield lambda batch: writer.write(_as_text(batch) if strings else batch)
+    written = _as_text(schema.empty_table()).schema if form.strings else schema
+    with parquet.ParquetWriter(stream, written, compression="zstd") as writer:
+        yield lambda batch: writer.write(_as_text(batch) if form.strings else batch)
 
 
 @contextmanager
-def _csv(stream: IO[bytes], _: bool, is_base64: bool) -> Iterator[Write]:  # noqa: FBT001
+def _csv(stream: IO[bytes], schema: "pa.Schema", form: _Form) -> Iterator[Write]:
     from pyarrow import csv
 
-    from clog.storage import READ_SCHEMA
+    def rows(batch: Rows) -> Rows:
+        return _flat(_as_base64(batch) if form.is_base64 else _as_text(batch))
 
-    def rows(batch: "pa.RecordBatch | pa.Table") -> "pa.RecordBatch | pa.Table":
-        return _with_json_headers(_as_base64(batch) if is_base64 else _as_text(batch))
-
-    with csv.CSVWriter(stream, rows(READ_SCHEMA.empty_table()).schema) as writer:
+    with csv.CSVWriter(stream, rows(schema.empty_table()).schema) as writer:
         yield lambda batch: writer.write(rows(batch))
 
 
 @contextmanager
-def _jsonl(stream: IO[bytes], _: bool, __: bool) -> Iterator[Write]:  # noqa: FBT001
+def _jsonl(stream: IO[bytes], _: "pa.Schema", __: _Form) -> Iterator[Write]:
     from clog.cli.records.lines import format_jsonl
 
     yield lambda batch: stream.writelines(format_jsonl(batch))
@@ -169,7 +190,7 @@ def _jsonl(stream: IO[bytes], _: bool, __: bool) -> Iterator[Write]:  # noqa: FB
 _WRITERS = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl}
 
 
-def _as_text(rows: "pa.RecordBatch | pa.Table") -> "pa.RecordBatch | pa.Table":
+def _as_text(rows: Rows) -> Rows:
     """Returns the rows with keys and values as text.
 
     Raises:
@@ -179,7 +200,7 @@ def _as_text(rows: "pa.RecordBatch | pa.Table") -> "pa.RecordBatch | pa.Table":
 
     from clog.storage.errors import InvalidInputError
 
-    for name in ("key", "value"):
+    for name in _bytes_columns(rows):
         try:
             text = rows.column(name).cast(pa.string())
         except pa.ArrowInvalid:
@@ -191,15 +212,15 @@ def _as_text(rows: "pa.RecordBatch | pa.Table") -> "pa.RecordBatch | pa.Table":
     return rows
 
 
-def _where(rows: "pa.RecordBatch | pa.Table") -> str:
+def _where(rows: Rows) -> str:
     offsets = rows.column("offset")
     return f"offsets {offsets[0]} to {offsets[-1]} of partition {rows.column('partition')[0]}"
 
 
-def _as_base64(rows: "pa.RecordBatch | pa.Table") -> "pa.RecordBatch | pa.Table":
+def _as_base64(rows: Rows) -> Rows:
     import pyarrow as pa
 
-    for name in ("key", "value"):
+    for name in _bytes_columns(rows):
         texts = [
             None if value is None else base64.b64encode(value).decode()
             for value in rows.column(name).to_pylist()
@@ -209,17 +230,30 @@ def _as_base64(rows: "pa.RecordBatch | pa.Table") -> "pa.RecordBatch | pa.Table"
     return rows
 
 
-def _with_json_headers(rows: "pa.RecordBatch | pa.Table") -> "pa.RecordBatch | pa.Table":
-    """Returns the rows with their headers as JSON, in the form of `lines`; null where there are
-    none.
+def _bytes_columns(rows: Rows) -> list[str]:
+    """Returns which of key and value are bytes: in a typed log they may be anything."""
+    import pyarrow as pa
+
+    return [name for name in ("key", "value") if pa.types.is_binary(rows.column(name).type)]
+
+
+def _flat(rows: Rows) -> Rows:
+    """Returns the rows with what CSV has no place for as JSON, in the form of `lines`: headers,
+    and structs, lists and bytes of a typed log; null where there is none.
     """
     import pyarrow as pa
 
-    from clog.cli.records.lines import headers_json
+    from clog.cli.records.lines import headers_json, texts_of
 
     texts = [
         json_module.dumps(headers_json(some), ensure_ascii=False) if some else None
         for some in rows.column("headers").to_pylist()
     ]
-    at = rows.schema.get_field_index("headers")
-    return rows.set_column(at, "headers", pa.array(texts, pa.string()))
+    flat = {"headers": pa.array(texts, pa.string())}
+    for name in ("key", "value"):
+        column = rows.column(name)
+        if pa.types.is_nested(column.type):
+            flat[name] = pa.array(texts_of(column), pa.binary()).cast(pa.string())
+    for name, column in flat.items():
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+    return rows

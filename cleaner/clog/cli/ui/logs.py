@@ -5,7 +5,7 @@ A log is opened once and followed; a commit that was read stays in memory, since
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,14 @@ LOOK_MS = 30_000
 COMMITS_MAX = 200
 """Newest commits that are shown."""
 RECORDS_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class AskedKey:
+    """A key as somebody typed it."""
+
+    text: str
+    is_base64: bool
 
 
 class ShownLogs:
@@ -145,7 +153,7 @@ class ShownLogs:
         batches = (batch for p, start in at.items() for batch in log.read(p, start, ends[p]))
         return _json(_newest_first(batches) if where == "latest" else batches, limit)
 
-    def history_of_key(self, number: int, key: bytes, limit: int) -> bytes:
+    def history_of_key(self, number: int, key: AskedKey, limit: int) -> bytes:
         """Returns all records of a key that are still there."""
         from clog.storage.read.key_history import records_of_keys
         from clog.storage.read.offsets import ranges
@@ -154,13 +162,29 @@ class ShownLogs:
         log.handle.refresh()
         manifest = log.handle.manifest()
         everything = ranges(manifest.head, None, None, None, url=log.url)
-        return _json(records_of_keys(log.handle.store, manifest, everything, [key]), limit)
+        return _json(
+            records_of_keys(log.handle.store, manifest, everything, _keys(log, key)), limit
+        )
 
-    def table(self, number: int, at: int | None, key: bytes | None, limit: int) -> bytes:
+    def table(self, number: int, at: int | None, key: AskedKey | None, limit: int) -> bytes:
         """Returns rows of the table at a version; of one key alone where it is given."""
-        view = self.log(number).table(at=at)
-        batches = view.to_batches() if key is None else view.of_keys([key]).to_batches()
+        log = self.log(number)
+        view = log.table(at=at)
+        batches = view.to_batches() if key is None else view.of_keys(_keys(log, key)).to_batches()
         return _json(batches, limit)
+
+
+def _keys(log: "Log", key: AskedKey) -> list[Any]:
+    """Returns a key as look-ups take it: of a typed log by its type."""
+    import typer
+
+    from clog.cli.arguments import typed_schema
+    from clog.cli.records.keys import keys_given
+
+    try:
+        return keys_given([key.text], is_base64=key.is_base64, schema=typed_schema(log))
+    except typer.BadParameter as e:
+        raise InvalidInputError(e.message) from None
 
 
 def _positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
@@ -177,11 +201,9 @@ def _positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
 def _newest_first(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa
 
-    from clog.storage import READ_SCHEMA
-
-    found = pa.Table.from_batches(batches, READ_SCHEMA)
-    order = [("timestamp", "descending"), ("offset", "descending")]
-    yield from found.sort_by(order).to_batches()
+    if found := list(batches):
+        order = [("timestamp", "descending"), ("offset", "descending")]
+        yield from pa.Table.from_batches(found).sort_by(order).to_batches()
 
 
 def _json(batches: "Iterable[pa.RecordBatch]", limit: int) -> bytes:

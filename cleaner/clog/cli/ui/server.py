@@ -5,7 +5,6 @@ of elsewhere reads logs through a name that leads here; all it does is read; the
 nothing but what this server has (no inline script, no other host), and puts data in as text.
 """
 
-import base64
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from clog.cli.ui.logs import ShownLogs
+from clog.cli.ui.logs import AskedKey, ShownLogs
 from clog.storage.errors import ClogError, InvalidInputError
 
 STATIC = Path(__file__).parent / "static"
@@ -130,15 +129,12 @@ def _integer(text: str | None, name: str) -> int | None:
     return int(text)
 
 
-def _key(request: Request) -> bytes | None:
+def _key(request: Request) -> AskedKey | None:
     asked = request.query_params
     if encoded := asked.get("key_b64"):
-        try:
-            return base64.b64decode(encoded, validate=True)
-        except ValueError:
-            raise InvalidInputError("key_b64 is not base64") from None
+        return AskedKey(encoded, is_base64=True)
     text = asked.get("key")
-    return None if text is None else text.encode()
+    return None if text is None else AskedKey(text, is_base64=False)
 
 
 def _document(body: bytes) -> Response:

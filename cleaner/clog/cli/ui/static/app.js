@@ -158,8 +158,8 @@ function bytesCell(record, name) {
   }
   const value = record[name];
   if (value === null) return el("td", name === "value" ? "deleted" : "no key", {class: "none"});
-  let text = value;
-  if (name === "value" && /^\s*[[{]/.test(value)) {
+  let text = typeof value === "object" ? JSON.stringify(value, null, 1) : String(value);
+  if (typeof value === "string" && name === "value" && /^\s*[[{]/.test(value)) {
     try { text = JSON.stringify(JSON.parse(value), null, 1); } catch { /* It only looks like JSON. */ }
   }
   return el("td", text, {class: "bytes"});
@@ -182,8 +182,8 @@ async function browse() {
     $("found").replaceChildren(...records.map((r) => {
       const headers = (r.headers || []).map((h) => h.key + "=" + (h.value ?? h.value_b64 ?? "null")).join("\n");
       const key = bytesCell(r, "key");
-      if (typeof r.key === "string") {
-        const link = el("button", r.key, {class: "link", type: "button", title: "the history of this key"});
+      if (["string", "number"].includes(typeof r.key)) {
+        const link = el("button", String(r.key), {class: "link", type: "button", title: "the history of this key"});
         link.addEventListener("click", () => {
           given.view.value = "key";
           given.key.value = r.key;

@@ -48,7 +48,7 @@ class Transactor(Actor):
             for batch in world.batches_of(self.job, item):
                 self.putting = intent, batch.rows
                 t.append(batch.table, batch.partition)
-            t.positions(log, {0: item + 1})
+            t.positions(log, {0: item + 1}, missed_deletes=True)
             self._end(t, intent)
         except (TransactionFencedError, TransactionTimeoutError) as e:
             assert not intent.commits, f"{intent.name} happened, and was told {e}"

@@ -136,7 +136,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def add_positions(self, data, p, offset):
         t = self.drawn(data)
         try:
-            t.real.positions(self.handles[0], {p: offset})
+            t.real.positions(self.handles[0], {p: offset}, missed_deletes=True)
         except (InvalidInputError, TransactionFencedError):
             assert t.committed or t.in_doubt or not t.real.is_open
         else:

@@ -62,6 +62,7 @@ from clog.storage.transactions.id_states import (
     find_commit,
     state_of,
 )
+from clog.storage.transactions.positions import check_missed, checked_positions
 
 if TYPE_CHECKING:
     from clog.storage.objects.data_object import DataObject
@@ -174,7 +175,12 @@ class Transaction:
         self._objects += objects
 
     def positions(
-        self, source: Source, offsets: Mapping[int, int], *, version: int | None = None
+        self,
+        source: Source,
+        offsets: Mapping[int, int],
+        *,
+        version: int | None = None,
+        missed_deletes: bool = False,
     ) -> None:
         """Commits with the transaction how far a log has been read for it; `Log.positions` returns
         it. Other partitions keep what was committed under the id before.
@@ -184,22 +190,18 @@ class Transaction:
             offsets: by partition, the next offset to read.
             version: that at which the records before it were read; None: that of the newest
                 read by ``source``.
+            missed_deletes: deletes that were missed are no error.
 
         Raises:
             InvalidInputError: a partition that does not exist, or an offset below 0.
+            NotFoundError: since the id's last positions tombstones were removed which its reader
+                had not come to, so that it has missed deletes.
         """
         self._check_open(and_untried=True)
-        standing = source.handle.standing
-        count = source.handle.tip.head.log.partitions
-        at = source.handle.planned_version if version is None else version
-        for p, offset in offsets.items():
-            if type(p) is not int or not 0 <= p < count or type(offset) is not int or offset < 0:
-                raise InvalidInputError(
-                    f"{p!r}: {offset!r} is no position in {standing.root.url}; allowed: partitions"
-                    f" 0 to {count - 1}, offsets from 0"
-                )
-        mine = self._positions.setdefault(standing.log_id, {})
-        mine.update({p: Position(offset, at) for p, offset in offsets.items()})
+        log_id, now = source.handle.standing.log_id, checked_positions(source, offsets, version)
+        if not missed_deletes:
+            check_missed(source, self._before().get(log_id, {}), now)
+        self._positions.setdefault(log_id, {}).update(now)
 
     def commit(self) -> TransactionResult:
         """Commits all records and positions at once; without any, nothing is committed. Where it
@@ -339,14 +341,17 @@ class Transaction:
         self._state = State.FENCED
         self._holder.is_fenced = not self._holder.is_lost
 
+    def _before(self) -> Positions:
+        """Returns what was committed under the id before."""
+        if self._holder.positions is None:
+            self._holder.positions = committed_positions(self._handle, self.id)
+        return self._holder.positions
+
     def _merged(self) -> Positions | None:
         """Returns all positions that the id is to have; None where it keeps those it has."""
         if not self._positions:
             return None
-        before = self._holder.positions
-        if before is None:
-            before = committed_positions(self._handle, self.id)
-        merged = {log_id: dict(mine) for log_id, mine in before.items()}
+        merged = {log_id: dict(mine) for log_id, mine in self._before().items()}
         for log_id, mine in self._positions.items():
             merged.setdefault(log_id, {}).update(mine)
         return merged

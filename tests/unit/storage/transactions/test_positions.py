@@ -2,9 +2,10 @@
 
 import pytest
 
-from clog.storage import InvalidInputError, Log
+from clog.storage import InvalidInputError, Log, NotFoundError
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import paths
+from clog.storage.format.edits import Edit
 from clog.storage.format.head import WRITERS_MAX
 from clog.storage.format.transactions import TRANSACTION, Position, PositionsAt
 from clog.storage.ids import SeededIds
@@ -79,6 +80,51 @@ def test_they_carry_the_version_that_was_read(make_log, source):
         t.positions(source, {0: 1})
         t.positions(source, {1: 5}, version=0)
     assert stored(log) == {source.id: {0: Position(1, version=1), 1: Position(5, version=0)}}
+
+
+def remove_tombstones(log, up_to, partition=0):
+    """As a pass of the cleaner says of those whose horizon has come."""
+    edit = Edit(tombstones_removed={partition: up_to})
+    log.handle.commit(lambda _tip, _ms: edit, operation="clean")
+
+
+def test_deletes_that_were_missed_are_told(make_log, source):
+    """S41, S54: a tombstone at or above the last position went before the next read; whoever says
+    so goes on, and is told of the next one.
+    """
+    log = make_log()
+    source.append([{"key": "k", "value": "v"}] * 9, partition=0)
+
+    def read_and_commit(offset, **more):
+        list(source.read(0))
+        with log.transaction("job") as t:
+            t.positions(source, {0: offset}, **more)
+
+    read_and_commit(3)
+    remove_tombstones(source, 2)
+    remove_tombstones(source, 8, partition=1)
+    read_and_commit(4)
+    remove_tombstones(source, 5)
+    with pytest.raises(NotFoundError, match=r"offset 5 of partitions \[0\] .* missed deletes"):
+        read_and_commit(6)
+    assert log.positions("job") == {source.id: {0: 4}}
+    read_and_commit(6, missed_deletes=True)
+    remove_tombstones(source, 5)
+    read_and_commit(7)
+    assert log.positions("job") == {source.id: {0: 7}}
+
+
+def test_deletes_removed_after_the_read_were_seen(make_log, source):
+    """S41: what counts is the version that was read, not what the source has become since."""
+    log = make_log()
+    source.append([{"key": "k", "value": "v"}] * 9, partition=0)
+    commit_positions(log, source, {0: 3})
+    list(source.read(0))
+    version = source.version
+    remove_tombstones(source, 5)
+    with log.transaction("job") as t:
+        t.positions(source, {0: 9}, version=version)
+    assert log.positions("job") == {source.id: {0: 9}}
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ class TransactionMachine(RuleBasedStateMachine):
         Log.create(self.store, PARTITIONS, config, clock=self.clock, ids=self.seeds)
         self.faulty = [FaultyStore(self.store, clock=self.clock) for _ in range(HANDLES)]
         self.handles = [self.opened(h) for h in range(HANDLES)]
+        self.reader = Log.open(self.store, clock=self.clock, ids=self.seeds)
         self.held = [{} for _ in range(HANDLES)]
         self.begun: list[Open] = []
         self.epochs = dict.fromkeys(IDS, -1)
@@ -222,7 +223,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_log_is_what_was_committed(self):
-        log = Log.open(self.store, clock=self.clock, ids=self.seeds)
+        log = self.reader
         assert list(log.end_offsets().values()) == [len(rows) for rows in self.rows]
         for p, rows in enumerate(self.rows):
             last = {k: v for k, v in dict(rows).items() if v is not None}
@@ -265,8 +266,8 @@ def as_dicts(given):
 
 
 TransactionMachine.TestCase.settings = settings(
-    max_examples=40,
-    stateful_step_count=30,
+    max_examples=12,
+    stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

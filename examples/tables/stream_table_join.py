@@ -3,8 +3,8 @@
     python examples/tables/stream_table_join.py [folder]
 
 Spark plans a DataFrame at its first action and keeps that plan: a table that was loaded before the
-query started shows the same version for good, and so would a stream joined with it. In
-``foreachBatch`` the table is loaded for each batch anew.
+query started shows the same version for good, and so would a stream joined with it.
+``beside_table`` gives each batch the table as it is then.
 """
 
 import sys
@@ -13,14 +13,14 @@ import tempfile
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from clog.connector import beside_table
 from clog.storage import Log
 
 
 def enrich(spark: SparkSession, folder: str) -> StreamingQuery:
     """Starts the query: orders, joined with addresses, into the log `shipments`."""
 
-    def each_batch(orders: DataFrame, batch_id: int) -> None:
-        table = spark.read.format("clog").option("view", "table").load(f"{folder}/addresses")
+    def each_batch(orders: DataFrame, table: DataFrame, batch_id: int) -> None:
         addresses = table.selectExpr("key AS customer", "string(value) AS address")
         joined = orders.selectExpr("string(key) AS number", "value AS customer").join(
             addresses, "customer", "left"
@@ -35,7 +35,7 @@ def enrich(spark: SparkSession, folder: str) -> StreamingQuery:
     # At once, not within a second: main() waits for what is there now (processAllAvailable).
     options = {"startingOffsets": "earliest", "pollInterval": "0s"}
     orders = spark.readStream.format("clog").options(**options).load(f"{folder}/orders")
-    writer = orders.writeStream.foreachBatch(each_batch)
+    writer = orders.writeStream.foreachBatch(beside_table(f"{folder}/addresses", each_batch))
     return writer.option("checkpointLocation", f"{folder}/checkpoint").start()
 
 

@@ -206,6 +206,17 @@ def test_what_is_not_as_it_is_to_be_is_decoded(change):
     discard(store)
 
 
+@pytest.mark.parametrize("codec", ["none", "snappy", "lz4", "zstd"])
+def test_groups_of_every_codec_are_copied(codec):
+    """All that ``compression.type`` may be: Parquet's numbers are those that the writer writes."""
+    store, ids = memory_store(), SeededIds(1)
+    compression = Compression(codec)
+    groups = copies(store, one_object(store, ids, compression=compression), compression)
+    assert groups
+    assert read_back(store, put(store, groups, ids, compression=compression)).num_rows == 24
+    discard(store)
+
+
 def test_small_groups_are_encoded_anew(monkeypatch):
     """Copied, they would stay small for ever."""
     store, ids = memory_store(), SeededIds(1)

@@ -49,7 +49,7 @@ from clog.storage.objects.encoding import (
 from clog.storage.objects.footer import BYTE_ARRAY, TAIL_BYTES, read_footer
 from clog.storage.objects.thrift_compact import BINARY, I64, Reader, Struct
 
-CODECS: Final = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6, "lz4": 7}
+CODECS: Final = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
 """Parquet's numbers of the codecs that logs may be configured for."""
 _FILE_FIELDS: Final = frozenset({1, 2, 3, 4, 6, 7})
 _GROUP_FIELDS: Final = frozenset({1, 2, 3, 5, 6, 7})

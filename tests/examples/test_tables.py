@@ -35,3 +35,10 @@ def test_change_data_capture(tmp_path):
     assert original == copied == [(1, "green tea", 105), (4, "cup", 402), (5, "white tea", 700)]
     assert teas == ["green tea", "white tea"]
     assert kept < 9, "the history was cleaned when the index came"
+
+
+def test_a_copy_job_that_is_killed(tmp_path):
+    """Two logs are copied into a third, each record once, whatever died on the way (S54)."""
+    found, expected, processes = example("copy_job").main(str(tmp_path))
+    assert found == expected
+    assert (len(found), processes) == (24, 5)

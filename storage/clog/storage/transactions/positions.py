@@ -8,28 +8,48 @@ each partition was read last tells.
 
 from collections.abc import Mapping
 
+from clog.storage.commit.handle import Handle
+from clog.storage.config.definitions import LONG_MAX
 from clog.storage.errors import InvalidInputError, NotFoundError
 from clog.storage.format.transactions import Position
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.transactions.deferred import Source
 
 
+def handle_of(source: object) -> Handle:
+    """Returns what transactions know a log by.
+
+    Raises:
+        InvalidInputError: it is no log.
+    """
+    handle = getattr(source, "handle", None)
+    if isinstance(handle, Handle):
+        return handle
+    raise InvalidInputError(f"{source!r:.80} is no log; give a Log, as Log.open returns it")
+
+
 def checked_positions(
     source: Source, offsets: Mapping[int, int], version: int | None
 ) -> dict[int, Position]:
-    """Returns the positions that a caller names, at the version that was read.
+    """Returns positions as they are committed, by partition; see `Transaction.positions`.
 
     Raises:
-        InvalidInputError: a partition that does not exist, or an offset below 0.
+        InvalidInputError: what is no position, or would be no integer of the format.
     """
-    handle = source.handle
-    count = handle.tip.head.log.partitions
+    handle = handle_of(source)
+    url, count = handle.standing.root.url, handle.tip.head.log.partitions
     at = handle.planned_version if version is None else version
+    if not _is_whole(at, LONG_MAX):
+        raise InvalidInputError(f"version={at!r} is no version of {url}; allowed: from 0 on")
+    if not isinstance(offsets, Mapping):
+        raise InvalidInputError(
+            f"{offsets!r:.80} is no position in {url}; give a dict of partition to the next offset"
+        )
     for p, offset in offsets.items():
-        if type(p) is not int or not 0 <= p < count or type(offset) is not int or offset < 0:
+        if not (_is_whole(p, count - 1) and _is_whole(offset, LONG_MAX)):
             raise InvalidInputError(
-                f"{p!r}: {offset!r} is no position in {handle.standing.root.url}; allowed:"
-                f" partitions 0 to {count - 1}, offsets from 0"
+                f"{p!r}: {offset!r} is no position in {url}; allowed: partitions 0 to {count - 1},"
+                " offsets from 0 to 2^63 - 1"
             )
     return {p: Position(offset, at) for p, offset in offsets.items()}
 
@@ -58,3 +78,7 @@ def check_missed(
             " missed deletes; rebuild what it wrote from the log's start, or go on with"
             " missed_deletes=True"
         )
+
+
+def _is_whole(value: object, high: int) -> bool:
+    return type(value) is int and 0 <= value <= high

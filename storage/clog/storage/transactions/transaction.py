@@ -62,7 +62,7 @@ from clog.storage.transactions.id_states import (
     find_commit,
     state_of,
 )
-from clog.storage.transactions.positions import check_missed, checked_positions
+from clog.storage.transactions.positions import check_missed, checked_positions, handle_of
 
 if TYPE_CHECKING:
     from clog.storage.objects.data_object import DataObject
@@ -153,7 +153,7 @@ class Transaction:
             as `Log.append`; TransactionFencedError: the id was taken up since, as far as this
             handle knows; TransactionTimeoutError: it took longer than its timeout.
         """
-        if log is not None and log.handle is not self._handle:
+        if log is not None and handle_of(log) is not self._handle:
             raise InvalidInputError(
                 f"transaction id {self.id!r} was begun in {self._url}, and cannot append to"
                 f" {log.handle.store.url}: transactions over several logs are not built yet; begin"
@@ -193,12 +193,14 @@ class Transaction:
             missed_deletes: deletes that were missed are no error.
 
         Raises:
-            InvalidInputError: a partition that does not exist, or an offset below 0.
+            InvalidInputError: no log, a partition that does not exist, or an offset or a version
+                that cannot be.
             NotFoundError: since the id's last positions tombstones were removed which its reader
                 had not come to, so that it has missed deletes.
         """
         self._check_open(and_untried=True)
-        log_id, now = source.handle.standing.log_id, checked_positions(source, offsets, version)
+        now = checked_positions(source, offsets, version)
+        log_id = source.handle.standing.log_id
         if not missed_deletes:
             check_missed(source, self._before().get(log_id, {}), now)
         self._positions.setdefault(log_id, {}).update(now)
@@ -322,10 +324,7 @@ class Transaction:
             else:
                 self._fence()
             return False
-        self._result, self._state = (
-            self._found(done),
-            State.COMMITTED,
-        )
+        self._result, self._state = self._found(done), State.COMMITTED
         return True
 
     def _found(self, done: AlreadyCommitted) -> TransactionResult:

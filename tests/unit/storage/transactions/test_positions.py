@@ -128,15 +128,37 @@ def test_deletes_removed_after_the_read_were_seen(make_log, source):
 
 
 @pytest.mark.parametrize(
-    "offsets", [{MANY: 0}, {-1: 0}, {0: -1}, {0: 1.5}, {"0": 1}, {0: True}], ids=repr
+    "offsets",
+    [{MANY: 0}, {-1: 0}, {0: -1}, {0: 1.5}, {"0": 1}, {0: True}, {0: 1 << 63}, [1], None],
+    ids=repr,
 )
-def test_what_is_no_position(make_log, source, offsets):
+def test_what_is_no_position(make_log, open_log, source, offsets):
+    """An integer that no reader takes would be the end of the log: nothing of it is committed."""
     log = make_log()
     t = log.transaction("job")
     with pytest.raises(InvalidInputError, match="is no position in"):
         t.positions(source, offsets)
     t.commit()
-    assert log.positions("job") == {}
+    assert open_log().positions("job") == {}
+
+
+@pytest.mark.parametrize("version", [-1, 1 << 63, 1.5, "1"])
+def test_what_is_no_version(make_log, open_log, source, version):
+    log = make_log()
+    t = log.transaction("job")
+    with pytest.raises(InvalidInputError, match="is no version of"):
+        t.positions(source, {0: 1}, version=version)
+    t.positions(source, {0: (1 << 63) - 1}, version=(1 << 63) - 1)
+    t.commit()
+    assert open_log().positions("job") == {source.id: {0: (1 << 63) - 1}}
+
+
+def test_what_is_no_log(make_log):
+    t = make_log().transaction("job")
+    with pytest.raises(InvalidInputError, match="'memory://x' is no log"):
+        t.positions("memory://x", {0: 1})
+    with pytest.raises(InvalidInputError, match="'memory://x' is no log"):
+        t.append([{"key": "k", "value": "v"}], log="memory://x")
 
 
 def test_large_ones_are_a_document(make_log, open_log, source, store, clock):

@@ -9,7 +9,11 @@ of a batch application, skipped (as in Delta).
 from actors import Actor, told
 
 from clog.storage.commit.idempotence import Writer
-from clog.storage.errors import InvalidInputError
+from clog.storage.errors import (
+    CommitConflictError,
+    InvalidInputError,
+    StoreUnavailableError,
+)
 
 _IDS = 3
 _KINDS = ("producer", "stream", "txn")
@@ -28,6 +32,7 @@ class Crowd(Actor):
         choice = world.roll(4) if last >= 0 else 0
         sequence = last + 1 if choice < 2 else last if choice == 2 else world.roll(last + 1)
         intent = self.oracle.intent(f"{name} {sequence}")
+        happened = len(intent.commits)
         try:
             result = self._send(log, kind, writer_id, sequence, intent)
         except InvalidInputError:
@@ -35,6 +40,10 @@ class Crowd(Actor):
             assert over or (sequence < last and kind != "txn"), (
                 f"{intent.name} is refused at {last}"
             )
+            return
+        except (CommitConflictError, StoreUnavailableError) as e:  # Perhaps it slept for days.
+            now = len(intent.commits)
+            assert now == happened, f"{intent.name} happened, and was told {e}"
             return
         if sequence == last + 1 or sequence == last:
             assert result.duplicate == (sequence == last) or self.oracle.is_over, f"{intent.name}"

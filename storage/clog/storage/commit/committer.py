@@ -210,9 +210,14 @@ class Committer:
             return after  # Longer than it might be, and as true.
 
     def _deny(self, commit: Commit) -> None:
-        """Raises the error of a commit whose block has no file."""
+        """Raises the error of a commit whose block has no file; it was created all the same, so
+        that nobody knows what became of it while nobody can say which log stands there.
+        """
         self._tracker.doubt()  # Where it cannot be asked now, what was written may look like news.
-        check_there(self._tracker.log, commit.version - 1)
+        log, version = self._tracker.log, commit.version
+        _patiently(
+            lambda: check_there(log, version - 1), self._store, version, self._clock, self._ids
+        )
         raise CorruptionError(
             f"{paths.block_path(commit.version)} of {self._store.url} is missing; nobody can say"
             f" whether version {commit.version} was committed"

@@ -16,9 +16,9 @@ from clog.storage import (
     LogReplacedError,
     ManualClock,
     NotFoundError,
-    StoreUnavailableError,
     UnsupportedFormatError,
 )
+from clog.storage.commit.committer import CREATES_MAX
 from clog.storage.commit.identity import read_log_file
 from clog.storage.commit.tip_tracker import CONFIRM_MS
 from clog.storage.format import paths
@@ -151,17 +151,30 @@ def test_what_a_dead_handle_left_is_no_news(store, clock):
 
 
 def test_a_retry_where_nobody_can_say_which_log_stands(store, clock):
-    """What an attempt left in the folder of a deleted log is not taken for its first result."""
+    """The outcome is unknown, as the log may have been deleted after the commit, which others may
+    have seen; what is left of it in the folder is not taken for its first result.
+    """
     made(store, clock, 1, ONE)
-    failing = Fault(FaultKind.FAIL_BEFORE, "get", paths.LOG_FILE, nth=2)
+    failing = Fault(FaultKind.FAIL_BEFORE, "get", paths.LOG_FILE, nth=2, times=CREATES_MAX)
     old = Log.open(FaultyStore(store, Faults(failing)), clock=clock)
     discard(store)
     new = made(store, clock, 2)
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(CommitStateUnknownError, match="the outcome of commit 2 of"):
         old.append(ONE, producer=("p", 1))
     with pytest.raises(LogReplacedError):
         old.append(ONE, producer=("p", 1))
     assert values(new) == []
+
+
+def test_which_log_stands_is_asked_patiently(store, clock):
+    """K5: after a commit one failed request leaves nothing unknown."""
+    made(store, clock, 1, ONE)
+    failing = Fault(FaultKind.FAIL_BEFORE, "get", paths.LOG_FILE, nth=2)
+    old = Log.open(FaultyStore(store, Faults(failing)), clock=clock)
+    discard(store)
+    made(store, clock, 2)
+    with pytest.raises(LogReplacedError):
+        old.append(ONE)
 
 
 def test_the_window_costs_two_requests(store, clock):

@@ -3,6 +3,8 @@
 import datetime as dt
 import decimal
 import io
+from dataclasses import replace
+from random import Random
 
 import pandas as pd
 import polars as pl
@@ -10,12 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 
-from clog.storage import InvalidInputError, Log, StateTable
+from clog.storage import CorruptionError, InvalidInputError, Log, StateTable
 from clog.storage.ids import SeededIds
 from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.key_values import key_of_bytes
-from clog.storage.objects.reader import WHOLE_BYTES
+from clog.storage.objects.reader import WHOLE_BYTES, read_rows
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import inside
 
@@ -458,3 +461,33 @@ def test_rows_of_a_state_table_hold_every_type(clock, tmp_path, kind, values):
         with StateTable(log.url, tmp_path / name, clock=clock) as table:
             assert [table.get(i) for i in range(len(wrapped))] == wrapped
             assert dict(table.scan()) == {i: v for i, v in enumerate(wrapped) if v is not None}
+
+
+def test_a_forged_footer_is_damage_and_nothing_else(make_typed, store):
+    """Its sum is right, and so is the object's: whoever can write to a log can do that. What is
+    read all the same is whole.
+    """
+    kinds = [(f"c{i}", kind) for i, (kind, _) in enumerate(TYPES)]
+    log = make_typed({"key": pa.struct([("a", pa.int64())]), "value": pa.struct(kinds)})
+    values = {f"c{i}": some[0] for i, (_, some) in enumerate(TYPES)}
+    log.append([{"key": {"a": i}, "value": values if i % 3 else None} for i in range(30)])
+    folder, schema = inside(store), log.handle.tip.head.log.schema
+    (ref,) = {chunk.object for s in log.handle.manifest().segments[0] for chunk in s.chunks}
+    data, random = folder.get(ref.path), Random(7)
+    pages, footer = data[: -ref.footer_bytes - 16], data[-ref.footer_bytes :]
+    damaged = 0
+    for _ in range(600):
+        forged = bytearray(footer)
+        for _ in range(random.choice((1, 1, 2, 8))):
+            at = random.randrange(len(forged) - 8)
+            forged[at] = random.choice((random.randrange(256), 0, 255, forged[at] ^ 1))
+        body = pages + xxhash.xxh3_128_digest(forged) + forged
+        folder.put(ref.path, body)
+        again = replace(ref, checksum=xxhash.xxh3_128_hexdigest(body))
+        try:
+            columns = random.choice((["key", "value"], ["value.c1"]))
+            for batch in read_rows(folder, again, 0, ref.rows, columns=columns, schema=schema):
+                batch.validate(full=True)
+        except CorruptionError:
+            damaged += 1
+    assert damaged > 300

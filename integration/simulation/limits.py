@@ -27,7 +27,6 @@ import clog.storage.objects.writer
 import clog.storage.read.scan
 import clog.storage.read.table_scan
 from clog.storage.objects.data_object import REWRITTEN_SCHEMA
-from clog.storage.objects.reader import BATCH_ROWS
 
 BLOCK_VERSIONS = 4
 
@@ -72,7 +71,7 @@ def small_limits(*, parquet: bool = False) -> Iterator[None]:
         patch(cleaner.rewrite.coalescing, "LOOSE_OBJECTS_MIN", 6)
         if not parquet:
             patch(storage.objects.writer, "encoded", _encoded)
-            patch(storage.read.scan, "read_ranges", _read_ranges)
+            patch(storage.read.scan, "open_ranges", _open_ranges)
         yield
 
 
@@ -85,14 +84,18 @@ def _encoded(rows, _compression, _key_seed):
     return sink.getvalue().to_pybytes(), 0, 0
 
 
-def _read_ranges(store, obj, ranges, *, columns, batch_rows=BATCH_ROWS, schema=None):
+def _open_ranges(store, obj, ranges, *, columns, schema=None):
     assert schema is None, "simulated logs have no schema"
     data = store.get(obj.path, 0, obj.size_bytes)
     assert len(data) == obj.size_bytes, obj.path
     batch = _decoded(data, tuple(columns))
-    for i, (first, rows) in enumerate(ranges):
-        if rows:
-            yield i, batch.slice(first, rows)
+
+    def slices(_batch_rows):
+        for i, (first, rows) in enumerate(ranges):
+            if rows:
+                yield i, batch.slice(first, rows)
+
+    return slices
 
 
 _decode = clog.storage.format.documents.decode

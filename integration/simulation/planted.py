@@ -200,11 +200,11 @@ def idle_handle_trusts(patch: Patch) -> None:
 def relayout_loses_horizons(patch: Patch) -> None:
     """Coalescing writes tombstones without the horizon they have (S23)."""
     columns = tuple(name for name in cleaner.rewrite.relayout.COLUMNS)
-    read = cleaner.rewrite.relayout.read_pieces
+    read = cleaner.rewrite.relayout.read_or_copy
     patch(
         cleaner.rewrite.relayout,
-        "read_pieces",
-        lambda store, pieces, **_: read(store, pieces, columns=columns),
+        "read_or_copy",
+        lambda store, wanted, **rest: read(store, wanted, **{**rest, "columns": columns}),
     )
 
 

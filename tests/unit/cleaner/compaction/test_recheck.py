@@ -47,15 +47,15 @@ def misjudge_the_mapped_range(monkeypatch):
 
 def leave_out_the_wrong_rows(monkeypatch):
     """The masks are right, and one row too late."""
-    original = rewriter.Rewriter._batches
+    original = rewriter.Rewriter._parts
 
-    def batches(self, judged, columns):
-        for batch, here in original(self, judged, columns):
+    def parts(self, judged):
+        for part, here in original(self, judged):
             if judged.keep is not None:
                 judged.keep[here] = np.roll(judged.keep[here], 1)
-            yield batch, here
+            yield part, here
 
-    monkeypatch.setattr(rewriter.Rewriter, "_batches", batches)
+    monkeypatch.setattr(rewriter.Rewriter, "_parts", parts)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from clog.storage import (
     Log,
     ManualClock,
     NotFoundError,
+    StoreUnavailableError,
     VersionExpiredError,
 )
+from clog.storage.commit.tip_tracker import CONFIRM_MS
 from clog.storage.commit.versions import block_body
 from clog.storage.format import documents, paths
 from clog.storage.format.commits import read_commit
@@ -335,3 +337,54 @@ def test_a_sleeper_beside_what_another_left_in_the_block_that_was_closed(clock):
     assert keys_in(sleeper) == {b"k", b"slept"}
     discard(store)
     discard(early[1])
+
+
+@pytest.fixture
+def others(clock):
+    """A store, and what others do on it while somebody sleeps over version 3: they commit until the
+    first block is closed, and return the newest version.
+    """
+    store = memory_store()
+    log = Log.create(store, partitions=1, clock=clock, ids=SeededIds(1))
+    objects = objects_of(log, "k")
+    log.append_objects(objects)
+    log.append_objects(objects)
+
+    def act():
+        while log.handle.refresh().version < NEWEST:
+            log.append_objects(objects)
+        close_block(store, 0)
+        return log.handle.tip.version
+
+    yield store, act
+    discard(store)
+
+
+def test_a_committer_that_sleeps_after_its_commit(others, clock):
+    """K5: its block is closed and names its commit. It happened, and is not the newest any more."""
+    store, act = others
+
+    def slept():
+        act()
+        clock.advance(2 * DAY_MS)
+
+    plan = Faults(Fault(FaultKind.MEANWHILE, "get", "*/blocks/*", run=slept))
+    log = Log.open(FaultyStore(store, plan), clock=clock, ids=SeededIds(2))
+    assert log.append([{"key": "mine", "value": "v"}]).version == 3
+    assert log.handle.tip.version == 3
+    assert log.handle.refresh().version == NEWEST
+    assert keys_in(log) == {b"k", b"mine"}
+
+
+def test_a_search_that_fails_where_the_tip_is_gone(others, clock):
+    """A tip that was deleted is not taken for the newest, since it could not be looked further."""
+    store, act = others
+    failing = FaultyStore(store)
+    log = Log.open(failing, clock=clock, ids=SeededIds(2))
+    log.handle.refresh()
+    newest = act()
+    clock.advance(CONFIRM_MS)
+    failing.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "get", f"*/{paths.LATEST}"))
+    with pytest.raises(StoreUnavailableError):
+        log.handle.refresh()
+    assert log.handle.refresh().version == newest

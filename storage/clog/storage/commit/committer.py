@@ -132,10 +132,11 @@ class Committer:
             if isinstance(commit, NothingToCommit):
                 return commit
             self._turns.begin_try()
+            began = self._tracker.now()
             winner = create_commit(self._store, commit, clock=self._clock, ids=self._ids)
             self._turns.end_try(won=winner is Created.OURS)
             if winner is Created.OURS:
-                self._tracker.made(commit)
+                self._tracker.made(commit, began)
                 self._turns.saw(self._tracker.recent.known())
                 self._hint()  # K6
                 return commit

@@ -31,7 +31,8 @@ CONFIRM_MS = 10_000
 """After so long a handle looks whether its log still stands, and whether its newest commit is still
 there: the log may have been deleted, recreated, or replaced by a copy.
 """
-
+Moment = tuple[int, int]
+"""By the monotonic clock and by the wall clock, in ms."""
 VAIN_LOOKS_MAX = 64
 """After so many looks in a row that found nothing the block is asked for as well: where it was
 closed too early, whoever polls finds that out.
@@ -54,6 +55,7 @@ class TipTracker:
         self._clock = clock
         self._vain_looks = 0
         self._stood_ms = clock.monotonic_ms()
+        began = self.now()
         found = find_newest(log.store, check_block=False)
         try:
             self.tip = self._whole(found.tip)
@@ -62,7 +64,7 @@ class TipTracker:
             self.tip = self._whole(found.tip)
         self.read = found.read
         self.recent = RecentEdits(found.read[min(found.read)])
-        self._take(found)
+        self._take(found, began)
         self.is_settled = False
 
     def see(self, tip: Commit) -> None:
@@ -74,20 +76,20 @@ class TipTracker:
         """Forgets all edits but those that the tip carries."""
         self.recent = RecentEdits(self.tip)
 
-    def made(self, commit: Commit) -> None:
-        """Takes a commit of ours as the tip: its block is open, so all before it were committed."""
+    def made(self, commit: Commit, began: Moment) -> None:
+        """Takes a commit of ours as the tip, whose creation began then: it was committed, and so
+        were all before it. Its block may be closed by now, where we slept meanwhile.
+        """
         self.see(commit)
-        self.confirmed()
+        self._confirmed(began)
         self.is_settled = True
 
-    def looked(self) -> None:
-        """Notes that the tip was believed to be the newest just now."""
-        self._looked_ms = self._times()
-
-    def confirmed(self) -> None:
-        """Notes that the tip was seen in the store just now."""
-        self._confirmed_ms = self._clock.monotonic_ms()
-        self.looked()
+    def now(self) -> Moment:
+        """Returns the present moment: what is found from now on is as old as that, however long
+        this process sleeps before it is told.
+        """
+        # The monotonic clock stands still while a machine sleeps, the wall clock may be set back.
+        return self._clock.monotonic_ms(), self._clock.now_ms()
 
     def refresh(self) -> Commit:
         """Looks for newer versions; one GET when there is none. Returns the tip, which is at least
@@ -96,14 +98,16 @@ class TipTracker:
         self._check_standing()
         self.settle()
         for _ in range(FOLLOW_STEPS_MAX):
+            began = self.now()
             newer = try_read(self.store, self.tip.version + 1)
             self._vain_looks = self._vain_looks + 1 if newer is None else 0
             if self.is_stale() or self._vain_looks >= VAIN_LOOKS_MAX:
+                began = self.now()
                 if is_closed(self.store, self.tip.version + 1) is not None:
                     self.open_anew()
                     return self.tip
                 self._vain_looks = 0
-            self.looked()
+            self._looked_ms = began
             if newer is None:
                 self.confirm()
                 return self.tip
@@ -111,8 +115,9 @@ class TipTracker:
                 self.open_anew()
                 return self.tip
             self.see(newer)
-            self.confirmed()
-        self._take(self._found(lambda: find_newer(self.store, self.tip.version)))
+            self._confirmed(began)
+        began = self.now()
+        self._take(self._found(lambda: find_newer(self.store, self.tip.version)), began)
         return self.tip
 
     def confirm(self) -> None:
@@ -125,9 +130,10 @@ class TipTracker:
         """
         self._check_standing()
         if self._is_old(self._confirmed_ms):
-            there = try_read(self.store, self.tip.version)
-            self._check_tip(there)
-            if there is None:
+            began = self.now()
+            if self._is_there(try_read(self.store, self.tip.version)):
+                self._confirmed(began)
+            else:
                 self.open_anew()  # Deleted with its block: there are newer versions.
 
     def open_anew(self) -> None:
@@ -137,12 +143,13 @@ class TipTracker:
         Raises:
             as `confirm`.
         """
+        began = self.now()
         found = self._found(lambda: find_newest(self.store))
         version = self.tip.version
-        self._check_tip(found.read.get(version) or try_read(self.store, version))
+        self._is_there(found.read.get(version) or try_read(self.store, version))
         self._check_successor(found)
         self.read = found.read
-        self._take(found)
+        self._take(found, began)
 
     def settle(self) -> None:
         """Makes sure that the tip was committed; one GET, once after opening. Where its block is
@@ -151,9 +158,10 @@ class TipTracker:
         if self.is_settled:
             return
         if is_closed(self.store, self.tip.version) is not None:
+            began = self.now()
             found = self._found(lambda: find_newest(self.store))
             self.read = found.read
-            self._take(found)
+            self._take(found, began)
         self.is_settled = True
 
     def _found(self, search: Callable[[], Found]) -> Found:
@@ -163,20 +171,24 @@ class TipTracker:
             self.log.check()
             raise
 
-    def _check_tip(self, there: Commit | None) -> None:
+    def _is_there(self, there: Commit | None) -> bool:
+        """Tells whether what is read in the tip's place is the tip; else it was deleted with its
+        block, or this raises as `confirm`.
+        """
         ours = self.tip.record.commit_id
-        if there is None or there.record.commit_id != ours:
-            self.log.check()
-            block = read_block(self.store, self.tip.version)
-            if block is None:
-                raise no_commits(self.store)
-            if block.ids is None or block.ids.get(self.tip.version) != ours:
-                raise LogReplacedError(
-                    f"version {self.tip.version} of {self.store.url} is not the one that was read"
-                    " before: the log was restored from a copy; nothing was written into it; open"
-                    " it to go on"
-                )
-        self.confirmed()
+        if there is not None and there.record.commit_id == ours:
+            return True
+        self.log.check()
+        block = read_block(self.store, self.tip.version)
+        if block is None:
+            raise no_commits(self.store)
+        if block.ids is None or block.ids.get(self.tip.version) != ours:
+            raise LogReplacedError(
+                f"version {self.tip.version} of {self.store.url} is not the one that was read"
+                " before: the log was restored from a copy; nothing was written into it; open"
+                " it to go on"
+            )
+        return False
 
     def _check_successor(self, found: Found) -> None:
         """Raises if the version after the tip, which is there, goes on from another one: who had
@@ -209,19 +221,24 @@ class TipTracker:
 
     def is_stale(self) -> bool:
         """Tells whether the last look is so old that the block may have been closed since."""
-        then, now = self._looked_ms, self._times()
+        then, now = self._looked_ms, self.now()
         return max(now[0] - then[0], now[1] - then[1]) > TRUST_MS
 
     def _is_old(self, then_ms: int) -> bool:
         return self._clock.monotonic_ms() - then_ms >= CONFIRM_MS
 
-    def _take(self, found: Found) -> None:
+    def _confirmed(self, began: Moment) -> None:
+        """Notes that the tip was seen in the store, and believed to be the newest."""
+        self._confirmed_ms, _ = self._looked_ms = began
+
+    def _take(self, found: Found, began: Moment) -> None:
         # Those read on the way carry edits, too: with them, what is known already may connect with
         # the tip.
         try:
             whole = self._whole(found.tip, self.tip)
         except CorruptionError:
             # Who slept may find them swept, with the version; only the newest may be damaged.
+            began = self.now()
             found, before = self._found(lambda: find_newest(self.store)), found
             if found.tip.record.commit_id == before.tip.record.commit_id:
                 raise
@@ -233,7 +250,7 @@ class TipTracker:
                 self.recent.see(found.read[version])
         self.recent.see(whole)
         self.tip = whole
-        self.confirmed()
+        self._confirmed(began)
 
     def _whole(self, commit: Commit, *known: Commit) -> Commit:
         """Returns the commit with all columns of its head; one GET where they do not follow from
@@ -250,7 +267,3 @@ class TipTracker:
             self.log.check()
             raise CorruptionError(f"version {commit.version} needs what is gone: {e}") from e
         return commit if head is commit.head else replace(commit, head=head)
-
-    def _times(self) -> tuple[int, int]:
-        # The monotonic clock stands still while a machine sleeps, the wall clock may be set back.
-        return self._clock.monotonic_ms(), self._clock.now_ms()

@@ -9,7 +9,7 @@ import pytest
 
 from clog.storage import CorruptionError, Log
 from clog.storage.commit.committer import NothingToCommit
-from clog.storage.commit.versions import manifest_at
+from clog.storage.commit.versions import block_body, manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import documents, paths
 from clog.storage.format.commits import read_commit
@@ -22,6 +22,7 @@ from clog.storage.testing.invariants import check_log
 
 MANY = 24
 """Partitions, where up to 8 are few."""
+DAY_MS = 86_400_000
 
 
 @pytest.fixture(autouse=True)
@@ -213,6 +214,40 @@ def test_who_sleeps_before_columns_are_read_finds_newer_ones(make_log, open_log,
     assert sleeper.meanwhile is None
     sleeper.meanwhile = swept
     assert open_log(sleeper).end_offsets() == log.end_offsets()
+
+
+def test_who_sleeps_while_columns_are_read_looks_again(
+    make_log, open_log, store, clock, monkeypatch
+):
+    """COMMIT.md §4: what was found is as old as the search, and its block may be closed since."""
+    monkeypatch.setattr(paths, "BLOCK_VERSIONS", 8)
+    log = make_log(MANY)
+    for n in range(5):
+        append(log, n)
+    sleeper = Slept(store, None)
+    follower = open_log(sleeper)
+
+    def slept():
+        found = log.handle.tip.version
+        while log.handle.tip.version < found + 16:
+            append(log, 0)
+        clock.advance(2 * DAY_MS)
+        for first in range(0, found + 8 - found % 8, 8):
+            ids = {
+                v: read_commit(inside(store), v).record.commit_id for v in range(first, first + 8)
+            }
+            body = documents.encode("block", block_body(first, ids))
+            inside(store).put(paths.block_path(first), body)
+            for version in ids:
+                inside(store).delete(paths.commit_path(version))
+
+    for n in range(30):
+        append(log, n % 5)
+    sleeper.meanwhile = slept
+    follower.handle.refresh()
+    assert sleeper.meanwhile is None
+    assert follower.handle.tip.version < log.handle.tip.version
+    assert follower.handle.refresh().version == log.handle.tip.version
 
 
 @pytest.mark.parametrize("damaged", ["rows", "document"])

@@ -2,17 +2,15 @@
 
 Given as Arrow's arrays they may have another layout, a narrower or wider type of numbers, fewer
 nullable fields or another order of fields; each value is checked, none is changed but floats that
-are rounded to 32 bits. Given as Python's values, they are what Arrow makes of them.
+are rounded to 32 or 16 bits. Python's values are made arrays first (`python_values`).
 
 A refusal names the first record, the field, what is there (its type, never the value), and what is
 allowed.
 """
 
-import datetime as dt
-import decimal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,15 +23,11 @@ from clog.storage.objects.typed_columns import (
     entries_type,
     is_listed,
     list_lengths,
+    of_list_views,
     rebuilt_lists,
     rebuilt_structs,
     settled,
 )
-
-_ANY_MAPPING: Final = (Mapping,)
-_ANY_LIST: Final = (list, tuple, np.ndarray)
-_INTEGERS: Final = (int, np.integer)
-_FLOATS: Final = (float, np.floating, *_INTEGERS)
 
 
 class UnfitError(Exception):
@@ -52,14 +46,15 @@ def conform(column: pa.Array, field: pa.Field) -> pa.Array:
         InvalidInputError: a value that does not fit it.
     """
     try:
-        fitted = _fit(_plain(column), field.type, field.name)
+        fitted = fit(_plain(column), field.type, field.name)
         if not field.nullable:
             _check_present(fitted, None, field.name)
         if _has_required(field.type):
             _check_required(fitted, field.name)
             fitted = settled(fitted)
+        _check_text(fitted, field.name)
     except UnfitError as e:
-        raise _refusal(e) from None
+        raise refusal(e) from None
     return fitted
 
 
@@ -86,30 +81,8 @@ def type_problem(given: pa.DataType, kind: pa.DataType, path: str) -> str | None
     return f"{path} has type {given}; the log's schema says {kind}"
 
 
-def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """Returns a column of records, given as Python's values, as the field's type.
-
-    Raises:
-        InvalidInputError: a value that does not fit it.
-    """
-    try:
-        made = made_of_python(values, field.type, field.name)
-    except UnfitError as e:
-        raise _refusal(e) from None
-    return conform(made, field)
-
-
-def made_of_python(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
-    """Returns Python's values as an array of the type; whether what is NOT NULL is there is not
-    looked at.
-
-    Raises:
-        UnfitError: a value that is no such.
-    """
-    return _fit(_made(values, kind, path), kind, path)
-
-
-def _refusal(unfit: UnfitError) -> InvalidInputError:
+def refusal(unfit: UnfitError) -> InvalidInputError:
+    """Returns the error of a record that does not fit."""
     return InvalidInputError(f"record {unfit.at} {unfit.what}; nothing was appended")
 
 
@@ -118,15 +91,19 @@ def _plain(array: pa.Array) -> pa.Array:
     kind, types = array.type, pa.types
     if types.is_dictionary(kind):
         return _plain(array.dictionary.take(array.indices))  # Arrow casts none of views.
-    if types.is_large_list(kind) or types.is_list_view(kind) or types.is_large_list_view(kind):
-        return array.cast(pa.list_(kind.value_field))
-    if types.is_fixed_size_list(kind):
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        return of_list_views(array)
+    if types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return array.cast(pa.list_(kind.value_field))
     return array
 
 
-def _fit(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-    """Returns the array as the type."""
+def fit(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+    """Returns the array as the type; whether what is NOT NULL is there is not looked at.
+
+    Raises:
+        UnfitError: a value that does not fit it.
+    """
     if array.type == kind:
         return array
     if pa.types.is_null(array.type):
@@ -136,9 +113,10 @@ def _fit(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     if is_listed(kind) and is_listed(array.type):
         inner, flat = entries_type(kind), elements(array)
         try:
-            fitted = _fit(_plain(flat), inner, _inside(path, kind))
+            fitted = fit(_plain(flat), inner, _inside(path, kind))
+            check_pairs(fitted, kind, path)
         except UnfitError as e:
-            raise _outside(e, list_lengths(array)) from None
+            raise outside(e, list_lengths(array)) from None
         return rebuilt_lists(array, kind, fitted)
     return _cast(array, kind, path)
 
@@ -154,10 +132,10 @@ def _fit_structs(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     if len(given) < array.type.num_fields:
         raise UnfitError(_first_there(array), f"has a {path} with a field twice")
     if unknown := sorted(given.keys() - set(known)):
-        raise _unknown_field(_first_there(array), f"{path}.{unknown[0]}", known)
+        raise unknown_field(_first_there(array), f"{path}.{unknown[0]}", known)
     flat = array.flatten() if array.null_count else [array.field(i) for i in given.values()]
     fields = [
-        _fit(_plain(flat[given[field.name]]), field.type, f"{path}.{field.name}")
+        fit(_plain(flat[given[field.name]]), field.type, f"{path}.{field.name}")
         if field.name in given
         else pa.nulls(len(array), field.type)
         for field in kind
@@ -170,7 +148,7 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     if not _is_kindred(array.type, kind):
         if array.null_count == len(array):
             return pa.nulls(len(array), kind)
-        raise _wrong_type(_first_there(array), path, str(array.type), kind)
+        raise wrong_type(_first_there(array), path, str(array.type), kind)
     try:
         return _converted(array, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError):
@@ -180,16 +158,20 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
 
 def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Returns the values as the type. Raises where one does not fit."""
-    if pa.types.is_float64(array.type) and pa.types.is_float32(kind):
-        return _narrow(array)
+    if pa.types.is_float16(kind) and pa.types.is_integer(array.type):
+        array = array.cast(pa.float32())
+        if not _narrow(array, kind).cast(array.type).equals(array):
+            raise OverflowError
+    if pa.types.is_floating(array.type) and pa.types.is_floating(kind):
+        return _narrow(array, kind)
     if pa.types.is_integer(array.type) and pa.types.is_decimal(kind):
         array = array.cast(pa.decimal128(20, 0))  # Arrow asks for room for all integers.
     return array.cast(kind)
 
 
-def _narrow(array: pa.Array) -> pa.Array:
-    """Returns floats of 32 bits. Raises where a finite one would become infinite."""
-    narrow = array.cast(pa.float32(), safe=False)
+def _narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns floats of this type. Raises where a finite one would become infinite."""
+    narrow = array.cast(kind, safe=False)
     overflows = pc.and_(pc.is_inf(narrow), pc.invert(pc.is_inf(array)))
     if pc.any(overflows).as_py():
         raise OverflowError
@@ -242,7 +224,7 @@ def _first_there(array: pa.Array) -> int:
     return int(np.argmax(to_numpy(array.is_valid()))) if len(array) else 0
 
 
-def _outside(unfit: UnfitError, lengths: np.ndarray[Any, Any]) -> UnfitError:
+def outside(unfit: UnfitError, lengths: np.ndarray[Any, Any]) -> UnfitError:
     """Returns the same of the list that holds the value."""
     at = int(np.searchsorted(np.cumsum(lengths), unfit.at, side="right"))
     return UnfitError(at, unfit.what)
@@ -274,7 +256,39 @@ def _check_required(array: pa.Array, path: str) -> None:
                 _check_present(flat, None, f"{path}.element")
             _check_required(flat, _inside(path, array.type))
         except UnfitError as e:
-            raise _outside(e, list_lengths(array)) from None
+            raise outside(e, list_lengths(array)) from None
+
+
+def _check_text(array: pa.Array, path: str) -> None:
+    """Raises if a string is no UTF-8: Arrow's own arrays may hold any bytes."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        for field, child in zip(kind, array.flatten(), strict=True):
+            _check_text(child, f"{path}.{field.name}")
+    elif is_listed(kind):
+        try:
+            _check_text(elements(array), _inside(path, kind))
+        except UnfitError as e:
+            raise outside(e, list_lengths(array)) from None
+    elif pa.types.is_string(kind):
+        octets = array.cast(pa.binary())
+        try:
+            octets.cast(kind)
+        except pa.ArrowInvalid:
+            at = _first_failing(octets, kind)
+            raise UnfitError(at, f"has a {path} that is not valid UTF-8") from None
+
+
+def check_pairs(pairs: pa.Array, kind: pa.DataType, path: str) -> None:
+    """Checks what is to be in a list or a map: over a map's pair or key that is null Arrow ends the
+    process.
+
+    Raises:
+        UnfitError: there is one.
+    """
+    if pa.types.is_map(kind):
+        _check_present(pairs, None, f"{path}.key")
+        _check_present(pairs.field(0), None, f"{path}.key")
 
 
 def _check_present(array: pa.Array, around: pa.Array | None, path: str) -> None:
@@ -287,102 +301,8 @@ def _check_present(array: pa.Array, around: pa.Array | None, path: str) -> None:
         raise UnfitError(int(np.argmax(missing)), f"has no {path}, which is NOT NULL")
 
 
-def _made(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
-    """Returns Python's values as an array of the type, or of one that `_fit` takes for it."""
-    _check_classes(values, kind, path)
-    if pa.types.is_struct(kind):
-        names = [field.name for field in kind]
-        _check_names(values, names, path)
-        fields = [
-            made_of_python(
-                [None if v is None else v.get(f.name) for v in values], f.type, f"{path}.{f.name}"
-            )
-            for f in kind
-        ]
-        valid = pa.array([v is not None for v in values], pa.bool_())
-        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pc.invert(valid))
-    if is_listed(kind):
-        return _made_lists(values, kind, path)
-    target = kind
-    if pa.types.is_timestamp(kind) and kind.unit == "ms":
-        target = pa.timestamp("us", kind.tz)  # Made of ms, what is finer would be cut off.
-    elif pa.types.is_floating(kind):
-        target = pa.float64()
-    try:
-        return pa.array(values, target)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as e:
-        for at, value in enumerate(values):
-            try:
-                pa.array([value], target)
-            except (pa.ArrowException, ValueError, TypeError, OverflowError):
-                raise UnfitError(at, f"has a {path} that does not fit {kind}") from None
-        raise InvalidInputError(f"the values of {path} do not fit {kind} together") from e
-
-
-def _made_lists(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
-    lists = [v.items() if isinstance(v, Mapping) else v for v in values]
-    lengths = np.array([0 if some is None else len(some) for some in lists], np.int64)
-    flat = [element for some in lists if some is not None for element in some]
-    inner = entries_type(kind)
-    try:
-        if pa.types.is_map(kind):
-            if wrong := [i for i, pair in enumerate(flat) if len(pair) != 2]:
-                raise UnfitError(wrong[0], f"has a {path} that is not a map")
-            parts = [
-                made_of_python([pair[i] for pair in flat], field.type, f"{path}.{field.name}")
-                for i, field in enumerate(inner)
-            ]
-            made = pa.StructArray.from_arrays(parts, fields=list(inner))
-        else:
-            made = made_of_python(flat, inner, f"{path}.element")
-    except UnfitError as e:
-        raise _outside(e, lengths) from None
-    shape = pa.array([None if some is None else [0] * len(some) for some in lists], _SHAPE)
-    return rebuilt_lists(shape, kind, made)
-
-
-_SHAPE: Final = pa.list_(pa.int8())
-
-
-def _check_classes(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
-    """Raises if a value is of a class that is not the type's: Arrow takes some of them."""
-    allowed = _classes(kind)
-    wrong = {c for c in set(map(type, values)) if not issubclass(c, (type(None), *allowed))}
-    if not pa.types.is_boolean(kind):
-        wrong |= {c for c in set(map(type, values)) if issubclass(c, (bool, np.bool_))}
-    if wrong:
-        at = next(i for i, value in enumerate(values) if type(value) in wrong)
-        raise _wrong_type(at, path, type(values[at]).__name__, kind)
-
-
-def _classes(kind: pa.DataType) -> tuple[type, ...]:
-    types = pa.types
-    table: Iterable[tuple[Any, tuple[type, ...]]] = (
-        (types.is_struct, _ANY_MAPPING),
-        (types.is_map, (*_ANY_MAPPING, *_ANY_LIST)),
-        (types.is_list, _ANY_LIST),
-        (types.is_boolean, (bool, np.bool_)),
-        (types.is_integer, _INTEGERS),
-        (types.is_floating, _FLOATS),
-        (types.is_decimal, (decimal.Decimal, *_INTEGERS)),
-        (types.is_timestamp, (dt.datetime, np.datetime64)),
-        (types.is_date, (dt.date,)),
-        (types.is_time, (dt.time,)),
-        (types.is_string, (str,)),
-        (types.is_binary, (bytes, bytearray, memoryview, str)),
-        (types.is_fixed_size_binary, (bytes, bytearray, memoryview)),
-    )
-    return next(classes for test, classes in table if test(kind))
-
-
-def _check_names(values: Sequence[Any], names: Sequence[str], path: str) -> None:
-    known = set(names)
-    for at, value in enumerate(values):
-        if value is not None and (unknown := [n for n in value if n not in known]):
-            raise _unknown_field(at, f"{path}.{unknown[0]}", names)
-
-
-def _unknown_field(at: int, path: str, names: Sequence[str]) -> UnfitError:
+def unknown_field(at: int, path: str, names: Sequence[str]) -> UnfitError:
+    """Returns what is wrong with a value that has a field which the schema has not."""
     return UnfitError(
         at,
         f"has the field {path}, which is not in the log's schema; there it has {', '.join(names)}"
@@ -390,5 +310,6 @@ def _unknown_field(at: int, path: str, names: Sequence[str]) -> UnfitError:
     )
 
 
-def _wrong_type(at: int, path: str, found: str, kind: pa.DataType) -> UnfitError:
+def wrong_type(at: int, path: str, found: str, kind: pa.DataType) -> UnfitError:
+    """Returns what is wrong with a value of this type."""
     return UnfitError(at, f"has a {path} of type {found}; the log's schema says {kind}")

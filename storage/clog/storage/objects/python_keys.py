@@ -13,7 +13,8 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.format.schema import LogSchema
 from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.objects.arrow_types import column_types
-from clog.storage.objects.conforming import UnfitError, made_of_python
+from clog.storage.objects.conforming import UnfitError
+from clog.storage.objects.python_values import made_of_python
 
 
 def asked_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[bytes]:

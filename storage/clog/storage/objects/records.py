@@ -22,9 +22,10 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import null, of_bytes, of_lists, of_numbers, scalar
 from clog.storage.objects.arrow_types import column_types
-from clog.storage.objects.conforming import conform, from_python
+from clog.storage.objects.conforming import conform
 from clog.storage.objects.data_object import RECORD_SCHEMA
 from clog.storage.objects.frames import frame_to_table
+from clog.storage.objects.python_values import from_python
 
 COLUMNS = ("key", "value", "headers", "timestamp")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

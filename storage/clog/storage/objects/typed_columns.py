@@ -86,6 +86,15 @@ def list_lengths(lists: pa.Array) -> Sizes:
     return lengths
 
 
+def of_list_views(views: pa.Array) -> pa.Array:
+    """Returns views of lists as lists: Arrow's cast takes slices of them for what they are not."""
+    kind = pa.list_(views.type.value_field)
+    lengths = pc.fill_null(pc.list_value_length(views), 0)
+    offsets = np.concatenate(([0], np.cumsum(to_numpy(lengths)))).astype(np.int32)
+    own = [_validity(views), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, len(views), own, children=[views.flatten()])
+
+
 def rebuilt_lists(lists: pa.Array, kind: pa.DataType, flat: pa.Array) -> pa.Array:
     """Returns lists, or maps, of this type, as long and null as those given; ``flat`` is what is in
     them.

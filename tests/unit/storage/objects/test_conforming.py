@@ -3,11 +3,14 @@
 import datetime as dt
 import decimal
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.objects.conforming import conform, from_python
+from clog.storage.objects.conforming import conform
+from clog.storage.objects.python_values import from_python
 
 VALUE = pa.field(
     "value",
@@ -23,6 +26,9 @@ VALUE = pa.field(
             ("d", pa.decimal128(6, 2)),
             ("b", pa.bool_()),
             ("x", pa.binary()),
+            ("h", pa.float16()),
+            ("day", pa.date32()),
+            ("c", pa.time32("ms")),
         ]
     ),
 )
@@ -37,9 +43,15 @@ GOOD = {
     "d": decimal.Decimal("1.25"),
     "b": True,
     "x": b"\0",
+    "h": 0.5,
+    "day": dt.date(2020, 1, 1),
+    "c": dt.time(1, 2, 3, 4000),
 }
 READ = GOOD | {"m": [("a", 1)], "t": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}
 EMPTY = dict.fromkeys(GOOD)
+
+
+PART = pa.struct([("q", pa.int64())])
 
 
 def test_dicts_become_the_schemas_columns():
@@ -67,6 +79,15 @@ def test_dicts_become_the_schemas_columns():
         ({"n": 1, "m": {"a": "b"}}, "record 1 has a value.m.value of type str"),
         ({"n": 1, "m": [("a",)]}, "record 1 has a value.m that is not a map"),
         ({"n": 1, "t": dt.datetime(2020, 1, 1, 0, 0, 0, 5)}, "a value.t that does not fit"),
+        ({"n": 1, "naive": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "a value.naive with a time"),
+        ({"n": 1, "naive": pd.Timestamp(1)}, "a value.naive that does not fit timestamp[us]"),
+        ({"n": 1, "m": {None: 1}}, "record 1 has no value.m.key, which is NOT NULL"),
+        ({"n": 1, "m": [1, 2]}, "record 1 has a value.m that is not a map"),
+        ({"n": 1, "l": np.array(5)}, "record 1 has a value.l that is an array without dimensions"),
+        ({"n": 1, "h": 70000.0}, "record 1 has a value.h that does not fit halffloat"),
+        ({"n": 1, "day": dt.datetime(2020, 1, 1, 12)}, "a value.day of type datetime"),
+        ({"n": 1, "c": dt.time(1, 2, 3, 4)}, "record 1 has a value.c that does not fit time32[ms]"),
+        ({"n": 1, "c": dt.time(1, tzinfo=dt.UTC)}, "record 1 has a value.c with a time zone"),
         ({"n": 1, "d": 1.5}, "record 1 has a value.d of type float"),
         ({"n": 1, "d": decimal.Decimal("1.257")}, "record 1 has a value.d that does not fit"),
         ({"n": 1, "s": b"x"}, "record 1 has a value.s of type bytes; the log's schema says string"),
@@ -86,6 +107,12 @@ def test_a_dict_that_does_not_fit_is_refused(bad, message):
 
 def arrow(*rows):
     return pa.Table.from_pylist([{"value": row} for row in rows]).column("value").combine_chunks()
+
+
+def broken_text():
+    """Two strings, as Arrow lets anybody make them."""
+    offsets, octets = np.array([0, 1, 3], np.int32), b"a\xff\xfe"
+    return pa.StringArray.from_buffers(2, pa.py_buffer(offsets), pa.py_buffer(octets))
 
 
 @pytest.mark.parametrize(
@@ -112,6 +139,16 @@ def arrow(*rows):
                 [pa.array([1, 1]), pa.array(["a", "a"]).dictionary_encode()], ["n", "s"]
             ),
             [{"n": 1, "s": "a"}] * 2,
+        ),
+        *(
+            (
+                pa.StructArray.from_arrays(
+                    [pa.array([1, 1]), pa.array([[{"q": 1}], None, [{"q": 2}, None]], kind)[1:]],
+                    ["n", "l"],
+                ),
+                [{"n": 1}, {"n": 1, "l": [{"q": 2}, None]}],
+            )
+            for kind in (pa.list_view(PART), pa.large_list_view(PART), pa.large_list(PART))
         ),
     ],
 )
@@ -142,6 +179,20 @@ def test_arrow_data_may_have_another_layout(given, expected):
             "a value.naive of type timestamp",
         ),
         (pa.array([3]), "record 0 has a value of type int64"),
+        (
+            arrow({"n": 1}, {"n": 1, "m": [{"key": None, "value": 1}]}),
+            "record 1 has no value.m.key, which is NOT NULL",
+        ),
+        (
+            arrow({"n": 1, "m": [{"key": "a", "value": 1}, None]}),
+            "record 0 has no value.m.key, which is NOT NULL",
+        ),
+        (arrow({"n": 1, "h": 2048}, {"n": 1, "h": 2049}), "record 1 has a value.h that does not"),
+        (arrow({"n": 1, "h": 0.1}, {"n": 1, "h": 1e6}), "record 1 has a value.h that does not"),
+        (
+            pa.StructArray.from_arrays([pa.array([1, 1]), broken_text()], ["n", "s"]),
+            "record 1 has a value.s that is not valid UTF-8",
+        ),
     ],
 )
 def test_arrow_data_that_does_not_fit_is_refused(given, message):

@@ -1,0 +1,176 @@
+"""Keys and values that are given for a typed log as Python's values, made arrays (S62).
+
+Arrow drops of some values what its type has no room for, and ends the process over others: what it
+is given here is checked before. What it has made is then treated as Arrow's arrays are
+(`conforming`).
+"""
+
+import datetime as dt
+import decimal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.storage.errors import InvalidInputError
+from clog.storage.objects.conforming import (
+    UnfitError,
+    check_pairs,
+    conform,
+    fit,
+    outside,
+    refusal,
+    unknown_field,
+    wrong_type,
+)
+from clog.storage.objects.typed_columns import entries_type, is_listed, rebuilt_lists
+
+_ANY_MAPPING: Final = (Mapping,)
+_ANY_LIST: Final = (list, tuple, np.ndarray)
+_INTEGERS: Final = (int, np.integer)
+_FLOATS: Final = (float, np.floating, *_INTEGERS)
+
+
+def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    """Returns a column of records, given as Python's values, as the field's type.
+
+    Raises:
+        InvalidInputError: a value that does not fit it.
+    """
+    try:
+        made = made_of_python(values, field.type, field.name)
+    except UnfitError as e:
+        raise refusal(e) from None
+    return conform(made, field)
+
+
+def made_of_python(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
+    """Returns Python's values as an array of the type; whether what is NOT NULL is there is not
+    looked at.
+
+    Raises:
+        UnfitError: a value that is no such.
+    """
+    return fit(_made(values, kind, path), kind, path)
+
+
+def _made(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
+    """Returns Python's values as an array of the type, or of one that `fit` takes for it."""
+    _check_classes(values, kind, path)
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        _check_names(values, names, path)
+        fields = [
+            made_of_python(
+                [None if v is None else v.get(f.name) for v in values], f.type, f"{path}.{f.name}"
+            )
+            for f in kind
+        ]
+        valid = pa.array([v is not None for v in values], pa.bool_())
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pc.invert(valid))
+    if is_listed(kind):
+        return _made_lists(values, kind, path)
+    target = kind
+    if pa.types.is_temporal(kind):
+        _check_times(values, kind, path)
+    if pa.types.is_timestamp(kind) and kind.unit == "ms":
+        target = pa.timestamp("us", kind.tz)  # Made of ms, what is finer would be cut off.
+    elif pa.types.is_time32(kind):
+        target = pa.time64("us")
+    elif pa.types.is_floating(kind):
+        target = pa.float64()
+    try:
+        return pa.array(values, target)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as e:
+        for at, value in enumerate(values):
+            try:
+                pa.array([value], target)
+            except (pa.ArrowException, ValueError, TypeError, OverflowError):
+                raise UnfitError(at, f"has a {path} that does not fit {kind}") from None
+        raise InvalidInputError(f"the values of {path} do not fit {kind} together") from e
+
+
+def _made_lists(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
+    lists = [v.items() if isinstance(v, Mapping) else v for v in values]
+    lengths = np.array([0 if some is None else len(some) for some in lists], np.int64)
+    flat = [element for some in lists if some is not None for element in some]
+    inner = entries_type(kind)
+    try:
+        if pa.types.is_map(kind):
+            if wrong := [i for i, pair in enumerate(flat) if not _is_pair(pair)]:
+                raise UnfitError(wrong[0], f"has a {path} that is not a map")
+            parts = [
+                made_of_python([pair[i] for pair in flat], field.type, f"{path}.{field.name}")
+                for i, field in enumerate(inner)
+            ]
+            made = pa.StructArray.from_arrays(parts, fields=list(inner))
+            check_pairs(made, kind, path)
+        else:
+            made = made_of_python(flat, inner, f"{path}.element")
+    except UnfitError as e:
+        raise outside(e, lengths) from None
+    shape = pa.array([None if some is None else [0] * len(some) for some in lists], _SHAPE)
+    return rebuilt_lists(shape, kind, made)
+
+
+_SHAPE: Final = pa.list_(pa.int8())
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2
+
+
+def _check_classes(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
+    """Raises if a value is of a class that is not the type's: Arrow takes some of them."""
+    allowed = _classes(kind)
+    wrong = {c for c in set(map(type, values)) if not issubclass(c, (type(None), *allowed))}
+    if not pa.types.is_boolean(kind):
+        wrong |= {c for c in set(map(type, values)) if issubclass(c, (bool, np.bool_))}
+    if pa.types.is_date32(kind):
+        wrong |= {c for c in set(map(type, values)) if issubclass(c, dt.datetime)}
+    if wrong:
+        at = next(i for i, value in enumerate(values) if type(value) in wrong)
+        raise wrong_type(at, path, type(values[at]).__name__, kind)
+    for at, value in enumerate(values):
+        if isinstance(value, np.ndarray) and not value.ndim:
+            raise UnfitError(at, f"has a {path} that is an array without dimensions, no list")
+
+
+def _check_times(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
+    """Raises if a time has what Arrow would drop: a zone, or the nanoseconds of pandas."""
+    zoned = pa.types.is_timestamp(kind) and kind.tz is not None
+    whole = not (pa.types.is_timestamp(kind) and kind.unit == "ns")
+    for at, value in enumerate(values):
+        if not zoned and getattr(value, "tzinfo", None) is not None:
+            raise UnfitError(at, f"has a {path} with a time zone; the log's schema says {kind}")
+        if whole and getattr(value, "nanosecond", None):
+            raise UnfitError(at, f"has a {path} that does not fit {kind}")
+
+
+def _classes(kind: pa.DataType) -> tuple[type, ...]:
+    types = pa.types
+    table: Iterable[tuple[Any, tuple[type, ...]]] = (
+        (types.is_struct, _ANY_MAPPING),
+        (types.is_map, (*_ANY_MAPPING, *_ANY_LIST)),
+        (types.is_list, _ANY_LIST),
+        (types.is_boolean, (bool, np.bool_)),
+        (types.is_integer, _INTEGERS),
+        (types.is_floating, _FLOATS),
+        (types.is_decimal, (decimal.Decimal, *_INTEGERS)),
+        (types.is_timestamp, (dt.datetime, np.datetime64)),
+        (types.is_date, (dt.date,)),
+        (types.is_time, (dt.time,)),
+        (types.is_string, (str,)),
+        (types.is_binary, (bytes, bytearray, memoryview, str)),
+        (types.is_fixed_size_binary, (bytes, bytearray, memoryview)),
+    )
+    return next(classes for test, classes in table if test(kind))
+
+
+def _check_names(values: Sequence[Any], names: Sequence[str], path: str) -> None:
+    known = set(names)
+    for at, value in enumerate(values):
+        if value is not None and (unknown := [n for n in value if n not in known]):
+            raise unknown_field(at, f"{path}.{unknown[0]}", names)

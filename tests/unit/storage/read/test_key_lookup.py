@@ -172,7 +172,7 @@ def test_a_version_that_expired(make_log, counting, store):
     table = log.table()
     for ref in {c.object for _, c in log.handle.manifest().chunks()}:
         inside(store).delete(ref.path)
-    with pytest.raises(VersionExpiredError, match="load"):
+    with pytest.raises(VersionExpiredError, match="read a newer version"):
         table.get("key-1")
 
 

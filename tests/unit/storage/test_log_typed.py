@@ -401,6 +401,45 @@ def test_schemas_evolve(make_typed, open_log):
     assert log.version == open_log().version
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"add": {"value.x": "no type"}},
+        {"add": {"value.x": None}},
+        {"add": {"value.\ud800": pa.int8()}},
+        {"add": {5: pa.int8()}},
+        {"widen": {"value.n": pa.field("n", pa.int64())}},
+        {"widen": {5: pa.int64()}},
+        {"relax": [5]},
+    ],
+    ids=repr,
+)
+def test_an_evolution_of_what_is_no_field_is_refused(make_typed, change):
+    """S61: with the path, and in clog's words; nothing changes."""
+    log = make_typed()
+    with pytest.raises(InvalidInputError, match="is no field"):
+        log.evolve(**change)
+    assert log.version == 0
+
+
+def test_dictionaries_are_taken_or_refused(make_typed):
+    """S62: chunks of coded texts, views too, have dictionaries of their own; of lists Arrow joins
+    none.
+    """
+    log = make_typed({"key": pa.string(), "value": pa.list_(pa.int8())})
+    coded = pa.DictionaryArray.from_arrays
+    places = pa.array([0, None, 1], pa.int8())
+    keys = coded(pa.array([0, 1, 1]), pa.array(["a", "b"], pa.string_view()))
+    lists = coded(places, pa.array([[1], [2, 3]]))
+    log.append(pa.table({"key": keys, "value": lists}))
+    read = [row["value"] for batch in log.read() for row in batch.to_pylist()]
+    assert read == [[1], None, [2, 3]]
+    other = coded(places, pa.array([[4], [2, 3]]))
+    table = pa.table({"key": list("abcdef"), "value": pa.chunked_array([lists, other])})
+    with pytest.raises(InvalidInputError, match="column value has type dictionary"):
+        log.append(table)
+
+
 def _zeros(rows):
     import numpy as np
 

@@ -10,7 +10,7 @@ allowed.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -86,11 +86,15 @@ def refusal(unfit: UnfitError) -> InvalidInputError:
     return InvalidInputError(f"record {unfit.at} {unfit.what}; nothing was appended")
 
 
+_VIEWS: Final = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
 def _plain(array: pa.Array) -> pa.Array:
     """Returns the values of a dictionary, or of a large list, in the plain layout."""
     kind, types = array.type, pa.types
-    if types.is_dictionary(kind):
-        return _plain(array.dictionary.take(array.indices))  # Arrow casts none of views.
+    if types.is_dictionary(kind):  # Arrow casts none of views, and takes nothing from views.
+        values, plain = array.dictionary, _VIEWS.get(kind.value_type)
+        return _plain((values.cast(plain) if plain else values).take(array.indices))
     if types.is_list_view(kind) or types.is_large_list_view(kind):
         return of_list_views(array)
     if types.is_large_list(kind) or types.is_fixed_size_list(kind):

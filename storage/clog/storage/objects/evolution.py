@@ -48,6 +48,7 @@ def evolved(
             f"{url} has no schema that could evolve: its keys and values are bytes; create a log"
             " with a schema, and copy the records"
         )
+    _check_paths([*add, *widen, *relax])
     if not (add or widen or relax):
         raise InvalidInputError("nothing to evolve; give add, widen or relax")
     ids = count(max(schema.last_id + 1, FIRST_ID))
@@ -63,13 +64,28 @@ def evolved(
                 f"{path} cannot be added: the fields of a key are what tells keys apart, and a key"
                 " with one more would be another key"
             )
-        added = schema_field(pa.field(name, kind), lambda: next(ids), path)
+        added = schema_field(_given(name, kind, path), lambda: next(ids), path)
         last_id = max(last_id, *(field.id for _, field in added.walk()))
         schema = _at(schema, above, partial(_with, added=added, path=path))
     made = replace(schema, id=schema.id + 1, last_id=last_id)
     if (problem := schema_problem(made)) is not None:
         raise InvalidInputError(f"the schema cannot become that of {url}: {problem}")
     return made
+
+
+def _check_paths(paths: Sequence[object]) -> None:
+    for path in paths:
+        if not isinstance(path, str):
+            raise InvalidInputError(
+                f"{path!r:.80} is no field; give its path as text, such as value.price"
+            )
+
+
+def _given(name: str, kind: pa.DataType, path: str) -> pa.Field:
+    try:
+        return pa.field(name, kind)
+    except (TypeError, ValueError) as e:
+        raise InvalidInputError(f"{path!r}: {kind!r:.80} is no field's type of pyarrow: {e}") from e
 
 
 def _at(schema: LogSchema, path: str, change: _Change) -> LogSchema:
@@ -99,7 +115,7 @@ def _changed(field: SchemaField, names: list[str], path: str, change: _Change) -
 
 
 def _widened(field: SchemaField, kind: pa.DataType, path: str) -> SchemaField:
-    wider = schema_field(pa.field(field.name, kind), lambda: field.id, path).kind
+    wider = schema_field(_given(field.name, kind, path), lambda: field.id, path).kind
     if not widens(field.kind, wider):
         allowed = [k for k in (*SIGNED, *UNSIGNED, *FLOATS) if widens(field.kind, k)]
         instead = f"it can become {' or '.join(allowed)}" if allowed else "it cannot be widened"

@@ -214,6 +214,11 @@ def _typed(table: pa.Table, field: pa.Field) -> pa.Array:
     column = table.column(field.name)
     try:
         return conform(_one_chunk(column), field)
+    except pa.ArrowNotImplementedError as e:
+        raise InvalidInputError(
+            f"column {field.name} has type {column.type}, which Arrow cannot take apart ({e}); cast"
+            f" it to {field.type}"
+        ) from e
     except pa.ArrowInvalid as e:
         raise _too_large(field.name) from e
 

@@ -41,6 +41,11 @@ def test_the_independent_reader_reads_it(case):
     assert ir.manifest(state) == ir.manifest(ir.from_snapshot(root))
 
 
+def test_the_independent_reader_finds_every_version_sound(case):
+    """Heads, snapshots, pages, writers, objects, bitmaps and key indexes say the same."""
+    ir.check(case[0])
+
+
 def records_of(log, p):
     """What `Log.read` gives, as the expectation has it, but for the delete horizons."""
     found = []

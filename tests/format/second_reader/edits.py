@@ -1,0 +1,303 @@
+"""Edits (FORMAT.md §3.2, §3.3): what each of their keys does to a state."""
+
+from collections.abc import Callable
+from dataclasses import replace as changed
+from typing import Any
+
+from second_reader.documents import Json, columns, integer, need, safe_path
+from second_reader.replacements import lose, lose_bitmap, partition_at, replace
+from second_reader.state import (
+    Chunk,
+    DataObject,
+    Partition,
+    Segment,
+    State,
+    bitmap,
+    check_chunk,
+    check_log,
+    check_writer,
+    data_object,
+)
+from second_reader.types import parse_schema
+
+
+def create(log_id: str, commit: Json, edit: Json) -> State:
+    """The state after version 0."""
+    body = edit.get("create")
+    need(
+        isinstance(body, dict) and set(edit) <= {"create", "config"},
+        "3.2",
+        "version 0 creates the log",
+    )
+    assert isinstance(body, dict)
+    check_log(body)
+    need(body["log_id"] == log_id, "1", "a commit of another log")
+    partitions = [Partition() for _ in range(body["partitions"])]
+    log = {**body, "features": {name: list(body["features"][name]) for name in ("read", "write")}}
+    state = State(0, commit["id"], commit["time_ms"], log, partitions, parse_schema(body["schema"]))
+    if "config" in edit:
+        _config(state, edit["config"])
+    return state
+
+
+def apply(state: State, commit: Json, edit: Json) -> None:
+    """Makes the state of the next version; ``commit`` has its version, id and time."""
+    need(
+        commit["version"] == state.version + 1 and "create" not in edit,
+        "3.2",
+        "an edit out of order",
+    )
+    reset = edit.get("reset_times", False) is True
+    need(reset or commit["time_ms"] >= state.time_ms, "3.1", "a commit time below its parent's")
+    state.version, state.id, state.time_ms = commit["version"], commit["id"], commit["time_ms"]
+    objects: list[DataObject] = []
+    for key, step in STEPS.items():
+        if key in edit:
+            step(state, edit[key])
+        if key == "uncleanable" and "add" in edit:
+            objects = _add(state, edit["add"])
+        if key == "uncleanable" and "writers" in edit:
+            _writers(state, edit["writers"], len(objects))
+    state.check_object_names()
+
+
+def _chunk(state: State, entry: Any, size: int) -> Chunk:
+    need(isinstance(entry, list) and len(entry) >= size, "3.2", "a short entry")
+    name = safe_path(entry[1]), integer(entry[2], "3.2")
+    found = [chunk for chunk in partition_at(state, entry[0]).chunks() if chunk.name == name]
+    need(len(found) == 1, "3.2", f"no chunk {name} in partition {entry[0]}")
+    return found[0]
+
+
+def _features(state: State, value: Json) -> None:
+    for name in ("read", "write"):
+        state.log["features"][name] += [
+            each for each in value.get(name, []) if each not in state.features
+        ]
+    check_log(state.log)
+
+
+def _config(state: State, value: Any) -> None:
+    need(
+        isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
+        "3.2",
+        "no config",
+    )
+    state.config, state.config_epoch = dict(value), state.version
+
+
+def _start(state: State, value: Json) -> None:
+    for number, offset in value.items():
+        partition = partition_at(state, number)
+        need(integer(offset, "3.2") <= partition.end, "3.2", "a start beyond the end")
+        partition.start = max(partition.start, offset)
+        partition.first_dirty = max(partition.first_dirty, partition.start)
+        partition.changed = state.version
+
+
+def _seal_active(partition: Partition, jitter_ms: int) -> None:
+    need(len(partition.active.chunks) > 0, "3.2", "an empty segment is sealed")
+    partition.segments.append(Segment(partition.end, partition.end))
+    partition.jitter_ms = integer(jitter_ms, "3.2")
+
+
+def _seal(state: State, value: list[list[int]]) -> None:
+    for number, jitter_ms in value:
+        _seal_active(partition_at(state, number), jitter_ms)
+
+
+def _drop(state: State, value: Json) -> None:
+    for number, base in value.items():
+        partition = partition_at(state, number)
+        need(integer(base, "3.2") <= partition.start, "3.2", "a drop beyond the start")
+        gone = [segment for segment in partition.segments[:-1] if segment.next <= base]
+        partition.segments = partition.segments[len(gone) :]
+        partition.changed = state.version
+        for segment in gone:
+            for chunk in segment.chunks:
+                lose(state, chunk)
+
+
+def _horizons(state: State, value: list[list[Any]]) -> None:
+    for entry in value:
+        chunk = _chunk(state, entry, 5)
+        need(chunk.horizon == -1, "3.2", "a horizon is given twice")
+        chunk.horizon, chunk.up_to = integer(entry[3], "3.2"), integer(entry[4], "3.2")
+        partition_at(state, entry[0]).changed = state.version
+
+
+def _dead(state: State, value: list[list[Any]]) -> None:
+    need("dead-rows" in state.log["features"]["read"], "5.4", "dead rows without their feature")
+    for entry in value:
+        chunk = _chunk(state, entry, 4)
+        partition = partition_at(state, entry[0])
+        need(
+            all(chunk is not each for each in partition.active.chunks),
+            "3.2",
+            "dead rows in the active segment",
+        )
+        new = bitmap(entry[3], chunk.rows)
+        if chunk.dead:
+            need(
+                new["since_ms"] == chunk.dead["since_ms"] and new["rows"] >= chunk.dead["rows"],
+                "5.4",
+                "a lesser bitmap",
+            )
+            lose_bitmap(state, chunk)
+        chunk.dead = new
+        partition.changed = state.version
+
+
+def _first_dirty(state: State, value: Json) -> None:
+    for number, offset in value.items():
+        partition = partition_at(state, number)
+        partition.first_dirty, partition.changed = integer(offset, "3.2"), state.version
+
+
+def _tombstones_removed(state: State, value: Json) -> None:
+    for number, offset in value.items():
+        partition_at(state, number)
+        p = int(number)
+        kept = [
+            step
+            for step in state.tombstones_removed
+            if step[0] != p or step[2] > integer(offset, "3.2")
+        ]
+        state.tombstones_removed = [*kept, (p, state.version, offset)]
+
+
+def _uncleanable(state: State, value: Json) -> None:
+    for number, reason in value.items():
+        partition_at(state, number)
+        state.uncleanable.pop(number, None)
+        if reason is not None:
+            state.uncleanable[number] = dict(reason)
+
+
+def _add(state: State, body: Json) -> list[DataObject]:
+    time_ms = integer(body.get("append_time_ms", -1), "3.3", -1)
+    rolls = {(p, base): jitter for p, base, jitter in body.get("rolls", [])}
+    objects = []
+    for each in body["objects"]:
+        described = data_object(each)
+        need(described.dense, "3.3", "a fresh object that is not dense")
+        objects.append(described)
+        row = 0
+        previous = -1
+        for p, rows, base, size, first, newest, tombstones in columns(
+            each["chunks"], "p rows base bytes first_ms max_ms tombstones", "3.3"
+        ):
+            partition = partition_at(state, p)
+            need(p > previous, "5.1", "partitions out of order in an object")
+            previous = p
+            chunk = Chunk(
+                described,
+                row,
+                rows,
+                base,
+                base + rows,
+                size,
+                first,
+                newest,
+                tombstones,
+                state.version,
+            )
+            check_chunk(changed(chunk, append_time_ms=time_ms))
+            need(base == partition.end, "3.3", "an append that leaves a gap")
+            need(
+                time_ms == -1 or first == newest == time_ms,
+                "3.3",
+                "times other than the append time",
+            )
+            if (p, base) in rolls:
+                _seal_active(partition, rolls.pop((p, base)))
+            _append(partition, changed(chunk, append_time_ms=time_ms), state.time_ms)
+            row += rows
+        need(row == described.rows, "3.3", "rows of an object in no chunk")
+    need(not rolls, "3.3", "a roll before no chunk")
+    return objects
+
+
+def _append(partition: Partition, chunk: Chunk, time_ms: int) -> None:
+    active = partition.active
+    if not active.chunks:
+        active.created_ms = time_ms
+    active.chunks.append(chunk)
+    active.next = chunk.next
+
+
+def _writers(state: State, value: list[list[Any]], objects: int) -> None:
+    for entry in value:
+        check_writer(entry, 2)
+        first, end = integer(entry[5], "3.2"), integer(entry[6], "3.2")
+        need(first <= end <= objects, "3.2", "a writer of objects that are not there")
+        if entry[1] == "transaction":
+            need("transactions" in state.features, "11.1", "a transaction without its feature")
+        state.writers = [each for each in state.writers if each[:2] != entry[:2]]
+        state.writers.append([*entry[:5], state.version, *entry[7:]])
+
+
+def _older_writers(state: State, value: Json) -> None:
+    left: Any = value.get("left")
+    need(isinstance(left, list) and left == sorted(set(left)), "3.2", "places out of order")
+    need(
+        all(0 <= integer(place, "3.2") < len(state.writers) for place in left),
+        "3.2",
+        "no such place",
+    )
+    state.writers = [each for place, each in enumerate(state.writers) if place not in set(left)]
+    state.older_writers = {name: value[name] for name in ("path", "bytes", "count", "level")}
+    safe_path(value["path"])
+
+
+def _orphan_floor(state: State, value: int) -> None:
+    state.orphan_floor = integer(value, "3.2")
+
+
+def _oldest_readable(state: State, value: int) -> None:
+    state.oldest_readable = integer(value, "3.2")
+
+
+def _reset_times(state: State, value: bool) -> None:
+    need(value is True, "3.2", "reset_times is true")
+    now = state.time_ms
+    for partition in state.partitions:
+        need(not partition.active.chunks, "3.2", "an active segment holds a chunk")
+        partition.changed = state.version
+        for segment in partition.segments:
+            segment.created_ms = min(segment.created_ms, now)
+        for chunk in partition.chunks():
+            if chunk.append_time_ms > now:
+                chunk.append_time_ms = chunk.first_ms = chunk.max_ms = now
+            if chunk.dead and chunk.dead["since_ms"] > now:
+                chunk.dead = {**chunk.dead, "since_ms": now}
+    state.released = {path: (size, v, min(t, now)) for path, (size, v, t) in state.released.items()}
+    state.uncleanable = {
+        p: {**why, "time_ms": min(why["time_ms"], now)} for p, why in state.uncleanable.items()
+    }
+
+
+def _forget(state: State, value: list[str]) -> None:
+    for path in value:
+        state.released.pop(safe_path(path), None)
+
+
+STEPS: dict[str, Callable[[State, Any], None]] = {
+    "features": _features,
+    "schema": State.add_schema,
+    "config": _config,
+    "start": _start,
+    "seal": _seal,
+    "drop": _drop,
+    "replace": replace,
+    "horizons": _horizons,
+    "dead": _dead,
+    "first_dirty": _first_dirty,
+    "tombstones_removed": _tombstones_removed,
+    "uncleanable": _uncleanable,
+    "older_writers": _older_writers,
+    "orphan_floor": _orphan_floor,
+    "oldest_readable": _oldest_readable,
+    "reset_times": _reset_times,
+    "forget": _forget,
+}

@@ -1,0 +1,281 @@
+"""The state of a log at a version: partitions, segments, chunks (FORMAT.md §3.4, §4)."""
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import xxhash
+
+from second_reader.documents import HEX32, Json, columns, integer, need, safe_path
+from second_reader.types import BYTES, Schema, check_evolution, parse_schema
+
+OBJECT_FIELDS = "path bytes footer xxh3_128 rows stamp dense"
+CHUNK_FIELDS = (
+    "row rows base next bytes first_ms max_ms tombstones version append_time_ms"
+    " horizon_min horizon_max horizon up_to"
+)
+HEAD_COLUMNS = "start end base bytes chunks first_ms created_ms jitter_ms changed"
+WRITER_KINDS = ("producer", "stream", "txn", "transaction")
+
+
+@dataclass(frozen=True)
+class DataObject:
+    """What the log says of a data object (§3.3)."""
+
+    path: str
+    bytes: int
+    footer: int
+    xxh3_128: str
+    rows: int
+    stamp: int
+    dense: bool
+    index: int
+
+
+@dataclass
+class Chunk:
+    """A run of rows of one partition in one object; ``dead`` is its bitmap."""
+
+    object: DataObject
+    row: int
+    rows: int
+    base: int
+    next: int
+    bytes: int
+    first_ms: int
+    max_ms: int
+    tombstones: int
+    version: int
+    append_time_ms: int = -1
+    horizon_min: int = -1
+    horizon_max: int = -1
+    horizon: int = -1
+    up_to: int = -1
+    dead: Json | None = None
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """Object and first row, which name a chunk."""
+        return self.object.path, self.row
+
+    def numbers(self) -> tuple[int, ...]:
+        """The entries of §4's columns, without the object."""
+        return tuple(getattr(self, name) for name in CHUNK_FIELDS.split())
+
+
+@dataclass
+class Segment:
+    """A half-open range of offsets; ``next`` of the active one follows the end offset."""
+
+    base: int
+    next: int
+    created_ms: int = -1
+    chunks: list[Chunk] = field(default_factory=list)
+
+
+@dataclass
+class Partition:
+    """A partition; its last segment is active."""
+
+    start: int = 0
+    first_dirty: int = 0
+    jitter_ms: int = 0
+    changed: int = 0
+    segments: list[Segment] = field(default_factory=lambda: [Segment(0, 0)])
+
+    @property
+    def active(self) -> Segment:
+        """The segment that appends go to."""
+        return self.segments[-1]
+
+    @property
+    def end(self) -> int:
+        """The next offset."""
+        return self.active.next
+
+    def chunks(self) -> list[Chunk]:
+        """All chunks in the order of offsets."""
+        return [chunk for segment in self.segments for chunk in segment.chunks]
+
+    def head_row(self) -> tuple[int, ...]:
+        """The partition's entries of the head's columns (§3.4)."""
+        chunks = self.active.chunks
+        first_ms = chunks[0].first_ms if chunks else -1
+        size = sum(chunk.bytes for chunk in chunks)
+        base, created = self.active.base, self.active.created_ms
+        return (
+            self.start,
+            self.end,
+            base,
+            size,
+            len(chunks),
+            first_ms,
+            created,
+            self.jitter_ms,
+            self.changed,
+        )
+
+
+@dataclass
+class State:
+    """The whole log at a version: the manifest, and what the head says."""
+
+    version: int
+    id: str
+    time_ms: int
+    log: Json
+    partitions: list[Partition]
+    schema: Schema
+    config: dict[str, str] = field(default_factory=dict)
+    config_epoch: int = 0
+    orphan_floor: int = 0
+    oldest_readable: int = 0
+    writers: list[list[Any]] = field(default_factory=list)
+    older_writers: Json | None = None
+    released: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    tombstones_removed: list[tuple[int, int, int]] = field(default_factory=list)
+    uncleanable: dict[str, Json] = field(default_factory=dict)
+
+    @property
+    def features(self) -> list[str]:
+        """The names of both lists."""
+        return [*self.log["features"]["read"], *self.log["features"]["write"]]
+
+    def add_schema(self, body: Json) -> None:
+        """The log's next schema (§12)."""
+        need("typed-columns" in self.features, "12", "a schema in a log without typed columns")
+        schema = parse_schema(body)
+        check_evolution(self.schema, schema)
+        self.schema = schema
+        self.log["schema"] = body
+
+    def check_object_names(self) -> None:
+        """Refuses two descriptions of one object."""
+        objects: dict[str, DataObject] = {}
+        for partition in self.partitions:
+            for chunk in partition.chunks():
+                known = objects.setdefault(chunk.object.path, chunk.object)
+                need(known == chunk.object, "3.3", f"two descriptions of {known.path}")
+
+    def facts(self) -> dict[str, Any]:
+        """All that a snapshot of the version says, for comparison."""
+        return {
+            "log": self.log,
+            "config": (self.config, self.config_epoch),
+            "versions": (
+                self.version,
+                self.id,
+                self.time_ms,
+                self.orphan_floor,
+                self.oldest_readable,
+            ),
+            "writers": (self.writers, self.older_writers),
+            "partitions": [(p.head_row(), p.first_dirty) for p in self.partitions],
+            "segments": [
+                [(s.base, s.next, s.created_ms) for s in p.segments] for p in self.partitions
+            ],
+            "chunks": [
+                [(c.object, c.numbers(), c.dead) for c in p.chunks()] for p in self.partitions
+            ],
+            "released": self.released,
+            "tombstones_removed": sorted(self.tombstones_removed),
+            "uncleanable": self.uncleanable,
+        }
+
+
+def check_log(log: Json) -> None:
+    """Refuses a ``create`` that is none (§3.2)."""
+    need(bool(HEX32.fullmatch(str(log.get("log_id")))), "1", "no log id")
+    integer(log.get("created_ms"), "3.2")
+    need(1 <= integer(log.get("partitions"), "3.2") <= 65536, "3.2", "too many partitions")
+    features = log.get("features")
+    need(isinstance(features, dict), "0", "no features")
+    read, write = log["features"].get("read"), log["features"].get("write")
+    need(isinstance(read, list) and isinstance(write, list), "0", "no lists of features")
+    need(all(isinstance(each, str) for each in read + write), "0", "a feature is a name")
+    need(len(set(read + write)) == len(read + write), "0", "a feature is named twice")
+    schema = log.get("schema")
+    need(isinstance(schema, dict), "4", "no schema")
+    need(
+        ("typed-columns" in read) == (schema != BYTES),
+        "12",
+        "typed-columns and the schema disagree",
+    )
+
+
+def data_object(body: Json) -> DataObject:
+    """An object as edits and snapshots describe it."""
+    dense, digest = body.get("dense"), body.get("xxh3_128")
+    need(isinstance(dense, bool), "3.3", "dense is true or false")
+    need(bool(HEX32.fullmatch(str(digest))), "3.3", "no checksum of an object")
+    numbers = [integer(body.get(name), "3.3") for name in ("bytes", "footer", "rows", "stamp")]
+    size, footer, rows, stamp = numbers
+    index = integer(body.get("index", 0), "3.3")
+    return DataObject(
+        safe_path(body.get("path")), size, footer, str(digest), rows, stamp, bool(dense), index
+    )
+
+
+def check_chunk(chunk: Chunk) -> None:
+    """Refuses a chunk that no rows can have."""
+    for number in chunk.numbers():
+        integer(number, "3.3", -1)
+    need(
+        chunk.rows >= 1 and chunk.row + chunk.rows <= chunk.object.rows,
+        "3.3",
+        "a chunk beyond its object",
+    )
+    need(chunk.row >= 0 and 0 <= chunk.base < chunk.next, "3.3", "a chunk without offsets")
+    need(chunk.next - chunk.base >= chunk.rows, "5.2", "more rows than offsets")
+    need(
+        0 <= chunk.tombstones <= chunk.rows and chunk.bytes >= 12 * chunk.rows,
+        "3.3",
+        "impossible statistics",
+    )
+
+
+def bitmap(body: Any, rows: int) -> Json:
+    """A bitmap of dead rows of a chunk with so many rows (§5.4)."""
+    need(isinstance(body, dict), "5.4", "no bitmap")
+    need(1 <= integer(body.get("rows"), "5.4") < rows, "5.4", "a bitmap of no or of all rows")
+    integer(body.get("since_ms"), "5.4")
+    if "bits" in body:
+        need(isinstance(body["bits"], str) and "path" not in body, "5.4", "no bits")
+        return {name: body[name] for name in ("rows", "since_ms", "bits")}
+    safe_path(body.get("path"))
+    integer(body.get("bytes"), "5.4")
+    need(bool(HEX32.fullmatch(str(body.get("xxh3_128")))), "5.4", "no checksum of a bitmap")
+    return {name: body[name] for name in ("rows", "since_ms", "path", "bytes", "xxh3_128")}
+
+
+def check_writer(entry: Any, after: int) -> None:
+    """Refuses an entry that is none (§3.4); so many elements come after ``content``."""
+    need(isinstance(entry, list) and len(entry) >= 5 + after, "3.4", "a short writer entry")
+    writer, kind, query, sequence, content = entry[:5]
+    need(isinstance(writer, str) and 1 <= len(writer.encode()) <= 1024, "3.4", "no writer id")
+    need(isinstance(kind, str), "3.4", "no kind of writer")
+    need(query is None or isinstance(query, str), "3.4", "no query id")
+    need(content is None or isinstance(content, str), "3.4", "no content hash")
+    integer(sequence, "3.4", -(1 << 63))
+    if kind == "transaction":
+        need(
+            len(entry) >= 6 + after and isinstance(entry[5 + after], dict),
+            "11.1",
+            "an id without state",
+        )
+
+
+def head_columns(partitions: Json, count: int) -> list[tuple[int, ...]]:
+    """The rows of a head's partition columns, all of the expected number."""
+    rows = columns(partitions, HEAD_COLUMNS, "3.4")
+    need(len(rows) == count, "3.4", f"{len(rows)} partitions instead of {count}")
+    for row in rows:
+        for number in row:
+            integer(number, "3.4", -1)
+    return rows
+
+
+def columns_digest(rows: list[tuple[int, ...]]) -> str:
+    """The XXH3-128 of partition columns, one column after the other (§3.4)."""
+    flat = [number for column in zip(*rows, strict=True) for number in column]
+    return xxhash.xxh3_128_hexdigest(struct.pack(f"<{len(flat)}q", *flat))

@@ -189,7 +189,11 @@ def reset_times(handle: Handle) -> int:
         ClockSkewError: this machine's clock and the store's differ, so neither is believed.
     """
     now_ms = handle.clock.now_ms()
-    store_ms = store_now_ms(handle.store, ids=handle.ids) if is_comparable(handle.clock) else None
+    store_ms = (
+        store_now_ms(handle.store, clock=handle.clock, ids=handle.ids)
+        if is_comparable(handle.clock)
+        else None
+    )
     if store_ms is not None and abs(store_ms - now_ms) > SKEW_MS_MAX:
         raise ClockSkewError(
             f"this machine's clock says {now_ms} ms, the store of {handle.store.url} {store_ms}:"

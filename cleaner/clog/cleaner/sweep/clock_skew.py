@@ -29,7 +29,7 @@ def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> None:
         raise ClockSkewError(_refusal(handle, now_ms, "the newest commit", behind_ms, hint))
     if dry_run:
         return
-    store_ms = store_now_ms(handle.store, ids=handle.ids)
+    store_ms = store_now_ms(handle.store, clock=handle.clock, ids=handle.ids)
     if store_ms is not None and abs(store_ms - now_ms) > SKEW_MS_MAX:
         hint = "or the store's if that one is wrong (compare both with `date -u`)"
         raise ClockSkewError(_refusal(handle, now_ms, "the store", store_ms - now_ms, hint))

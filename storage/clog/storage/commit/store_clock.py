@@ -17,6 +17,10 @@ from clog.storage.store.base import Store, StoreRefusedError
 
 SKEW_MS_MAX = 300_000
 """Clocks that differ by more make the cleaner refuse to work."""
+LISTED_MS = 3_600_000
+"""What is not listed so long after it was written is not late, but swept: the sweep takes it after
+a day.
+"""
 AHEAD_MS_MAX = 900_000
 """A clock that is so far ahead of the store's commits nothing: the cleaner would wait as long."""
 
@@ -30,17 +34,22 @@ def is_comparable(clock: Clock) -> bool:
     return not isinstance(clock, ManualClock)
 
 
-def store_now_ms(store: Store, *, ids: Ids) -> int | None:
+def store_now_ms(store: Store, *, clock: Clock, ids: Ids) -> int | None:
     """Returns the store's time, from an object just written, where that is listed already; a PUT, a
-    LIST of one name and a DELETE.
+    LIST of one name and a DELETE. Who sleeps until the object is swept asks again.
     """
-    path = f"{paths.CLOCKS}{ids.new_id()}"
-    store.put(path, b"clock")
-    try:
-        return next((found.modified_ms for found in store.list(path)), None)
-    finally:
-        with suppress(StoreUnavailableError):  # The sweep takes what is left.
-            store.delete(path)
+    while True:
+        path = f"{paths.CLOCKS}{ids.new_id()}"
+        monotonic_ms, now_ms = clock.monotonic_ms(), clock.now_ms()
+        store.put(path, b"clock")
+        try:
+            store_ms = next((found.modified_ms for found in store.list(path)), None)
+        finally:
+            with suppress(StoreUnavailableError):  # The sweep takes what is left.
+                store.delete(path)
+        slept_ms = max(clock.monotonic_ms() - monotonic_ms, clock.now_ms() - now_ms)
+        if store_ms is not None or slept_ms < LISTED_MS:
+            return store_ms
 
 
 class StoreClock:
@@ -70,7 +79,7 @@ class StoreClock:
         if is_steady and (known_ms is not None or now_ms - newest_ms <= AHEAD_MS_MAX):
             return
         try:
-            store_ms = store_now_ms(self._store, ids=self._ids)
+            store_ms = store_now_ms(self._store, clock=self._clock, ids=self._ids)
         except (StoreRefusedError, UnsupportedFilesystemError):
             store_ms = None  # Who may not list, or where no times are told, has to be believed.
         # Only from here on: whoever slept before the answer would take days for the store's lead.

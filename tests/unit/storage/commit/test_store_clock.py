@@ -4,6 +4,7 @@ import pytest
 
 from clog.storage import Log, ManualClock, NotFoundError, StoreUnavailableError
 from clog.storage.commit.store_clock import AHEAD_MS_MAX, ClockSkewError
+from clog.storage.format import paths
 from clog.storage.testing.clocked import ClockedStore, WallClock
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import inside
@@ -125,3 +126,37 @@ def test_who_sleeps_while_the_store_is_asked(counting, wall, operation):
         with pytest.raises(ClockSkewError):
             log.append(ONE)
     assert Log.open(counting, clock=wall).version == 0
+
+
+def test_who_sleeps_until_the_sweep_takes_what_the_store_was_asked_by(counting, wall):
+    """It is asked again: that it lists nothing does not mean that it tells no time."""
+    Log.create(counting, clock=wall)
+    folder = inside(counting)
+
+    def swept():
+        wall.right.advance(4 * 86_400_000)
+        for found in list(folder.list(paths.CLOCKS)):
+            folder.delete(found.path)
+
+    sleeps = Fault(FaultKind.MEANWHILE, "list", "*/clock-*", run=swept)
+    log = Log.open(FaultyStore(counting, Faults(sleeps)), clock=wall)
+    wall.by_ms = 3 * 86_400_000
+    with pytest.raises(ClockSkewError):
+        log.append(ONE)
+    assert log.version == 0
+
+
+def test_a_store_that_lists_late_is_no_obstacle(counting, wall):
+    """A4: what is not listed at once is not asked for again."""
+    Log.create(counting, clock=wall)
+    wall.right.advance(86_400_000)
+    folder = inside(counting)
+
+    def hidden():
+        for found in list(folder.list(paths.CLOCKS)):
+            folder.delete(found.path)
+
+    late = Fault(FaultKind.MEANWHILE, "list", "*/clock-*", run=hidden)
+    faulty = FaultyStore(counting, Faults(late))
+    assert Log.open(faulty, clock=wall).append(ONE).version == 1
+    assert sum(call.operation == "list" for call in faulty.calls) == 1

@@ -7,8 +7,9 @@ Q2. Who finds that nobody leads does: takes the group, the appends that have wai
     leave it, so offsets, rolls and duplicates are as if they had been committed one after the
     other.
 Q3. Each append gets its own part, or its own error: one that is refused fails alone, and only the
-    newest version refuses. What is said of an append because of one before it in the group (it is
-    its duplicate) holds once the group is committed; where that fails it is asked again.
+    newest version refuses. What is said of an append (it is a duplicate) holds once the group is
+    committed: then its tip was, and those before it in the group are. Where that fails it is asked
+    again; where nothing was to be committed, it fails as well.
 Q4. An outcome that is unknown is told to all that were in the commit. A leader that is interrupted
     before it began to commit leaves the others in the queue: the next one leads.
 
@@ -137,13 +138,13 @@ class _Group:
 
     Attributes:
         accepted: those that are in the commit as it was prepared last, with their edits.
-        declined: what was said of others, and whether one that is in the commit came before.
+        declined: what was said of others.
         final: a refusal holds: the tip was looked for since.
     """
 
     members: Sequence[_Waiting]
     accepted: list[tuple[_Waiting, Edit]] = field(default_factory=list)
-    declined: list[tuple[_Waiting, NothingToCommit | Exception, bool]] = field(default_factory=list)
+    declined: list[tuple[_Waiting, NothingToCommit | Exception]] = field(default_factory=list)
     final: bool = False
 
     def commit(self, commit: _Commit) -> None:
@@ -163,7 +164,7 @@ class _Group:
                 self._fail(_unknown(e))
             raise
         else:
-            for one, said, _ in self.declined:
+            for one, said in self.declined:
                 one.outcome = said
             if isinstance(done, Commit):
                 for one, edit in self.accepted:
@@ -173,7 +174,7 @@ class _Group:
         """Returns the edits of all members that have one, as one."""
         self.accepted, self.declined = [], []
         accepted: list[tuple[_Waiting, Edit]] = []
-        declined: list[tuple[_Waiting, NothingToCommit | Exception, bool]] = []
+        declined: list[tuple[_Waiting, NothingToCommit | Exception]] = []
         objects: set[str] = set()
         for one in self.members:
             try:
@@ -181,10 +182,10 @@ class _Group:
             except Exception as e:
                 if isinstance(e, REFUSALS) and not self.final:
                     raise
-                declined.append((one, e, bool(accepted)))
+                declined.append((one, e))
                 continue
             if isinstance(edit, NothingToCommit):
-                declined.append((one, edit, bool(accepted)))
+                declined.append((one, edit))
                 continue
             mine = {c.object.path for _, c in edit.add.chunks} if edit.add else set()
             if objects & mine:
@@ -197,13 +198,11 @@ class _Group:
         return _joined([edit for _, edit in accepted]) if accepted else NothingToCommit()
 
     def _fail(self, error: Exception) -> None:
-        """Tells an error of the commit to all but those of whom something else was said, which
-        hold for themselves or are asked again.
+        """Tells an error of the commit to those in it; others, of whom something else was said, are
+        asked again. To all where none was in it: nobody knows whether what was said is so.
         """
         told = error
-        declined = {id(one) for one, _, _ in self.declined}
-        for one, said, after in self.declined:
-            one.outcome = None if after else said
+        declined = {id(one) for one, _ in self.declined} if self.accepted else set()
         for one in self.members:
             if id(one) not in declined:
                 one.outcome, told = told, _like(error)

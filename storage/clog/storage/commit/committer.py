@@ -128,7 +128,7 @@ class Committer:
                 self._turns.saw(self._tracker.recent.known())
                 self._turns.wait_after_loss(losses)
                 self._tracker.refresh()
-            commit = self._asked(prepare, operation, newest=newest or losses > 0)
+            commit = self._asked(prepare, operation, newest=newest, lost=losses > 0)
             if isinstance(commit, NothingToCommit):
                 return commit
             self._turns.begin_try()
@@ -153,15 +153,17 @@ class Committer:
         )
 
     def _asked(
-        self, prepare: Prepare[_Nothing], operation: str, *, newest: bool
+        self, prepare: Prepare[_Nothing], operation: str, *, newest: bool, lost: bool
     ) -> Commit | _Nothing:
         """Asks what to commit; of a tip that is perhaps not the ``newest`` that the call could
-        find, twice before it says no.
+        find, twice before it says no. ``lost``: the tip was found after a lost race.
         """
-        tip = self._tracker.tip
+        tip, newest = self._tracker.tip, newest or lost
         try:
             commit = self._prepared(prepare, operation)
             if isinstance(commit, NothingToCommit):
+                if lost:
+                    self._tracker.lost()
                 self._tracker.settle()  # Only a version that was committed may say so.
                 if self._tracker.tip is not tip:
                     return self._prepared(prepare, operation)

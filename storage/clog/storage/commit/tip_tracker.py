@@ -18,6 +18,7 @@ from clog.storage.commit.versions import (
     read_block,
     try_read,
 )
+from clog.storage.commit.withdrawal import check_there
 from clog.storage.errors import CorruptionError, LogReplacedError, NotFoundError
 from clog.storage.format.commits import Commit
 from clog.storage.format.head import with_columns
@@ -83,6 +84,10 @@ class TipTracker:
         self.see(commit)
         self._confirmed(began)
         self.is_settled = True
+
+    def lost(self) -> None:
+        """Notes that the tip is now another's, who may be about to learn that its log is gone."""
+        self.is_settled = False
 
     def now(self) -> Moment:
         """Returns the present moment: what is found from now on is as old as that, however long
@@ -153,11 +158,18 @@ class TipTracker:
 
     def settle(self) -> None:
         """Makes sure that the tip was committed; one GET, once after opening. Where its block is
-        closed, the hint led among files of committers that slept: searches anew.
+        closed, the hint led among files of committers that slept: searches anew. Where it has no
+        file, the tip may be what another handle left of a log that was deleted.
+
+        Raises:
+            LogReplacedError, NotFoundError: it was.
         """
         if self.is_settled:
             return
-        if is_closed(self.store, self.tip.version) is not None:
+        block = read_block(self.store, self.tip.version)
+        if block is None:
+            check_there(self.log, max(0, self.tip.version - 1))
+        elif block.ids is not None:
             began = self.now()
             found = self._found(lambda: find_newest(self.store))
             self.read = found.read

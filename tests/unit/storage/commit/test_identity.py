@@ -418,3 +418,27 @@ def test_a_folder_where_the_file_that_makes_a_log_belongs(tmp_path):
     with pytest.raises(CommitStateUnknownError, match=message) as raised:
         Log.create(str(tmp_path), clock=ManualClock(), ids=SeededIds(1))
     assert "no log at" not in str(raised.value)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_twin_whose_rival_has_not_yet_learned(store, clock, settled):
+    """What another handle commits to a log that was deleted, and is about to delete again, is no
+    first result, whether the twin has committed before or not.
+    """
+    log = made(store, clock, 1, ONE)
+    faulty = FaultyStore(store)
+    twin = Log.open(faulty, clock=clock, ids=SeededIds(2))
+    if settled:
+        twin.append(ONE)
+        log.handle.refresh()
+    dying = Fault(FaultKind.CRASH_BEFORE, "get", "*/blocks/*")
+    rival = Log.open(FaultyStore(store, Faults(dying)), clock=clock, ids=SeededIds(3))
+
+    def deleted_and_taken():
+        discard(store)
+        with pytest.raises(CrashedError):
+            rival.append(ONE, producer=("p", 1))
+
+    faulty.plan = Faults(Fault(FaultKind.MEANWHILE, "create", run=deleted_and_taken))
+    with pytest.raises(NotFoundError, match="no log at"):
+        twin.append(ONE, producer=("p", 1))

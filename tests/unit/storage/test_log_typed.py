@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
+from clog.cleaner import Cleaner
 from clog.storage import CorruptionError, InvalidInputError, Log, StateTable
 from clog.storage.ids import SeededIds
 from clog.storage.keys.key_bytes import key_bytes
@@ -462,6 +463,26 @@ def test_two_who_evolve_at_once_do_not_lose_a_field(make_typed, open_log):
     assert [f.name for f in log.schema.field("value").type][-2:] == ["one", "two"]
     with pytest.raises(InvalidInputError, match="it is there already"):
         other.evolve(add={"value.one": pa.int8()})
+
+
+def test_a_pass_writes_what_an_evolution_added(make_typed):
+    """S61: a field that is NOT NULL in one that is new, and so null in all that was there."""
+    log = make_typed(config={"min.cleanable.dirty.ratio": "0"})
+    log.append(ROWS)
+    strict = pa.struct(
+        [
+            pa.field("n", pa.int8(), nullable=False),
+            pa.field("l", pa.list_(pa.field("element", pa.int8(), nullable=False)), nullable=False),
+        ]
+    )
+    log.evolve(add={"value.more": strict})
+    log.append([{"key": "a", "value": {"n": 7, "more": {"n": 1, "l": [2]}}}])
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    assert log.describe()["partition_details"][0]["uncleanable"] is None
+    assert log.describe()["partition_details"][0]["records"] == 3
+    assert log.table().get("a")["more"] == {"n": 1, "l": [2]}
+    assert log.table().get("b") == ROWS[1]["value"] | {"more": None}
 
 
 def test_objects_of_another_schema_are_not_committed(make_typed, make_log):

@@ -164,7 +164,7 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         fields = [
             as_type(array.field(places[field.name]), field.type)
             if field.name in places
-            else pa.nulls(len(array), field.type)
+            else settled(pa.nulls(len(array), field.type))  # To be written by a pass.
             for field in kind
         ]
         return rebuilt_structs(array, kind, fields)

@@ -73,7 +73,7 @@ def test_planted_bugs_are_found():
     """Each takes one safeguard away; these are found soon, the others by
     `run.py --planted`, which says for each how many seeds it takes.
     """
-    code, output = run("--planted", *QUICK, "--seeds", 250, "--enough", 1)
+    code, output = run("--planted", *QUICK, "--seeds", 750, "--enough", 1)
     assert code == 0, output
     assert output.count("python integration/simulation/run.py --seed") == 0
     assert "NOT FOUND" not in output

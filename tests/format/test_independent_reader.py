@@ -18,6 +18,7 @@ from clog.cleaner.rewrite.coalescing import coalesce
 from clog.storage import Log, ManualClock
 from clog.storage.administration import reset_times
 from clog.storage.commit import committer
+from clog.storage.errors import CorruptionError
 from clog.storage.format import (
     columns,
     commits,
@@ -394,16 +395,32 @@ def test_merged_segments_with_horizons_in_rows(root):
     assert [row[5] for row in ir.records(root, state, 0)] == [77, None, None, None]
 
 
-def test_a_horizon_of_a_chunk(root):
-    """FORMAT.md §5.3: for tombstones below `up_to` that have none of their own."""
+@pytest.mark.parametrize(("given", "counts"), [(99, 99), (1 << 70, (1 << 63) - 1)])
+def test_a_horizon_of_a_chunk(root, given, counts):
+    """FORMAT.md §5.3: for tombstones below `up_to` that have none of their own; a sum that ran over
+    is the last time there is.
+    """
     log = create(root, partitions=1)
     log.append(rows(None, "b", None, None))
     log.roll()
     ((chunk,),) = (s.chunks for s in log.handle.manifest().segments[0][:-1])
-    mark = ChunkHorizon(0, *chunk.identity, 99, 3)
+    mark = ChunkHorizon(0, *chunk.identity, given, 3)
     log.handle.commit(lambda *_: Edit(horizons=(mark,), first_dirty={0: 3}), operation="clean")
-    state = agree(root, log)
-    assert [row[5] for row in ir.records(root, state, 0)] == [99, None, 99, None]
+    reopened = Log.open(str(root), clock=log.handle.clock, ids=SeededIds(6))
+    state = agree(root, reopened)
+    assert [row[5] for row in ir.records(root, state, 0)] == [counts, None, counts, None]
+
+
+def test_integers_of_more_than_64_bits_are_refused(root):
+    """FORMAT.md §2: all but a chunk's horizon."""
+    log = create(root, partitions=1)
+    log.append(rows("a"))
+    beyond = Edit(first_dirty={0: 1 << 63})
+    log.handle.commit(lambda *_: beyond, operation="clean")
+    with pytest.raises(ir.DamagedError, match="64 bits"):
+        ir.replay(root)
+    with pytest.raises(CorruptionError, match="64 bits"):
+        Log.open(str(root), clock=log.handle.clock, ids=SeededIds(6)).handle.manifest()
 
 
 def test_coalesced_chunks_of_the_active_segment(root):

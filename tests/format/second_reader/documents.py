@@ -20,6 +20,7 @@ LIMITS = {
     "block": 128 * 1024,
     "log": 4096,
 }
+HEADER_BYTES = 4096
 INT64 = range(-(1 << 63), 1 << 63)
 HEX32 = re.compile(r"[0-9a-f]{32}")
 
@@ -60,8 +61,14 @@ def integer(value: object, section: str, least: int = 0) -> int:
         isinstance(value, int) and not isinstance(value, bool), section, f"{value!r} is no integer"
     )
     assert isinstance(value, int)
+    need(value in INT64, "2", "an integer of more than 64 bits")
     need(value >= least, section, f"{value} is below {least}")
     return value
+
+
+def horizon(value: object, section: str, least: int = 0) -> int:
+    """A chunk's horizon, the one integer that may be longer: it counts as 2^63 - 1 then (§5.3)."""
+    return integer(min(value, INT64[-1]) if type(value) is int else value, section, least)
 
 
 def safe_path(value: object) -> str:
@@ -70,7 +77,8 @@ def safe_path(value: object) -> str:
     assert isinstance(value, str)
     elements = value.split("/")
     need(not any(element in ("", ".", "..") for element in elements), "1", f"unsafe path {value!r}")
-    need("\0" not in value, "1", f"unsafe path {value!r}")
+    unsafe = "\0" in value or "\\" in value or ":" in elements[0]
+    need(not unsafe, "1", f"unsafe path {value!r}")
     return value
 
 
@@ -84,20 +92,15 @@ def columns(group: Json, names: str, section: str) -> list[tuple[Any, ...]]:
 
 
 def parse_json(raw: bytes) -> Any:
-    """Strict JSON: UTF-8, 64-bit integers, no halves of surrogate pairs (§2)."""
+    """Strict JSON: UTF-8, no halves of surrogate pairs (§2)."""
     try:
         text = raw.decode("utf-8")
-        value = json.loads(text, parse_int=_parse_int, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except (UnicodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError("2", f"no JSON: {error}") from error
     return value
-
-
-def _parse_int(digits: str) -> int:
-    need(len(digits) <= 20 and int(digits) in INT64, "2", "an integer of more than 64 bits")
-    return int(digits)
 
 
 def _refuse_constant(name: str) -> Any:
@@ -107,7 +110,7 @@ def _refuse_constant(name: str) -> Any:
 def parse_document(raw: bytes, kind: str) -> Json:
     """The body of a document, after its header was checked (§2)."""
     line, feed, stored = raw.partition(b"\n")
-    need(bool(feed), "2", "a document without a header line")
+    need(bool(feed) and len(line) <= HEADER_BYTES, "2", "a document without a header line")
     header = parse_json(line)
     need(isinstance(header, dict), "2", "the header is no object")
     if integer(header.get("format"), "2", 1) > 1:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace as changed
 from typing import Any
 
-from second_reader.documents import Json, columns, integer, need, safe_path
+from second_reader.documents import Json, columns, horizon, integer, need, safe_path
 from second_reader.replacements import lose, lose_bitmap, partition_at, replace
 from second_reader.state import (
     Chunk,
@@ -122,7 +122,7 @@ def _horizons(state: State, value: list[list[Any]]) -> None:
     for entry in value:
         chunk = _chunk(state, entry, 5)
         need(chunk.horizon == -1, "3.2", "a horizon is given twice")
-        chunk.horizon, chunk.up_to = integer(entry[3], "3.2"), integer(entry[4], "3.2")
+        chunk.horizon, chunk.up_to = horizon(entry[3], "3.2"), integer(entry[4], "3.2")
         partition_at(state, entry[0]).changed = state.version
 
 

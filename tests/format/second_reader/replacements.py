@@ -10,6 +10,7 @@ from second_reader.state import (
     Segment,
     State,
     check_chunk,
+    chunk_of,
     data_object,
 )
 
@@ -102,7 +103,7 @@ def _replace_one(state: State, body: Json, partition: Partition) -> None:
 def _replacing(body: Json, state: State) -> list[Chunk]:
     described = data_object(body)
     rows = columns(body["chunks"], CHUNK_FIELDS, "3.3")
-    chunks = [Chunk(described, *row) for row in rows]
+    chunks = [chunk_of(described, row) for row in rows]
     for chunk in chunks:
         check_chunk(chunk)
         need(0 <= chunk.version <= state.version, "3.3", "rows of a later version")

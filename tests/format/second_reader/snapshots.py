@@ -17,6 +17,7 @@ from second_reader.state import (
     check_chunk,
     check_log,
     check_writer,
+    chunk_of,
     columns_digest,
     data_object,
     head_columns,
@@ -137,7 +138,7 @@ def _chunks(body: Json) -> list[Chunk]:
     chunks = []
     for number, *numbers in columns(body["chunks"], "object " + CHUNK_FIELDS, "4"):
         need(integer(number, "4") < len(objects), "4", "a chunk in no object")
-        chunk = Chunk(objects[number], *numbers)
+        chunk = chunk_of(objects[number], numbers)
         check_chunk(chunk)
         chunks.append(chunk)
     for number, marks in body["dead"]:

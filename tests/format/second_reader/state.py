@@ -1,12 +1,13 @@
 """The state of a log at a version: partitions, segments, chunks (FORMAT.md §3.4, §4)."""
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import xxhash
 
-from second_reader.documents import HEX32, Json, columns, integer, need, safe_path
+from second_reader.documents import HEX32, Json, columns, horizon, integer, need, safe_path
 from second_reader.types import BYTES, Schema, check_evolution, parse_schema
 
 OBJECT_FIELDS = "path bytes footer xxh3_128 rows stamp dense"
@@ -214,6 +215,12 @@ def data_object(body: Json) -> DataObject:
     return DataObject(
         safe_path(body.get("path")), size, footer, str(digest), rows, stamp, bool(dense), index
     )
+
+
+def chunk_of(described: DataObject, row: Sequence[Any]) -> Chunk:
+    """The chunk of a row of ``CHUNK_FIELDS``."""
+    *numbers, given, up_to = row
+    return Chunk(described, *numbers, horizon=horizon(given, "5.3", -1), up_to=up_to)
 
 
 def check_chunk(chunk: Chunk) -> None:

@@ -14,7 +14,7 @@ BYTES = {"key": "binary", "value": "binary"}
 INTEGERS = re.compile(r"(u?)int(8|16|32|64)")
 DECIMAL = re.compile(r"decimal\(([1-9][0-9]?),(0|[1-9][0-9]?)\)")
 TIME = re.compile(r"(time|timestamp)\((ms|us|ns)(,utc)?\)")
-FIXED = re.compile(r"fixed\(([1-9][0-9]{0,8})\)")
+FIXED = re.compile(r"fixed\(([1-9][0-9]{0,5})\)")
 SIMPLE: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
     "float16": pa.float16(),
@@ -70,6 +70,7 @@ def parse_schema(body: Json) -> Schema:
     )
     fields = [*_inside(key), *_inside(value)]
     ids = [field.id for field in fields]
+    need(schema.last_field_id >= 2, "12.1", "a last field id below those of key and value")
     need(len(fields) + 2 <= 1000, "12.1", "more than 1000 fields")
     need(len(set(ids)) == len(ids), "12.1", "field ids repeat")
     need(all(16 <= each <= schema.last_field_id for each in ids), "12.1", "a field id out of range")

@@ -435,6 +435,10 @@ def test_coalesced_chunks_of_the_active_segment(root):
     assert [len(segments[0]["chunks"]) for segments in state["segments"]] == [5, 2]
 
 
+@pytest.mark.skipif(
+    int(pa.__version__.split(".")[0]) < 19,
+    reason="Arrow states the sizes of columns since 19; without them nothing is copied",
+)
 def test_row_groups_that_were_copied(root, monkeypatch):
     """FORMAT.md §5.1: the footer, its sum, the key index and page checksums of an object that was
     composed of others' row groups are those of any object.

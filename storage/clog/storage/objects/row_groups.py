@@ -13,7 +13,8 @@ decoding and encoding them.
 
 A group is not copied, but left to who decodes, where anything about it is not as this module's own
 writer makes it: the schema, to the last field; the codec, if it is not the one that is to be; a
-field of the metadata that nobody here knows, such as a Bloom filter; sizes that are not stated.
+field of the metadata that nobody here knows, such as a Bloom filter; sizes that are not stated
+(Arrow states them since 19).
 Nor is a small one: copied again and again, it would stay small for ever. Nor a large one, which
 would make a look-up of a key expensive.
 

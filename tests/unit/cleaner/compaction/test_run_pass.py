@@ -1,6 +1,7 @@
 """One pass: what stays, what goes, and what it does to segments and tombstones."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner, log_round
@@ -709,6 +710,8 @@ def test_a_pass_over_a_million_offsets_reads_keys_only(make_log, clean):
 @pytest.fixture
 def copied(monkeypatch):
     """Row groups of 8 rows, copied however small they are; the rows that were."""
+    if int(pa.__version__.split(".")[0]) < 19:
+        pytest.skip("Arrow states the sizes of columns since 19; without them nothing is copied")
     monkeypatch.setattr("clog.storage.objects.encoding.GROUP_ROWS", 8)
     monkeypatch.setattr("clog.storage.objects.row_groups.GROUP_BYTES_MIN", 1)
     monkeypatch.setattr("clog.storage.read.row_groups.GROUP_BYTES_MIN", 1)

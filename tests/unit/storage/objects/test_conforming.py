@@ -4,7 +4,6 @@ import datetime as dt
 import decimal
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -80,7 +79,6 @@ def test_dicts_become_the_schemas_columns():
         ({"n": 1, "m": [("a",)]}, "record 1 has a value.m that is not a map"),
         ({"n": 1, "t": dt.datetime(2020, 1, 1, 0, 0, 0, 5)}, "a value.t that does not fit"),
         ({"n": 1, "naive": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "a value.naive with a time"),
-        ({"n": 1, "naive": pd.Timestamp(1)}, "a value.naive that does not fit timestamp[us]"),
         ({"n": 1, "m": {None: 1}}, "record 1 has no value.m.key, which is NOT NULL"),
         ({"n": 1, "m": [1, 2]}, "record 1 has a value.m that is not a map"),
         ({"n": 1, "l": np.array(5)}, "record 1 has a value.l that is an array without dimensions"),
@@ -103,6 +101,15 @@ def test_a_dict_that_does_not_fit_is_refused(bad, message):
         from_python([GOOD, bad], VALUE)
     assert message in str(refused.value)
     assert str(refused.value).endswith("nothing was appended")
+
+
+def test_a_time_of_pandas_that_does_not_fit_is_refused():
+    """S62: one nanosecond is none of the column's microseconds."""
+    bad = {"n": 1, "naive": pytest.importorskip("pandas").Timestamp(1)}
+    with pytest.raises(
+        InvalidInputError, match=r"a value\.naive that does not fit timestamp\[us\]"
+    ):
+        from_python([GOOD, bad], VALUE)
 
 
 def arrow(*rows):

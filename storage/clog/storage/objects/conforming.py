@@ -176,10 +176,16 @@ def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def _narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Returns floats of this type. Raises where a finite one would become infinite."""
     narrow = array.cast(kind, safe=False)
-    overflows = pc.and_(pc.is_inf(narrow), pc.invert(pc.is_inf(array)))
+    overflows = pc.and_(_is_infinite(narrow), pc.invert(_is_infinite(array)))
     if pc.any(overflows).as_py():
         raise OverflowError
     return narrow
+
+
+def _is_infinite(floats: pa.Array) -> pa.Array:
+    # Arrow's releases do not all say it of halves.
+    halves = pa.types.is_float16(floats.type)
+    return pc.is_inf(floats.cast(pa.float32()) if halves else floats)
 
 
 def _is_kindred(given: pa.DataType, kind: pa.DataType) -> bool:

@@ -213,6 +213,7 @@ class TipTracker:
         is_other = commit is not None and commit.parent != self.tip.record.commit_id
         # In a closed block the tip may be what a committer left there that slept.
         if is_other and is_closed(self.store, self.tip.version) is None:
+            self.log.check()  # Both may be what old handles left of a log that was deleted.
             raise mixed_histories(self.store.url, f"version {self.tip.version}")
 
     def _check_standing(self) -> None:

@@ -442,3 +442,23 @@ def test_a_twin_whose_rival_has_not_yet_learned(store, clock, settled):
     faulty.plan = Faults(Fault(FaultKind.MEANWHILE, "create", run=deleted_and_taken))
     with pytest.raises(NotFoundError, match="no log at"):
         twin.append(ONE, producer=("p", 1))
+
+
+def test_what_two_dead_handles_left_is_no_damage(store, clock):
+    """One goes on from its own commit, which was deleted, the other made that version anew: whoever
+    finds both in the folder of a deleted log is told of the deletion.
+    """
+    made(store, clock, 1, ONE)
+    dying = Fault(FaultKind.CRASH_BEFORE, "get", "*/blocks/*")
+    first, second, log = (
+        Log.open(FaultyStore(store), clock=clock, ids=SeededIds(seed)) for seed in (2, 3, 4)
+    )
+    log.handle.refresh()
+    first.append(ONE)
+    discard(store)
+    for old in (second, first):
+        old.handle.standing.root.plan = Faults(dying)
+        with pytest.raises(CrashedError):
+            old.append(ONE)
+    with pytest.raises(NotFoundError, match="no log at"):
+        log.handle.refresh()

@@ -142,11 +142,14 @@ def test_the_example_of_tables_runs(spark, tmp_path):
 
 
 def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
-    """A write, a copy, a table; an upsert; a table and what follows it; a round of cleaning."""
-    logs = {name: f"s3://bucket/{name}" for name in ("orders", "copy", "counts", "accounts")}
+    """A write, a copy, a table; an upsert; a table and what follows it; a table beside a stream; a
+    round of cleaning.
+    """
+    named = ("orders", "copy", "counts", "accounts", "enriched")
+    logs = {name: f"s3://bucket/{name}" for name in named}
     state = ["s3://bucket/checkpoint", "s3://bucket/state"]
     made = tmp_path / "bucket"
-    write, count, follow = spark_blocks("connector/README.md")
+    write, count, follow, beside = spark_blocks("connector/README.md")
     names = (logs["orders"], logs["copy"], state[0])
     run_block(write, spark, tmp_path, *names, orders=queries.frame(("a", "1"), ("b", "2")))
     queries.stop_all()
@@ -158,6 +161,10 @@ def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
     assert queries.values(made / "counts") == ["1", "1"]
     Log.create(str(made / "accounts"))
     assert run_block(follow, spark, tmp_path, logs["accounts"])["accounts"].stream.isStreaming
+    payments = queries.stream(made / "orders", startingOffsets="earliest").select("key", "value")
+    run_block(beside, spark, tmp_path, logs["accounts"], logs["enriched"], payments=payments)
+    queries.stop_all()
+    assert sorted(queries.values(made / "enriched")) == ["1", "2"]
     (clean,) = spark_blocks("cleaner/README.md")
     assert run_block(clean, spark, tmp_path, logs["orders"])["results"] == []
 

@@ -139,12 +139,14 @@ class _Group:
     Attributes:
         accepted: those that are in the commit as it was prepared last, with their edits.
         declined: what was said of others.
+        refusal: what a member was refused with last; of an older tip, perhaps.
         final: a refusal holds: the tip was looked for since.
     """
 
     members: Sequence[_Waiting]
     accepted: list[tuple[_Waiting, Edit]] = field(default_factory=list)
     declined: list[tuple[_Waiting, NothingToCommit | Exception]] = field(default_factory=list)
+    refusal: Exception | None = None
     final: bool = False
 
     def commit(self, commit: _Commit) -> None:
@@ -152,9 +154,9 @@ class _Group:
         try:
             try:
                 done = commit(self.prepare)
-            except REFUSALS:
-                if len(self.members) == 1:
-                    raise
+            except REFUSALS as e:
+                if len(self.members) == 1 or e is not self.refusal:
+                    raise  # What became of a commit is no refusal: it would be made twice.
                 self.final = True
                 done = commit(self.prepare)
         except Exception as e:  # noqa: BLE001 - its members raise it, each in its own thread
@@ -181,6 +183,7 @@ class _Group:
                 edit = one.prepare(tip, time_ms)
             except Exception as e:
                 if isinstance(e, REFUSALS) and not self.final:
+                    self.refusal = e
                     raise
                 declined.append((one, e))
                 continue

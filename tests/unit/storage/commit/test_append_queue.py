@@ -9,7 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from clog.storage import CommitStateUnknownError, InvalidInputError, StoreUnavailableError
+from clog.storage import (
+    CommitStateUnknownError,
+    CorruptionError,
+    InvalidInputError,
+    StoreUnavailableError,
+)
 from clog.storage.commit import append_queue
 from clog.storage.format import paths
 from clog.storage.format.commits import edit_of, read_commit
@@ -268,3 +273,15 @@ def test_objects_that_are_appended_twice_at_once(company):
     results = made.append(([], {}), ([], {}))
     assert [r.version for r in results] == [1, 2, 3]
     check_log(made.log.handle.standing.root)
+
+
+def test_a_group_is_committed_once_where_nobody_can_say_whether_it_was(company):
+    """K5: where the file of its block is missing all are told so, and nothing is written again."""
+    made = company()
+    folder = made.log.handle.store
+    folder.delete(paths.block_path(0))
+    outcomes = made.append(([row("a")], {}), ([row("b")], {}))
+    for outcome, version in zip(outcomes, (1, 2, 2), strict=True):
+        assert isinstance(outcome, CorruptionError)
+        assert f"nobody can say whether version {version} was committed" in str(outcome)
+    assert len([*folder.list(paths.COMMITS)]) == 3

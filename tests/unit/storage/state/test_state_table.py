@@ -20,7 +20,7 @@ from clog.storage import (
 )
 from clog.storage.format.edits import Edit
 from clog.storage.state import cache as caches
-from clog.storage.state import state_table
+from clog.storage.state import following, sqlite_file
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import discard, memory_store
 
@@ -123,7 +123,7 @@ def test_refresh_takes_in_what_is_new(make_log, open_table):
 
 
 def test_many_changed_keys_are_not_named(make_log, open_table, monkeypatch):
-    monkeypatch.setattr(state_table, "CHANGED_MAX", 2)
+    monkeypatch.setattr(following, "CHANGED_MAX", 2)
     log = make_log()
     table = open_table()
     put(log, a="1", b="1")
@@ -165,7 +165,7 @@ def test_a_refresh_is_all_or_nothing(make_log, open_table, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(caches, "_move", crash)
+        patch.setattr(sqlite_file, "move", crash)
         with pytest.raises(KeyboardInterrupt):
             table.refresh()
     assert (dict(table.scan()), table.version) == ({b"a": b"1"}, 1)
@@ -185,7 +185,7 @@ def test_a_build_that_crashed_is_not_looked_at(make_log, open_table, tmp_path, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(caches, "_move", crash)
+        patch.setattr(sqlite_file, "move", crash)
         with pytest.raises(KeyboardInterrupt):
             open_table()
     (lock,) = folder.iterdir()
@@ -264,7 +264,7 @@ def test_another_log_at_the_url(make_log, open_table, store, clock, caplog, tmp_
         put(make_log(on=other), new="1")
         shutil.copytree(tmp_path / "cache", tmp_path / "copy")
         path = database(tmp_path / "copy")
-        name = state_table.xxhash.xxh3_64_hexdigest(other.url.encode())
+        name = following.xxhash.xxh3_64_hexdigest(other.url.encode())
         path.rename(path.with_name(f"{name}.1.sqlite3"))
         with caplog.at_level(logging.WARNING):
             table = open_table(other, folder=tmp_path / "copy")
@@ -296,7 +296,7 @@ def test_a_damaged_file_is_built_anew(make_log, open_table, tmp_path, caplog, da
     path = database(tmp_path / "cache")
     data = path.read_bytes()
     if damage == "older schema":
-        monkeypatch.setattr(caches, "SCHEMA", 99)
+        monkeypatch.setattr(sqlite_file, "SCHEMA", 99)
     else:
         left = {"truncated": data[:5000], "overwritten": b"\x55" * len(data), "empty": b""}
         path.write_bytes(left[damage])
@@ -462,17 +462,17 @@ def test_a_sweep_in_the_middle_of_a_refresh(make_log, open_table, monkeypatch):
     put(log, a="1")
     table = open_table()
     put(log, a="2")
-    read = state_table.changes_batches
+    read = following.changes_batches
     calls = []
 
     def gone_once(*arguments, **options):
         calls.append(arguments)
         if len(calls) == 1:
             log.handle.commit(lambda tip, ms: Edit(config={"segment.ms": "5"}), operation="alter")
-            raise state_table.VersionExpiredError("gone")
+            raise following.VersionExpiredError("gone")
         return read(*arguments, **options)
 
-    monkeypatch.setattr(state_table, "changes_batches", gone_once)
+    monkeypatch.setattr(following, "changes_batches", gone_once)
     assert table.refresh().changed == (b"a",)
     assert (table.get("a"), table.version, len(calls)) == (b"2", 3, 2)
 

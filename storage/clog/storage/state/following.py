@@ -1,0 +1,306 @@
+"""How the file of a state table follows its log.
+
+V1. Open: the file there is, and only what the log got since (V3 to V5). None there, a damaged
+    one, or one of another log: V2.
+V2. Build: the table view of the newest version, into a new file.
+V3. Refresh: nothing new costs one GET. Else, from the file's offsets on, the changelog slice: the
+    latest record of each key that changed, tombstones included.
+V4. Before that, S41: where a tombstone that lies beyond the file's offsets was removed after its
+    version, keys that are gone could stay. Then V2, or an error, as asked.
+V5. Rows, offsets and version are entered in one transaction.
+
+Several processes may use one folder: a file lock lets one at a time build or refresh.
+"""
+
+import fcntl
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import xxhash
+
+from clog.storage import forks
+from clog.storage.commit.handle import Handle
+from clog.storage.errors import (
+    CorruptionError,
+    LogReplacedError,
+    NotFoundError,
+    VersionExpiredError,
+)
+from clog.storage.format.manifest import Manifest
+from clog.storage.objects.python_keys import answered_key
+from clog.storage.read.changes import changes_batches
+from clog.storage.read.missed_deletes import missed_deletes
+from clog.storage.read.table_plan import plan_table
+from clog.storage.read.table_scan import table_batches
+from clog.storage.state import generations
+from clog.storage.state.cache import Cache, rows_of
+from clog.storage.state.row_codec import RowCodec
+from clog.storage.state.sqlite_file import DamagedCacheError, Position, Row
+
+CHANGED_MAX = 100_000
+"""More changed keys than this are not named one by one."""
+_ATTEMPTS = 5
+"""How often a refresh starts over when the cleaner and the sweep overtake it."""
+_COLUMNS = ("offset", "timestamp", "key", "value")
+_LOGGER = logging.getLogger("clog.storage.state")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What a refresh did.
+
+    Attributes:
+        version: the version of the log that the table shows now.
+        changed: the keys that were set or deleted; None: any may have been, since the table was
+            built anew, or there are more than 100,000.
+    """
+
+    version: int
+    changed: tuple[Any, ...] | None
+
+
+class Follower:
+    """The file, and the handle on the log that it follows; opened and brought up to date by the
+    constructor. Threads, and processes on one host, may share it.
+
+    Attributes:
+        handle: on the log.
+        folder: where the file is.
+        position: that of the file, when it was read or moved here last.
+    """
+
+    def __init__(self, handle: Handle, folder: Path, *, on_loss: str, map_bytes: int) -> None:
+        self.handle = handle
+        self.folder = folder
+        self._is_verified = False
+        self._on_loss = on_loss
+        self._map_bytes = map_bytes
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._name = xxhash.xxh3_64_hexdigest(handle.standing.root.url.encode())
+        self._lock = forks.Lock()
+        with self._writing():
+            self._cache, self.position = self._opened()
+            try:
+                self._refreshed()
+            except BaseException:
+                self._cache.close()
+                raise
+
+    @property
+    def url(self) -> str:
+        """The log, without secrets."""
+        return self.handle.store.url
+
+    def shown(self) -> Position:
+        """Returns what look-ups show: the file's position, not the last one seen here, as another
+        process may have moved it.
+        """
+        try:
+            return self._cache.position()
+        except DamagedCacheError:
+            return self.position  # The next look-up builds the file anew.
+
+    def asked(self, ask: Callable[[Cache], _T]) -> _T:
+        """Returns what is asked of the file; where it is damaged it is built anew first."""
+        try:
+            return ask(self._cache)
+        except DamagedCacheError as e:
+            with self._lock, self._writing():
+                self._build(f"its file is damaged: {e}")
+            return ask(self._cache)
+
+    def scan(self, prefix: Any) -> Iterator[tuple[Any, Any]]:
+        """Yields keys and values in the order of the keys; see `StateTable.scan`."""
+        if not self._is_newest():
+            self.refresh()  # Another process built the file anew, and deleted this one.
+        try:
+            yield from self._cache.scan(prefix)
+        except DamagedCacheError as e:
+            raise CorruptionError(
+                f"the state table of {self.url} in {self.folder} is damaged: {e};"
+                " call refresh() and scan again"
+            ) from e
+
+    def refresh(self) -> Refreshed:
+        """Brings the file up to date; see `StateTable.refresh`."""
+        with self._lock:
+            if self._is_current() and self._is_newest():
+                return Refreshed(self.position.version, ())
+            with self._writing():
+                return self._refreshed()
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._cache.close()
+
+    def _opened(self) -> tuple[Cache, Position]:
+        """Returns the file there is, or a new one (V1 and V2)."""
+        try:
+            found = generations.newest(self.folder, self._name)
+            if found is not None:
+                return found, found.position()
+            reason = ""
+        except DamagedCacheError as e:
+            reason = f"its file is damaged: {e}"
+        return self._built(reason)
+
+    def _refreshed(self) -> Refreshed:
+        try:
+            return self._refresh()
+        except DamagedCacheError as e:
+            return self._build(f"its file is damaged: {e}")
+
+    def _is_current(self) -> bool:
+        try:
+            return self.handle.refresh().version == self.position.version
+        except LogReplacedError:
+            if self._on_loss == "fail":
+                raise
+            self.handle, self._is_verified = self.handle.opened_anew(), False
+            return False
+
+    def _refresh(self) -> Refreshed:
+        """Does V3 to V5, under both locks."""
+        before = self.position
+        if not self._is_newest():  # Another process built it anew.
+            newer, self.position = self._opened()
+            self._cache.switch(newer)
+        position = self._cache.position()
+        moved = position != before
+        self.position = position
+        tip = self.handle.refresh()
+        if reason := self._not_of_this_log():
+            return self._build(reason)
+        if tip.version == position.version:
+            return Refreshed(position.version, None if moved else ())
+        for _ in range(_ATTEMPTS):
+            manifest = self.handle.manifest()
+            if manifest.head.log.schema != position.schema:
+                return self._build("the schema of its log evolved")
+            if loss := self._loss(manifest):
+                if self._on_loss == "fail":
+                    raise NotFoundError(
+                        f"{loss}; open the table with on_loss='resync' to rebuild it; a longer"
+                        " delete.retention.ms prevents this"
+                    )
+                return self._build(loss)
+            try:
+                changed = self._apply(manifest)
+            except VersionExpiredError:
+                self.handle.refresh()  # The cleaner and the sweep overtook it.
+                continue
+            return Refreshed(self.position.version, None if moved else changed)
+        raise VersionExpiredError(
+            f"{self.url} changed {_ATTEMPTS} times while its state table was refreshed; raise"
+            " file.delete.delay.ms above the time that a refresh takes"
+        )
+
+    def _not_of_this_log(self) -> str:
+        handle, position = self.handle, self.position
+        if handle.standing.log_id != position.log_id:
+            return "another log is there now"
+        # Once: afterwards the handle sees to it that each commit follows the one before.
+        if not (self._is_verified or handle.has_committed(position.version, position.commit_id)):
+            return f"version {position.version} is another one now: the log was restored"
+        self._is_verified = True
+        return ""
+
+    def _loss(self, manifest: Manifest) -> str:
+        """Does V4: returns what was missed, in words; empty when nothing was."""
+        starts = self._starts(manifest)
+        missed = missed_deletes(manifest.tombstones_removed, starts, self.position.version)
+        if not missed:
+            return ""
+        return (
+            f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
+            f" {self.url} were removed before the state table, at version {self.position.version},"
+            " read them"
+        )
+
+    def _starts(self, manifest: Manifest) -> dict[int, int]:
+        # What lies below the log start is gone for all; the rows of it go with the transaction.
+        low = manifest.head.partitions.start
+        return {p: max(offset, low[p]) for p, offset in self.position.offsets.items()}
+
+    def _apply(self, manifest: Manifest) -> tuple[bytes, ...] | None:
+        batches = changes_batches(
+            self.handle.store,
+            manifest,
+            self._starts(manifest),
+            columns=("partition", *_COLUMNS),
+            map_bytes=self._map_bytes,
+        )
+        rose = any(
+            start > self.position.starts[p]
+            for p, start in enumerate(manifest.head.partitions.start)
+        )
+        changed: list[Any] = []
+        codec = RowCodec(manifest.head.log.schema)
+
+        def rows() -> Iterator[Iterable[Row]]:
+            for batch in batches:
+                if len(changed) <= CHANGED_MAX:
+                    changed.extend(map(answered_key, batch.column("key").to_pylist()))
+                yield rows_of(batch, codec)
+
+        position = _position_of(manifest)
+        self._cache.apply(position, rows())
+        self.position = position
+        return None if rose or len(changed) > CHANGED_MAX else tuple(changed)
+
+    def _build(self, reason: str) -> Refreshed:
+        built, self.position = self._built(reason)
+        self._cache.switch(built)
+        return Refreshed(self.position.version, None)
+
+    def _built(self, reason: str) -> tuple[Cache, Position]:
+        """Does V2."""
+        if reason:
+            _LOGGER.warning("rebuilding the state table of %s: %s", self.url, reason)
+        for _ in range(_ATTEMPTS):
+            self.handle.refresh()
+            manifest = self.handle.manifest()
+            position = _position_of(manifest)
+            try:
+                built = generations.build(self.folder, self._name, position, self._view(manifest))
+            except VersionExpiredError:
+                continue  # The cleaner and the sweep overtook it.
+            return built, position
+        raise VersionExpiredError(
+            f"{self.url} changed {_ATTEMPTS} times while its state table was built; raise"
+            " file.delete.delay.ms above the time that building takes"
+        )
+
+    def _view(self, manifest: Manifest) -> Iterator[Iterable[Row]]:
+        codec = RowCodec(manifest.head.log.schema)
+        for p in range(manifest.head.log.partitions):
+            for batch in table_batches(
+                self.handle.store,
+                plan_table(manifest, p),
+                columns=("partition", *_COLUMNS),
+                map_bytes=self._map_bytes,
+            ):
+                yield rows_of(batch, codec)
+
+    def _is_newest(self) -> bool:
+        return generations.newest_generation(self.folder, self._name) == self._cache.generation
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with (self.folder / f"{self._name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _position_of(manifest: Manifest) -> Position:
+    heads = manifest.head.partitions
+    offsets, starts = (dict(enumerate(column)) for column in (heads.end, heads.start))
+    log_id = manifest.head.log.log_id
+    schema = manifest.head.log.schema
+    return Position(log_id, manifest.version, manifest.commit_id, offsets, starts, schema)

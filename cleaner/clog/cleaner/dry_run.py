@@ -27,7 +27,8 @@ from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.format.edits import Edit
 from clog.storage.format.features import DEAD_ROWS
-from clog.storage.format.manifest import Manifest, Segment, apply
+from clog.storage.format.manifest import Manifest, apply
+from clog.storage.format.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from clog.cleaner.compaction.record_retention import Verdict, decide_retention
 from clog.cleaner.compaction.selection import earliest_horizon_ms
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.manifest import Segment
 from clog.storage.format.schema import LogSchema
+from clog.storage.format.segments import Segment
 from clog.storage.numpy_arrays import Mask, scalar, to_arrow, to_numpy
 from clog.storage.read.scan import DELETE_HORIZON, piece_of, presence_column, read_pieces
 from clog.storage.store.base import Store

@@ -54,7 +54,8 @@ from clog.storage.clock import Clock
 from clog.storage.commit.handle import Handle
 from clog.storage.format.edits import Edit
 from clog.storage.format.features import DEAD_ROWS
-from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.manifest import Manifest
+from clog.storage.format.segments import Segment
 from clog.storage.store.base import Store
 
 MAPS_MAX = 8

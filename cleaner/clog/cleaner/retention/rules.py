@@ -8,7 +8,8 @@ the first that fails it. The start offset rule holds under every policy, the oth
 from dataclasses import dataclass
 
 from clog.storage.config.log_config import LogConfig
-from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.manifest import Manifest
+from clog.storage.format.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)

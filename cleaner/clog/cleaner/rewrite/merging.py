@@ -17,7 +17,8 @@ from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Edit, Replacement
-from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.manifest import Manifest
+from clog.storage.format.segments import Segment
 
 SEGMENTS_MIN = 8
 

@@ -5,7 +5,8 @@ from typing import TypedDict
 
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE
-from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.manifest import Manifest
+from clog.storage.format.segments import Segment
 from clog.storage.objects.schema_words import schema_words
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 

@@ -34,7 +34,8 @@ from clog.storage.errors import CorruptionError, version_expired
 from clog.storage.format import paths
 from clog.storage.format.commits import Commit, EditRecord, read_commit
 from clog.storage.format.dead_rows import read_dead_rows
-from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.manifest import Manifest
+from clog.storage.format.segments import Segment
 from clog.storage.format.snapshots import read_snapshot, unpage
 from clog.storage.store.ahead import ahead
 from clog.storage.store.base import Store

@@ -5,7 +5,7 @@ the root, rows inside their objects. Whether it fits the log is for `head` and `
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -23,22 +23,23 @@ from clog.storage.format.chunks import (
 from clog.storage.format.dead_rows import dead_rows_from_json, dead_rows_to_json
 from clog.storage.format.edits import (
     Append,
-    AppendedBy,
     ChunkHorizon,
     DeadMark,
     Edit,
     LogInfo,
-    PagedWriters,
-    PageRef,
     Replacement,
     Uncleanable,
-    WriterEntry,
 )
 from clog.storage.format.features import FeatureNames
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import check_inside
 from clog.storage.format.schema import next_schema_from_json, schema_from_json, schema_to_json
-from clog.storage.format.transactions import TRANSACTION, state_from_json, state_to_json
+from clog.storage.format.writer_json import (
+    appended_by_from_json,
+    appended_by_to_json,
+    paged_from_json,
+    paged_to_json,
+)
 
 ADD_COLUMNS = ("p", "rows", "base", "bytes", "first_ms", "max_ms", "tombstones")
 CHUNK_COLUMNS = (
@@ -49,9 +50,6 @@ CHUNK_COLUMNS = (
 
 PARTITIONS_MAX = 1 << 16
 """A head has columns of so many entries. Part of the format; `Log.create` allows those tested."""
-
-WRITER_LEVEL_MAX = 8
-"""Levels of pages of older writers, above the lowest. Part of the format."""
 
 _T = TypeVar("_T")
 
@@ -73,8 +71,8 @@ def edit_to_json(edit: Edit) -> dict[str, Any]:
         "tombstones_removed": _by_partition(edit.tombstones_removed),
         "uncleanable": {str(p): uncleanable_json(u) for p, u in edit.uncleanable.items()} or None,
         "add": edit.add and _append_to_json(edit.add),
-        "writers": [_appended_by_to_json(by) for by in edit.writers] or None,
-        "older_writers": edit.older_writers and _paged_to_json(edit.older_writers),
+        "writers": [appended_by_to_json(by) for by in edit.writers] or None,
+        "older_writers": edit.older_writers and paged_to_json(edit.older_writers),
         "orphan_floor": edit.orphan_floor,
         "oldest_readable": edit.oldest_readable,
         "forget": list(edit.forget) or None,
@@ -108,8 +106,8 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
                 int(p): uncleanable_from_json(u) for p, u in value.get("uncleanable", {}).items()
             },
             add=_append_from_json(value["add"], version, where) if "add" in value else None,
-            writers=tuple(_appended_by(value, version)),
-            older_writers=_paged(value.get("older_writers"), where),
+            writers=tuple(appended_by_from_json(value, version)),
+            older_writers=paged_from_json(value.get("older_writers"), where),
             orphan_floor=_optional(value.get("orphan_floor")),
             oldest_readable=_optional(value.get("oldest_readable")),
             forget=tuple(check_inside(path, where=where) for path in value.get("forget", ())),
@@ -166,75 +164,6 @@ def _seed(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{16}", value):
         raise ValueError(f"a seed that is not 16 hex digits: {value!r}")
     return value
-
-
-def writer_to_json(entry: WriterEntry) -> list[Any]:
-    """Returns a writer's entry as in the head."""
-    return [*_named(entry), entry.version, *_state_json(entry)]
-
-
-def writer_from_json(value: list[Any]) -> WriterEntry:
-    """Reads what `writer_to_json` made; what an entry of another kind has more is ignored."""
-    writer_id, kind, query_id, sequence, content, version, *more = value
-    state = state_from_json(more[0], where="a writer's entry") if kind == TRANSACTION else None
-    return WriterEntry(
-        *(str(writer_id), str(kind), query_id, whole(sequence), content, whole(version)), state
-    )
-
-
-def _named(entry: WriterEntry) -> list[Any]:
-    return [entry.writer_id, entry.kind, entry.query_id, entry.sequence, entry.content]
-
-
-def _state_json(entry: WriterEntry) -> list[Any]:
-    return [] if entry.transaction is None else [state_to_json(entry.transaction)]
-
-
-def _appended_by_to_json(by: AppendedBy) -> list[Any]:
-    return [*_named(by.entry), by.first, by.next, *_state_json(by.entry)]
-
-
-def _appended_by(value: dict[str, Any], version: int) -> Iterator[AppendedBy]:
-    objects = len(value["add"]["objects"]) if "add" in value else 0
-    for w in value.get("writers", ()):
-        named, (first, end), state = w[:5], w[5:7], w[7:]
-        if not 0 <= whole(first) <= whole(end) <= objects:
-            raise ValueError(f"objects [{first}, {end}) of {objects} have a writer")
-        yield AppendedBy(writer_from_json([*named, version, *state]), first, end)
-
-
-def page_to_json(page: PageRef) -> dict[str, Any]:
-    """Returns a reference to the root of the pages of older writers."""
-    return {
-        "path": page.path,
-        "bytes": page.size_bytes,
-        "count": page.count,
-        "level": page.level,
-    }
-
-
-def page_from_json(value: dict[str, Any] | None, where: str) -> PageRef | None:
-    """Reads what `page_to_json` made; None for null."""
-    if value is None:
-        return None
-    path, level = check_inside(value["path"], where=where), whole(value["level"])
-    if not 0 <= level <= WRITER_LEVEL_MAX:
-        raise ValueError(f"pages of level {level}; allowed: 0 to {WRITER_LEVEL_MAX}")
-    return PageRef(path, whole(value["bytes"]), whole(value["count"]), level)
-
-
-def _paged_to_json(paged: PagedWriters) -> dict[str, Any]:
-    return {**page_to_json(paged.root), "left": list(paged.left)}
-
-
-def _paged(value: dict[str, Any] | None, where: str) -> PagedWriters | None:
-    root = page_from_json(value, where)
-    if value is None or root is None:
-        return None
-    left = tuple(whole(place) for place in value["left"])
-    if list(left) != sorted({*left}) or (left and left[0] < 0):
-        raise ValueError(f"places {list(left)}, which are not ascending")
-    return PagedWriters(root, left)
 
 
 def uncleanable_json(given: Uncleanable | None) -> dict[str, Any] | None:

@@ -29,10 +29,6 @@ from clog.storage.format.columns import (
 from clog.storage.format.edit_json import (
     info_from_json,
     info_to_json,
-    page_from_json,
-    page_to_json,
-    writer_from_json,
-    writer_to_json,
 )
 from clog.storage.format.edits import (
     Append,
@@ -45,6 +41,12 @@ from clog.storage.format.edits import (
 )
 from clog.storage.format.features import DEAD_ROWS, TRANSACTIONS, TYPED_COLUMNS, unknown
 from clog.storage.format.schema import check_evolution
+from clog.storage.format.writer_json import (
+    page_from_json,
+    page_to_json,
+    writer_from_json,
+    writer_to_json,
+)
 from clog.storage.installation import UPGRADE
 from clog.storage.store.base import Store
 

@@ -8,53 +8,23 @@ Not here: which edits are wise (cleaner), how they are committed (`committer`), 
 from (`versions`, `snapshots`).
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.dead_rows import DeadRows
 from clog.storage.format.edits import Append, ChunkHorizon, DeadMark, Edit, Replacement, Uncleanable
 from clog.storage.format.head import Head, advance, first_head
-from clog.storage.format.reset_times import with_times_reset
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Offsets ``[base, next)`` of one partition.
-
-    ``created_ms`` is the time of the commit that brought its first chunk, -1 while it is empty.
-    """
-
-    base: int
-    next: int
-    created_ms: int
-    chunks: tuple[Chunk, ...]
-
-    @property
-    def rows(self) -> int:
-        """Records that a reader sees, below the log start or not."""
-        return sum(c.live_rows for c in self.chunks)
-
-    @property
-    def dead_rows(self) -> int:
-        """Rows marked dead whose bytes are still there."""
-        return sum(c.rows - c.live_rows for c in self.chunks)
-
-    @property
-    def size_bytes(self) -> int:
-        """Record bytes of the rows that are not dead (decision 0006)."""
-        return sum(c.live_bytes for c in self.chunks)
-
-    @property
-    def max_timestamp_ms(self) -> int:
-        """Largest timestamp of its records; its commit time where it has none (S11)."""
-        return max((c.max_timestamp_ms for c in self.chunks), default=self.created_ms)
-
-    @property
-    def first_timestamp_ms(self) -> int:
-        return self.chunks[0].first_timestamp_ms if self.chunks else self.created_ms
+from clog.storage.format.segments import (
+    Segment,
+    check_kept,
+    check_tiling,
+    cut,
+    index_at,
+    may_follow,
+    with_dead,
+    with_times_reset,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +132,22 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
         tombstones_removed=_with_steps(manifest, edit, version),
         uncleanable={p: why for p, why in uncleanable.items() if why is not None},
     )
-    return with_times_reset(made, time_ms) if edit.reset_times else made
+    return _with_times_reset(made, time_ms) if edit.reset_times else made
+
+
+def _with_times_reset(manifest: Manifest, time_ms: int) -> Manifest:
+    """Returns the manifest with no time later than ``time_ms``, but those in its objects."""
+    return replace(
+        manifest,
+        segments=tuple(
+            tuple(with_times_reset(s, time_ms) for s in mine) for mine in manifest.segments
+        ),
+        released=tuple(replace(r, time_ms=min(r.time_ms, time_ms)) for r in manifest.released),
+        uncleanable={
+            p: replace(why, time_ms=min(why.time_ms, time_ms))
+            for p, why in manifest.uncleanable.items()
+        },
+    )
 
 
 def _with_steps(manifest: Manifest, edit: Edit, version: int) -> tuple[tuple[int, int, int], ...]:
@@ -234,8 +219,8 @@ class _Work:
     def replace(self, r: Replacement) -> None:
         self._need_unpaged(r.partition, r.base)
         segments = self.segments[r.partition]
-        first = _index_at(segments, r.base)
-        last = _index_at(segments, max(r.base, r.next - 1))
+        first = index_at(segments, r.base)
+        last = index_at(segments, max(r.base, r.next - 1))
         touched = segments[first : last + 1]
         old = [c for s in touched for c in s.chunks]
         inside = [c for c in old if r.base <= c.base and c.next <= r.next]
@@ -245,14 +230,14 @@ class _Work:
                 f"partition {r.partition}: a replacement of [{r.base}, {r.next}) does not name"
                 f" exactly the {len(inside)} chunks that are there"
             )
-        _check_tiling(r, touched)
+        check_tiling(r, touched)
         if last == len(segments) - 1:
-            _check_kept(r, inside)
+            check_kept(r, inside)
         tiles = r.segments or tuple((s.base, s.next, s.created_ms) for s in touched)
         before = [c for c in old if c.next <= r.base]
         after = [c for c in old if c.base >= r.next]
-        new = _with_dead(r, inside)
-        made = _cut([*before, *new, *after], tiles, r.partition)
+        new = with_dead(r, inside)
+        made = cut([*before, *new, *after], tiles, r.partition)
         self.segments[r.partition] = (*segments[:first], *made, *segments[last + 1 :])
         kept = {path for c in new for path in c.files}
         files = [{path: n for path, n in c.files.items() if path not in kept} for c in inside]
@@ -284,7 +269,7 @@ class _Work:
 
         def marked(p: int, c: Chunk) -> Chunk | None:
             dead = wanted.get((p, c.identity))
-            if dead is None or c in active[p] or not _may_follow(dead, c):
+            if dead is None or c in active[p] or not may_follow(dead, c):
                 return None
             new = replace(c, dead=dead)
             files.append({path: n for path, n in c.files.items() if path not in new.files})
@@ -323,78 +308,3 @@ class _Work:
     def _need_unpaged(self, p: int, base: int) -> None:
         if base < self.manifest.paged_below(p):
             raise AssertionError(f"partition {p} is paged at {base}; unpage it first")
-
-
-def _index_at(segments: tuple[Segment, ...], offset: int) -> int:
-    """Returns the index of the segment that covers the offset; the first one for anything below."""
-    return max(0, bisect_right(segments, offset, key=lambda s: s.base) - 1)
-
-
-def _check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
-    edges = [r.base, *(offset for c in r.chunks for offset in (c.base, c.next)), r.next]
-    if r.base >= r.next or edges != sorted(edges):
-        raise CorruptionError(
-            f"partition {r.partition}: chunks of a replacement do not lie in order in"
-            f" [{r.base}, {r.next})"
-        )
-    if r.segments is None:
-        return
-    ends = [r.base, *(end for _, end, _ in r.segments)]
-    bases = [*(base for base, _, _ in r.segments), r.next]
-    empty = any(base >= end for base, end, _ in r.segments)
-    if empty or ends != bases or (touched[0].base, touched[-1].next) != (r.base, r.next):
-        raise CorruptionError(
-            f"partition {r.partition}: segments {r.segments} do not tile [{r.base}, {r.next})"
-        )
-
-
-def _with_dead(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
-    """Returns the new chunks; those that were there before keep their dead rows."""
-    marked = {c.identity: c for c in inside if c.dead is not None}
-    objects = {c.object.path for c in marked.values()}
-    made = []
-    for c in r.chunks:
-        old = marked.get(c.identity)
-        if (old is None and c.object.path in objects) or (old is not None and old.rows != c.rows):
-            raise CorruptionError(
-                f"partition {r.partition}: a replacement refers to a part of {c.object.path},"
-                " which has dead rows"
-            )
-        made.append(replace(c, dead=old.dead if old is not None else None))
-    return made
-
-
-def _may_follow(dead: DeadRows, c: Chunk) -> bool:
-    """Tells whether these dead rows may take the place of those that the chunk has."""
-    before = c.dead or dead
-    return before.rows <= dead.rows < c.rows and before.since_ms == dead.since_ms
-
-
-def _check_kept(r: Replacement, inside: list[Chunk]) -> None:
-    before, after = (
-        (sum(c.rows for c in chunks), sum(c.size_bytes for c in chunks))
-        for chunks in (inside, r.chunks)
-    )
-    if before != after:
-        raise CorruptionError(
-            f"partition {r.partition}: a replacement in the active segment has {after[0]} records"
-            f" of {after[1]} bytes, it takes away {before[0]} of {before[1]}"
-        )
-
-
-def _cut(
-    chunks: list[Chunk], tiles: tuple[tuple[int, int, int], ...], partition: int
-) -> list[Segment]:
-    """Returns the chunks, cut into the given segments; a chunk lies in exactly one."""
-    made, at = [], 0
-    for base, end, created_ms in tiles:
-        mine = []
-        while at < len(chunks) and chunks[at].next <= end:
-            if chunks[at].base < base:
-                break
-            mine.append(chunks[at])
-            at += 1
-        made.append(Segment(base, end, created_ms, tuple(mine)))
-    if at != len(chunks):
-        raise CorruptionError(f"partition {partition}: chunks do not fit the segments {tiles}")
-    return made

@@ -25,9 +25,10 @@ from clog.storage.format.edit_json import (
     uncleanable_json,
 )
 from clog.storage.format.head import Head, SnapshotRef, head_from_json, head_to_json
-from clog.storage.format.manifest import Manifest, Released, Segment, SegmentPage
+from clog.storage.format.manifest import Manifest, Released, SegmentPage
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import check_inside, page_path, snapshot_path
+from clog.storage.format.segments import Segment
 from clog.storage.store.base import ObjectExistsError, Store
 
 PAGE_CHUNKS_MIN = 256

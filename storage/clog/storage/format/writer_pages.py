@@ -25,9 +25,9 @@ from clog.storage import forks
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.chunks import columns_of, rows_of, whole
-from clog.storage.format.edit_json import writer_from_json, writer_to_json
 from clog.storage.format.edits import PageRef, WriterEntry
 from clog.storage.format.paths import check_inside, page_path
+from clog.storage.format.writer_json import writer_from_json, writer_to_json
 from clog.storage.store.base import Store
 
 PAGE_BYTES_MAX = 64 << 10

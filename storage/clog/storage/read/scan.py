@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 from clog.storage.errors import CorruptionError, InvalidInputError, version_expired
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import BitmapFile, DeadRows, Rows, read_dead_rows
-from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.manifest import Manifest
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.schema import LogSchema
+from clog.storage.format.segments import Segment
 from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
 from clog.storage.objects.arrow_types import arrow_schema
 from clog.storage.objects.data_object import RECORD_SCHEMA

@@ -11,8 +11,9 @@ from functools import partial
 from operator import is_
 
 from clog.storage.format.chunks import Chunk
-from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.manifest import Manifest
 from clog.storage.format.schema import LogSchema
+from clog.storage.format.segments import Segment
 from clog.storage.read.scan import ReadPiece, piece_of, plan_range
 
 

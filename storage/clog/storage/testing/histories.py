@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import BitmapFile, DeadRows
-from clog.storage.format.edit_json import WRITER_LEVEL_MAX, chunk_of
+from clog.storage.format.edit_json import chunk_of
 from clog.storage.format.edits import (
     Append,
     AppendedBy,
@@ -27,7 +27,7 @@ from clog.storage.format.edits import (
     WriterEntry,
 )
 from clog.storage.format.features import NEW_LOG_FEATURES, FeatureNames
-from clog.storage.format.manifest import Manifest, Segment, apply, first_manifest
+from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import data_path, dead_path, page_path
 from clog.storage.format.transactions import (
@@ -37,6 +37,7 @@ from clog.storage.format.transactions import (
     PositionsAt,
     TransactionState,
 )
+from clog.storage.format.writer_json import WRITER_LEVEL_MAX
 from clog.storage.ids import SeededIds
 
 RECORD_BYTES = 20
@@ -116,7 +117,7 @@ def clean_edit(manifest: Manifest, p: int, object_id: str, *, count: int = 2) ->
 
 def coalesce_edit(manifest: Manifest, p: int, object_id: str) -> Edit | None:
     """Puts the chunks of the active segment into one object; None when it is empty."""
-    active: Segment = manifest.segments[p][-1]
+    active = manifest.segments[p][-1]
     if not active.chunks:
         return None
     first, last = active.chunks[0], active.chunks[-1]

@@ -9,7 +9,7 @@ from clog.cleaner.compaction.judge import Action, JudgedChunk, JudgedSegment, Re
 from clog.cleaner.compaction.rewrite_policy import needs_own_horizon
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import Chunk
-from clog.storage.format.manifest import Segment
+from clog.storage.format.segments import Segment
 from clog.storage.testing.histories import object_of
 
 

@@ -1,0 +1,85 @@
+"""The JSON of writer entries, and of references to the pages of older ones (FORMAT.md §3.4)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from clog.storage.format.chunks import whole
+from clog.storage.format.edits import AppendedBy, PagedWriters, PageRef, WriterEntry
+from clog.storage.format.paths import check_inside
+from clog.storage.format.transactions import TRANSACTION, state_from_json, state_to_json
+
+WRITER_LEVEL_MAX = 8
+"""Levels of pages of older writers, above the lowest. Part of the format."""
+
+
+def writer_to_json(entry: WriterEntry) -> list[Any]:
+    """Returns a writer's entry as in the head."""
+    return [*_named(entry), entry.version, *_state_json(entry)]
+
+
+def writer_from_json(value: list[Any]) -> WriterEntry:
+    """Reads what `writer_to_json` made; what an entry of another kind has more is ignored."""
+    writer_id, kind, query_id, sequence, content, version, *more = value
+    state = state_from_json(more[0], where="a writer's entry") if kind == TRANSACTION else None
+    return WriterEntry(
+        *(str(writer_id), str(kind), query_id, whole(sequence), content, whole(version)), state
+    )
+
+
+def _named(entry: WriterEntry) -> list[Any]:
+    return [entry.writer_id, entry.kind, entry.query_id, entry.sequence, entry.content]
+
+
+def _state_json(entry: WriterEntry) -> list[Any]:
+    return [] if entry.transaction is None else [state_to_json(entry.transaction)]
+
+
+def appended_by_to_json(by: AppendedBy) -> list[Any]:
+    """Returns an entry as in ``writers`` of an edit."""
+    return [*_named(by.entry), by.first, by.next, *_state_json(by.entry)]
+
+
+def appended_by_from_json(value: dict[str, Any], version: int) -> Iterator[AppendedBy]:
+    """Yields the entries in ``writers`` of the edit of a version; who reads it names the errors."""
+    objects = len(value["add"]["objects"]) if "add" in value else 0
+    for w in value.get("writers", ()):
+        named, (first, end), state = w[:5], w[5:7], w[7:]
+        if not 0 <= whole(first) <= whole(end) <= objects:
+            raise ValueError(f"objects [{first}, {end}) of {objects} have a writer")
+        yield AppendedBy(writer_from_json([*named, version, *state]), first, end)
+
+
+def page_to_json(page: PageRef) -> dict[str, Any]:
+    """Returns a reference to the root of the pages of older writers."""
+    return {
+        "path": page.path,
+        "bytes": page.size_bytes,
+        "count": page.count,
+        "level": page.level,
+    }
+
+
+def page_from_json(value: dict[str, Any] | None, where: str) -> PageRef | None:
+    """Reads what `page_to_json` made; None for null."""
+    if value is None:
+        return None
+    path, level = check_inside(value["path"], where=where), whole(value["level"])
+    if not 0 <= level <= WRITER_LEVEL_MAX:
+        raise ValueError(f"pages of level {level}; allowed: 0 to {WRITER_LEVEL_MAX}")
+    return PageRef(path, whole(value["bytes"]), whole(value["count"]), level)
+
+
+def paged_to_json(paged: PagedWriters) -> dict[str, Any]:
+    """Returns ``older_writers`` of an edit."""
+    return {**page_to_json(paged.root), "left": list(paged.left)}
+
+
+def paged_from_json(value: dict[str, Any] | None, where: str) -> PagedWriters | None:
+    """Reads what `paged_to_json` made; None for none."""
+    root = page_from_json(value, where)
+    if value is None or root is None:
+        return None
+    left = tuple(whole(place) for place in value["left"])
+    if list(left) != sorted({*left}) or (left and left[0] < 0):
+        raise ValueError(f"places {list(left)}, which are not ascending")
+    return PagedWriters(root, left)

@@ -1,5 +1,5 @@
 """Changes an operator makes: configs, log start offsets, sealing. Each is one commit, decided from
-the tip's head alone.
+the head of the newest version alone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,8 +22,9 @@ from clog.storage.format.commits import Commit, edit_of
 from clog.storage.format.edits import Edit
 from clog.storage.format.features import FEATURES, Feature, FeatureNames, lists_of
 from clog.storage.format.rolling import new_jitter_ms
+from clog.storage.format.schema import LogSchema
 from clog.storage.objects.evolution import evolved
-from clog.storage.read.offsets import by_partition
+from clog.storage.read.offsets import by_partition, partitions_named
 
 
 def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
@@ -49,6 +50,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
             return NothingToCommit()
         return Edit(config=after)
 
+    handle.refresh()
     handle.commit(prepare, operation="alter")
     return LogConfig.from_overrides(handle.tip.head.config).as_dict()
 
@@ -58,7 +60,7 @@ def evolve(
     add: Mapping[str, pa.DataType],
     widen: Mapping[str, pa.DataType],
     relax: Iterable[str],
-) -> None:
+) -> LogSchema | None:
     """Makes the next schema of a typed log from the newest there is (S61); see `Log.evolve`."""
     relaxed = [relax] if isinstance(relax, str) else list(relax)
     url = handle.store.url
@@ -67,14 +69,17 @@ def evolve(
         before = tip.head.log.schema
         return Edit(schema=evolved(before, add=add, widen=widen, relax=relaxed, url=url))
 
+    handle.refresh()
     handle.commit(prepare, operation="evolve")
+    return handle.tip.head.log.schema
 
 
 def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:
     """Raises log start offsets (S36); see `Log.delete_records`."""
     url = handle.store.url
-    asked = by_partition(handle.tip.head, before, "offset", url=url)
-    ends = handle.tip.head.partitions.end
+    head = handle.refresh().head
+    asked = by_partition(head, before, "offset", url=url)
+    ends = head.partitions.end
     # -1 is resolved once: records that are appended meanwhile stay.
     wanted = {p: ends[p] if offset == -1 else offset for p, offset in asked.items()}
 
@@ -136,6 +141,7 @@ def upgrade(handle: Handle, names: Iterable[str]) -> list[FeatureState]:
             )
         return Edit(features=lists_of(lacking)) if lacking else NothingToCommit()
 
+    handle.refresh()
     if wanted:
         handle.commit(prepare, operation="upgrade")
     return _feature_states(handle.tip.head.log.features)
@@ -211,9 +217,9 @@ def reset_times(handle: Handle) -> int:
     return 0 if isinstance(done, NothingToCommit) else ahead_ms
 
 
-def roll(handle: Handle, partitions: Iterable[int], *, operation: str) -> list[int]:
-    """Seals active segments that are not empty; returns their partitions."""
-    wanted = tuple(partitions)
+def roll(handle: Handle, partition: int | None) -> list[int]:
+    """Seals active segments that are not empty, and returns their partitions; see `Log.roll`."""
+    wanted = partitions_named(handle.refresh().head, partition, url=handle.store.url)
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
         config = LogConfig.from_overrides(tip.head.config)
@@ -224,7 +230,7 @@ def roll(handle: Handle, partitions: Iterable[int], *, operation: str) -> list[i
             seal=tuple((p, new_jitter_ms(config, uniform=handle.ids.uniform)) for p in filled)
         )
 
-    commit = handle.commit(prepare, operation=operation)
+    commit = handle.commit(prepare, operation="roll")
     if isinstance(commit, NothingToCommit):
         return []
     return [p for p, _ in edit_of(handle.store, commit.record).seal]

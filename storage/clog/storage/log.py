@@ -25,11 +25,8 @@ from clog.storage.objects.arrow_types import arrow_schema
 from clog.storage.objects.data_object import DataObject
 from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import ObjectWriter
-from clog.storage.read import offsets
-from clog.storage.read.as_of import version_asked
-from clog.storage.read.scan import columns_asked, read_records
+from clog.storage.read.reads import Reads
 from clog.storage.read.table import Table
-from clog.storage.read.tables import Tables
 from clog.storage.store import store_at
 from clog.storage.store.base import Store
 from clog.storage.transactions.holders import Holders, TransactionInfo
@@ -52,7 +49,7 @@ class Log:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._tables = Tables(handle.store, seed=handle.tip.head.log.key_seed)
+        self._reads = Reads(handle)
         self._transactions = Holders(handle)
 
     @classmethod
@@ -257,12 +254,7 @@ class Log:
             InvalidInputError: a partition or a column that does not exist.
             VersionExpiredError: while reading: planned objects were replaced, and deleted since.
         """
-        offsets.check_isolation(isolation)
-        self._handle.refresh()
-        manifest = self._handle.manifest()
-        ranges = offsets.ranges(manifest.head, partition, start, end, url=self.url)
-        asked = columns_asked(manifest.head.log.schema, columns)
-        return read_records(self._handle.store, manifest, ranges, columns=asked)
+        return self._reads.records(partition, start, end, isolation, columns)
 
     def table(
         self, partition: int | None = None, at: int | None = None, *, at_time_ms: int | None = None
@@ -278,10 +270,7 @@ class Log:
         Raises:
             VersionExpiredError: the version is below the oldest readable one, or above the newest.
         """
-        tip = self._handle.refresh()
-        manifest = self._handle.manifest_at(version_asked(self._handle.store, tip, at, at_time_ms))
-        parts = offsets.partitions_named(tip.head, partition, url=self.url)
-        return self._tables.at(manifest, parts, tip.head.partitions.start)
+        return self._reads.table(partition, at, at_time_ms)
 
     def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
         """Returns the latest record of each key changed since a position, tombstones included: it
@@ -295,10 +284,7 @@ class Log:
         Raises:
             OffsetOutOfRangeError: a start below the log start or beyond the end.
         """
-        self._handle.refresh()
-        manifest = self._handle.manifest()
-        ranges = offsets.ranges(manifest.head, partition, start, None, url=self.url)
-        return self._tables.changes(manifest, ranges)
+        return self._reads.changes(start, partition)
 
     def start_offsets(self) -> dict[int, int]:
         """Returns the first readable offset of each partition (the low watermark)."""
@@ -315,9 +301,7 @@ class Log:
         Args:
             ts_ms: the time, in ms since 1970, or one by partition.
         """
-        tip = self._handle.refresh()
-        times = offsets.by_partition(tip.head, ts_ms, "timestamp", url=self.url)
-        return offsets.for_times(self._handle.store, self._handle.manifest(), times)
+        return self._reads.offsets_for_times(ts_ms)
 
     def delete_records(self, before: Mapping[int, int]) -> dict[int, int]:
         """Raises log start offsets, and returns those of the partitions named: no read that is
@@ -329,7 +313,6 @@ class Log:
         Raises:
             OffsetOutOfRangeError: an offset below -1 or beyond the end; nothing changes anywhere.
         """
-        self._handle.refresh()
         return administration.delete_records(self._handle, before)
 
     def alter(self, config: Mapping[str, object]) -> dict[str, str]:
@@ -339,7 +322,6 @@ class Log:
         Raises:
             InvalidInputError: a config that is refused; nothing changes.
         """
-        self._handle.refresh()
         return administration.alter(self._handle, config)
 
     def evolve(
@@ -358,9 +340,7 @@ class Log:
         Raises:
             InvalidInputError: anything else, a field that is or is not there; nothing changes.
         """
-        self._handle.refresh()
-        administration.evolve(self._handle, add, widen, relax)
-        return self.schema
+        return arrow_schema(administration.evolve(self._handle, add, widen, relax))
 
     def upgrade(self, features: Iterable[str] = ()) -> list[FeatureState]:
         """Adds features of the format to the log, in one commit and for good, and returns what
@@ -370,30 +350,24 @@ class Log:
         Raises:
             InvalidInputError: a feature that is unknown, not built, or only for new logs.
         """
-        self._handle.refresh()
         return administration.upgrade(self._handle, features)
 
     def roll(self, partition: int | None = None) -> list[int]:
         """Seals active segments, of a ``partition`` or of all, so that they can be cleaned; returns
         the partitions in which there was something to seal.
         """
-        tip = self._handle.refresh()
-        parts = offsets.partitions_named(tip.head, partition, url=self.url)
-        return administration.roll(self._handle, parts, operation="roll")
+        return administration.roll(self._handle, partition)
 
     def segments(self, partition: int) -> list[SegmentInfo]:
         """Returns the segments of a partition in offset order, the active one last."""
-        tip = self._handle.refresh()
-        (p,) = offsets.partitions_named(tip.head, partition, url=self.url)
-        return segment_infos(self._handle.manifest(), p)
+        return segment_infos(self._handle, partition)
 
     def history(self, start: int = 0) -> Iterator[CommitInfo]:
         """Yields what each commit from version ``start`` on did, oldest first; one request each.
         Old commits that were swept are left out.
         """
-        return history(self._handle.store, self._handle.refresh(), start=start)
+        return history(self._handle.store, self._handle.refresh(), start)
 
     def describe(self) -> LogDescription:
         """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON."""
-        self._handle.refresh()
-        return describe(self._handle.manifest(), url=self.url, now_ms=self._handle.clock.now_ms())
+        return describe(self._handle)

@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import TypedDict
 
+from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.segments import Segment
 from clog.storage.objects.schema_words import schema_words
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
+from clog.storage.read.offsets import partitions_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +136,11 @@ class LogDescription(TypedDict):
     partition_details: list[PartitionDescription]
 
 
-def segment_infos(manifest: Manifest, partition: int) -> list[SegmentInfo]:
-    """Returns the segments of a partition, in offset order."""
-    segments = manifest.segments[partition]
-    dirty = manifest.first_dirty[partition]
+def segment_infos(handle: Handle, partition: int) -> list[SegmentInfo]:
+    """Returns the segments of a partition at the newest version; see `Log.segments`."""
+    (p,) = partitions_named(handle.refresh().head, partition, url=handle.store.url)
+    manifest = handle.manifest()
+    segments, dirty = manifest.segments[p], manifest.first_dirty[p]
     return [
         SegmentInfo(
             base_offset=s.base,
@@ -160,13 +163,15 @@ def earliest_horizon_ms(segment: Segment) -> int | None:
     return min(horizons, default=None)
 
 
-def describe(manifest: Manifest, *, url: str, now_ms: int) -> LogDescription:
-    """Returns the log at the manifest's version, in values that JSON has."""
+def describe(handle: Handle) -> LogDescription:
+    """Returns the log at its newest version, in values that JSON has."""
+    handle.refresh()
+    manifest, now_ms = handle.manifest(), handle.clock.now_ms()
     head = manifest.head
     config = LogConfig.from_overrides(head.config)
     objects = {c.object.path: c.object.size_bytes for _, c in manifest.chunks()}
     return {
-        "url": url,
+        "url": handle.store.url,
         "log_id": head.log.log_id,
         "created_ms": head.log.created_ms,
         "version": manifest.version,

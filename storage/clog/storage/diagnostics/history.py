@@ -36,9 +36,9 @@ class CommitInfo:
     first_dirty: dict[int, int]
 
 
-def history(store: Store, tip: Commit, *, start: int = 0) -> Iterator[CommitInfo]:
-    """Commits from ``start`` (or the first open block) to the tip, oldest first; one GET each, and
-    a few to find the closed blocks.
+def history(store: Store, tip: Commit, start: int) -> Iterator[CommitInfo]:
+    """Yields commits from ``start`` (or the first open block) to the tip, oldest first; one GET
+    each, and a few to find the closed blocks.
     """
     for version in range(max(start, first_open_version(store)), tip.version + 1):
         try:

@@ -3,6 +3,8 @@
 For random histories, cleaning states, versions and budgets of the map.
 """
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from clog.storage.read.latest_keys import ROW_BYTES
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.read.table_plan import plan_table
 from clog.storage.read.table_scan import table_batches
+from clog.storage.read.view_masks import view_masks
 from clog.storage.state import StateTable
 from clog.storage.testing.crash import discard, inside, memory_store
 from clog.storage.testing.model import ModelLog, fields_of, rows_in
@@ -116,6 +119,38 @@ def test_the_view_is_the_models(operations, entries, tasks):
             assert view(inside(world.store), manifest, starts, entries, tasks) == kept
     finally:
         discard(world.store)
+
+
+@settings(max_examples=60)
+@given(st.lists(ANY, min_size=1, max_size=16))
+def test_the_view_is_what_masks_leave_of_the_objects(operations):
+    """At every version, whatever the cleaner has done by then or since: the rows that any
+    reader of Parquet finds in the objects, without those that are hidden."""
+    world = World()
+    try:
+        then = {0: {}}
+        for name, argument in operations:
+            world.perform(name, argument)
+            then[world.log.version] = world.expected()
+        starts = list(world.log.start_offsets().values())
+        for version, expected in then.items():
+            manifest = world.log.handle.manifest_at(version)
+            kept = [row[2] for row in expected.values() if row[1] >= starts[row[0]]]
+            masks = list(view_masks(inside(world.store), manifest, starts))
+            assert {mask.object for mask in masks} == {c.object for _, c in manifest.chunks()}
+            assert len({mask.object.path for mask in masks}) == len(masks)
+            found = [row for mask in masks for row in shown_rows(inside(world.store), mask)]
+            assert sorted(found) == sorted((r.key, r.value, r.timestamp_ms) for r in kept)
+            assert sum(mask.shown for mask in masks) == len(found)
+    finally:
+        discard(world.store)
+
+
+def shown_rows(store, mask):
+    """Key, value and timestamp of what a mask leaves of its object, read by Parquet alone."""
+    read = pq.read_table(pa.BufferReader(store.get(mask.object.path)))
+    rows = read.filter(pa.array(~mask.hidden)).select(["key", "value", "timestamp"]).to_pylist()
+    return [(r["key"], r["value"], round(r["timestamp"].timestamp() * 1000)) for r in rows]
 
 
 @settings(max_examples=60)

@@ -1,0 +1,108 @@
+"""Which rows of a log's objects its table does not show, at one version.
+
+A view of the table in another format, which names the objects as they are, must leave them out.
+
+A row is hidden where no chunk holds it, where it is dead or below the log start, a tombstone or
+without key, and where a later record of its key superseded it.
+
+V1. Of each partition take the offsets that its table shows (`table_scan`).
+V2. Find their rows: in a dense object by counting, else by its column `offset`.
+V3. All other rows of an object are hidden, once each partition was asked that has rows in it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clog.storage.errors import CorruptionError, version_expired
+from clog.storage.format.manifest import Manifest
+from clog.storage.format.object_ref import ObjectRef
+from clog.storage.numpy_arrays import Mask, Offsets, to_numpy
+from clog.storage.objects.reader import BATCH_ROWS, open_ranges
+from clog.storage.read.scan import ReadPiece
+from clog.storage.read.table_plan import TablePlan, plan_table
+from clog.storage.read.table_scan import table_batches
+from clog.storage.store.base import Store
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewMask:
+    """The rows of an object that the table hides: ``hidden`` has one element for each of them."""
+
+    object: ObjectRef
+    hidden: Mask
+
+    @property
+    def shown(self) -> int:
+        """How many rows the table shows."""
+        return self.object.rows - int(np.count_nonzero(self.hidden))
+
+
+def view_masks(store: Store, manifest: Manifest, starts: Sequence[int]) -> Iterator[ViewMask]:
+    """Yields what the table hides of each object that the manifest refers to, each once, in no
+    order, those of which it shows nothing as well.
+
+    Args:
+        store: the log's folder.
+        manifest: of the version.
+        starts: the newest log start offsets, by partition: what lies below is hidden at any
+            version.
+
+    Raises:
+        VersionExpiredError: the version's objects were replaced since, and deleted.
+    """
+    objects = {chunk.object.path: chunk.object for _, chunk in manifest.chunks()}
+    plans = [plan_table(manifest, p, start) for p, start in enumerate(starts)]
+    left = Counter(piece.object.path for plan in plans for piece in _pieces(plan))
+    for path in objects.keys() - left.keys():
+        yield _all_hidden(objects[path])
+    masks: dict[str, ViewMask] = {}
+    for plan in plans:
+        shown = _shown_offsets(store, plan)
+        for piece in _pieces(plan):
+            path = piece.object.path
+            mask = masks.setdefault(path, _all_hidden(piece.object))
+            mask.hidden[_rows_of(store, plan, piece, shown)] = False
+            left[path] -= 1
+            if not left[path]:
+                yield masks.pop(path)
+
+
+def _all_hidden(obj: ObjectRef) -> ViewMask:
+    return ViewMask(obj, np.ones(obj.rows, np.bool_))
+
+
+def _pieces(plan: TablePlan) -> tuple[ReadPiece, ...]:
+    return (*plan.clean, *plan.dirty)
+
+
+def _shown_offsets(store: Store, plan: TablePlan) -> Offsets:
+    """Returns the offsets of a partition's table, ascending (V1)."""
+    batches = table_batches(store, plan, columns=("offset",))
+    parts = [to_numpy(batch.column("offset")) for batch in batches]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _rows_of(store: Store, plan: TablePlan, piece: ReadPiece, shown: Offsets) -> Offsets:
+    """Returns the rows of the object that have those of the offsets that lie in the piece (V2)."""
+    low, high = np.searchsorted(shown, (piece.start, piece.end))
+    wanted = shown[low:high]
+    if piece.object.dense or not len(wanted):
+        return wanted - piece.base + piece.first_row
+    try:
+        offsets = _stored_offsets(store, piece)
+    except FileNotFoundError as e:
+        raise version_expired(store.url, plan.version, gone=e) from e
+    rows = np.searchsorted(offsets, wanted)
+    if not np.array_equal(offsets.take(rows, mode="clip"), wanted):
+        raise CorruptionError(f"{piece.object.path} of {store.url} has other offsets than before")
+    return rows + piece.first_row
+
+
+def _stored_offsets(store: Store, piece: ReadPiece) -> Offsets:
+    """Returns the offsets of all rows of a piece, dead ones too."""
+    ranges = [(piece.first_row, piece.rows)]
+    read = open_ranges(store, piece.object, ranges, columns=("offset",), schema=piece.schema)
+    return np.concatenate([to_numpy(batch.column(0)) for _, batch in read(BATCH_ROWS)])

@@ -4,8 +4,9 @@ Colours go when the output is no terminal or ``NO_COLOR`` is set; no meaning res
 
 *Text of others*: keys, values, headers, ids, paths, configs and errors about them come from whoever
 may write to a log. A terminal obeys the control characters in them: it sets its title, overwrites
-lines, answers as if somebody typed. So on a terminal each one but the line feed and TAB is shown as
-six characters, ``\u001b``, which in JSON is an equal string. Files and pipes get it as it is.
+lines, answers as if somebody typed; and those that change the direction of writing make one text
+look like another. So on a terminal each one but the line feed and TAB is shown as six characters,
+``\u001b``, which in JSON is an equal string. Files and pipes get it as it is.
 """
 
 import json
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _TABLE_WIDTH_MAX = 10_000
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, ends of lines and paragraphs, overrides and isolates of the direction."""
 
 ERRORS_AS: ContextVar[Literal["text", "json", "log"]] = ContextVar("ERRORS_AS", default="text")
 """How errors are printed: lines for people, one JSON object, or as log messages are."""

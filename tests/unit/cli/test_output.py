@@ -16,7 +16,10 @@ from clog.storage.format import documents, paths
 
 TITLE = "\x1b]0;owned\x07"
 """Sets the title of a window."""
-NASTY = f"{TITLE}\x9b31m\x08\r\u2028z"
+OVERRIDE = "\u202e\u2066\u2069"
+"""Makes a terminal show what follows from right to left."""
+NASTY = f"{TITLE}\x9b31m\x08\r\u2028{OVERRIDE}z"
+CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 
 RUN = """
 import sys
@@ -77,16 +80,16 @@ def on_a_terminal(*arguments):
 
 def test_nothing_of_others_reaches_a_terminal_as_a_command(logs):
     """Keys, values, headers, ids, operations, configs, errors, as lines, tables and JSON: of all
-    control characters there are only line ends, TAB, and colours of our own.
+    characters that control a line there are only its end, TAB, and colours of our own.
     """
     written = on_a_terminal("-c", RUN, *map(str, logs))
     assert written.count("====") == 12
-    assert r"\u001b]0;owned\u0007\u009b31m\u0008\u000d\u2028z" in written
+    assert r"\u001b]0;owned\u0007\u009b31m\u0008\u000d\u2028\u202e\u2066\u2069z" in written
     assert written.count(r"\u001b]0;owned") > 15
     assert re.search(r"error: .*data/\\u001b]0;owned.* is gone", written)
     assert r"z\xff\x9b" in written
     ours = re.sub(r"\x1b\[[0-9;]*m|\r\n|\t", "", written)
-    assert not re.findall("[\x00-\x1f\x7f-\x9f\u2028\u2029]", ours)
+    assert not re.findall(f"[{CONTROLS}\t\n]", ours)
 
 
 def test_what_goes_to_a_pipe_stays_as_it_is(logs):
@@ -114,4 +117,4 @@ def test_text_and_tables_of_rich(monkeypatch, capsys):
     written = "".join(capsys.readouterr())
     assert TITLE not in written
     assert "\x1b[31m" in written
-    assert not re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f]", re.sub(r"\x1b\[[0-9;]*m", "", written))
+    assert not re.findall(f"[{CONTROLS}\t]", re.sub(r"\x1b\[[0-9;]*m", "", written))

@@ -107,6 +107,23 @@ def test_an_unknown_writer_costs_one_small_read(store, count):
     assert 20_000 < store.largest <= PAGE_BYTES_MAX
 
 
+def test_a_writer_that_came_back_counts_once(store, count):
+    """Its older entry stays in its page; a new one has none. At most a GET for each writer of the
+    head, and of the page above theirs; none of pages that are kept.
+    """
+    log = open_log(store)
+    objects, before = objects_of(log), log.describe()["writers"]
+    assert before >= count
+    for writer_id in ("device-8", "device-9", "came-once"):
+        assert not log.append_objects(objects, Writer(writer_id, "txn", 6)).duplicate
+    other = open_log(store)
+    store.taken()
+    assert other.describe()["writers"] == before + 1
+    assert 0 < store.taken()["get"] <= 1 + len(other.handle.tip.head.writers)
+    assert other.describe()["writers"] == before + 1
+    assert not store.taken()
+
+
 def test_an_unknown_writer_at_a_full_head_writes_two_pages(store, count):
     """At most 2 GET and 2 PUT of at most 64 KiB for each, when no page is cut; and whoever the head
     lets go is found again.

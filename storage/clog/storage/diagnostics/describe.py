@@ -7,6 +7,7 @@ from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE
 from clog.storage.format.manifest import Manifest
+from clog.storage.format.producers import count_writers
 from clog.storage.format.segments import Segment
 from clog.storage.objects.schema_words import schema_words
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
@@ -164,8 +165,10 @@ def earliest_horizon_ms(segment: Segment) -> int | None:
 
 
 def describe(handle: Handle) -> LogDescription:
-    """Returns the log at its newest version, in values that JSON has."""
-    handle.refresh()
+    """Returns the log at its newest version, in values that JSON has; beside the requests for its
+    manifest those of `count_writers`.
+    """
+    tip = handle.refresh()
     manifest, now_ms = handle.manifest(), handle.clock.now_ms()
     head = manifest.head
     config = LogConfig.from_overrides(head.config)
@@ -187,7 +190,7 @@ def describe(handle: Handle) -> LogDescription:
         "objects": len(objects),
         "object_bytes": sum(objects.values()),
         "released_bytes": sum({r.path: r.size_bytes for r in manifest.released}.values()),
-        "writers": len(head.writers) + (head.older_writers.count if head.older_writers else 0),
+        "writers": handle.with_pages(tip, lambda at: count_writers(handle.writer_pages, at.head)),
         "partition_details": [
             _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms))
             for p in range(head.log.partitions)

@@ -27,6 +27,18 @@ def find_writer(pages: WriterPages, head: Head, kind: str, writer_id: str) -> Wr
     return pages.find(head.older_writers, head.log.key_seed, kind, writer_id)
 
 
+def count_writers(pages: WriterPages, head: Head) -> int:
+    """Returns how many writers are remembered; where there are older ones, a GET for each page in
+    which a writer of the head may have an entry, too, and which is not kept.
+    """
+    root, seed = head.older_writers, head.log.key_seed
+    if root is None:
+        return len(head.writers)
+    homes = pages.homes(root, (writer_hash(seed, *entry.key) for entry in head.writers))
+    beside = {older.key for page in set(homes.values()) for older in pages.entries(page)}
+    return root.count + sum(entry.key not in beside for entry in head.writers)
+
+
 def page_out_if_full(
     pages: WriterPages, head: Head, added: Sequence[AppendedBy], *, new_id: Callable[[], str]
 ) -> PagedWriters | None:

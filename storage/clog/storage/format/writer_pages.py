@@ -84,8 +84,8 @@ class WriterPages:
                 return _parsed(row, where)
         return None
 
-    def homes(self, root: PageRef, hashes: Iterable[str]) -> dict[str, str]:
-        """Returns the path of the page of level 0 for each hash."""
+    def homes(self, root: PageRef, hashes: Iterable[str]) -> dict[str, PageRef]:
+        """Returns the page of level 0 for each hash; reads none of level 0."""
         return dict(self._homes((FIRST, root), sorted((hashed, None) for hashed in hashes)))
 
     def add(
@@ -153,9 +153,11 @@ class WriterPages:
             raise CorruptionError(f"{self._where(page)} violates the format: it has no writers")
         return rows
 
-    def _homes(self, child: Child, hashes: Sequence[tuple[str, None]]) -> Iterator[tuple[str, str]]:
+    def _homes(
+        self, child: Child, hashes: Sequence[tuple[str, None]]
+    ) -> Iterator[tuple[str, PageRef]]:
         if not child[1].level:
-            yield from ((hashed, child[1].path) for hashed, _ in hashes)
+            yield from ((hashed, child[1]) for hashed, _ in hashes)
             return
         children = self.children(child)
         for i, below in _by_child(children, hashes):

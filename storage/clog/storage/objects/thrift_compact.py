@@ -2,8 +2,8 @@
 
 A *value* comes with its *kind*, the number that stands for its type in the bytes: so what was read
 can be written again, unknown fields too. A struct is a dict from field id to (kind, value), a list
-or set is (kind of its elements, values). Integers are read whatever their width; a caller who wants
-32 bits asks for them.
+or set is (kind of its elements, values); a map, which Parquet has nowhere, stays bytes. Integers
+are read whatever their width; a caller who wants 32 bits asks for them.
 
 Every step of the reader consumes a byte, and no size is believed before the bytes are there: so
 what it makes is in proportion to what it was given, and it ends. Nesting is bounded.
@@ -142,17 +142,17 @@ class Reader:
             return [self.struct(depth - 1) for _ in range(count)]
         return [self.value(kind, depth) for _ in range(count)]
 
-    def _map(self, depth: int) -> tuple[int, int, list[tuple[Any, Any]]]:
-        """Reads the kinds of keys and of values, and the pairs."""
+    def _map(self, depth: int) -> bytes:
+        """Reads over the number of pairs, the kinds of keys and of values, and the pairs; returns
+        their bytes.
+        """
+        start = self.at
         count = self._count(self._varint())
         kinds = self._byte() if count else 0
-        of, to = kinds >> 4, kinds & 15
-        pairs = []
         for _ in range(count):
-            (key,) = self._elements(of, 1, depth)
-            (value,) = self._elements(to, 1, depth)
-            pairs.append((key, value))
-        return of, to, pairs
+            self._elements(kinds >> 4, 1, depth)
+            self._elements(kinds & 15, 1, depth)
+        return self._data[start : self.at]
 
     def _count(self, count: int) -> int:
         """Checks a number of bytes or of elements, of which each takes one."""
@@ -207,12 +207,6 @@ def _write(out: bytearray, kind: int, value: Any) -> None:
         out += b"" if few else _varint_of(len(elements))
         for element in elements:
             _write_element(out, of, element)
-    elif kind == MAP:
-        of, to, pairs = value
-        out += _varint_of(len(pairs)) + (bytes([of << 4 | to]) if pairs else b"")
-        for key, mapped in pairs:
-            _write_element(out, of, key)
-            _write_element(out, to, mapped)
     elif kind not in (TRUE, FALSE):
         out += value
 

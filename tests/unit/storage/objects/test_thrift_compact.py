@@ -54,7 +54,7 @@ def test_every_kind_of_value():
         8: (BINARY, b"ab"),
         9: (LIST, (I32, [1, 2, 3])),
         10: (SET, (TRUE, [True, False])),
-        11: (MAP, (BINARY, I32, [(b"a", 1)])),
+        11: (MAP, bytes.fromhex("01 85 01 61 02")),
         12: (STRUCT, {1: (I32, 1)}),
         40: (STRUCT, {}),
     }

@@ -58,7 +58,8 @@ def close_blocks(
         check_clock(handle, now_ms=now_ms, dry_run=dry_run)
     tip, store = handle.refresh(), store or handle.store
     delay_ms = with_defaults(tip.head.config, defaults).file_delete_delay_ms
-    first = end = first_open_version(store)
+    with handle.standing.unless_gone():
+        first = end = first_open_version(store)
     while _is_due(handle, store, end, young_ms=now_ms - age_ms, readable_ms=now_ms - delay_ms):
         end += paths.BLOCK_VERSIONS
     if end > first and not _has_snapshot(handle, tip):

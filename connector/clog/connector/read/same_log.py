@@ -71,7 +71,8 @@ def _commit_id(handle: "Handle", version: int) -> str | None:
     tip = handle.tip
     if version >= tip.version:
         return tip.record.commit_id if version == tip.version else ""
-    closed = is_closed(handle.store, version)
+    with handle.standing.unless_gone():
+        closed = is_closed(handle.store, version)
     if closed is not None:
         return closed.get(version, "")
     commit = try_read(handle.store, version)

@@ -171,7 +171,7 @@ class Committer:
         except REFUSALS as e:
             # What refused it may have changed, and the block of an old tip may be closed.
             if (newest and not self._tracker.is_stale()) or self._tracker.refresh() is tip:
-                if isinstance(e, FileNotFoundError):
+                if isinstance(e, FileNotFoundError | CorruptionError):
                     self._tracker.log.check()
                 raise
             return self._prepared(prepare, operation)

@@ -129,7 +129,7 @@ class Handle:
         """Tells whether the version was made by this commit: else the log is another one, or was
         restored from a copy. None to 2 GET.
         """
-        with self._lock:
+        with self._lock, self.standing.unless_gone():
             return is_of_history(self.store, self.tip, version, commit_id)
 
     def opened_anew(self) -> "Handle":
@@ -166,7 +166,7 @@ class Handle:
             VersionExpiredError: the tip is so old that it is not readable any more.
             LogReplacedError, NotFoundError: its documents are gone, as the log was deleted.
         """
-        with self._lock:
+        with self._lock, self.standing.unless_gone():
             self._tracker.settle()
             tip = self.tip
             if self._manifest is None or self._manifest.version != tip.version:
@@ -183,7 +183,7 @@ class Handle:
         Raises:
             VersionExpiredError: it is not readable any more, or not yet there.
         """
-        with self._lock:
+        with self._lock, self.standing.unless_gone():
             if version == self.tip.version:
                 return self.manifest()
             manifest = manifest_at(self.store, version, self.tip)

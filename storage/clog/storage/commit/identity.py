@@ -10,6 +10,8 @@ recreated cannot touch the new one: it knows the old folder only. It learns of i
   log, or its newest commit is gone.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from clog.storage.clock import Clock
@@ -60,6 +62,17 @@ class StandingLog:
                 f" (its id was {self.log_id}, now it is {there.log_id}); nothing was written into"
                 " the new one; open it to go on"
             )
+
+    @contextmanager
+    def unless_gone(self) -> Iterator[None]:
+        """Raises as `check` in place of damage that the body finds where the log does not stand
+        any more; one GET.
+        """
+        try:
+            yield
+        except CorruptionError:
+            self.check()
+            raise
 
 
 def standing_log(root: Store) -> StandingLog:

@@ -20,6 +20,7 @@ from clog.storage.commit.versions import (
 )
 from clog.storage.commit.withdrawal import check_there
 from clog.storage.errors import CorruptionError, LogReplacedError, NotFoundError
+from clog.storage.format import paths
 from clog.storage.format.commits import Commit
 from clog.storage.format.head import with_columns
 from clog.storage.format.snapshots import mixed_histories
@@ -108,7 +109,7 @@ class TipTracker:
             self._vain_looks = self._vain_looks + 1 if newer is None else 0
             if self.is_stale() or self._vain_looks >= VAIN_LOOKS_MAX:
                 began = self.now()
-                if is_closed(self.store, self.tip.version + 1) is not None:
+                if self._is_left_behind(newer):
                     self.open_anew()
                     return self.tip
                 self._vain_looks = 0
@@ -163,22 +164,38 @@ class TipTracker:
 
         Raises:
             LogReplacedError, NotFoundError: it was.
+            CorruptionError: it was not.
         """
         if self.is_settled:
             return
-        block = read_block(self.store, self.tip.version)
-        if block is None:
-            check_there(self.log, max(0, self.tip.version - 1))
-        elif block.ids is not None:
+        if self._is_closed(self.tip.version):
             began = self.now()
             found = self._found(lambda: find_newest(self.store))
             self.read = found.read
             self._take(found, began)
         self.is_settled = True
 
+    def _is_left_behind(self, newer: Commit | None) -> bool:
+        """Tells whether the block of the version after the tip is closed; before its first commit
+        it has no file. ``newer``: what was found there.
+        """
+        after = self.tip.version + 1
+        if newer is not None or after != paths.block_of(after):
+            return self._is_closed(after)
+        block = read_block(self.store, after)
+        return block is not None and block.ids is not None
+
+    def _is_closed(self, version: int) -> bool:
+        try:
+            return is_closed(self.store, version) is not None
+        except CorruptionError:
+            check_there(self.log, max(0, self.tip.version - 1))
+            raise
+
     def _found(self, search: Callable[[], Found]) -> Found:
         try:
-            return search()
+            with self.log.unless_gone():
+                return search()
         except NotFoundError:
             self.log.check()
             raise
@@ -212,7 +229,7 @@ class TipTracker:
             commit = try_read(self.store, after)
         is_other = commit is not None and commit.parent != self.tip.record.commit_id
         # In a closed block the tip may be what a committer left there that slept.
-        if is_other and is_closed(self.store, self.tip.version) is None:
+        if is_other and not self._is_closed(self.tip.version):
             self.log.check()  # Both may be what old handles left of a log that was deleted.
             raise mixed_histories(self.store.url, f"version {self.tip.version}")
 

@@ -58,7 +58,7 @@ def find_newest(store: Store, *, check_block: bool = True) -> Found:
     Raises:
         NotFoundError: the log has no commits.
     """
-    hint = _read_hint(store)
+    hint = read_hint(store)
     search = _Search(store)
     base = hint - hint % HINT_STRIDE
     if search.descend(base) or (base and search.descend(0)):
@@ -66,8 +66,10 @@ def find_newest(store: Store, *, check_block: bool = True) -> Found:
         if not check_block or is_closed(store, tip.version) is None:
             return Found(tip, search.read)
     # The hint leads into deleted blocks, where only files of committers that slept can be.
+    first, block = _first_not_closed(store)
+    if block is None and search.read:
+        raise _block_missing(store, first)
     search = _Search(store)
-    first = first_open_version(store)
     if first == 0 or not search.descend(first):
         raise no_commits(store)
     return Found(search.read[max(search.read)], search.read)
@@ -81,7 +83,7 @@ def find_newer(store: Store, known: int) -> Found:
     Raises:
         NotFoundError: the log has no commits any more.
     """
-    hint = _read_hint(store)
+    hint = read_hint(store)
     search = _Search(store)
     if hint < known or not search.descend(hint - hint % HINT_STRIDE):
         search.descend(known - known % HINT_STRIDE)
@@ -137,9 +139,25 @@ def read_block(store: Store, version: int) -> Block | None:
 
 
 def is_closed(store: Store, version: int) -> dict[int, str] | None:
-    """Returns the commit ids of the version's block, None while it is open; one GET."""
+    """Returns the commit ids of the block of a version that was committed, as far as the caller can
+    say; None while it is open. One GET.
+
+    Raises:
+        CorruptionError: the block has no file: the log was deleted, or is damaged
+            (`StandingLog.unless_gone`).
+    """
     block = read_block(store, version)
-    return None if block is None else block.ids
+    if block is None:
+        raise _block_missing(store, version)
+    return block.ids
+
+
+def _block_missing(store: Store, version: int) -> CorruptionError:
+    path = paths.block_path(version)
+    return CorruptionError(
+        f"{path} of {store.url} is missing, so that nobody can say which commits from version"
+        f" {paths.block_of(version)} on were made; restore it from a back-up"
+    )
 
 
 def is_of_history(store: Store, tip: Commit, version: int, commit_id: str) -> bool:
@@ -274,7 +292,8 @@ def check_open(store: Store, version: int) -> None:
         raise version_expired(store.url, version, why=", its block is closed")
 
 
-def _read_hint(store: Store) -> int:
+def read_hint(store: Store) -> int:
+    """Returns the version that ``latest`` names, 0 where it is missing or damaged; one GET."""
     try:
         value = json.loads(store.get(paths.LATEST, 0, 1024))
         version = value["version"]
@@ -293,17 +312,38 @@ def _must_read(store: Store, version: int) -> Commit:
 
 
 def first_open_version(store: Store) -> int:
-    """Returns the first version after the closed blocks: they are closed from the oldest on."""
-    if is_closed(store, 0) is None:
-        return 0
+    """Returns the first version after the closed blocks: they are closed from the oldest on, and
+    the newest never is.
+
+    Raises:
+        CorruptionError: its block has no file.
+    """
+    first, block = _first_not_closed(store)
+    if block is None:
+        raise _block_missing(store, first)
+    return first
+
+
+def _first_not_closed(store: Store) -> tuple[int, Block | None]:
+    """Returns the first version after the closed blocks, and its block; None where that has no
+    file: the log was deleted, or is damaged.
+    """
+    blocks: dict[int, Block | None] = {}
+
+    def is_closed_at(at: int) -> bool:
+        block = blocks[at] = read_block(store, at * paths.BLOCK_VERSIONS)
+        return block is not None and block.ids is not None
+
+    if not is_closed_at(0):
+        return 0, blocks[0]
     low, step = 0, 1
-    while is_closed(store, (low + step) * paths.BLOCK_VERSIONS) is not None:
+    while is_closed_at(low + step):
         low, step = low + step, step * 2
     while step > 1:
         step //= 2
-        if is_closed(store, (low + step) * paths.BLOCK_VERSIONS) is not None:
+        if is_closed_at(low + step):
             low += step
-    return (low + 1) * paths.BLOCK_VERSIONS
+    return (low + 1) * paths.BLOCK_VERSIONS, blocks[low + 1]
 
 
 class _Search:

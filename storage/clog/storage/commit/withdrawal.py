@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from clog.storage.commit.identity import StandingLog
-from clog.storage.commit.versions import no_commits, read_block, try_read
+from clog.storage.commit.versions import no_commits, read_block, read_hint, try_read
 from clog.storage.errors import NotFoundError, StoreUnavailableError
 from clog.storage.format import paths
 from clog.storage.format.commits import Commit
@@ -40,7 +40,7 @@ class NotedWrites(WrappingStore):
 
 def withdraw(log: StandingLog, tip: Commit, written: Iterable[str]) -> None:
     """Deletes files that nobody will commit, where the log in whose folder they are does not stand
-    any more, as far as possible; ``tip`` is its newest version that is known. None to 2 GET where
+    any more, as far as possible; ``tip`` is its newest version that is known. None to 4 GET where
     it stands, and nothing else.
     """
     try:
@@ -61,8 +61,10 @@ def check_there(log: StandingLog, version: int) -> None:
         NotFoundError: none does, or nothing is left of it but ``_clog/log``.
     """
     log.check()
-    if try_read(log.store, version) is None and read_block(log.store, version) is None:
-        raise no_commits(log.store)
+    store = log.store
+    # Where all but the file of a closed block is there, the hint is.
+    if not (try_read(store, version) or read_block(store, version) or read_hint(store)):
+        raise no_commits(store)
 
 
 def files_of(commit: Commit) -> list[str]:

@@ -6,7 +6,12 @@ from math import log2
 import pytest
 
 from clog.storage.commit import versions
-from clog.storage.commit.versions import find_newest, manifest_at, manifest_of
+from clog.storage.commit.versions import (
+    block_body,
+    find_newest,
+    manifest_at,
+    manifest_of,
+)
 from clog.storage.errors import CorruptionError, NotFoundError, VersionExpiredError
 from clog.storage.format import paths
 from clog.storage.format.columns import COLUMNS
@@ -87,6 +92,8 @@ def write(store, newest, first=0, *, snapshots=()):
         if version % 4 == 0 and version - 1 in snapshots:
             known = write_snapshot(store, MANIFESTS[version - 1], new_id=_names.new_id)
         store.create(paths.commit_path(version), encode_commit(commit_of(version, known)))
+        if version == paths.block_of(version):
+            store.put(paths.block_path(version), encode("block", block_body(version)))
     return store
 
 

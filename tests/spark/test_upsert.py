@@ -3,11 +3,12 @@
 import shutil
 import sys
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
 from clog.connector import upsert
-from clog.storage.errors import InvalidInputError
+from clog.storage.errors import InvalidInputError, OptionError
 from clog.storage.log import Log
 
 
@@ -86,6 +87,35 @@ def test_rows_become_records(spark, counts):
         (b"8", None),
         (b"8", b'{"name":null,"price":2.0}'),
     ]
+
+
+def test_rows_become_typed_records(spark, counts, tmp_path):
+    """Columns stay what they are: in a table that the first batch makes, and in a log that was made
+    for them; what is deleted is a tombstone.
+    """
+    df = spark.sql("SELECT 'eu' AS region, 7 AS id, 1.5D AS price, false AS gone")
+    df = df.unionAll(spark.sql("SELECT 'us', 8, cast(null AS double), false"))
+    given = {"query_id": "q", "values": ["price"], "deleted": "gone", "name": "prices"}
+    of_table = {"keyColumns": "region,id", "partitions": 1}
+    upsert(df, counts, ["region", "id"], batch_id=0, options=of_table, **given)
+    gone = df.selectExpr("region", "id", "price", "id = 7 AS gone")
+    upsert(gone, counts, ["region", "id"], batch_id=1, **given)
+    found = spark.read.format("clog").option("view", "table").load(counts)
+    assert [tuple(row) for row in found.collect()] == [("us", 8, None)]
+    with pytest.raises(OptionError, match="the keys of the upsert are id; name these"):
+        upsert(df, counts, "id", batch_id=2, options=of_table, **given)
+    log = Log.create(
+        str(tmp_path / "made"),
+        partitions=1,
+        schema={"key": pa.int64(), "value": pa.struct([("price", pa.float64())])},
+    )
+    upsert(df, log.url, "id", batch_id=0, **given)
+    assert (log.table().get(7), log.table().get(8)) == ({"price": 1.5}, {"price": None})
+    whole = df.selectExpr("id", "struct(price) AS v")
+    upsert(whole, log.url, "id", batch_id=0, query_id="q", name="whole")
+    assert log.table().get(7) == {"price": 1.5}
+    with pytest.raises(InvalidInputError, match="key of the log is int64, which is one column"):
+        upsert(df, log.url, ["id", "region"], batch_id=2, **given)
 
 
 def test_two_upserts_under_one_name_are_refused(spark, words, counts, tmp_path):

@@ -46,13 +46,12 @@ class ClogDataSource(DataSource):
         """Returns the columns of a read without ``.schema(…)``: those of the log's schema. Opens
         the log.
         """
-        from clog.connector.opened_logs import typed_schema
+        from clog.connector.opened_logs import try_open, types_of
         from clog.connector.options.settings import read_options
-        from clog.connector.schema import read_schema
+        from clog.connector.read.columns import asked_schema
 
         options = read_options(self.options)
-        typed = typed_schema(options.location)
-        return read_schema(options.columns, include_headers=options.include_headers, typed=typed)
+        return asked_schema(options, types_of(try_open(options.location)))
 
     @shallow
     def reader(self, schema: StructType) -> "ClogReader":

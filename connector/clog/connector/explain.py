@@ -95,17 +95,15 @@ def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
 
 
 def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
+    from clog.connector.opened_logs import types_of
+    from clog.connector.read.columns import asked_schema, check_columns_of
     from clog.connector.read.plan_views import view_manifest
-    from clog.connector.schema import read_schema, stored_columns
-    from clog.storage.objects.arrow_types import arrow_schema
+    from clog.connector.schema import stored_columns
     from clog.storage.read.scan import footprints
 
-    types = handle.tip.head.log.schema
-    typed = None if types is None else arrow_schema(types)
-    with_headers = options.include_headers
-    columns = stored_columns(
-        read_schema(options.columns, include_headers=with_headers, typed=typed)
-    )
+    schema = asked_schema(options, types_of(handle))
+    table = check_columns_of(handle, options, schema)
+    columns = stored_columns(schema if table is None else table.as_records(schema))
     if (options.keys is not None or options.view != "log") and "key" not in columns:
         columns.append("key")
     store, manifest = handle.store, view_manifest(handle, options)

@@ -9,12 +9,19 @@ import logging
 from typing import TYPE_CHECKING
 
 from clog.connector.options.location import Location
-from clog.storage.errors import AlreadyExistsError, LogReplacedError, NotFoundError
+from clog.connector.table_columns import LogTypes, new_types
+from clog.storage.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    LogReplacedError,
+    NotFoundError,
+    OptionError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from clog.connector.options.settings import WriteOptions
     from clog.storage.commit.handle import Handle
@@ -46,24 +53,33 @@ def opened(location: Location) -> "Log":
     return log
 
 
-def typed_schema(location: Location) -> "pa.Schema | None":
-    """Returns the schema of the log there, which it opens; None where it is of bytes, or there is
-    none.
-    """
+def try_open(location: Location) -> "Handle | None":
+    """Opens the log there anew, as it is now; None where there is none."""
     from clog.storage.log import Log
 
     try:
-        return schema_of(Log.open(location.store()))
+        return Log.open(location.store()).handle
     except NotFoundError:
         return None
 
 
-def schema_of(log: "Log | None") -> "pa.Schema | None":
-    """Returns the schema of a typed log; None where it is of bytes, or there is none."""
+def types_of(handle: "Handle | None") -> LogTypes | None:
+    """Returns the types of a typed log; None where it is of bytes, or there is none.
+
+    Raises:
+        InvalidInputError: its config names key columns that its schema has not.
+    """
+    from clog.storage.config.log_config import LogConfig
+    from clog.storage.format.schema import key_columns_problem
     from clog.storage.objects.arrow_types import arrow_schema
 
-    schema = None if log is None else log.handle.tip.head.log.schema
-    return None if schema is None else arrow_schema(schema)
+    head = None if handle is None else handle.tip.head
+    if head is None or head.log.schema is None:
+        return None
+    names = LogConfig.from_overrides(head.config).table_key_columns
+    if problem := key_columns_problem(head.log.schema, names):
+        raise InvalidInputError(problem)
+    return LogTypes(arrow_schema(head.log.schema), names)
 
 
 def of_id(location: Location, log_id: str) -> "Log":
@@ -98,13 +114,18 @@ def check_meant(handle: "Handle", log_id: str | None) -> None:
 
 
 def opened_or_created(
-    options: "WriteOptions", check: "Callable[[pa.Schema | None], None]" = lambda _: None
+    options: "WriteOptions",
+    check: "Callable[[LogTypes | None], object]" = lambda _: None,
+    *,
+    rows: "StructType | None" = None,
 ) -> "Log":
     """Returns the log to write to, made on the first write; concurrent makers agree on the first
-    one. ``check`` is asked before one is made, with the schema of a typed log that is there.
+    one. ``check`` is asked with the types of a typed log, that is there or is to be made for
+    ``rows`` by the option ``keyColumns``.
 
     Raises:
         LogReplacedError, NotFoundError: it is not the one that option ``logId`` names.
+        OptionError: the log that is there has other key columns than ``keyColumns``.
     """
     from clog.storage.log import Log
 
@@ -116,17 +137,55 @@ def opened_or_created(
             raise
     else:
         check_meant(log.handle, options.log_id)
-        check(schema_of(log))
+        _check_types(log, options.key_columns, check)
         return log
-    check(None)
+    types = None
+    if options.key_columns is not None:
+        if rows is None:
+            raise OptionError(
+                f'there is no log at {location.store().url}, and option "keyColumns" makes one of'
+                " the columns of a DataFrame; write one to it first, without a transaction"
+            )
+        types = new_types(rows, options.key_columns)
+    check(types)
+    config = dict(options.config)
+    if types is not None:
+        config["table.key.columns"] = ",".join(types.key_columns)
+    schema = None if types is None else types.schema
     try:
         if options.partitions is None:
-            Log.create(location.store(), config=options.config)
+            Log.create(location.store(), config=config, schema=schema)
         else:
-            Log.create(location.store(), options.partitions, options.config)
+            Log.create(location.store(), options.partitions, config, schema=schema)
     except AlreadyExistsError:
         pass  # Somebody else made it at the same time: write to theirs.
-    return opened(location)
+    log = opened(location)
+    _check_types(log, options.key_columns, check)
+    return log
+
+
+def _check_types(
+    log: "Log",
+    key_columns: tuple[str, ...] | None,
+    check: "Callable[[LogTypes | None], object]",
+) -> None:
+    types = types_of(log.handle)
+    given = None if key_columns is None else [name.lower() for name in key_columns]
+    if given is not None and (types is None or given != [n.lower() for n in types.key_columns]):
+        has = "is of bytes" if types is None else "names none"
+        if types is not None and types.key_columns:
+            has = f"has the key columns {', '.join(types.key_columns)}"
+        raise OptionError(
+            f'option "keyColumns" is {", ".join(key_columns or ())}, but {log.url} {has}; leave the'
+            " option out, or write to a new log"
+        )
+    try:
+        check(types)
+    except InvalidInputError:
+        log.handle.refresh()  # The schema may have evolved since it was opened here.
+        if (now := types_of(log.handle)) == types:
+            raise
+        check(now)
 
 
 def _is_still_there(log: "Log") -> bool:

@@ -118,6 +118,8 @@ def with_our_names(batch: "pa.RecordBatch") -> "pa.RecordBatch":
 def needs_types(schema: StructType) -> bool:
     """Tells whether a schema that the user gave can only be that of a typed log."""
     kinds = {f.name: f.dataType for f in canonical(schema).fields}
+    if any(name not in COLUMNS for name in kinds):
+        return True
     return any(name in kinds and not _same(kinds[name], COLUMNS[name]) for name in ("key", "value"))
 
 

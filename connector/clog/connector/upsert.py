@@ -6,9 +6,10 @@ query's id and the batch's number as ``txnAppId`` and ``txnVersion``. A changelo
 earlier batches are: a run that finds another log than it wrote to fails, and one that finds none of
 the batches before is warned. It cannot fail: who upserts some batches only is no error (S47).
 
-A record of the changelog is a row: its key columns are the record's key, the others its value. One
-column of string or binary type stands for itself, one of another type is cast to string; a struct,
-an array, a map, or several columns become JSON.
+A record of the changelog is a row: its key columns are the record's key, the others its value. In a
+log of bytes one column of string or binary type stands for itself, one of another type is cast to
+string; a struct, an array, a map, or several columns become JSON. In a typed log columns are what
+they are: fields of a struct, where the log's key or value is one, else a single column.
 """
 
 import logging
@@ -19,13 +20,15 @@ from typing import TYPE_CHECKING
 from clog.connector.micro_batch import QUERY_ID, RUN_ID, local_property
 from clog.connector.options.parsing import as_text
 from clog.connector.options.settings import write_options
-from clog.storage.errors import InvalidInputError, LogReplacedError
+from clog.storage.errors import InvalidInputError, LogReplacedError, OptionError
 from clog.storage.store.urls import redact
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
     from clog.connector.options.settings import WriteOptions
+    from clog.connector.table_columns import LogTypes
     from clog.storage.commit.idempotence import Writer
     from clog.storage.log import Log
 
@@ -61,7 +64,8 @@ def upsert(
 
     Args:
         df: the batch, with one row for each key; if a key has several rows, any of them may win.
-        url: the log; the first batch creates it.
+        url: the log; the first batch creates it: of bytes, or typed with the option
+            ``keyColumns``, which has to name ``keys``.
         keys: the column or columns that make the record's key.
         batch_id: the second argument of the function given to ``foreachBatch``.
         values: the columns that make the value; None: all others.
@@ -78,7 +82,7 @@ def upsert(
             other rows; the log was deleted and recreated since this run's last batch. Neither,
             where an option says that ``failOnChangedBatch`` is false.
     """
-    records = _records(df, [keys] if isinstance(keys, str) else list(keys), values, deleted)
+    columns = _columns(df, [keys] if isinstance(keys, str) else list(keys), values, deleted)
     run_id = local_property(df, RUN_ID) or ""
     app_id = _app_id(query_id or local_property(df, QUERY_ID), name, url)
     last = _done.get((url, app_id))
@@ -91,35 +95,45 @@ def upsert(
     given = {name.lower(): as_text(value) for name, value in (options or {}).items()}
     given = {"failonchangedbatch": "true", **given}
     given |= {"path": url, "txnappid": app_id, "txnversion": str(batch_id)}
-    _done[(url, app_id)] = _Done(run_id, batch_id, _append(records, given, last))
+    _done[(url, app_id)] = _Done(run_id, batch_id, _append(columns, given, last))
 
 
-def _append(records: "DataFrame", given: Mapping[str, str], last: _Done | None) -> str:
+def _append(columns: "_Columns", given: Mapping[str, str], last: _Done | None) -> str:
     """Appends, and returns the id of the log; raises as `upsert`."""
+    from clog.connector.opened_logs import types_of
     from clog.connector.write.known_query import introduce
     from clog.storage.commit.idempotence import Writer
 
     writer = Writer(given["txnappid"], "txn", int(given["txnversion"]))
-    log = _checked_log(write_options(given), writer, last)
+    log = _checked_log(write_options(given), writer, last, columns)
     log_id = log.handle.standing.log_id
+    records = columns.records(types_of(log.handle))
     records.write.format("clog").mode("append").options(**{**given, "logid": log_id}).save()
     if writer.sequence == 0:
         introduce(log, writer)  # Perhaps it has no rows, and the next batch is to find something.
     return log_id
 
 
-def _checked_log(settings: "WriteOptions", writer: "Writer", last: _Done | None) -> "Log":
+def _checked_log(
+    settings: "WriteOptions", writer: "Writer", last: _Done | None, columns: "_Columns"
+) -> "Log":
     """Returns the log to write to; makes it where there is none. One request, but for the first
     call in a process.
 
     Raises:
         LogReplacedError: it is not the one that the last batch was written to, unless
             ``failOnChangedBatch`` is false.
+        OptionError: ``keyColumns`` are others than the keys.
     """
     from clog.connector.opened_logs import opened_or_created
     from clog.connector.write.known_query import is_known
 
-    log = opened_or_created(settings)
+    if settings.key_columns not in (None, columns.keys):
+        raise OptionError(
+            f'option "keyColumns" is {", ".join(settings.key_columns or ())}, but the keys of the'
+            f" upsert are {', '.join(columns.keys)}; name these"
+        )
+    log = opened_or_created(settings, rows=columns.df.schema)
     log_id = log.handle.standing.log_id
     if last is not None and last.log_id != log_id and settings.fail_on_changed_batch:
         raise LogReplacedError(
@@ -146,20 +160,70 @@ def _app_id(query_id: str | None, name: str | None, url: str) -> str:
     return query_id if name is None else f"{query_id}/{name}"
 
 
-def _records(
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """A batch with the columns of keys and values alone, and those that make either; ``deleted`` is
+    a condition of the batch as it was given.
+    """
+
+    df: "DataFrame"
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    deleted: "Column | None"
+    whole: "DataFrame"
+
+    def records(self, types: "LogTypes | None") -> "DataFrame":
+        """Returns the batch as records of a log with these types."""
+        made = []
+        for name, columns in (("key", self.keys), ("value", self.values)):
+            if types is None:
+                made.append(_one(self.df, columns))
+            else:
+                made.append(_typed(self.df, columns, types.schema.field(name)))
+        key, value = made
+        if self.deleted is not None:
+            value = _without(value, self.deleted)
+        return self.whole.select(key.alias("key"), value.alias("value"))
+
+
+def _columns(
     df: "DataFrame",
     keys: Sequence[str],
     values: Sequence[str] | None,
     deleted: "str | Column | None",
-) -> "DataFrame":
+) -> _Columns:
+    from pyspark.sql import functions as F  # noqa: N812
+
     if values is None:
         values = [c for c in df.columns if c not in keys]
     for role, columns in (("key", keys), ("value", values)):
         _check_columns(df, columns, role)
-    value = _one(df, values)
-    if deleted is not None:
-        value = _without(value, deleted)
-    return df.select(_one(df, keys).alias("key"), value.alias("value"))
+    condition = F.expr(deleted) if isinstance(deleted, str) else deleted
+    own = df.select(*(F.col(f"`{c}`") for c in (*keys, *values)))
+    return _Columns(own, tuple(keys), tuple(values), condition, df)
+
+
+def _typed(df: "DataFrame", columns: Sequence[str], field: "pa.Field") -> "Column":
+    """Returns what columns are in a typed log: a struct's fields, unless the one that there is
+    stands for all of it.
+    """
+    import pyarrow as pa
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import StructType
+
+    quoted = [F.col(f"`{c}`") for c in columns]
+    if not pa.types.is_struct(field.type):
+        if len(columns) > 1:
+            raise InvalidInputError(
+                f"the {field.name} of the log is {field.type}, which is one column, and"
+                f" {', '.join(columns)} are {len(columns)}; name one"
+            )
+        return quoted[0]
+    fields = {inner.name.lower() for inner in field.type}
+    is_whole = len(columns) == 1 and columns[0].lower() not in fields
+    if is_whole and isinstance(df.schema[columns[0]].dataType, StructType):
+        return quoted[0]
+    return F.struct(*quoted)
 
 
 def _check_columns(df: "DataFrame", columns: Sequence[str], role: str) -> None:
@@ -182,8 +246,7 @@ def _one(df: "DataFrame", columns: Sequence[str]) -> "Column":
     return whole if isinstance(kind, BinaryType | StringType) else whole.cast("string")
 
 
-def _without(value: "Column", deleted: "str | Column") -> "Column":
+def _without(value: "Column", deleted: "Column") -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
 
-    condition = F.expr(deleted) if isinstance(deleted, str) else deleted
-    return F.when(~F.coalesce(condition, F.lit(False)), value)  # noqa: FBT003
+    return F.when(~F.coalesce(deleted, F.lit(False)), value)  # noqa: FBT003

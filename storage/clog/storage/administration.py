@@ -22,7 +22,7 @@ from clog.storage.format.commits import Commit, edit_of
 from clog.storage.format.edits import Edit
 from clog.storage.format.features import FEATURES, Feature, FeatureNames, lists_of
 from clog.storage.format.rolling import new_jitter_ms
-from clog.storage.format.schema import LogSchema
+from clog.storage.format.schema import LogSchema, key_columns_problem
 from clog.storage.objects.evolution import evolved
 from clog.storage.read.offsets import by_partition, partitions_named
 
@@ -48,6 +48,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
             )
         if after == before:
             return NothingToCommit()
+        _check_key_columns(tip.head.log.schema, settings)
         return Edit(config=after)
 
     handle.refresh()
@@ -67,11 +68,18 @@ def evolve(
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
         before = tip.head.log.schema
-        return Edit(schema=evolved(before, add=add, widen=widen, relax=relaxed, url=url))
+        after = evolved(before, add=add, widen=widen, relax=relaxed, url=url)
+        _check_key_columns(after, LogConfig.from_overrides(tip.head.config))
+        return Edit(schema=after)
 
     handle.refresh()
     handle.commit(prepare, operation="evolve")
     return handle.tip.head.log.schema
+
+
+def _check_key_columns(schema: LogSchema | None, config: LogConfig) -> None:
+    if problem := key_columns_problem(schema, config.table_key_columns):
+        raise InvalidInputError(f"{problem}; nothing was changed")
 
 
 def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:

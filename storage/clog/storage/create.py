@@ -22,6 +22,7 @@ from clog.storage.format.edit_json import edit_to_json
 from clog.storage.format.edits import Edit, LogInfo
 from clog.storage.format.features import FEATURES, NEW_LOG_FEATURES, TYPED_COLUMNS, lists_of
 from clog.storage.format.head import first_head
+from clog.storage.format.schema import LogSchema, key_columns_problem
 from clog.storage.ids import Ids
 from clog.storage.objects.arrow_types import schema_of
 from clog.storage.store.base import Store
@@ -52,7 +53,7 @@ def create_log(
     _check_partitions(partitions)
     typed = None if schema is None else schema_of(schema)
     overrides = parse_overrides(config)
-    settings = LogConfig.from_overrides(overrides)
+    settings = _settings(overrides, typed)
     try:
         read_log_file(root)
     except NotFoundError:
@@ -80,6 +81,13 @@ def create_log(
             with suppress(StoreUnavailableError):
                 store.delete(path)
         raise _exists(root)
+
+
+def _settings(overrides: Mapping[str, str], schema: LogSchema | None) -> LogConfig:
+    settings = LogConfig.from_overrides(overrides)
+    if problem := key_columns_problem(schema, settings.table_key_columns):
+        raise InvalidInputError(f"{problem}; nothing was created")
+    return settings
 
 
 def _exists(root: Store) -> AlreadyExistsError:

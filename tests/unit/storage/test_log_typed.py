@@ -461,6 +461,34 @@ def test_an_append_by_a_handle_that_missed_the_evolution(make_typed, open_log):
     assert log.table().get("a")["more"] == 5
 
 
+def test_the_names_of_key_columns_are_checked_beside_the_schema():
+    """At creation, when they are altered, and when the schema evolves, whatever comes second."""
+    value = pa.struct([("n", pa.int32())])
+    pair = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    for schema, names, why in (
+        (None, "id", "no schema"),
+        ({"key": pa.string(), "value": pa.int32()}, "id", "only a struct's fields"),
+        ({"key": pair, "value": value}, "b,a", "with the fields a,b"),
+        ({"key": pa.string(), "value": value}, "a,b", "one column"),
+        ({"key": pa.string(), "value": value}, "N", "the value has a field 'N', too"),
+    ):
+        with pytest.raises(InvalidInputError, match=f"{why}.*nothing was created"):
+            Log.create("memory://key-columns", schema=schema, config={"table.key.columns": names})
+    log = Log.create(
+        "memory://key-columns",
+        schema={"key": pa.string(), "value": value},
+        config={"table.key.columns": "id"},
+    )
+    with pytest.raises(InvalidInputError, match=r"field 'id', too.*nothing was changed"):
+        log.evolve(add={"value.ID": pa.int8()})
+    with pytest.raises(InvalidInputError, match="one column"):
+        log.alter({"table.key.columns": "a,b"})
+    log.alter({"table.key.columns": None})
+    log.evolve(add={"value.ID": pa.int8()})
+    with pytest.raises(InvalidInputError, match="field 'id', too"):
+        log.alter({"table.key.columns": "id"})
+
+
 def test_two_who_evolve_at_once_do_not_lose_a_field(make_typed, open_log):
     """S61: each starts from the newest schema there is."""
     log, other = make_typed(), open_log()

@@ -166,6 +166,13 @@ DEFINITIONS = (
         " write creates; it cannot be changed later",
     ),
     Definition(
+        "keyColumns",
+        "write",
+        "none",
+        "comma-separated columns of the DataFrame: a log that the write creates is typed, has these"
+        " for its key and the others for its value, and its table is shown as plain columns",
+    ),
+    Definition(
         "config.<name>",
         "write",
         "none",

@@ -87,6 +87,7 @@ class WriteOptions:
     txn_app_id: str | None = None
     txn_version: int | None = None
     fail_on_changed_batch: bool | None = None
+    key_columns: tuple[str, ...] | None = None
     log_id: str | None = None
 
 
@@ -133,6 +134,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         txn_app_id=given.parsed("txnAppId", values.text, None),
         txn_version=given.parsed("txnVersion", values.natural, None),
         fail_on_changed_batch=given.parsed("failOnChangedBatch", values.boolean, default=None),
+        key_columns=given.parsed("keyColumns", values.names, None),
         log_id=given.parsed("logId", values.text, None),
     )
 

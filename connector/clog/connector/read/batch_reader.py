@@ -8,7 +8,7 @@ DataFrame find it, and returns wrong rows without an error (SPARK-58551). Option
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -26,27 +26,31 @@ from clog.storage.errors import OptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from clog.storage.commit.handle import Handle
+
 
 class ClogReader(DataSourceReader):
     """Reads records or the table view, in Arrow batches."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_batch(options)
-        check_columns(options, schema)
+        self._handle = check_columns(options, schema)
         self._options = options
         self._schema = schema
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what tasks need: they open nothing."""
+        return {**self.__dict__, "_handle": None}
 
     @shallow
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the plan, at the newest version."""
-        from clog.storage.log import Log
-
         options = self._options
-        handle = Log.open(options.location.store()).handle
-        check_columns_of(handle, self._schema)
+        handle = self._opened()
+        table = check_columns_of(handle, options, self._schema)
         check_meant(handle, options.log_id)
         if options.view != "log":
-            return view_partitions(handle, options)
+            return view_partitions(handle, options, table)
         return batch_partitions(handle.store, handle.manifest(), options)
 
     @shallow_iterator
@@ -60,6 +64,15 @@ class ClogReader(DataSourceReader):
             yield from log_batches(partition, self._schema)
         elif isinstance(partition, TablePartition):
             yield from table_slice_batches(partition, self._schema)
+
+    def _opened(self) -> "Handle":
+        """Returns the log as it is now: the one that the columns were checked with."""
+        from clog.storage.log import Log
+
+        if self._handle is not None:
+            self._handle.refresh()
+            return self._handle
+        return Log.open(self._options.location.store()).handle
 
 
 def check_batch(options: ReadOptions) -> None:

@@ -1,10 +1,13 @@
-"""Whether the columns that a query asks for are those of the log."""
+"""Whether the columns that a query asks for are those of the log, and whether it asks for rows of
+its table or for records.
+"""
 
 from typing import TYPE_CHECKING
 
-from clog.connector.opened_logs import typed_schema
+from clog.connector.opened_logs import try_open, types_of
 from clog.connector.options.settings import ReadOptions
-from clog.connector.schema import check_read_schema, needs_types, typed_columns
+from clog.connector.schema import check_read_schema, needs_types, read_schema, typed_columns
+from clog.connector.table_columns import LogTypes, TableColumns, table_read, table_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -12,31 +15,55 @@ if TYPE_CHECKING:
     from clog.storage.commit.handle import Handle
 
 
-def check_columns(options: ReadOptions, schema: "StructType") -> None:
-    """Raises if a schema that the user gave cannot be read. Opens the log where keys or values are
-    no bytes in it.
+def asked_schema(options: ReadOptions, types: LogTypes | None) -> "StructType":
+    """Returns the columns of a read without ``.schema(…)`` of a log with these types.
+
+    Raises:
+        OptionError: ``columns`` names one that does not exist.
+        InvalidInputError: a type that Spark has not.
+    """
+    headers = options.include_headers
+    if types is not None and options.view == "table" and not headers:
+        rows = table_schema(types, options.columns)
+        if rows is not None:
+            return rows
+    typed = None if types is None else types.schema
+    return read_schema(options.columns, include_headers=headers, typed=typed)
+
+
+def check_columns(options: ReadOptions, schema: "StructType") -> "Handle | None":
+    """Raises if a schema that the user gave cannot be read. Opens the log where it is no schema of
+    a log of bytes, and returns its handle then.
 
     Raises:
         InvalidInputError: as `check_read_schema`.
     """
-    typed = typed_schema(options.location) if needs_types(schema) else None
-    if typed is None:
+    if not needs_types(schema):
+        check_read_schema(schema)
+        return None
+    handle = try_open(options.location)
+    if handle is None:
         check_read_schema(schema)
     else:
-        check_read_schema(schema, typed_columns(typed))
+        check_columns_of(handle, options, schema)
+    return handle
 
 
-def check_columns_of(handle: "Handle", schema: "StructType") -> None:
-    """Raises if the columns are not those of a log that is open.
+def check_columns_of(
+    handle: "Handle", options: ReadOptions, schema: "StructType"
+) -> TableColumns | None:
+    """Returns the table whose rows are to be shown; None where records are.
 
     Raises:
-        InvalidInputError: as `check_read_schema`.
+        InvalidInputError: the columns are not those of the log.
     """
-    from clog.storage.objects.arrow_types import arrow_schema
-
-    types = handle.tip.head.log.schema
-    if types is not None or needs_types(schema):
-        typed = None if types is None else arrow_schema(types)
+    types = types_of(handle)
+    if types is None:
+        if needs_types(schema):
+            check_read_schema(schema)
+        return None
+    table = table_read(types, schema) if options.view == "table" else None
+    if table is None:
         asked = {f.name.lower() for f in schema.fields}
-        named = None if typed is None else [f for f in typed if f.name in asked]
-        check_read_schema(schema, *(() if named is None else (typed_columns(named),)))
+        check_read_schema(schema, typed_columns([f for f in types.schema if f.name in asked]))
+    return table

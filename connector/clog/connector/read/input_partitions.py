@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from clog.connector.options.location import Location
+from clog.connector.table_columns import TableColumns
 
 if TYPE_CHECKING:
     from clog.storage.read.scan import ReadPiece
@@ -35,9 +36,12 @@ class LogPartition(InputPartition):
 
 @dataclass(frozen=True)
 class TablePartition(InputPartition):
-    """Slices of a view, each of one partition of the log with this id, of these keys or of all."""
+    """Slices of a view, each of one partition of the log with this id, of these keys or of all.
+    ``table``: where rows are to be delivered, not records.
+    """
 
     location: Location
     log_id: str
     plans: tuple["TablePlan", ...]
     keys: tuple[bytes, ...] | None = field(default=None, repr=False)
+    table: TableColumns | None = None

@@ -21,6 +21,7 @@ from clog.connector.read.data_loss import available_start, check_tombstones
 from clog.connector.read.deal_tasks import deal, worth_tasks
 from clog.connector.read.input_partitions import TablePartition
 from clog.connector.read.plan_ranges import offset_bounds, partitions_read, positions, since
+from clog.connector.table_columns import TableColumns
 
 if TYPE_CHECKING:
     from clog.storage.commit.handle import Handle
@@ -32,8 +33,12 @@ SLICES_OF_DIRTY = 4
 """A slice has at least this part of the dirty rows."""
 
 
-def view_partitions(handle: "Handle", options: ReadOptions) -> list[TablePartition]:
-    """Returns the plan of a view, as tasks; raises as `view_plans`."""
+def view_partitions(
+    handle: "Handle", options: ReadOptions, table: TableColumns | None
+) -> list[TablePartition]:
+    """Returns the plan of a view, as tasks, which deliver rows of the table, or records; raises as
+    `view_plans`.
+    """
     plans = [plan for plan in view_plans(handle, options) if plan.clean or plan.dirty]
     wanted, at_most = options.min_partitions or 1, options.max_records_per_partition
     rows = sum(_own_rows(plan) for plan in plans)
@@ -51,7 +56,7 @@ def view_partitions(handle: "Handle", options: ReadOptions) -> list[TablePartiti
         ]
     # Without slices where keys are looked up: one would look for them in all that follows it, too.
     return [
-        TablePartition(options.location, handle.standing.log_id, tuple(run), options.keys)
+        TablePartition(options.location, handle.standing.log_id, tuple(run), options.keys, table)
         for run in _shared(plans, rows_each)
     ]
 

@@ -220,7 +220,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from clog.storage.log import Log
 
             handle = Log.open(self._options.location.store(), clock=self._clock).handle
-            check_columns_of(handle, self._schema)
+            check_columns_of(handle, self._options, self._schema)
             self._handle = handle
             self._handle.recent(settled=True)  # Its id goes into the checkpoint.
             self._polled_ms = self._answered_ms = self._clock.monotonic_ms()

@@ -55,11 +55,15 @@ def table_slice_batches(
     partition: TablePartition, schema: "StructType"
 ) -> Iterator["pa.RecordBatch"]:
     """Returns batches of slices of a view, in the columns of ``schema``."""
-    plans, keys = partition.plans, partition.keys
+    plans, keys, table = partition.plans, partition.keys, partition.table
     pieces = [piece for plan in plans for piece in (*plan.clean, *plan.dirty)]
-    as_spark = _Converter(schema, partition.location.name, pieces)
+    asked = schema if table is None else table.as_records(schema)
+    as_spark = _Converter(asked, partition.location.name, pieces)
     records = _of_plans(partition, _with_key(as_spark.needed, keys))
-    return _gathered(map(as_spark, _of_keys(records, keys)))
+    batches: Iterable[pa.RecordBatch] = map(as_spark, _of_keys(records, keys))
+    if table is not None:
+        batches = (table.rows_of(batch, schema) for batch in batches)
+    return _gathered(batches)
 
 
 def _of_plans(partition: TablePartition, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:

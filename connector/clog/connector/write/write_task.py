@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import opened_or_created, schema_of
+from clog.connector.opened_logs import opened_or_created, types_of
 from clog.connector.options.location import Location
 from clog.connector.options.settings import WriteOptions
 from clog.connector.schema import canonical, check_write_schema, with_our_names
+from clog.connector.table_columns import LogTypes, TableColumns, table_write
 from clog.connector.write.configs import check_configs
 from clog.storage.config.compression import Compression
 from clog.storage.errors import InvalidInputError, OptionError
@@ -46,6 +47,7 @@ class WritePlan:
     partitions: int
     partitioner: str
     schema: "LogSchema | None"
+    table: TableColumns | None
     compression: Compression
     object_bytes: int
 
@@ -99,14 +101,19 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
 
     where = f"log {options.location.name!r}"
 
-    def check(typed: "pa.Schema | None", *, key_needed: bool = False) -> None:
-        check_write_schema(schema, key_needed=key_needed, where=where, typed=typed)
+    def check(types: LogTypes | None, *, key_needed: bool = False) -> TableColumns | None:
+        table = None if types is None else table_write(types, schema, where)
+        if table is None:
+            typed = None if types is None else types.schema
+            check_write_schema(schema, key_needed=key_needed, where=where, typed=typed)
+        return table
 
-    log = opened_or_created(options, check)
-    if "key" not in canonical(schema).names:
+    log = opened_or_created(options, check, rows=schema)
+    table = check(types_of(log.handle))
+    if table is None and "key" not in canonical(schema).names:
         # The policy counts as it is now, not as it was when the log was opened here.
         config = LogConfig.from_overrides(log.handle.refresh().head.config)
-        check(schema_of(log), key_needed=config.compact)
+        check(types_of(log.handle), key_needed=config.compact)
     tip = log.handle.tip
     info, config = tip.head.log, LogConfig.from_overrides(tip.head.config)
     if options.partitions not in (None, info.partitions):
@@ -122,6 +129,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         partitions=info.partitions,
         partitioner=info.partitioner,
         schema=info.schema,
+        table=table,
         compression=config.compression,
         object_bytes=config.object_bytes,
     )
@@ -151,10 +159,8 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
         object_bytes=plan.object_bytes,
     )
     rows = task.spark_partition
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        batch = with_our_names(batch)  # noqa: PLW2901 - the same rows
+    named = with_our_names if plan.table is None else plan.table.of_rows
+    for batch in filter(len, map(named, batches)):
         names = batch.schema.names
         _check_topic(batch, plan.location.name)
         given = batch.select([name for name in _RECORD_COLUMNS if name in names])

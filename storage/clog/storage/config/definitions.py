@@ -19,8 +19,8 @@ INT_MAX = (1 << 31) - 1
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
-Value = int | float | str | frozenset[str]
-"""A parsed value: integers and floats of numbers, text of a choice, a set of a list."""
+Value = int | float | str | frozenset[str] | tuple[str, ...]
+"""A parsed value: integers and floats of numbers, text of a choice, a set of a list, names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,12 @@ class SetOf:
     words: tuple[str, ...]
 
 
-Kind = Integer | Ratio | Positive | Choice | SetOf
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names in an order, each once, or none."""
+
+
+Kind = Integer | Ratio | Positive | Choice | SetOf | Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +234,13 @@ _ALL = (
         Choice(("xxh3", "murmur2")),
         "xxh3",
         "how keys go to partitions, fixed when the log is created; murmur2 = Kafka's",
+    ),
+    Definition(
+        "table.key.columns",
+        Names(),
+        (),
+        "of a typed log: what the columns are called that make its key, so that Spark shows its"
+        " table as plain columns, these and the fields of the value, and takes such rows",
     ),
 )
 

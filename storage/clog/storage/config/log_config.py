@@ -27,6 +27,7 @@ from clog.storage.config.definitions import (
     Choice,
     Integer,
     Kind,
+    Names,
     Positive,
     Ratio,
     SetOf,
@@ -82,6 +83,7 @@ class LogConfig:
     compression_zstd_level: int
     object_bytes: int
     partitioner: str
+    table_key_columns: tuple[str, ...]
 
     @classmethod
     def from_overrides(cls, overrides: Mapping[str, str]) -> "LogConfig":
@@ -261,6 +263,17 @@ def _parse_set(kind: SetOf, value: object) -> frozenset[str]:
     return frozenset(_word(kind.words, str(word)) for word in words)
 
 
+def _parse_names(_: Names, value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = value.split(",") if value.strip() else ()
+    if not isinstance(value, list | tuple):
+        raise TypeError
+    names = tuple(str(name).strip() for name in value)
+    if not all(names) or any("," in name for name in names) or len(set(names)) < len(names):
+        raise ValueError
+    return names
+
+
 def _word(words: tuple[str, ...], given: str) -> str:
     by_lower = {word.lower(): word for word in words}
     try:
@@ -275,12 +288,15 @@ _PARSERS: dict[type[Kind], Callable[[Any, object], Value]] = {
     Positive: _parse_positive,
     Choice: _parse_choice,
     SetOf: _parse_set,
+    Names: _parse_names,
 }
 
 
 def _text(value: Value) -> str:
     """Returns the canonical string; reads back as the same value."""
-    return ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value))
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _allowed(kind: Kind) -> str:
@@ -295,6 +311,8 @@ def _allowed(kind: Kind) -> str:
             return ", ".join(words)
         case SetOf(words):
             return f"any of {', '.join(words)}, separated by commas, or nothing"
+        case Names():
+            return "names, each once, separated by commas, or nothing"
 
 
 def _unknown(name: str, value: object) -> str:

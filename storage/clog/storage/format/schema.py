@@ -8,7 +8,7 @@ Not here: Arrow's types (`objects.arrow_types`), the bytes of a key (`keys.key_b
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -163,6 +163,28 @@ def check_evolution(old: LogSchema | None, new: LogSchema) -> None:
         )
     _check_field(old.key, new.key, "key", last_id=None)
     _check_field(old.value, new.value, "value", last_id=old.last_id)
+
+
+def key_columns_problem(schema: LogSchema | None, names: Sequence[str]) -> str | None:
+    """Returns why a log with this schema cannot be shown as a table of plain columns, with those of
+    its key named so; None where it can, or there are no names.
+    """
+    if not names:
+        return None
+    said = f"table.key.columns={','.join(names)} is refused:"
+    if schema is None:
+        return f"{said} it is for typed logs, and this one has no schema"
+    if schema.value.kind != STRUCT:
+        return f"{said} value is {schema.value.kind}, and only a struct's fields are columns"
+    inner = [field.name for field in schema.key.fields]
+    if inner and inner != list(names):
+        return f"{said} the key is a struct with the fields {','.join(inner)}; name these"
+    if not inner and len(names) > 1:
+        return f"{said} the key is {schema.key.kind}, which is one column"
+    fields = {field.name.lower() for field in schema.value.fields}
+    if both := [name for name in names if name.lower() in fields]:
+        return f"{said} the value has a field {both[0]!r}, too; whatever their case, names differ"
+    return None
 
 
 def widens(old: str, new: str) -> bool:

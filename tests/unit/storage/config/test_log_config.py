@@ -34,6 +34,7 @@ DEFAULTS = {
     "segment.chunks": "1024",
     "segment.jitter.ms": "0",
     "segment.ms": "604800000",
+    "table.key.columns": "",
 }
 LOWEST = {
     "compression.zstd.level": 1,
@@ -191,6 +192,13 @@ def test_a_choice_is_stored_in_its_own_spelling(name, value, text):
     assert text in refusal({name: "other"})
 
 
+def test_names_keep_their_order():
+    """They are somebody else's: no case is changed, and each stands once."""
+    assert parse_overrides({"table.key.columns": " b, A"}) == {"table.key.columns": "b,A"}
+    for wrong in ("a,,b", "a,a", ["a,b"], 1):
+        assert "names, each once" in refusal({"table.key.columns": wrong})
+
+
 def test_log_append_time():
     """S9."""
     assert not config().log_append_time
@@ -303,6 +311,7 @@ VALUES = st.fixed_dictionaries(
         "cleanup.policy": st.sets(st.sampled_from(["compact", "delete"])),
         "compression.type": st.sampled_from(["zstd", "lz4", "snappy", "none"]),
         "partitioner": st.sampled_from(["xxh3", "murmur2"]),
+        "table.key.columns": st.sampled_from([(), ("id",), ("a", "B")]),
     },
 )
 

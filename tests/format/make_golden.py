@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -167,6 +168,23 @@ def dead_rows(root: Path) -> None:
             cleaner.run_once(force=True)
 
 
+def field_ids(root: Path) -> None:
+    """Objects whose columns have no field ids, as before there were any, and such as have; some
+    rewritten together.
+    """
+    log = create(root, delete_retention_ms="1000", dead_rows_delay_ms="0")
+    cleaner = Cleaner(log, clock=log.handle.clock)
+    for n in range(6):
+        before = patch.object(encoding, "with_ids", lambda field: field)
+        with before if n < 3 else nullcontext():
+            log.append([{"key": f"k{i % 11}", "value": f"{n}.{i}"} for i in range(n, 15)])
+            log.append([{"key": f"k{n}", "value": None, "headers": [("h", b"x"), ("h", None)]}])
+            log.roll()
+        log.handle.clock.advance(400)
+        if n == 4:
+            cleaner.run_once(force=True)
+
+
 def columns(root: Path) -> None:
     """Heads that hold the columns of some partitions, and refer to those of all; one with all."""
     with patch.object(storage_columns, "INLINE_PARTITIONS_MAX", 8):
@@ -272,6 +290,7 @@ CASES: dict[str, Case] = {
     "indexed": indexed,
     "dead-rows": dead_rows,
     "upgraded": upgraded,
+    "field-ids": field_ids,
     "columns": columns,
     "transactions": transactions,
     "typed": typed,

@@ -31,7 +31,7 @@ from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import dead_rows_to_json
 from clog.storage.format.edits import ChunkHorizon, Edit, Replacement
 from clog.storage.ids import SeededIds
-from clog.storage.objects import row_groups
+from clog.storage.objects import encoding, row_groups
 from clog.storage.objects.data_object import REWRITTEN_SCHEMA
 from clog.storage.objects.writer import write_rewritten
 from clog.storage.testing.strategies import placed_records
@@ -463,6 +463,25 @@ def test_row_groups_that_were_copied(root, monkeypatch):
     assert any(o["index"] for o in state["objects"].values())
     for path in state["objects"]:
         pq.ParquetFile(ir.inside(root, path), page_checksum_verification=True).read()
+
+
+@pytest.mark.parametrize("wrong", ["key", "offset", "headers"])
+def test_columns_with_some_other_ids_are_refused(root, monkeypatch, wrong):
+    """FORMAT.md §5.1: a column has its own id, or none has any."""
+    log = create(root, partitions=1)
+    own = {b"PARQUET:field_id": b"77"}
+    right = encoding.with_ids
+    with monkeypatch.context() as other:
+        other.setattr(
+            encoding,
+            "with_ids",
+            lambda f: f.with_metadata(own) if f.name == wrong else right(f),
+        )
+        log.append([{"key": "a", "value": "b", "headers": [("h", b"x")]}, *rows("c", "d")])
+        log.roll()
+        rewrite(log, 0, [0, 2], 0, 3)
+    with pytest.raises(ir.DamagedError, match="field id 77"):
+        ir.records(root, ir.replay(root), 0)
 
 
 def test_an_object_referred_to_again_in_part(root):

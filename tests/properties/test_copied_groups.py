@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 from hypothesis import event, given, settings
@@ -214,6 +215,47 @@ def test_groups_of_every_codec_are_copied(codec):
     groups = copies(store, one_object(store, ids, compression=compression), compression)
     assert groups
     assert read_back(store, put(store, groups, ids, compression=compression)).num_rows == 24
+    discard(store)
+
+
+def without_ids(monkeypatch):
+    """Objects as they were written before columns had field ids."""
+    monkeypatch.setattr(encoding, "with_ids", lambda field: field)
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_objects_with_and_without_field_ids_are_joined(monkeypatch, gap):
+    """FORMAT.md §5.1: groups of both are copied into one object, which has ids."""
+    store, ids = memory_store(), SeededIds(1)
+    with monkeypatch.context() as earlier:
+        without_ids(earlier)
+        old = one_object(store, ids)
+    batch = as_batch([(b"l%d" % i, None, None, 5, 60 + i, None) for i in range(9)])
+    groups = [*copies(store, old)][1 if gap else 0 :]
+    new = one_object(store, ids)
+    (joined,) = put(store, [*groups, batch], ids)
+    assert groups
+    kinds = {}
+    for name, path in [("old", old.object.path), ("new", new.object.path), ("it", joined.path)]:
+        schema = pq.ParquetFile(pa.BufferReader(store.get(path))).schema_arrow
+        kinds[name] = {field.name: field.metadata is not None for field in schema}
+    assert set(kinds["old"].values()) == {False}
+    assert set(kinds["new"].values()) == set(kinds["it"].values()) == {True}
+    assert read_back(store, [joined]).num_rows == sum(g.num_rows for g in groups) + 9
+    discard(store)
+
+
+def test_another_field_id_is_no_copy_and_is_found(monkeypatch):
+    """Nobody who reads the table would find the column: it is decoded, and `verify` says so."""
+    store, ids = memory_store(), SeededIds(1)
+    with monkeypatch.context() as wrong:
+        other = {b"PARQUET:field_id": b"30"}
+        wrong.setattr(encoding, "with_ids", lambda field: field.with_metadata(other))
+        chunk = one_object(store, ids)
+    assert copies(store, chunk) == []
+    data = store.get(chunk.object.path)
+    (problem,) = object_problems(data, chunk.object, [(2, chunk)], key_seed=SEED)
+    assert "other field ids" in problem
     discard(store)
 
 

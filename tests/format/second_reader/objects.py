@@ -12,7 +12,16 @@ import xxhash
 from second_reader.documents import MIB, DamagedError, Folder, inflate, integer, need
 from second_reader.keys import index_blocks, kept_part, key_hash
 from second_reader.state import Chunk, DataObject
-from second_reader.types import PLAIN, Schema, canonical, check_column, check_id, value_size, values
+from second_reader.types import (
+    PLAIN,
+    Schema,
+    canonical,
+    check_column,
+    check_id,
+    has_id,
+    value_size,
+    values,
+)
 
 IDS = {"headers": 3, "timestamp": 7, "delete_horizon": 8, "offset": 2147483540}
 
@@ -121,10 +130,10 @@ def _rows(table: pa.Table, described: DataObject, schema: Schema) -> Rows:
         for n, a in arrays.items()
     }
     need({"key", "value", "timestamp"} <= set(stored), "5.1", "a column is missing")
-    typed = schema is not PLAIN
-    check_column(stored["key"], schema.key, ids=typed)
-    check_column(stored["value"], schema.value, ids=typed)
-    if typed:
+    with_ids = schema is not PLAIN or any(map(has_id, table.schema))
+    check_column(stored["key"], schema.key, ids=with_ids)
+    check_column(stored["value"], schema.value, ids=with_ids)
+    if with_ids:
         check_ids(stored)
     need(stored["timestamp"].type == pa.timestamp("us", "UTC"), "5.1", "timestamps of another type")
     timestamps = arrays["timestamp"].cast(pa.int64()).to_pylist()
@@ -152,7 +161,7 @@ def _rows(table: pa.Table, described: DataObject, schema: Schema) -> Rows:
 
 
 def check_ids(stored: dict[str, pa.Field]) -> None:
-    """Refuses other columns of a typed log without their ids (§12.2)."""
+    """Refuses other columns than key and value without their ids (§5.1)."""
     for name, number in IDS.items():
         if name in stored:
             check_id(stored[name], number)

@@ -196,8 +196,15 @@ def widens(old: str, new: str) -> bool:
     return bool(narrow and wide and narrow[2] == wide[2] and int(narrow[1]) < int(wide[1]))
 
 
+def has_id(stored: pa.Field) -> bool:
+    """Whether a column, or one inside, has an id: objects of old have none at all (§5.1)."""
+    kind = stored.type
+    inner = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    return b"PARQUET:field_id" in (stored.metadata or {}) or any(map(has_id, inner))
+
+
 def check_id(stored: pa.Field, number: int) -> None:
-    """Refuses a column without its field's id (§12.2)."""
+    """Refuses a column without its field's id (§5.1, §12.2)."""
     own = int((stored.metadata or {}).get(b"PARQUET:field_id", -1))
     need(own == number, "12.2", f"column {stored.name} has the field id {own}, not {number}")
 

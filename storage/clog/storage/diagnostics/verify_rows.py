@@ -15,7 +15,7 @@ from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.schema import LogSchema
 from clog.storage.keys.key_index import DamagedIndexError, decode, index_hashes
 from clog.storage.numpy_arrays import to_numpy
-from clog.storage.objects.arrow_types import column_types, other_ids
+from clog.storage.objects.arrow_types import column_types, has_ids, other_ids, with_ids
 from clog.storage.objects.data_object import DELETE_HORIZON, OFFSET, REWRITTEN_SCHEMA, record_sizes
 from clog.storage.objects.footer import read_footer
 from clog.storage.objects.typed_columns import can_read
@@ -69,14 +69,15 @@ def _schema_problem(table: pa.Table, schema: LogSchema | None) -> str | None:
     missing = {"key", "value", "timestamp"} - set(names)
     if missing or len(set(names)) < len(names):
         return f"its columns are {names}"
+    must_have_ids = schema is not None or any(map(has_ids, table.schema))
     for field in column_types(schema).rewritten:
         if field.name not in names:
             continue
         found = table.schema.field(field.name)
         if found.type != field.type and not (schema and can_read(found.type, field.type)):
             return f"its column {field.name} has type {found.type}, expected {field.type}"
-        if schema is not None and (wrong := other_ids(found, field)):
-            return f"its columns {wrong} have other field ids than the schema"
+        if must_have_ids and (wrong := other_ids(found, with_ids(field))):
+            return f"its columns {wrong} have other field ids than the format gives them"
     for name in ("timestamp", OFFSET):
         if name in names and table.column(name).null_count:
             return f"its column {name} has nulls"

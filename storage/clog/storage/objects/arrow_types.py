@@ -30,7 +30,14 @@ from clog.storage.format.schema import (
 from clog.storage.objects.data_object import RECORD_SCHEMA, REWRITTEN_SCHEMA
 
 FIELD_ID: Final = b"PARQUET:field_id"
-COLUMN_IDS: Final = {"headers": 3, "timestamp": 7, "offset": 2147483540, "delete_horizon": 8}
+COLUMN_IDS: Final = {
+    "key": KEY_ID,
+    "value": VALUE_ID,
+    "headers": 3,
+    "timestamp": 7,
+    "offset": 2147483540,
+    "delete_horizon": 8,
+}
 """Field ids of the columns that every log has. Part of the format."""
 _HEADER_IDS: Final = (4, 5, 6)
 BYTES: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
@@ -73,13 +80,11 @@ _OF_BYTES: Final = ColumnTypes(RECORD_SCHEMA, REWRITTEN_SCHEMA)
 
 @lru_cache(maxsize=64)
 def column_types(schema: LogSchema | None) -> ColumnTypes:
-    """Returns the types of a log's columns, with the field ids that its objects carry; those of
-    logs of bytes carry none.
-    """
+    """Returns the types of a log's columns; of a typed one with the field ids of its schema."""
     if schema is None:
         return _OF_BYTES
     own = {"key": _arrow_field(schema.key), "value": _arrow_field(schema.value)}
-    fields = [own.get(field.name) or _with_ids(field) for field in REWRITTEN_SCHEMA]
+    fields = [own.get(field.name) or with_ids(field) for field in REWRITTEN_SCHEMA]
     rewritten = pa.schema(fields)
     return ColumnTypes(pa.schema([rewritten.field(n) for n in RECORD_SCHEMA.names]), rewritten)
 
@@ -230,12 +235,15 @@ def arrow_type(field: SchemaField, *, with_ids: bool = False) -> pa.DataType:
     return pa.decimal128(first, scale) if first <= 38 else pa.decimal256(first, scale)
 
 
-def _with_ids(field: pa.Field) -> pa.Field:
+def with_ids(field: pa.Field) -> pa.Field:
+    """Returns a column with its field id and those inside: those that it has, or else its own."""
+    if _id_of(field) is not None:
+        return field
     if field.name == "headers":
         element, *pair = (str(i).encode() for i in _HEADER_IDS)
         header = [f.with_metadata({FIELD_ID: i}) for f, i in zip(_header(), pair, strict=True)]
         kind = pa.list_(pa.field("element", pa.struct(header), metadata={FIELD_ID: element}))
-        field = pa.field(field.name, kind)
+        field = field.with_type(kind)
     return field.with_metadata({FIELD_ID: str(COLUMN_IDS[field.name]).encode()})
 
 
@@ -251,6 +259,11 @@ def other_ids(stored: pa.Field, field: pa.Field, above: str = "") -> list[str]:
     for inner in _inside(stored.type):
         wrong += other_ids(inner, later[inner.name], f"{path}.")
     return wrong
+
+
+def has_ids(field: pa.Field) -> bool:
+    """Tells whether it, or a field inside, has an id."""
+    return _id_of(field) is not None or any(map(has_ids, _inside(field.type)))
 
 
 def _id_of(field: pa.Field) -> bytes | None:

@@ -28,6 +28,7 @@ from clog.storage.config.compression import Compression
 from clog.storage.format.chunks import NONE
 from clog.storage.keys import key_index
 from clog.storage.numpy_arrays import scalar, to_arrow, to_numpy
+from clog.storage.objects.arrow_types import with_ids
 from clog.storage.objects.data_object import DELETE_HORIZON, OFFSET, ChunkStats, ObjectFacts
 from clog.storage.objects.reader import WHOLE_BYTES
 from clog.storage.objects.typed_columns import lone_leaves
@@ -214,16 +215,18 @@ def parquet_writer(sink: Any, schema: pa.Schema, compression: Compression) -> An
 def _with_statistics(schema: pa.Schema) -> list[str]:
     """Returns the columns, by path, that have statistics: where they prune."""
     names = [name for name in ("timestamp", OFFSET) if name in schema.names]
-    if "key" not in schema.names or not schema.field("key").metadata:
-        return names  # Of bytes they would say nothing, and be long. Only typed fields have ids.
+    if all(field.type == pa.binary() for field in schema if field.name in ("key", "value")):
+        return names  # Of a log of bytes they would say nothing, and be long.
     return names + [path for name in ("key", "value") for path in lone_leaves(schema.field(name))]
 
 
 def stored_schema(schema: pa.Schema, absent: Collection[str]) -> pa.Schema:
-    """Returns a schema of records as it is stored, without the columns that say nothing."""
+    """Returns a schema of records as it is stored: with field ids, without the columns that say
+    nothing.
+    """
     return pa.schema(
         [
-            field.with_nullable(field.name not in ("timestamp", OFFSET))
+            with_ids(field).with_nullable(field.name not in ("timestamp", OFFSET))
             for field in schema
             if field.name not in absent
         ]

@@ -57,6 +57,8 @@ _GROUP_FIELDS: Final = frozenset({1, 2, 3, 5, 6, 7})
 _CHUNK_FIELDS: Final = frozenset({2, 3, 4, 5, 6, 7})
 _COLUMN_FIELDS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 16})
 """Those that are understood: of the file, a row group, a column chunk, its metadata."""
+_FIELD_ID: Final = 9
+"""Of a column in the schema; objects from before they were given have none."""
 _ENCODINGS: Final = frozenset({0, 2, 3, 4, 5, 6, 7, 8, 9})
 
 _Ints = np.ndarray[Any, Any]
@@ -238,8 +240,10 @@ def _columns_of(tree: Struct) -> list[str]:
     present = [name for name in REWRITTEN_SCHEMA.names if (BINARY, name.encode()) in named]
     absent = set(REWRITTEN_SCHEMA.names) - set(present)
     ours = file_without_rows(stored_schema(REWRITTEN_SCHEMA, absent), Compression("none"))
-    is_ours = tree.keys() <= _FILE_FIELDS and ours[2] == tree[2] and ours[7] == tree.get(7)
-    return present if is_ours else []
+    columns: list[Struct] = ours[2][1][1]
+    nameless = [{n: v for n, v in column.items() if n != _FIELD_ID} for column in columns]
+    is_ours = elements in (columns, nameless) and ours[7] == tree.get(7)
+    return present if is_ours and tree.keys() <= _FILE_FIELDS else []
 
 
 def _record_bytes(columns: Mapping[str, Sequence[RawColumn]], rows: int) -> int | None:

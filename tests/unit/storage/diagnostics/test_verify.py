@@ -23,6 +23,7 @@ from clog.storage.format.paths import DATA, SNAPSHOTS, commit_path, snapshot_pat
 from clog.storage.format.snapshots import read_snapshot, write_snapshot
 from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding
+from clog.storage.objects.arrow_types import with_ids
 from clog.storage.objects.encoding import sealed
 from clog.storage.store.wrapping import WrappingStore
 from clog.storage.testing.counting import CountingStore
@@ -334,9 +335,10 @@ def rewritten(log, store, offsets, **columns):
     ((_, chunk),) = log.handle.manifest().chunks()
     table = pq.read_table(pa.BufferReader(inside(store).get(chunk.object.path)))
     if offsets is not None:
-        table = table.append_column("offset", pa.array(offsets, pa.int64()))
+        columns = {"offset": offsets, **columns}
     for name, values in columns.items():
-        table = table.append_column(name, pa.array(values, pa.int64()))
+        field = with_ids(pa.field(name, pa.int64()))
+        table = table.append_column(field, pa.array(values, pa.int64()))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     data, footer_bytes = sealed(sink.getvalue())

@@ -140,6 +140,31 @@ def test_columns_have_the_types_of_the_format(store):
     assert stored(store, obj).column("headers").to_pylist() == [HEADER, None]
 
 
+def test_columns_have_the_ids_of_the_format(store):
+    """FORMAT.md §5.1: by them readers of tables find columns; records in memory have none."""
+    table = records([b"k", b"l"], headers=[HEADER, None])
+    table = table.append_column("offset", pa.array([3, 7], pa.int64()))
+    table = table.append_column("delete_horizon", pa.array([None, 9], pa.int64()))
+    (obj,) = rewrite(store, table)
+    schema = parquet(store, obj).schema_arrow
+    assert {field.name: ids_in(field) for field in schema} == {
+        "key": [1],
+        "value": [2],
+        "headers": [3, 4, 5, 6],
+        "timestamp": [7],
+        "offset": [2147483540],
+        "delete_horizon": [8],
+    }
+    assert all(ids_in(field) == [None] for field in RECORD_SCHEMA if field.name != "headers")
+
+
+def ids_in(field):
+    """Its id and those inside."""
+    own = (field.metadata or {}).get(b"PARQUET:field_id")
+    inner = [field.type.field(i) for i in range(field.type.num_fields)]
+    return [own and int(own), *(each for one in inner for each in ids_in(one))]
+
+
 def test_statistics_only_where_they_prune(store):
     """Offsets and timestamps have bounds in the footer; keys and values stay out of it."""
     (obj,) = rewrite(store, rewritten([1, 5]))

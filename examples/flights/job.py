@@ -1,9 +1,9 @@
 """The two streaming queries: flights into the log, and a live count out of it.
 
-The key is the tail number, the value the latest leg as JSON. An aircraft that has not been seen for
-60 days of event time gets a tombstone, decided in the stream: when the watermark passes its last
-departure by 60 days, or when it comes back after a longer gap (then the tombstone stands before the
-new leg).
+The key is the tail number, the value the latest leg, in columns. An aircraft that has not been seen
+for 60 days of event time gets a tombstone, decided in the stream: when the watermark passes its
+last departure by 60 days, or when it comes back after a longer gap (then the tombstone stands
+before the new leg).
 
 The state is kept by shard of tail numbers, not by tail number: a call of the Python function for
 each aircraft in each micro-batch would be some 100,000 calls, a call for each shard is a few
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
@@ -30,8 +31,19 @@ LEG = (
     "tail string, departed timestamp, origin string, dest string,"
     " lat double, lon double, delay_minutes int, model string"
 )
-RECORD = "key string, value string, timestamp timestamp"
-_FIELDS = ["origin", "dest", "lat", "lon", "delay_minutes", "model"]
+VALUE = {
+    "origin": pa.string(),
+    "dest": pa.string(),
+    "lat": pa.float64(),
+    "lon": pa.float64(),
+    "delay_minutes": pa.int32(),
+    "model": pa.string(),
+    "departed": pa.timestamp("us", "UTC"),
+}
+SCHEMA = {"key": pa.string(), "value": pa.struct(list(VALUE.items()))}
+"""Of the log: each leg has these columns, and a tombstone none."""
+_COLUMNS = ["tail", "departed", *(name for name in VALUE if name != "departed")]
+ROW = f"{LEG}, gone boolean, timestamp timestamp"
 
 
 def write_flights(
@@ -49,11 +61,13 @@ def write_flights(
         legs.withColumn("shard", F.pmod(F.hash("tail"), F.lit(SHARDS)))
         .groupBy("shard")
         .applyInPandasWithState(
-            legs_and_tombstones, RECORD, "seen string", "append", GroupStateTimeout.EventTimeTimeout
+            legs_and_tombstones, ROW, "seen string", "append", GroupStateTimeout.EventTimeTimeout
         )
     )
+    leg = F.when(~F.col("gone"), F.struct(*VALUE))
     return (
-        records.writeStream.format("clog")
+        records.select(F.col("tail").alias("key"), leg.alias("value"), "timestamp")
+        .writeStream.format("clog")
         .option("path", url)
         .option("checkpointLocation", checkpoint)
         .options(**options)
@@ -84,32 +98,32 @@ def follow(spark: SparkSession, url: str, checkpoint: str) -> StreamingQuery:
 def legs_and_tombstones(
     _shard: Any, batches: Iterator[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    """The records of one shard in one micro-batch, by tail number in event-time order; the state is
-    {tail: last departure in ms}."""
+    """The legs and tombstones (rows that are gone) of one shard in one micro-batch, by tail number
+    in event-time order; the state is {tail: last departure in ms}."""
     seen: dict[str, int] = json.loads(state.get[0]) if state.exists else {}
-    out: list[tuple[str, str | None, int]] = []
-    for tail, at_ms, leg in _in_order(list(batches)):
+    legs = _in_order(list(batches))
+    gone: list[tuple[str, int, float]] = []  # Before which leg: the order of records is that.
+    for i, (tail, at_ms) in enumerate(zip(legs["tail"], legs["at_ms"], strict=True)):
         if at_ms - seen.get(tail, at_ms) > UNSEEN_MS:
-            out.append((tail, None, seen[tail] + UNSEEN_MS))
-        out.append((tail, json.dumps({**leg, "departed_ms": at_ms}, sort_keys=True), at_ms))
+            gone.append((tail, seen[tail] + UNSEEN_MS, i - 0.5))
         seen[tail] = at_ms
     watermark_ms = state.getCurrentWatermarkMs()
     unseen = [tail for tail, at_ms in seen.items() if at_ms + UNSEEN_MS < watermark_ms]
-    out.extend((tail, None, seen.pop(tail) + UNSEEN_MS) for tail in unseen)
+    gone.extend((tail, seen.pop(tail) + UNSEEN_MS, len(legs)) for tail in unseen)
     state.update((json.dumps(seen),))
     if seen:
         state.setTimeoutTimestamp(max(min(seen.values()) + UNSEEN_MS, watermark_ms) + 1)
-    frame = pd.DataFrame(out, columns=["key", "value", "timestamp"])
-    frame["timestamp"] = pd.to_datetime(frame.timestamp, unit="ms")
-    yield frame
+    tombstones = pd.DataFrame(gone, columns=["tail", "at_ms", "place"]).assign(gone=True)
+    rows = pd.concat([legs.assign(place=range(len(legs)), gone=False), tombstones])
+    rows = rows.sort_values("place", kind="stable")
+    rows["timestamp"] = pd.to_datetime(rows.at_ms.astype("int64"), unit="ms")
+    rows["gone"] = rows.gone.astype(bool)
+    yield rows[[*_COLUMNS, "gone", "timestamp"]]
 
 
-def _in_order(batches: list[pd.DataFrame]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """(tail number, departure in ms, leg) in event-time order; none where the call is a timeout and
-    brings no rows."""
-    if not batches:
-        return
-    legs = pd.concat(batches).sort_values("departed", kind="stable")
-    times = legs.departed.map(lambda t: int(t.timestamp() * 1000))
-    fields = legs[_FIELDS].astype(object).where(legs[_FIELDS].notna(), None)
-    yield from zip(legs["tail"], times, fields.to_dict("records"), strict=True)
+def _in_order(batches: list[pd.DataFrame]) -> pd.DataFrame:
+    """The legs in event-time order, with their departures in ms; none where the call is a timeout
+    and brings no rows."""
+    legs = pd.concat(batches) if batches else pd.DataFrame(columns=_COLUMNS)
+    legs = legs.sort_values("departed", kind="stable")
+    return legs.assign(at_ms=[int(t.timestamp() * 1000) for t in legs.departed])

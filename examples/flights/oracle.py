@@ -5,8 +5,6 @@ An aircraft is in the table unless 60 days have passed since its last departure 
 ends, at one hour (the watermark's delay) before the last departure of all.
 """
 
-import json
-
 import pandas as pd
 
 
@@ -39,14 +37,13 @@ def latest_legs(until: str) -> dict[str, dict[str, object]]:
     }
 
 
-def differences(table: dict[str, str], until: str) -> list[str]:
-    """What differs between the log's table (tail number -> JSON) and this one; empty when they are
+def differences(table: dict[str, dict[str, object]], until: str) -> list[str]:
+    """What differs between the log's table (tail number -> leg) and this one; empty when they are
     equal."""
     expected = latest_legs(until)
     out = [f"{tail} is missing" for tail in sorted(expected.keys() - table.keys())]
     out += [f"{tail} should be absent" for tail in sorted(table.keys() - expected.keys())]
     for tail in sorted(expected.keys() & table.keys()):
-        found = json.loads(table[tail])
-        if found != expected[tail]:
-            out.append(f"{tail}: {found} instead of {expected[tail]}")
+        if table[tail] != expected[tail]:
+            out.append(f"{tail}: {table[tail]} instead of {expected[tail]}")
     return out

@@ -69,7 +69,8 @@ def show(
     log: Log,
     counts: Counts,
     left_by_stream: list[dict[str, Any]],
-    table: dict[str, str],
+    table: dict[str, dict[str, Any]],
+    busiest: Sequence[tuple[str, int, float]],
     differences: Sequence[str],
 ) -> None:
     t = totals(log)
@@ -117,7 +118,11 @@ def show(
     console.rule("[bold]the latest position of each aircraft (view=table)")
     console.print(f"  {len(table):,} aircraft; the first five:")
     for tail in sorted(table)[:5]:
-        console.print(f"  {tail}  {table[tail]}", soft_wrap=True, highlight=False)
+        leg = ", ".join(f"{name} {value}" for name, value in table[tail].items())
+        console.print(f"  {tail}  {leg}", soft_wrap=True, highlight=False)
+    console.print("  the airports that most of them flew to last:")
+    for dest, aircraft, delay in busiest:
+        console.print(f"  {dest}  {aircraft:,} aircraft, mean delay {delay} minutes")
     if differences:
         console.print(
             f"[bold red]DIFFERS from the independent computation in {len(differences)} places"

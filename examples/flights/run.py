@@ -24,6 +24,7 @@ import oracle
 import report
 from dataset import Counts, prepare
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -41,6 +42,8 @@ CONFIG = {
     # A day each, where readers may be away for a night; here nobody is away for longer than this.
     "delete.retention.ms": "15000",
     "file.delete.delay.ms": "20000",
+    # Spark shows the table with this column beside those of the value.
+    "table.key.columns": "tail",
 }
 
 
@@ -63,11 +66,11 @@ def main() -> int:
         appended = sum(log.end_offsets().values()) - before
         left_by_stream = report.remember(log, work / "left-by-stream.json", anew=appended > 0)
         _finish(log, console)
-        table = _table(spark, url)
+        table, busiest = _table(spark, url)
     finally:
         spark.stop()
     differences = oracle.differences(table, args.until)
-    report.show(console, log, counts, left_by_stream, table, differences)
+    report.show(console, log, counts, left_by_stream, table, busiest, differences)
     report.picture(work / "log.png", left_by_stream, report.layout(log))
     console.print(
         f"this run appended {appended:,} records; picture: {work / 'log.png'}", soft_wrap=True
@@ -109,7 +112,7 @@ def _start_over(url: str, work: Path) -> None:
 
 def _log(url: str) -> Log:
     try:
-        return Log.create(url, partitions=PARTITIONS, config=CONFIG)
+        return Log.create(url, partitions=PARTITIONS, config=CONFIG, schema=job.SCHEMA)
     except AlreadyExistsError:
         return Log.open(url)
 
@@ -258,12 +261,19 @@ def _finish(log: Log, console: Console) -> None:
             cleaner.run_once(force=True)
 
 
-def _table(spark: SparkSession, url: str) -> dict[str, str]:
-    latest = spark.read.format("clog").option("view", "table").load(url)
-    rows = latest.selectExpr(
-        "cast(key as string) AS tail", "cast(value as string) AS leg"
-    ).collect()
-    return {row["tail"]: row["leg"] for row in rows}
+def _table(
+    spark: SparkSession, url: str
+) -> tuple[dict[str, dict[str, object]], list[tuple[str, int, float]]]:
+    """The latest leg of each aircraft, by its tail number, and where most of them are: airport,
+    aircraft, the mean delay of their last departures."""
+    latest = spark.read.format("clog").option("view", "table")
+    legs = latest.load(url).selectExpr("* EXCEPT (departed)", "unix_millis(departed) departed_ms")
+    rows = [row.asDict() for row in legs.collect()]
+    # Only these columns are fetched.
+    at = latest.option("columns", "dest,delay_minutes").load(url).groupBy("dest")
+    busiest = at.agg(F.count("*").alias("aircraft"), F.round(F.avg("delay_minutes"), 1))
+    first = busiest.orderBy(F.desc("aircraft"), "dest").limit(3).collect()
+    return {row.pop("tail"): row for row in rows}, [tuple(row) for row in first]
 
 
 if __name__ == "__main__":

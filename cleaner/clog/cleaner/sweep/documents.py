@@ -59,7 +59,17 @@ def unneeded_documents(
 
 
 def _before(found: Iterator[StoredObject], before_ms: int) -> list[StoredObject]:
-    return [document for document in found if document.modified_ms < before_ms]
+    return [
+        document
+        for document in found
+        if document.modified_ms < before_ms and _is_document(document.path)
+    ]
+
+
+def _is_document(path: str) -> bool:
+    """Tells whether clog makes files of this name: a stranger's stay, wherever they are."""
+    versions = paths.version_of(path), paths.columns_version_of(path)
+    return versions != (None, None) or paths.is_unversioned(path)
 
 
 def _pages(store: Store, version: int) -> Iterator[str]:

@@ -28,8 +28,10 @@ BLOCK_VERSIONS = 1024
 """Commits are deleted by blocks of so many versions. Part of the format (FORMAT.md §7)."""
 
 _LOG_ID = re.compile(r"[0-9a-f]{32}")
-_COLUMNS = re.compile(r"columns/(\d{20})-[0-9a-f]{32}\.json")
-_DATA_OBJECT = re.compile(r"data/(\d{20})-[0-9a-f]{32}\.(parquet|dead)")
+_VERSIONED = re.compile(r"(?:commits|snapshots|blocks)/([0-9]{20})\.json")
+_COLUMNS = re.compile(r"columns/([0-9]{20})-[0-9a-f]{32}\.json")
+_DATA_OBJECT = re.compile(r"data/([0-9]{20})-[0-9a-f]{32}\.(?:parquet|dead)")
+_UNVERSIONED = re.compile(r"(?:pages|edits)/[0-9a-f]{32}\.json|clock-[0-9a-f]{32}")
 
 
 def folder_of(log_id: str) -> str:
@@ -90,10 +92,9 @@ def dead_path(stamp: int, file_id: str) -> str:
 
 
 def version_of(path: str) -> int | None:
-    """Returns the version in the name of a commit or snapshot; None for any other name."""
-    name = path.rpartition("/")[2]
-    digits = name.removesuffix(".json")
-    return int(digits) if len(digits) == 20 and digits.isdigit() else None
+    """Returns the version in the name of a commit, snapshot or block; None for any other name."""
+    match = _VERSIONED.fullmatch(path)
+    return int(match[1]) if match else None
 
 
 def stamp_of(path: str) -> int | None:
@@ -106,6 +107,11 @@ def columns_version_of(path: str) -> int | None:
     """Returns the version in the name of a document of columns; None for any other name."""
     match = _COLUMNS.fullmatch(path)
     return int(match[1]) if match else None
+
+
+def is_unversioned(path: str) -> bool:
+    """Tells whether this is the name of a page, an edit or a comparison of clocks."""
+    return _UNVERSIONED.fullmatch(path) is not None
 
 
 def check_inside(path: object, *, where: str) -> str:

@@ -102,6 +102,16 @@ def test_old_commits_go_by_the_block(store):
     assert close(store, seed=51).objects == ()
 
 
+def test_what_strangers_put_among_commits_stays(store):
+    """COMMIT.md §5: a copy that somebody keeps there is no commit of a closed block."""
+    aged(store)
+    names = ["commits/kept/" + "0" * 20 + ".json", "commits/notes.txt", "commits/.keep"]
+    for name in names:
+        inside(store).put(name, b"x")
+    assert close(store).objects == tuple(paths.commit_path(v) for v in range(16))
+    assert {*names} < {found.path for found in inside(store).list("")}
+
+
 def test_readable_versions_stay_readable(store):
     """Their snapshots, edits and commits are there, down to the oldest."""
     aged(store)

@@ -241,6 +241,35 @@ def test_foreign_files_are_never_touched(old_folder, tmp_path, name):
     assert all(path.read_bytes() == b"x" for path in files)
 
 
+OWN_FOLDERS = ("commits", "snapshots", "pages", "edits", "columns", "blocks", "data")
+LIKE_OURS = [
+    *("00000000000000000000.json", "c" * 32 + ".json", "c" * 32, "clock-" + "c" * 32),
+    *("00000000000000000000-" + "c" * 32 + end for end in (".json", ".parquet", ".dead")),
+]
+
+
+@pytest.mark.parametrize("name", [".keep", "notes.txt", "notes.json", "clock-1", "kept/.keep"])
+@pytest.mark.parametrize("partitions", [1, 300])
+def test_what_strangers_put_among_the_logs_own_files_stays(tmp_path, put, name, partitions):
+    """COMMIT.md §5: a sweep touches names that clog makes, in full, where clog makes them."""
+    clock = ManualClock(now_ms=10**13)
+    log = Log.create(open_store(str(tmp_path / "log")), partitions, clock=clock, ids=SeededIds(1))
+    for _ in range(9):
+        put(log, "a=1")
+    own = tmp_path / "log" / paths.folder_of(log.handle.standing.log_id)
+    files = [own / folder / name for folder in ("", *OWN_FOLDERS)]
+    files += [own / folder / "kept" / like for folder in ("", *OWN_FOLDERS) for like in LIKE_OURS]
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    for path in own.rglob("*"):
+        os.utime(path, ns=(0, (clock.now_ms() - 9 * DAY_MS) * 1_000_000))
+    clock.advance(9 * DAY_MS)
+    put(log, "a=2")
+    sweep_orphans(log.handle, now_ms=clock.now_ms())
+    assert all(path.read_bytes() == b"x" for path in files)
+
+
 def test_temporary_files_outside_of_the_log_stay(old_folder, tmp_path):
     """S47: all that is the log's lies in `_clog/`: another log below this one has its own sweep."""
     log, write = old_folder

@@ -77,9 +77,10 @@ class BusyStore(CountingStore):
     def create(self, path, data):
         self._others_commit()
         self._add("create")
-        if paths.version_of(path) <= self.newest:
+        version = paths.version_of(path.removeprefix(f"{paths.folder_of(HEAD.log.log_id)}/"))
+        if version <= self.newest:
             raise ObjectExistsError(path)
-        self.newest = paths.version_of(path)
+        self.newest = version
 
     def _others_commit(self):
         self.newest += self.pace

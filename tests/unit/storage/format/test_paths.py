@@ -40,7 +40,9 @@ def test_versions_and_stamps_are_read_from_names(version):
     "path",
     [
         *("latest", "commits/7.json", "commits/0000000000000000000x.json"),
-        *("commits/00000000000000000007.json.tmp", ""),
+        *("commits/00000000000000000007.json.tmp", "", "00000000000000000007.json"),
+        *("commits/kept/00000000000000000007.json", "kept/commits/00000000000000000007.json"),
+        *("commits/" + "\u0661" * 20 + ".json", "pages/00000000000000000007.json"),
     ],
 )
 def test_other_names_have_no_version(path):

@@ -225,7 +225,7 @@ def deleted_log_not_noticed(patch: Patch) -> None:
 
 def deleted_log_polled(patch: Patch) -> None:
     """Who only polls never looks whether its log still stands (COMMIT.md §1)."""
-    patch(storage.commit.tip_tracker.TipTracker, "is_due", lambda _self: False)
+    patch(storage.commit.tip_tracker.TipTracker, "_is_old", lambda _self, _then_ms: False)
 
 
 def other_log_swept(patch: Patch) -> None:

@@ -44,12 +44,17 @@ def s3_options(endpoint):
     }
 
 
-def s3_root(options):
+def s3_bucket(endpoint):
     """A root in a new bucket, and the options."""
     s3fs = pytest.importorskip("s3fs")
-    bucket = new_name()
+    options, bucket = s3_options(endpoint), new_name()
     s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket=bucket)
     return f"s3://{bucket}/logs/orders", options
+
+
+def s3_bucket_with_versions(endpoint):
+    """A root in a new bucket that keeps versions, and the options."""
+    return keeps_versions(*s3_bucket(endpoint))
 
 
 def keeps_versions(url, options):
@@ -88,64 +93,46 @@ def gcs_root(endpoint):
     return f"gs://{bucket}/logs/orders", options
 
 
-@pytest.fixture(scope="session")
-def ministack_endpoint():
-    with servers.ministack() as endpoint:
-        yield endpoint
+def server(start):
+    """A server that all tests share; ``start`` takes a folder of its own, and gives where it is."""
+
+    @pytest.fixture(scope="session")
+    def started(tmp_path_factory):
+        with start(tmp_path_factory.mktemp("server")) as where:
+            yield where
+
+    return started
 
 
-@pytest.fixture
-def ministack(ministack_endpoint):
-    """A root on MiniStack, and its storage options."""
-    return s3_root(s3_options(ministack_endpoint))
+def root(of, name):
+    """A root and storage options, which ``of`` makes of what the fixture of this name gives."""
+
+    @pytest.fixture
+    def made(request):
+        return of(request.getfixturevalue(name))
+
+    return made
 
 
-@pytest.fixture(scope="session")
-def minio_endpoint(tmp_path_factory):
-    with servers.minio(tmp_path_factory.mktemp("minio")) as endpoint:
-        yield endpoint
+ministack_endpoint = server(lambda _: servers.ministack())
+ministack = root(s3_bucket, "ministack_endpoint")
 
+minio_endpoint = server(servers.minio)
+minio = root(s3_bucket, "minio_endpoint")
+minio_versioned = root(s3_bucket_with_versions, "minio_endpoint")
 
-@pytest.fixture
-def minio(minio_endpoint):
-    """A root on MinIO, and its storage options."""
-    return s3_root(s3_options(minio_endpoint))
+versitygw_endpoint = server(servers.versitygw)
+versitygw = root(s3_bucket, "versitygw_endpoint")
+versitygw_versioned = root(s3_bucket_with_versions, "versitygw_endpoint")
 
+ceph_endpoint = server(ceph.ceph)
+ceph_rgw = root(s3_bucket, "ceph_endpoint")
 
-@pytest.fixture
-def minio_versioned(minio_endpoint):
-    """A root in a bucket of MinIO that keeps versions."""
-    return keeps_versions(*s3_root(s3_options(minio_endpoint)))
+azurite_endpoint = server(lambda _: servers.azurite())
+azurite = root(lambda endpoint: azure_root(azurite_options(endpoint)), "azurite_endpoint")
 
-
-@pytest.fixture(scope="session")
-def versitygw_endpoint(tmp_path_factory):
-    with servers.versitygw(tmp_path_factory.mktemp("versitygw")) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture
-def versitygw(versitygw_endpoint):
-    """A root on versitygw, and its storage options."""
-    return s3_root(s3_options(versitygw_endpoint))
-
-
-@pytest.fixture
-def versitygw_versioned(versitygw_endpoint):
-    """A root in a bucket of versitygw that keeps versions."""
-    return keeps_versions(*s3_root(s3_options(versitygw_endpoint)))
-
-
-@pytest.fixture(scope="session")
-def ceph_endpoint(tmp_path_factory):
-    with ceph.ceph(tmp_path_factory.mktemp("ceph")) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture
-def ceph_rgw(ceph_endpoint):
-    """A root on Ceph's gateway, and its storage options."""
-    return s3_root(s3_options(ceph_endpoint))
+fake_gcs_endpoint = server(servers.fake_gcs)
+fake_gcs = root(gcs_root, "fake_gcs_endpoint")
 
 
 @pytest.fixture(scope="session")
@@ -155,10 +142,8 @@ def rclone_s3_endpoint(tmp_path_factory):
         yield f"http://127.0.0.1:{port}"
 
 
-@pytest.fixture
-def rclone_s3(rclone_s3_endpoint):
-    """A root on a server that answers 200 to any PUT."""
-    return s3_root(s3_options(rclone_s3_endpoint))
+rclone_s3 = root(s3_bucket, "rclone_s3_endpoint")
+"""On a server that answers 200 to any PUT."""
 
 
 @pytest.fixture
@@ -169,30 +154,6 @@ def rclone_sftp(tmp_path):
     words = ("--user", login["username"], "--pass", login["password"])
     with servers.rclone("sftp", tmp_path, *words) as port:
         yield f"sftp://127.0.0.1:{port}/logs/orders", login
-
-
-@pytest.fixture(scope="session")
-def azurite_endpoint():
-    with servers.azurite() as endpoint:
-        yield endpoint
-
-
-@pytest.fixture
-def azurite(azurite_endpoint):
-    """A root in a new container of Azurite."""
-    return azure_root(azurite_options(azurite_endpoint))
-
-
-@pytest.fixture(scope="session")
-def fake_gcs_endpoint(tmp_path_factory):
-    with servers.fake_gcs(tmp_path_factory.mktemp("gcs")) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture
-def fake_gcs(fake_gcs_endpoint):
-    """A root in a new bucket of fake-gcs-server."""
-    return gcs_root(fake_gcs_endpoint)
 
 
 @pytest.fixture(scope="session")
@@ -231,10 +192,7 @@ def minio_container_endpoint(engine):
         yield f"http://{container.get_config()['endpoint']}"
 
 
-@pytest.fixture
-def minio_container(minio_container_endpoint):
-    """A root on MinIO's image, and its storage options."""
-    return s3_root(s3_options(minio_container_endpoint))
+minio_container = root(s3_bucket, "minio_container_endpoint")
 
 
 @pytest.fixture(scope="session")
@@ -245,10 +203,7 @@ def azurite_container_options(engine):
         yield {"account_name": "devstoreaccount1", "connection_string": connection}
 
 
-@pytest.fixture
-def azurite_container(azurite_container_options):
-    """A root in a new container of Microsoft's own image."""
-    return azure_root(azurite_container_options)
+azurite_container = root(azure_root, "azurite_container_options")
 
 
 @pytest.fixture(scope="session")
@@ -262,7 +217,4 @@ def fake_gcs_container_endpoint(engine):
         yield url
 
 
-@pytest.fixture
-def fake_gcs_container(fake_gcs_container_endpoint):
-    """A root in a new bucket of fake-gcs-server's image."""
-    return gcs_root(fake_gcs_container_endpoint)
+fake_gcs_container = root(gcs_root, "fake_gcs_container_endpoint")

@@ -246,7 +246,8 @@ class Log:
             start: an offset, or one by partition; None: the log start. In a gap that the cleaner
                 left, reading begins at the next record.
             end: an offset, or one by partition; None: the end at the time of the call.
-            isolation: ``read_committed`` or ``read_uncommitted``, which are the same so far.
+            isolation: ``read_committed``: up to the last stable offset; ``read_uncommitted``: also
+                records of transactions that have not ended.
             columns: those that are read, of structs also fields (``value.price``); None: all.
 
         Raises:
@@ -293,6 +294,13 @@ class Log:
     def end_offsets(self) -> dict[int, int]:
         """Returns the offset that the next record gets (the high watermark), by partition."""
         return dict(enumerate(self._handle.refresh().head.partitions.end))
+
+    def stable_offsets(self) -> dict[int, int]:
+        """Returns the last stable offset of each partition, where ``read_committed`` ends: below it
+        no transaction is undecided. Where none is at all it is the end offset.
+        """
+        head = self._handle.refresh().head
+        return {p: head.stable_offset(p) for p in range(head.log.partitions)}
 
     def offsets_for_times(self, ts_ms: int | Mapping[int, int]) -> dict[int, int | None]:
         """Returns, by partition, the offset of the first record whose timestamp is at or after the

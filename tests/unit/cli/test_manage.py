@@ -11,6 +11,7 @@ from clog.cli import arguments
 from clog.cli.looking import show
 from clog.storage import Log, ManualClock, create
 from clog.storage.format.features import NO_FEATURES
+from clog.storage.testing.undecided import append_undecided
 
 T0 = 1_769_860_800_000
 
@@ -174,6 +175,16 @@ def test_delete_records_is_all_or_nothing(cli, url):
     ]
 
 
+def test_offsets_tell_what_is_undecided(cli, url):
+    """Where readers stop has a column of its own while a transaction has not ended (S51)."""
+    append_undecided(fill(url), [{"key": "u", "value": "1"}])
+    lines = cli("offsets", url).stdout.splitlines()
+    assert lines[0].split("  ")[-2:] == ["stable offset", "end offset"]
+    assert lines[1].split() == ["0", "0", "8", "9"]
+    consumed = cli("consume", url).stdout.splitlines()
+    assert len(consumed) == 8
+
+
 def test_offsets_are_listed(cli, url):
     """Start and end; for a time the first record not older, or none (S39)."""
     log = fill(url)
@@ -183,7 +194,13 @@ def test_offsets_are_listed(cli, url):
     found = cli.json("offsets", url, "--time", "2026-01-31T12:00:02Z", "-p", 0)
     assert found["time_ms"] == T0 + 2000
     assert found["partitions"] == [
-        {"partition": 0, "start_offset": 1, "end_offset": 8, "offset_for_time": 2}
+        {
+            "partition": 0,
+            "start_offset": 1,
+            "stable_offset": 8,
+            "end_offset": 8,
+            "offset_for_time": 2,
+        }
     ]
     late = cli("offsets", url, "--time", T0 + 10_000).stdout
     assert [line.split()[-1] for line in late.splitlines()[1:]] == ["-", "-"]

@@ -148,6 +148,7 @@ class Judge:
         for chunk in segment.chunks:
             if (
                 self.offset_map.entries
+                and not chunk.aborted
                 and self.log_start < chunk.next
                 and self._reaches(chunk)
                 and not self._holds_none(store, chunk)
@@ -195,6 +196,8 @@ class Judge:
         )
 
     def _judge_chunk(self, store: Store, partition: int, chunk: Chunk) -> JudgedChunk:
+        if chunk.aborted:
+            return JudgedChunk(chunk)  # It has no row that lives, and is dropped unread (S53).
         if chunk.next <= self.log_start:
             return JudgedChunk(chunk, Removed(trimmed=chunk.live_rows))
         tombstones_count = self._tombstones_count(chunk)

@@ -10,6 +10,7 @@ the commit, their bytes go when the chunk is rewritten (storage/decisions/0006).
   not wait twice as long (S46);
 - one whose bitmap has waited ``dead.rows.delay.ms`` (`dead_row_purge`);
 - one whose dead rows may or may not be its tombstones, long after their horizon (S16);
+- one that a transaction left that was aborted (S53);
 - one in which a tombstone's horizon finds no place beside the one that its chunk has (S23).
 
 *Cost* (cleaner/decisions/0005). What rewriting now saves are the dead bytes, older ones counted:
@@ -59,7 +60,7 @@ class RewritePolicy:
         """Returns what becomes of a chunk by itself; its neighbours may have it rewritten
         (`rewriter`).
         """
-        if needs_own_horizon(c) or in_doubt(c.chunk, now_ms=self.now_ms):
+        if c.chunk.aborted or needs_own_horizon(c) or in_doubt(c.chunk, now_ms=self.now_ms):
             return Action.REWRITE
         if not c.removed.total:
             return Action.KEEP

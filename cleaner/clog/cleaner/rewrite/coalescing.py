@@ -61,7 +61,7 @@ def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Ru
         Run(p, part, 0)
         for p, segments in enumerate(manifest.segments)
         for segment in segments
-        for run in _loose_runs(segment.chunks, config, newest)
+        for run in _loose_runs(segment.chunks, config, newest, manifest.head.stable_offset(p))
         if (part := _worthwhile(run))
     ]
 
@@ -88,9 +88,14 @@ def _committed_ms(handle: Handle, version: int) -> int:
 
 
 def _loose_runs(
-    chunks: Sequence[Chunk], config: LogConfig, newest: int
+    chunks: Sequence[Chunk], config: LogConfig, newest: int, stable: int
 ) -> Iterator[tuple[Chunk, ...]]:
-    return runs_of(chunks, [is_loose(c, config) and c.version <= newest for c in chunks])
+    """Yields the runs below the last stable offset, without what was aborted (H-T7)."""
+    wanted = [
+        is_loose(c, config) and c.version <= newest and c.next <= stable and not c.aborted
+        for c in chunks
+    ]
+    return runs_of(chunks, wanted)
 
 
 def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:

@@ -68,10 +68,16 @@ def mergeable(
 
     return [
         (p, group)
-        for p, segments in enumerate(manifest.segments)
-        for group in neighbours(segments[:-1], extent, fits)
+        for p in range(manifest.head.log.partitions)
+        for group in neighbours(_decided(manifest, p), extent, fits)
         if len(group) >= SEGMENTS_MIN
     ]
+
+
+def _decided(manifest: Manifest, partition: int) -> Sequence[Segment]:
+    """Returns the sealed segments below the last stable offset."""
+    stable = manifest.head.stable_offset(partition)
+    return [s for s in manifest.segments[partition][:-1] if s.next <= stable]
 
 
 def _merge(partition: int, group: Sequence[Segment]) -> Replacement:

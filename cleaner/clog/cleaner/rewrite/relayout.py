@@ -85,7 +85,7 @@ class Run:
     @property
     def read(self) -> Sequence[Chunk]:
         """The chunks of which something stays."""
-        return [c for c in self.chunks if c.next > self.low]
+        return [c for c in self.chunks if c.next > self.low and not c.aborted]
 
 
 def relayout_all(

@@ -30,6 +30,6 @@ def due_runs(manifest: Manifest) -> list[Run]:
         start = manifest.head.partitions.start[p]
         holding = (s for s in segments[:-1] if s.base < start < s.next)
         below = tuple(c for s in holding for c in s.chunks if c.base < start)
-        if below:
+        if below and not any(c.undecided for c in below):
             runs.append(Run(p, below, start))
     return runs

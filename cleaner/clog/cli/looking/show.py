@@ -69,6 +69,7 @@ def offsets(
     r"""Show start and end offsets, and the offset for a time.
 
     The start offset is the first that can be read; the end offset is the one the next record gets.
+    Readers stop at the stable offset: the first record of a transaction that has not ended.
 
     \b
     clog offsets ./orders
@@ -79,9 +80,15 @@ def offsets(
     time_ms = None if time is None else parse_time_ms(time)
     log = open_log(url, options)
     wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
-    starts, ends = log.start_offsets(), log.end_offsets()
+    starts, ends, stable = log.start_offsets(), log.end_offsets(), log.stable_offsets()
     rows: list[dict[str, int | None]] = [
-        {"partition": p, "start_offset": starts[p], "end_offset": ends[p]} for p in wanted
+        {
+            "partition": p,
+            "start_offset": starts[p],
+            "stable_offset": stable[p],
+            "end_offset": ends[p],
+        }
+        for p in wanted
     ]
     if time_ms is not None:
         at = log.offsets_for_times(dict.fromkeys(wanted, time_ms))
@@ -89,6 +96,8 @@ def offsets(
     if json:
         print_json({"url": log.url, "time_ms": time_ms, "partitions": rows})
         return
+    if stable == ends:  # Nothing is undecided, as nearly always.
+        rows = [{name: n for name, n in row.items() if name != "stable_offset"} for row in rows]
     print_table(_table(rows))
 
 

@@ -150,7 +150,7 @@ def positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
     wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
     if where.isdecimal():
         return dict.fromkeys(wanted, int(where))
-    ends = log.end_offsets()
+    ends = log.stable_offsets()
     if where == "earliest":
         starts = log.start_offsets()
         return {p: starts[p] for p in wanted}
@@ -189,12 +189,12 @@ def _read_on(
     """
     at = dict(offsets)
     while True:
-        ends = log.end_offsets()
+        ends = log.stable_offsets()
         for p, start in at.items():
             if start == ends[p]:
                 continue
             yield from _read(log, p, start, ends[p], keys)
-            at[p] = ends[p]
+            at[p] = max(start, ends[p])
         if poll_ms is None:
             return
         log.handle.clock.sleep_ms(poll_ms)

@@ -140,7 +140,7 @@ def _tell(url: str, out: str, records: int, *, json: bool) -> None:
 
 
 def _records(log: "Log", partition: int | None, where: str) -> "Iterator[pa.RecordBatch]":
-    ends = log.end_offsets()
+    ends = log.stable_offsets()
     for p, start in positions(log, partition, where).items():
         yield from log.read(partition=p, start=start, end=ends[p])
 

@@ -143,7 +143,7 @@ class ShownLogs:
         from clog.storage.read.offsets import partitions_named
 
         log = self.log(number)
-        ends, starts = log.end_offsets(), log.start_offsets()
+        ends, starts = log.stable_offsets(), log.start_offsets()
         wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
         if where == "latest":
             each = max(1, limit // len(wanted))

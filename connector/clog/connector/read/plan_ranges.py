@@ -36,9 +36,11 @@ def partitions_read(head: "Head", wanted: Sequence[int] | None, *, url: str) -> 
 
 
 def offset_bounds(head: "Head", parts: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Returns the log start and end offsets of these partitions."""
-    columns = head.partitions
-    return {p: columns.start[p] for p in parts}, {p: columns.end[p] for p in parts}
+    """Returns the log start offsets of these partitions, and where their readers end: at the last
+    stable offsets (S51).
+    """
+    start = head.partitions.start
+    return {p: start[p] for p in parts}, {p: head.stable_offset(p) for p in parts}
 
 
 def positions(
@@ -127,13 +129,15 @@ def batch_ranges(
             ``failOnDataLoss``.
     """
     parts = partitions_read(manifest.head, options.partitions, url=store.url)
-    lows, highs = offset_bounds(manifest.head, parts)
+    lows, highs = manifest.head.partitions.start, manifest.head.partitions.end
     starting = options.starting or "earliest"
     assert not isinstance(starting, Since), "a batch read of the log itself refuses it"
     starts = positions(store, manifest, parts, starting, option="starting")
     ends = positions(store, manifest, parts, options.ending or "latest", option="ending")
     ranges = {}
     for p in parts:
+        if ends[p] == manifest.head.stable_offset(p):  # Beyond it may be records, not yet decided.
+            ends[p] = max(ends[p], min(starts[p], highs[p]))
         # A start at the log start may be the default: then the end is of records that are deleted.
         if ends[p] < starts[p] != lows[p]:
             raise OptionError(

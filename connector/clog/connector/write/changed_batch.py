@@ -95,7 +95,7 @@ def _difference(log: "Log", first: "AppendResult", objects: Sequence["DataObject
 
 def _rows_at(log: "Log", first: "AppendResult") -> Iterable["pa.RecordBatch"]:
     """Returns the rows that an append brought, at its version: none of them is cleaned there."""
-    from clog.storage.read.scan import plan_range, read_pieces
+    from clog.storage.read.scan import Isolation, plan_range, read_pieces
 
     if not first.offsets:
         raise NotFoundError(f"version {first.version} of {log.url} expired")
@@ -105,7 +105,7 @@ def _rows_at(log: "Log", first: "AppendResult") -> Iterable["pa.RecordBatch"]:
     pieces = [
         replace(piece, schema=newest)
         for p, (start, end) in ranges
-        for piece in plan_range(manifest, p, start, end)
+        for piece in plan_range(manifest, p, start, end, isolation=Isolation.UNCOMMITTED)
     ]
     return read_pieces(log.handle.store, pieces, columns=_COMPARED)
 

@@ -50,6 +50,7 @@ class PartitionDescription(TypedDict):
         partition: its number.
         log_start_offset: the smallest offset that can be read.
         end_offset: the offset that the next record gets.
+        stable_offset: where readers end: the first record that is undecided, else the end offset.
         first_dirty_offset: where the next pass of the cleaner begins; below it each key is unique.
         first_uncleanable_offset: where such a pass ends now: at the active segment, or at records
             younger than ``min.compaction.lag.ms``.
@@ -75,6 +76,7 @@ class PartitionDescription(TypedDict):
     partition: int
     log_start_offset: int
     end_offset: int
+    stable_offset: int
     first_dirty_offset: int
     first_uncleanable_offset: int
     active_base_offset: int
@@ -209,6 +211,7 @@ def _partition(manifest: Manifest, b: CleanableBounds) -> PartitionDescription:
         "partition": p,
         "log_start_offset": manifest.head.partitions.start[p],
         "end_offset": manifest.head.partitions.end[p],
+        "stable_offset": manifest.head.stable_offset(p),
         "first_dirty_offset": b.first_dirty,
         "first_uncleanable_offset": b.first_uncleanable,
         "active_base_offset": segments[-1].base,

@@ -54,6 +54,10 @@ class Check(StrEnum):
     KEYS = "keys"
 
 
+_REPLAYED = (
+    *("segments", "first_dirty", "released", "tombstones_removed", "uncleanable"),
+    "markers",
+)
 _OF_FILES = (Check.OBJECT_MISSING, Check.DEAD_ROWS)
 """What may be found of a version that expired meanwhile, though nothing is wrong."""
 
@@ -329,7 +333,7 @@ def _replay_findings(
     except (CorruptionError, FileNotFoundError) as e:
         yield Finding(Check.SNAPSHOT if base_version else Check.STATE, where, str(e))
         return
-    for name in ("segments", "first_dirty", "released", "tombstones_removed", "uncleanable"):
+    for name in _REPLAYED:
         if getattr(state, name) != getattr(manifest, name):
             yield Finding(
                 Check.STATE,

@@ -23,6 +23,16 @@ TIME_MS_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionName:
+    """Names one transaction (FORMAT.md §11.2); ``home`` is the id of the log that decides."""
+
+    home: str
+    id: str
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Rows ``[first_row, first_row + rows)`` of ``object``, covering offsets ``[base, next)``.
 
@@ -30,6 +40,8 @@ class Chunk:
     ``append_time_ms`` their timestamp under LogAppendTime. ``horizon_min``/``horizon_max`` bound
     the delete horizons of tombstones in it; ``horizon`` is the one of tombstones below ``up_to``
     that carry none of their own (S23). All of these are of all its rows, the dead ones, too.
+    ``undecided`` names the transaction that has not ended, None for any other chunk; ``aborted``:
+    of one that was aborted, so that nobody ever sees its rows.
     """
 
     object: ObjectRef
@@ -48,6 +60,8 @@ class Chunk:
     horizon: int = NONE
     up_to: int = NONE
     dead: DeadRows | None = None
+    undecided: TransactionName | None = None
+    aborted: bool = False
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -55,6 +69,8 @@ class Chunk:
 
     @property
     def live_rows(self) -> int:
+        if self.aborted:
+            return 0
         return self.rows if self.dead is None else self.rows - self.dead.rows
 
     @property

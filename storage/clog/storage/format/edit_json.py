@@ -34,6 +34,12 @@ from clog.storage.format.features import FeatureNames
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import check_inside
 from clog.storage.format.schema import next_schema_from_json, schema_from_json, schema_to_json
+from clog.storage.format.undecided import (
+    ending_from_json,
+    ending_to_json,
+    joining_from_json,
+    joining_to_json,
+)
 from clog.storage.format.writer_json import (
     appended_by_from_json,
     appended_by_to_json,
@@ -67,6 +73,10 @@ def edit_to_json(edit: Edit) -> dict[str, Any]:
         "replace": [_replacement_to_json(r) for r in edit.replace] or None,
         "horizons": [_horizon_to_json(h) for h in edit.horizons] or None,
         "dead": [_mark_to_json(mark) for mark in edit.dead] or None,
+        "marked": [list(mark) for mark in edit.marked] or None,
+        "unmarked": [list(mark) for mark in edit.unmarked] or None,
+        "ends": [ending_to_json(ending) for ending in edit.ends] or None,
+        "unended": [joining_to_json(joining) for joining in edit.unended] or None,
         "first_dirty": _by_partition(edit.first_dirty),
         "tombstones_removed": _by_partition(edit.tombstones_removed),
         "uncleanable": {str(p): uncleanable_json(u) for p, u in edit.uncleanable.items()} or None,
@@ -89,6 +99,7 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
     """
     where = f"the edit of version {version}"
     try:
+        objects = len(value["add"]["objects"]) if "add" in value else 0
         return Edit(
             create=info_from_json(value["create"]) if "create" in value else None,
             features=_features_from_json(value["features"]) if "features" in value else None,
@@ -100,6 +111,10 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
             replace=tuple(_replacement_from_json(r, where) for r in value.get("replace", ())),
             horizons=tuple(_horizon_from_json(h, where) for h in value.get("horizons", ())),
             dead=tuple(_mark_from_json(mark, where) for mark in value.get("dead", ())),
+            marked=tuple((whole(p), whole(o), whole(ms)) for p, o, ms in value.get("marked", ())),
+            unmarked=tuple((whole(p), whole(offset)) for p, offset in value.get("unmarked", ())),
+            ends=tuple(ending_from_json(ending) for ending in value.get("ends", ())),
+            unended=tuple(joining_from_json(j, objects) for j in value.get("unended", ())),
             first_dirty=_offsets(value, "first_dirty"),
             tombstones_removed=_offsets(value, "tombstones_removed"),
             uncleanable={

@@ -14,6 +14,7 @@ from clog.storage.format.dead_rows import DeadRows
 from clog.storage.format.features import NO_FEATURES, FeatureNames
 from clog.storage.format.schema import LogSchema
 from clog.storage.format.transactions import TransactionState
+from clog.storage.format.undecided import Ending, Joining
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,10 @@ class Edit:
     replace: tuple[Replacement, ...] = ()
     horizons: tuple[ChunkHorizon, ...] = ()
     dead: tuple[DeadMark, ...] = ()
+    marked: tuple[tuple[int, int, int], ...] = ()
+    unmarked: tuple[tuple[int, int], ...] = ()
+    ends: tuple[Ending, ...] = ()
+    unended: tuple[Joining, ...] = ()
     first_dirty: Mapping[int, int] = field(default_factory=dict)
     tombstones_removed: Mapping[int, int] = field(default_factory=dict)
     uncleanable: Mapping[int, Uncleanable | None] = field(default_factory=dict)
@@ -183,9 +188,26 @@ class Edit:
         named = self.changed_partitions()
         named.update(self.first_dirty, self.tombstones_removed, self.uncleanable)
         named.update(p for p, _ in self.seal)
+        named.update(p for p, *_ in (*self.marked, *self.unmarked))
         if self.add is not None:
             named.update(p for p, _ in self.add.chunks)
         return named
+
+    def names_undecided(self) -> bool:
+        """Tells whether the edit is about undecided records or markers."""
+        return bool(self.ends or self.unended or self.marked or self.unmarked)
+
+    def first_of(self, joining: Joining) -> dict[int, int]:
+        """Returns the first offset, by partition, of the records that a transaction appends."""
+        first: dict[int, int] = {}
+        for pairs in self.by_object()[joining.first : joining.next]:
+            for p, chunk in pairs:
+                first.setdefault(p, chunk.base)
+        return first
+
+    def by_object(self) -> list[list[tuple[int, Chunk]]]:
+        """Returns the chunks that it appends, object by object."""
+        return [] if self.add is None else self.add.by_object()
 
     def changed_partitions(self) -> set[int]:
         """Returns the partitions changed otherwise than by appending or sealing: what voids a

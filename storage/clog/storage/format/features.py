@@ -92,6 +92,7 @@ FEATURES = {
             "11.2",
             "records that are undecided for a time, and markers",
             of_readers=True,
+            is_built=True,
         ),
         Feature(
             TYPED_COLUMNS,

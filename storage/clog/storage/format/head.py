@@ -39,8 +39,23 @@ from clog.storage.format.edits import (
     PageRef,
     WriterEntry,
 )
-from clog.storage.format.features import DEAD_ROWS, TRANSACTIONS, TYPED_COLUMNS, unknown
+from clog.storage.format.features import (
+    DEAD_ROWS,
+    TRANSACTIONS,
+    TYPED_COLUMNS,
+    UNDECIDED_RECORDS,
+    unknown,
+)
 from clog.storage.format.schema import check_evolution
+from clog.storage.format.undecided import (
+    Unended,
+    ended,
+    find_unended,
+    joined,
+    unended_from_json,
+    unended_to_json,
+    with_started_reset,
+)
 from clog.storage.format.writer_json import (
     page_from_json,
     page_to_json,
@@ -78,7 +93,15 @@ class Head:
     partitions: PartitionColumns
     writers: tuple[WriterEntry, ...] = ()
     older_writers: PageRef | None = None
+    unended: tuple[Unended, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def stable_offset(self, partition: int) -> int:
+        """Returns the last stable offset: all below it is decided (S51)."""
+        first = [entry.first[partition] for entry in self.unended if partition in entry.first]
+        if not first:
+            return self.partitions.end[partition]
+        return max(min(first), self.partitions.start[partition])
 
 
 def first_head(edit: Edit) -> Head:
@@ -107,6 +130,7 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
         rows[p][CHANGED] = version
     if edit.reset_times:
         rows = _Rows(_all_changed(rows.made(), version))
+    unended = _unended(rows, head.unended, edit, version=version, time_ms=time_ms)
     if edit.add is not None:
         _add(rows, edit.add, time_ms)
     return replace(
@@ -119,6 +143,7 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
         partitions=rows.made(),
         writers=_without(with_writers(head.writers, edit.writers), edit.older_writers),
         older_writers=edit.older_writers.root if edit.older_writers else head.older_writers,
+        unended=with_started_reset(unended, time_ms) if edit.reset_times else unended,
     )
 
 
@@ -166,6 +191,10 @@ def _with_features(log: LogInfo, edit: Edit) -> LogInfo:
         raise CorruptionError(
             f"an edit has a transaction, but the log lacks feature {TRANSACTIONS!r}"
         )
+    if edit.names_undecided() and UNDECIDED_RECORDS not in log.features.read:
+        raise CorruptionError(
+            f"an edit has undecided records, but the log lacks feature {UNDECIDED_RECORDS!r}"
+        )
     return log
 
 
@@ -209,6 +238,22 @@ def _change(rows: _Rows, edit: Edit) -> None:
             )
         if r.base >= active:
             rows[r.partition][CHUNKS] += len(r.chunks) - len(r.sources)
+
+
+def _unended(
+    rows: _Rows, unended: tuple[Unended, ...], edit: Edit, *, version: int, time_ms: int
+) -> tuple[Unended, ...]:
+    """Returns the transactions that have not ended after the edit; gives ends their markers."""
+    for ending in edit.ends:
+        entry = find_unended(unended, ending.name)
+        for p in () if entry is None else entry.first:
+            rows[p][END] += 1
+            rows[p][CHANGED] = version
+        unended = ended(unended, ending)
+    for joining in edit.unended:
+        first = edit.first_of(joining)
+        unended = joined(unended, joining, first, version=version, time_ms=time_ms)
+    return unended
 
 
 def _all_changed(columns: PartitionColumns, version: int) -> PartitionColumns:
@@ -290,8 +335,10 @@ _KNOWN = {f for f in Head.__dataclass_fields__ if f != "extra"}
 
 def head_to_json(head: Head) -> dict[str, Any]:
     """Returns the head as in commits and snapshots."""
+    unended = {"unended": [unended_to_json(entry) for entry in head.unended]}
     return {
         **head.extra,
+        **(unended if head.unended else {}),
         "log": info_to_json(head.log),
         "config": dict(head.config),
         "config_epoch": head.config_epoch,
@@ -326,6 +373,7 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
             partitions=columns_from_json(value["partitions"], info.partitions, where=where),
             writers=tuple(writer_from_json(w) for w in value["writers"]),
             older_writers=page_from_json(value["older_writers"], where),
+            unended=unended_from_json(value.get("unended", []), info.partitions),
             extra={name: v for name, v in value.items() if name not in _KNOWN},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:

@@ -20,11 +20,13 @@ from clog.storage.format.segments import (
     check_kept,
     check_tiling,
     cut,
+    decided,
     index_at,
     may_follow,
-    with_dead,
+    with_marks,
     with_times_reset,
 )
+from clog.storage.format.undecided import ABORTED, Ending, Marker, find_unended
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Manifest:
     tombstones_removed: tuple[tuple[int, int, int], ...] = ()
     uncleanable: Mapping[int, Uncleanable] = field(default_factory=dict)
     pages: tuple[SegmentPage, ...] = ()
+    markers: tuple[Marker, ...] = ()
 
     def chunks(self) -> Iterator[tuple[int, Chunk]]:
         """Yields every (partition, chunk) that is not in a page."""
@@ -115,10 +118,12 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
         work.replace(r)
     work.horizons(edit.horizons)
     work.dead(edit.dead)
+    for ending in edit.ends:
+        work.end(ending)
     for p, offset in edit.first_dirty.items():
         work.first_dirty[p] = offset
     if edit.add is not None:
-        work.add(edit.add)
+        work.add(_with_undecided(edit, edit.add))
     uncleanable = {**manifest.uncleanable, **edit.uncleanable}
     made = replace(
         manifest,
@@ -131,6 +136,7 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
         released=_with_released(manifest.released, work.released, edit.forget),
         tombstones_removed=_with_steps(manifest, edit, version),
         uncleanable={p: why for p, why in uncleanable.items() if why is not None},
+        markers=_with_markers(manifest.markers, edit, work.markers, head),
     )
     return _with_times_reset(made, time_ms) if edit.reset_times else made
 
@@ -148,6 +154,40 @@ def _with_times_reset(manifest: Manifest, time_ms: int) -> Manifest:
             for p, why in manifest.uncleanable.items()
         },
     )
+
+
+def _with_undecided(edit: Edit, add: Append) -> Append:
+    """Returns what is appended; chunks of transactions that have not ended name theirs."""
+    if not edit.unended:
+        return add
+    names = {
+        pairs[0][1].object.path: joining.entry.name
+        for joining in edit.unended
+        for pairs in edit.by_object()[joining.first : joining.next]
+    }
+    chunks = ((p, replace(c, undecided=names.get(c.object.path))) for p, c in add.chunks)
+    return replace(add, chunks=tuple(chunks))
+
+
+def _with_markers(
+    before: tuple[Marker, ...], edit: Edit, fresh: Sequence[Marker], head: Head
+) -> tuple[Marker, ...]:
+    """Returns the markers, without those below the log start.
+
+    Raises:
+        CorruptionError: the edit names one that is not there, or has its horizon.
+    """
+    if not (edit.marked or edit.unmarked or edit.start or fresh):
+        return before
+    horizons = {(p, offset): ms for p, offset, ms in edit.marked}
+    there = {m.place for m in before if m.horizon_ms == NONE or m.place not in horizons}
+    if missing := {*horizons, *edit.unmarked} - there:
+        raise CorruptionError(f"an edit names markers {sorted(missing)}, which are not as it says")
+    starts = head.partitions.start
+    gone = {*edit.unmarked}
+    left = [m for m in (*before, *fresh) if m.place not in gone and m.offset >= starts[m.partition]]
+    dated = (replace(m, horizon_ms=horizons.get(m.place, m.horizon_ms)) for m in left)
+    return tuple(sorted(dated, key=lambda m: m.place))
 
 
 def _with_steps(manifest: Manifest, edit: Edit, version: int) -> tuple[tuple[int, int, int], ...]:
@@ -187,6 +227,20 @@ class _Work:
         self.segments = list(manifest.segments)
         self.first_dirty = list(manifest.first_dirty)
         self.released: dict[str, Released] = {}
+        self.markers: list[Marker] = []
+
+    def end(self, ending: Ending) -> None:
+        """Decides the chunks of a transaction, and gives each of its partitions a marker."""
+        name, unended = ending.name, self.manifest.head.unended
+        entry = find_unended(unended, name)
+        for p in sorted(() if entry is None else entry.first):
+            is_aborted = ending.outcome == ABORTED
+            segments = [decided(s, name, aborted=is_aborted) for s in self.segments[p]]
+            offset = segments[-1].next
+            marker = Marker(p, offset, name.id, name.epoch, name.number, ending.outcome)
+            segments[-1] = replace(segments[-1], next=offset + 1)
+            self.segments[p] = tuple(segments)
+            self.markers.append(marker)
 
     def drop(self, p: int, base: int) -> None:
         self._need_unpaged(p, 0)
@@ -236,7 +290,7 @@ class _Work:
         tiles = r.segments or tuple((s.base, s.next, s.created_ms) for s in touched)
         before = [c for c in old if c.next <= r.base]
         after = [c for c in old if c.base >= r.next]
-        new = with_dead(r, inside)
+        new = with_marks(r, inside)
         made = cut([*before, *new, *after], tiles, r.partition)
         self.segments[r.partition] = (*segments[:first], *made, *segments[last + 1 :])
         kept = {path for c in new for path in c.files}

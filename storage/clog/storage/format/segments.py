@@ -4,7 +4,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.chunks import Chunk
+from clog.storage.format.chunks import Chunk, TransactionName
 from clog.storage.format.dead_rows import DeadRows
 from clog.storage.format.edits import Replacement
 
@@ -70,9 +70,14 @@ def check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
         )
 
 
-def with_dead(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
-    """Returns the new chunks; those that were there before keep their dead rows."""
-    marked = {c.identity: c for c in inside if c.dead is not None}
+def with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
+    """Returns the new chunks; those that were there before keep their marks."""
+    if any(c.undecided for c in inside):
+        raise CorruptionError(
+            f"partition {r.partition}: a replacement of [{r.base}, {r.next}) changes a chunk that"
+            " is undecided"
+        )
+    marked = {c.identity: c for c in inside if c.dead is not None or c.aborted}
     objects = {c.object.path for c in marked.values()}
     made = []
     for c in r.chunks:
@@ -80,14 +85,28 @@ def with_dead(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
         if (old is None and c.object.path in objects) or (old is not None and old.rows != c.rows):
             raise CorruptionError(
                 f"partition {r.partition}: a replacement refers to a part of {c.object.path},"
-                " which has dead rows"
+                " which has dead rows, or was aborted"
             )
-        made.append(replace(c, dead=old.dead if old is not None else None))
+        marks = (None, False) if old is None else (old.dead, old.aborted)
+        made.append(replace(c, dead=marks[0], aborted=marks[1]))
     return made
+
+
+def decided(segment: Segment, name: TransactionName, *, aborted: bool) -> Segment:
+    """Returns the segment after the end of a transaction."""
+    if all(c.undecided != name for c in segment.chunks):
+        return segment
+    chunks = tuple(
+        replace(c, undecided=None, aborted=aborted) if c.undecided == name else c
+        for c in segment.chunks
+    )
+    return replace(segment, chunks=chunks)
 
 
 def may_follow(dead: DeadRows, c: Chunk) -> bool:
     """Tells whether these dead rows may take the place of those that the chunk has."""
+    if c.undecided is not None or c.aborted:
+        return False
     before = c.dead or dead
     return before.rows <= dead.rows < c.rows and before.since_ms == dead.since_ms
 

@@ -29,6 +29,12 @@ from clog.storage.format.manifest import Manifest, Released, SegmentPage
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import check_inside, page_path, snapshot_path
 from clog.storage.format.segments import Segment
+from clog.storage.format.undecided import (
+    markers_from_json,
+    markers_to_json,
+    name_from_json,
+    name_to_json,
+)
 from clog.storage.store.base import ObjectExistsError, Store
 
 PAGE_CHUNKS_MIN = 256
@@ -129,7 +135,8 @@ def unpage(store: Store, manifest: Manifest, partitions: Collection[int] | None 
 
 
 def _page_out(store: Store, manifest: Manifest, *, new_id: Callable[[], str]) -> Manifest:
-    sealed = {p: s[:-1] for p, s in enumerate(manifest.segments) if len(s) > 1}
+    sealed = {p: paged for p, s in enumerate(manifest.segments) if (paged := _decided(s[:-1]))}
+    rest = tuple(s[len(sealed.get(p, ())) :] for p, s in enumerate(manifest.segments))
     if sum(len(s.chunks) for mine in sealed.values() for s in mine) < PAGE_CHUNKS_MIN:
         return manifest
     pages = list(manifest.pages)
@@ -147,7 +154,13 @@ def _page_out(store: Store, manifest: Manifest, *, new_id: Callable[[], str]) ->
         mine = {p: [s for _, s in pairs] for p, pairs in groupby(piece, itemgetter(0))}
         ranges = {p: (segments[0].base, segments[-1].next) for p, segments in mine.items()}
         pages.append(SegmentPage(path, len(data), ranges))
-    return replace(manifest, segments=tuple(s[-1:] for s in manifest.segments), pages=tuple(pages))
+    return replace(manifest, segments=rest, pages=tuple(pages))
+
+
+def _decided(sealed: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """Returns the segments before the first undecided chunk: an end need not bring pages in."""
+    undecided = (i for i, s in enumerate(sealed) if any(c.undecided for c in s.chunks))
+    return sealed[: next(undecided, len(sealed))]
 
 
 def _cut(
@@ -190,10 +203,16 @@ def _segments_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
     index: dict[ObjectRef, int] = {}
     rows: list[tuple[int, ...]] = []
     dead: list[list[Any]] = []
+    undecided: list[list[Any]] = []
+    aborted: list[int] = []
     for _, segment in pairs:
         for chunk in segment.chunks:
             if chunk.dead is not None:
                 dead.append([len(rows), dead_rows_to_json(chunk.dead)])
+            if chunk.undecided is not None:
+                undecided.append([len(rows), name_to_json(chunk.undecided)])
+            if chunk.aborted:
+                aborted.append(len(rows))
             rows.append((index.setdefault(chunk.object, len(index)), *chunk_row(chunk)))
     objects = [
         (o.path, o.size_bytes, o.footer_bytes, o.checksum, o.rows, o.stamp, o.dense) for o in index
@@ -204,6 +223,8 @@ def _segments_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
         "segments": columns_of(segments, _SEGMENT_COLUMNS),
         "chunks": columns_of(rows, _CHUNK_COLUMNS),
         "dead": dead,
+        **({"undecided": undecided} if undecided else {}),
+        **({"aborted": aborted} if aborted else {}),
     }
 
 
@@ -232,6 +253,10 @@ def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Seg
     ]
     for i, marked in dead.items():
         chunks[i] = replace(chunks[i], dead=marked)
+    for i, name in value.get("undecided", ()):
+        chunks[_index(i)] = replace(chunks[_index(i)], undecided=name_from_json(name))
+    for i in value.get("aborted", ()):
+        chunks[_index(i)] = replace(chunks[_index(i)], aborted=True)
     out: dict[int, list[Segment]] = {}
     at = 0
     for row in rows_of(value["segments"], _SEGMENT_COLUMNS):
@@ -272,6 +297,7 @@ def _snapshot_json(manifest: Manifest) -> dict[str, Any]:
             "released": columns_of(released, _RELEASED_COLUMNS),
             "tombstones_removed": columns_of(manifest.tombstones_removed, _STEP_COLUMNS),
             "uncleanable": {str(p): uncleanable_json(u) for p, u in manifest.uncleanable.items()},
+            **({"markers": markers_to_json(manifest.markers)} if manifest.markers else {}),
         },
     }
 
@@ -305,6 +331,7 @@ def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
             for p, version, offset in rows_of(value["tombstones_removed"], _STEP_COLUMNS)
         ),
         uncleanable={p: why for p, why in uncleanable.items() if why is not None},
+        markers=markers_from_json(value["markers"]) if "markers" in value else (),
         pages=tuple(
             SegmentPage(
                 check_inside(page["path"], where=where),

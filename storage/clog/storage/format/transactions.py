@@ -20,6 +20,8 @@ from clog.storage.store.base import Store
 
 TRANSACTION = "transaction"
 """The kind of the writer entries."""
+PARTICIPANT = "participant"
+"""The kind of those in a log that takes part in a transaction of another log."""
 POSITIONS_BYTES_MAX = 1 << 10
 """Positions whose JSON is longer are a document of their own."""
 _COLUMNS = ("p", "offset", "version")

@@ -6,7 +6,13 @@ from typing import Any
 from clog.storage.format.chunks import whole
 from clog.storage.format.edits import AppendedBy, PagedWriters, PageRef, WriterEntry
 from clog.storage.format.paths import check_inside
-from clog.storage.format.transactions import TRANSACTION, state_from_json, state_to_json
+from clog.storage.format.transactions import (
+    PARTICIPANT,
+    TRANSACTION,
+    TransactionState,
+    state_from_json,
+    state_to_json,
+)
 
 WRITER_LEVEL_MAX = 8
 """Levels of pages of older writers, above the lowest. Part of the format."""
@@ -20,10 +26,16 @@ def writer_to_json(entry: WriterEntry) -> list[Any]:
 def writer_from_json(value: list[Any]) -> WriterEntry:
     """Reads what `writer_to_json` made; what an entry of another kind has more is ignored."""
     writer_id, kind, query_id, sequence, content, version, *more = value
-    state = state_from_json(more[0], where="a writer's entry") if kind == TRANSACTION else None
+    state = _state_from_json(str(kind), more)
     return WriterEntry(
         *(str(writer_id), str(kind), query_id, whole(sequence), content, whole(version)), state
     )
+
+
+def _state_from_json(kind: str, more: list[Any]) -> TransactionState | None:
+    if kind == PARTICIPANT:
+        return TransactionState(whole(more[0]["epoch"]), whole(more[0]["number"]))
+    return state_from_json(more[0], where="a writer's entry") if kind == TRANSACTION else None
 
 
 def _named(entry: WriterEntry) -> list[Any]:
@@ -31,7 +43,12 @@ def _named(entry: WriterEntry) -> list[Any]:
 
 
 def _state_json(entry: WriterEntry) -> list[Any]:
-    return [] if entry.transaction is None else [state_to_json(entry.transaction)]
+    state = entry.transaction
+    if state is None:
+        return []
+    if entry.kind == PARTICIPANT:
+        return [{"epoch": state.epoch, "number": state.number}]
+    return [state_to_json(state)]
 
 
 def appended_by_to_json(by: AppendedBy) -> list[Any]:

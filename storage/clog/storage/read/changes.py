@@ -20,13 +20,13 @@ from clog.storage.store.base import Store
 
 
 def plan_changes(manifest: Manifest, partition: int, start: int, *, url: str) -> TablePlan:
-    """Returns the plan of one partition's changes from the offset to the manifest's end.
+    """Returns the plan of one partition's changes from the offset on, as far as all is decided.
 
     Raises:
         OffsetOutOfRangeError: the offset is below the log start or beyond the end (S38).
     """
     check_start(manifest.head, partition, start, url=url)
-    end = manifest.head.partitions.end[partition]
+    end = manifest.head.stable_offset(partition)
     changed = tuple(plan_range(manifest, partition, start, end))
     log = manifest.head.log
     return TablePlan(

@@ -62,15 +62,18 @@ def first_uncleanable(
 ) -> int:
     """Returns where cleaning must stop (S10, S11): the active segment's base, or before it that of
     the first sealed one, from the first dirty on, that is younger than ``min.compaction.lag.ms`` by
-    its newest record. Always a segment's base, never below ``first_dirty``.
+    its newest record, or reaches beyond the last stable offset. Always a segment's base, never
+    below ``first_dirty``.
     """
-    active = manifest.segments[partition][-1]
-    if config.min_compaction_lag_ms > 0:
-        for segment in manifest.segments[partition][:-1]:
-            if segment.next > first_dirty and _is_young(segment, config, now_ms):
-                return max(segment.base, first_dirty)
+    active, stable = manifest.segments[partition][-1], manifest.head.stable_offset(partition)
+    for segment in manifest.segments[partition][:-1]:
+        if segment.next > first_dirty and (
+            segment.next > stable or _is_young(segment, config, now_ms)
+        ):
+            return max(segment.base, first_dirty)
     return max(active.base, first_dirty)
 
 
 def _is_young(segment: Segment, config: LogConfig, now_ms: int) -> bool:
-    return segment.max_timestamp_ms > now_ms - config.min_compaction_lag_ms
+    lag_ms = config.min_compaction_lag_ms
+    return lag_ms > 0 and segment.max_timestamp_ms > now_ms - lag_ms

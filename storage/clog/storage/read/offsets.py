@@ -10,7 +10,7 @@ from clog.storage.errors import InvalidInputError, OffsetOutOfRangeError
 from clog.storage.format.head import Head
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import scalar, to_arrow
-from clog.storage.read.scan import plan_range, read_pieces
+from clog.storage.read.scan import Isolation, end_offset, plan_range, read_pieces
 from clog.storage.store.base import Store
 
 _TRUE = to_arrow(np.array([True]))[0]
@@ -19,16 +19,15 @@ EARLIEST = -2
 LATEST = -1
 
 
-def check_isolation(isolation: object) -> None:
-    """Raises if this is no isolation level (S40).
+def isolation_named(isolation: object) -> Isolation:
+    """Returns the isolation level (S40).
 
     Raises:
         InvalidInputError: it is none.
     """
-    if isolation not in ("read_uncommitted", "read_committed"):
-        raise InvalidInputError(
-            f"isolation={isolation!r}; allowed: read_committed, read_uncommitted"
-        )
+    if isolation not in tuple(Isolation):
+        raise InvalidInputError(f"isolation={isolation!r}; allowed: {', '.join(Isolation)}")
+    return Isolation(str(isolation))
 
 
 def partitions_named(head: Head, partition: int | None, *, url: str) -> tuple[int, ...]:
@@ -67,8 +66,9 @@ def ranges(
     end: int | Mapping[int, int] | None,
     *,
     url: str,
+    isolation: Isolation = Isolation.COMMITTED,
 ) -> dict[int, tuple[int, int]]:
-    """Returns the half-open ranges by partition, checked (S38).
+    """Returns the half-open ranges by partition, checked (S38); they end where the isolation does.
 
     Raises:
         OffsetOutOfRangeError: a start below the log start or beyond the end.
@@ -80,7 +80,8 @@ def ranges(
     for p in parts:
         low = starts.get(p, head.partitions.start[p])
         check_start(head, p, low, url=url)
-        out[p] = (low, min(ends.get(p, head.partitions.end[p]), head.partitions.end[p]))
+        high = max(low, end_offset(head, p, isolation))
+        out[p] = (low, min(ends.get(p, high), high))
     return out
 
 
@@ -116,10 +117,10 @@ def for_times(
 
 
 def _first_at(store: Store, manifest: Manifest, partition: int, time_ms: int) -> int | None:
-    start, end = manifest.head.partitions.start[partition], manifest.head.partitions.end[partition]
+    start, end = manifest.head.partitions.start[partition], manifest.head.stable_offset(partition)
     for segment in manifest.segments[partition]:
         for chunk in segment.chunks:
-            if chunk.next <= start or chunk.max_timestamp_ms < time_ms:
+            if chunk.next <= start or chunk.aborted or chunk.max_timestamp_ms < time_ms:
                 continue
             # Here, where some record is as late: a later time may be no Arrow timestamp. No record
             # is before 1970.

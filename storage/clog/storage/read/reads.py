@@ -32,13 +32,14 @@ class Reads:
         columns: Sequence[str] | None,
     ) -> Iterator[pa.RecordBatch]:
         """Plans now, and yields the records of these ranges; see `Log.read`."""
-        offsets.check_isolation(isolation)
+        shown = offsets.isolation_named(isolation)
         handle = self._handle
         handle.refresh()
         manifest = handle.manifest()
-        ranges = offsets.ranges(manifest.head, partition, start, end, url=handle.store.url)
-        asked = columns_asked(manifest.head.log.schema, columns)
-        return read_records(handle.store, manifest, ranges, columns=asked)
+        head, url = manifest.head, handle.store.url
+        ranges = offsets.ranges(head, partition, start, end, url=url, isolation=shown)
+        asked = columns_asked(head.log.schema, columns)
+        return read_records(handle.store, manifest, ranges, columns=asked, isolation=shown)
 
     def table(self, partition: int | None, at: int | None, at_time_ms: int | None) -> Table:
         """Returns the table at a version; see `Log.table`."""

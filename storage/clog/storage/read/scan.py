@@ -9,6 +9,7 @@ below the low watermark or beyond the planned end, also in rows that are still t
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 from clog.storage.errors import CorruptionError, InvalidInputError, version_expired
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import BitmapFile, DeadRows, Rows, read_dead_rows
+from clog.storage.format.head import Head
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.schema import LogSchema
@@ -121,20 +123,37 @@ class ReadPiece:
     marked: MarkedChunk | None = None
 
 
+class Isolation(StrEnum):
+    """What a reader sees of transactions that have not ended (S40, S55): nothing beyond the first
+    record of one, or all that was not aborted.
+    """
+
+    COMMITTED = "read_committed"
+    UNCOMMITTED = "read_uncommitted"
+
+
+def end_offset(head: Head, partition: int, isolation: Isolation = Isolation.COMMITTED) -> int:
+    """Returns where readers of the partition end (S51)."""
+    if isolation is Isolation.UNCOMMITTED:
+        return head.partitions.end[partition]
+    return head.stable_offset(partition)
+
+
 def plan_range(
     manifest: Manifest,
     partition: int,
     start: int,
     end: int,
     *,
+    isolation: Isolation = Isolation.COMMITTED,
     whole: Callable[[Segment], Sequence[ReadPiece]] | None = None,
 ) -> list[ReadPiece]:
     """Returns the pieces of offsets ``[start, end)`` of a partition, in offset order; the range is
-    cut to what there is, and empty where it ends before it begins. ``whole`` may know those of a
-    segment that lies in the range.
+    cut to what the isolation shows, and empty where it ends before it begins. ``whole`` may know
+    those of a segment that lies in the range. Aborted records are in none.
     """
     start = max(start, manifest.head.partitions.start[partition])
-    end = max(start, min(end, manifest.head.partitions.end[partition]))
+    end = max(start, min(end, end_offset(manifest.head, partition, isolation)))
     schema = manifest.head.log.schema
     pieces: list[ReadPiece] = []
     for segment in _within(manifest.segments[partition], start, end):
@@ -142,7 +161,8 @@ def plan_range(
             pieces += whole(segment)
             continue
         chunks = _within(segment.chunks, start, end)
-        cut_to_range = (piece_of(partition, chunk, start, end, schema) for chunk in chunks)
+        shown = (chunk for chunk in chunks if not chunk.aborted)
+        cut_to_range = (piece_of(partition, chunk, start, end, schema) for chunk in shown)
         pieces += (piece for piece in cut_to_range if piece.start < piece.end)
     return pieces
 
@@ -327,6 +347,7 @@ def read_records(
     ranges: Mapping[int, tuple[int, int]],
     *,
     columns: Sequence[str],
+    isolation: Isolation = Isolation.COMMITTED,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of half-open offset ranges, partition by partition.
 
@@ -337,7 +358,7 @@ def read_records(
         pieces = [
             piece
             for p, (start, end) in ranges.items()
-            for piece in plan_range(manifest, p, start, end)
+            for piece in plan_range(manifest, p, start, end, isolation=isolation)
         ]
         yield from read_pieces(store, pieces, columns=columns)
     except FileNotFoundError as e:

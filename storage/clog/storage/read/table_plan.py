@@ -60,7 +60,8 @@ class KnownPieces:
             chunks, pieces = (), []
         added = segment.chunks[len(chunks) :]
         if added:
-            made = (piece_of(partition, chunk, chunk.base, chunk.next, schema) for chunk in added)
+            shown = (chunk for chunk in added if not chunk.aborted)
+            made = (piece_of(partition, chunk, chunk.base, chunk.next, schema) for chunk in shown)
             pieces = [*pieces, *(piece for piece in made if piece.start < piece.end)]
         self._now[segment.base] = schema, segment.chunks, pieces
         return pieces
@@ -77,7 +78,7 @@ def plan_table(
     if known is not None:
         known.next_version()
         whole = partial(known.of, partition, schema)
-    end = manifest.head.partitions.end[partition]
+    end = manifest.head.stable_offset(partition)
     start = min(max(manifest.head.partitions.start[partition], log_start), end)
     dirty = min(max(manifest.first_dirty[partition], start), end)
     return TablePlan(

@@ -27,12 +27,12 @@ class Tables:
         """Returns the table of these partitions at the manifest's version, without what lies below
         ``starts``, the log start offsets of now, by partition.
         """
-        ends = manifest.head.partitions.end
+        head = manifest.head
         asked, known = (parts, starts), self._last
         if known is not None and known[0] is manifest and known[1] == asked:
             return known[2]
         plans = [plan_table(manifest, p, starts[p], self._pieces[p]) for p in parts]
-        shown = {p: max(ends[p], starts[p]) for p in parts}
+        shown = {p: max(head.stable_offset(p), starts[p]) for p in parts}
         schema = manifest.head.log.schema
         table = Table(self._indexes, manifest.version, plans, shown, schema=schema)
         self._last = manifest, asked, table

@@ -299,8 +299,8 @@ class Follower:
 
 
 def _position_of(manifest: Manifest) -> Position:
-    heads = manifest.head.partitions
-    offsets, starts = (dict(enumerate(column)) for column in (heads.end, heads.start))
+    starts = dict(enumerate(manifest.head.partitions.start))
+    offsets = {p: manifest.head.stable_offset(p) for p in starts}
     log_id = manifest.head.log.log_id
     schema = manifest.head.log.schema
     return Position(log_id, manifest.version, manifest.commit_id, offsets, starts, schema)

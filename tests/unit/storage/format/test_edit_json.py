@@ -61,7 +61,24 @@ def _full() -> dict:
         ["w", "producer", None, 7, "ab", 0, 1],
         ["t", "transaction", None, -1, None, 1, 1, state],
     ]
+    name = {"home": "d" * 32, "id": "t", "epoch": 3, "number": 1}
+    undecided = {
+        "marked": [[0, 1, 9]],
+        "unmarked": [[0, 2]],
+        "ends": [{**name, "outcome": "aborted", "forced": True}],
+        "unended": [
+            {
+                **name,
+                "home_url": "s3://b/home",
+                "state": "prepared",
+                "timeout_ms": 60,
+                "participants": [["e" * 32, "s3://b/other"]],
+                "objects": [0, 1],
+            }
+        ],
+    }
     full = {**edit_to_json(clean_edit(manifest, 0, "b" * 32)), **add, "writers": writers}
+    full |= undecided
     return copy.deepcopy(full)
 
 
@@ -102,10 +119,11 @@ def test_a_value_of_a_wrong_type_is_never_another_error(junk):
 
 
 def test_a_missing_value_is_corruption_unless_it_is_a_whole_part():
-    """Inside a part nothing is optional but `segments`, `append_time_ms`, `index`, and positions,
-    whose fields are logs.
+    """Inside a part nothing is optional but `segments`, `append_time_ms`, `index`, `forced`,
+    `participants`, and positions, whose fields are logs.
     """
     optional = {"segments", "append_time_ms", "index", "positions", "c" * 32}
+    optional |= {"forced", "participants"}
     fields = [
         place
         for place in _places(_full())

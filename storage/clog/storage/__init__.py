@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from clog.storage.diagnostics.history import CommitInfo
     from clog.storage.log import Log
     from clog.storage.objects.records import Appendable, ArrowStream
+    from clog.storage.publications.publish import PublishResult
     from clog.storage.read.scan import READ_SCHEMA
     from clog.storage.read.table import Table
     from clog.storage.state import Refreshed, StateTable
@@ -72,6 +73,7 @@ __all__ = [
     "OffsetOutOfRangeError",
     "OptionError",
     "PartitionDescription",
+    "PublishResult",
     "Refreshed",
     "SeededIds",
     "SegmentInfo",
@@ -102,6 +104,7 @@ _NEEDS_ARROW = {
     "Log": "log",
     "LogDescription": "diagnostics.describe",
     "PartitionDescription": "diagnostics.describe",
+    "PublishResult": "publications.publish",
     "Refreshed": "state",
     "SegmentInfo": "diagnostics.describe",
     "Source": "transactions.deferred",

@@ -25,6 +25,7 @@ from clog.storage.objects.arrow_types import arrow_schema
 from clog.storage.objects.data_object import DataObject
 from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import ObjectWriter
+from clog.storage.publications.publish import Publications, PublishResult
 from clog.storage.read.reads import Reads
 from clog.storage.read.table import Table
 from clog.storage.store import store_at
@@ -51,6 +52,7 @@ class Log:
         self._handle = handle
         self._reads = Reads(handle)
         self._transactions = Holders(handle)
+        self._publications = Publications(handle)
 
     @classmethod
     def create(
@@ -365,6 +367,17 @@ class Log:
         the partitions in which there was something to seal.
         """
         return administration.roll(self._handle, partition)
+
+    def publish(self, format: str) -> PublishResult:
+        """Publishes the newest version's table as a view that other engines read at the log's own
+        URL: ``delta``. It names the log's objects, and copies none. What is published already is
+        left alone.
+
+        Raises:
+            InvalidInputError: a format that is unknown, or has no type for a field of the schema;
+                timestamps that objects do not hold; another table that stands there.
+        """
+        return self._publications.publish(format)
 
     def segments(self, partition: int) -> list[SegmentInfo]:
         """Returns the segments of a partition in offset order, the active one last."""

@@ -82,7 +82,7 @@ def _handler(
         def do_HEAD(self) -> None:
             self.do_GET()
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        def log_message(self, format: str, *args: object) -> None:
             """Keeps requests out of the log."""
 
         def _answer(self, status: int, content_type: str, body: bytes) -> None:

@@ -31,6 +31,7 @@ from clog.storage.errors import CorruptionError
 from clog.storage.format import documents, paths
 from clog.storage.format.commits import Commit, read_commit
 from clog.storage.format.snapshots import read_named_snapshot, unpage
+from clog.storage.format.views.pins import lowest_pinned
 from clog.storage.store.base import Store
 
 
@@ -65,7 +66,8 @@ def close_blocks(
     if end > first and not _has_snapshot(handle, tip):
         end = first  # Others were faster, by days: the next run closes what is left.
     if end > first and not dry_run:
-        raise_oldest(handle, end)  # B0
+        readable = paths.block_of(raise_oldest(handle, end))  # B0; a view may need some.
+        end = max(first, min(end, readable))
         end = _close_all(store, first, end)
     if end == 0:
         return Swept((), 0)
@@ -90,6 +92,9 @@ def _is_due(handle: Handle, store: Store, first: int, *, young_ms: int, readable
     end, tip = first + paths.BLOCK_VERSIONS, handle.tip
     snapshot = tip.head.snapshot
     if snapshot is None or snapshot.version < end - 1 or tip.version < end:
+        return False
+    pinned = lowest_pinned(tip.head.pins)
+    if pinned is not None and pinned < end:
         return False
     last_ms, next_ms = (written_ms(handle, store, v) for v in (end - 1, end))
     if last_ms is None or next_ms is None:

@@ -12,6 +12,7 @@ from clog.cleaner.sweep.clock_skew import SKEW_MS_MAX, check_clock, is_comparabl
 from clog.cleaner.sweep.documents import unneeded_documents
 from clog.cleaner.sweep.other_logs import sweep_other_logs
 from clog.cleaner.sweep.store_times import newest_by
+from clog.cleaner.sweep.views import unneeded_view_files
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
@@ -20,6 +21,7 @@ from clog.storage.format import paths
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Edit
 from clog.storage.format.manifest import Manifest, Released
+from clog.storage.format.views.pins import lowest_pinned
 from clog.storage.store.base import Store, StoredObject
 
 Track = Callable[[Sequence[str]], Iterable[str]]
@@ -62,36 +64,47 @@ def sweep_released(
         check_clock(handle, now_ms=now_ms)
     through = max(r.version for r in due)
 
-    raise_oldest(handle, through)  # W4
+    oldest = raise_oldest(handle, through)  # W4
+    due = [r for r in due if r.version <= oldest]  # A view may have been published meanwhile.
+    swept = Swept(tuple(r.path for r in due), sum(r.size_bytes for r in due))
     for path in track(swept.objects):
         (store or handle.store).delete(path)  # W5
     handle.commit(lambda _tip, _ms: Edit(forget=swept.objects), operation="sweep")  # W6
     return swept
 
 
-def raise_oldest(handle: Handle, version: int) -> None:
-    """Commits that versions before this one are no longer readable, unless that is so already."""
+def raise_oldest(handle: Handle, version: int) -> int:
+    """Commits that versions before this one are no longer readable, unless that is so already, as
+    far as no published view needs them; returns which is the oldest readable one then.
+    """
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-        if tip.head.oldest_readable >= version:
+        pinned = lowest_pinned(tip.head.pins)
+        oldest = version if pinned is None else min(version, pinned)
+        if tip.head.oldest_readable >= oldest:
             return NothingToCommit()
-        return Edit(oldest_readable=version)
+        return Edit(oldest_readable=oldest)
 
     handle.commit(prepare, operation="sweep")
+    return handle.tip.head.oldest_readable
 
 
 def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Released]:
-    """Returns released objects to which no chunk refers, released long enough ago. Pure.
+    """Returns released objects to which no chunk refers, nor a published view, released long enough
+    ago. Pure.
 
     A dead object never comes back to life: a replacement may only refer to chunks that are there.
     One that lost its chunks bit by bit is dead since it lost the last (FORMAT.md §6).
     """
     alive = manifest.files()
     last = {r.path: r for r in manifest.released}  # in the order of their versions
+    pinned = lowest_pinned(manifest.head.pins)
     return [
         r
         for r in last.values()
-        if r.path not in alive and now_ms - r.time_ms > config.file_delete_delay_ms
+        if r.path not in alive
+        and now_ms - r.time_ms > config.file_delete_delay_ms
+        and (pinned is None or r.version <= pinned)
     ]
 
 
@@ -163,7 +176,8 @@ def _orphans_at_tip(handle: Handle, store: Store, floor: int, old_ms: int) -> li
         and (stamp := paths.stamp_of(found.path)) is not None
         and stamp < floor
     ]
-    return [*objects, *unneeded_documents(store, handle.tip, floor, before_ms=old_ms)]
+    documents = unneeded_documents(store, handle.tip, floor, before_ms=old_ms)
+    return [*objects, *documents, *unneeded_view_files(handle, store, before_ms=old_ms)]
 
 
 def _raised(tip: Commit, floor: int) -> Edit | NothingToCommit:

@@ -40,6 +40,7 @@ from clog.storage.format.undecided import (
     joining_from_json,
     joining_to_json,
 )
+from clog.storage.format.views.pins import pins_from_json, pins_to_json
 from clog.storage.format.writer_json import (
     appended_by_from_json,
     appended_by_to_json,
@@ -86,6 +87,7 @@ def edit_to_json(edit: Edit) -> dict[str, Any]:
         "orphan_floor": edit.orphan_floor,
         "oldest_readable": edit.oldest_readable,
         "forget": list(edit.forget) or None,
+        "pins": pins_to_json(edit.pins) or None,
         "reset_times": edit.reset_times or None,
     }
     return {name: part for name, part in parts.items() if part is not None}
@@ -126,6 +128,7 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
             orphan_floor=_optional(value.get("orphan_floor")),
             oldest_readable=_optional(value.get("oldest_readable")),
             forget=tuple(check_inside(path, where=where) for path in value.get("forget", ())),
+            pins=pins_from_json(value.get("pins", {})),
             reset_times=value.get("reset_times", False) is True,
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:

@@ -15,6 +15,7 @@ from clog.storage.format.features import NO_FEATURES, FeatureNames
 from clog.storage.format.schema import LogSchema
 from clog.storage.format.transactions import TransactionState
 from clog.storage.format.undecided import Ending, Joining
+from clog.storage.format.views.pins import Pins
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,7 @@ class Edit:
     orphan_floor: int | None = None
     oldest_readable: int | None = None
     forget: tuple[str, ...] = ()
+    pins: Pins = field(default_factory=dict)
     reset_times: bool = False
 
     def partitions(self) -> set[int]:

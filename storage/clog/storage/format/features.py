@@ -113,6 +113,7 @@ FEATURES = {
             "14",
             "versions that published views of the table still need",
             of_readers=False,
+            is_built=True,
         ),
         Feature(
             ORDER_VALUES,

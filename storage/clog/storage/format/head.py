@@ -56,6 +56,7 @@ from clog.storage.format.undecided import (
     unended_to_json,
     with_started_reset,
 )
+from clog.storage.format.views.pins import Pins, pins_after, pins_from_json, pins_to_json
 from clog.storage.format.writer_json import (
     page_from_json,
     page_to_json,
@@ -94,6 +95,7 @@ class Head:
     writers: tuple[WriterEntry, ...] = ()
     older_writers: PageRef | None = None
     unended: tuple[Unended, ...] = ()
+    pins: Pins = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def stable_offset(self, partition: int) -> int:
@@ -144,6 +146,7 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
         writers=_without(with_writers(head.writers, edit.writers), edit.older_writers),
         older_writers=edit.older_writers.root if edit.older_writers else head.older_writers,
         unended=with_started_reset(unended, time_ms) if edit.reset_times else unended,
+        pins=pins_after(head.pins, edit.pins, log.features),
     )
 
 
@@ -348,6 +351,7 @@ def head_to_json(head: Head) -> dict[str, Any]:
         "partitions": columns_to_json(head.partitions),
         "writers": [writer_to_json(w) for w in head.writers],
         "older_writers": head.older_writers and page_to_json(head.older_writers),
+        **({"pins": pins_to_json(head.pins)} if head.pins else {}),
     }
 
 
@@ -374,6 +378,7 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
             writers=tuple(writer_from_json(w) for w in value["writers"]),
             older_writers=page_from_json(value["older_writers"], where),
             unended=unended_from_json(value.get("unended", []), info.partitions),
+            pins=pins_from_json(value.get("pins", {})),
             extra={name: v for name, v in value.items() if name not in _KNOWN},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:

@@ -20,6 +20,7 @@ COLUMNS = "columns/"
 EDITS = "edits/"
 BLOCKS = "blocks/"
 DATA = "data/"
+VIEWS = "views/"
 CLOCKS = "clock-"
 """Files that a comparison of clocks writes and deletes again."""
 DEAD_SUFFIX = ".dead"
@@ -32,6 +33,7 @@ _VERSIONED = re.compile(r"(?:commits|snapshots|blocks)/([0-9]{20})\.json")
 _COLUMNS = re.compile(r"columns/([0-9]{20})-[0-9a-f]{32}\.json")
 _DATA_OBJECT = re.compile(r"data/([0-9]{20})-[0-9a-f]{32}\.(?:parquet|dead)")
 _UNVERSIONED = re.compile(r"(?:pages|edits)/[0-9a-f]{32}\.json|clock-[0-9a-f]{32}")
+_OF_VIEW = re.compile(r"views/([a-z]+)/([0-9]{20})/[A-Za-z0-9._-]+")
 
 
 def folder_of(log_id: str) -> str:
@@ -89,6 +91,19 @@ def data_path(stamp: int, object_id: str) -> str:
 def dead_path(stamp: int, file_id: str) -> str:
     """Returns the path of a bitmap of dead rows; ``stamp`` as a data object's."""
     return f"{DATA}{stamp:020d}-{file_id}{DEAD_SUFFIX}"
+
+
+def view_folder(name: str, view: int) -> str:
+    """Returns the folder of the files that a version of a published view has, with its slash."""
+    return f"{VIEWS}{name}/{view:020d}/"
+
+
+def view_of(path: str) -> tuple[str, int] | None:
+    """Returns the format and the version of the view in the name of its file; None for any other
+    name.
+    """
+    match = _OF_VIEW.fullmatch(path)
+    return (match[1], int(match[2])) if match else None
 
 
 def version_of(path: str) -> int | None:

@@ -1,0 +1,37 @@
+"""Files of published views that no version of them names any more (FORMAT.md §14).
+
+A publisher may sleep for any time between such a file and the version of the view that names it;
+once that version is there, by whomever, he cannot create it.
+"""
+
+from clog.storage.commit.handle import Handle
+from clog.storage.format import paths
+from clog.storage.publications.publish import FORMATS, Publications
+from clog.storage.store.base import Store, StoredObject
+
+
+def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list[StoredObject]:
+    """Returns the files of views that were written before ``before_ms`` and that nothing names;
+    only in a log that was published a LIST, and where there is anything old a LIST of each view
+    and a GET for each of its versions.
+
+    Raises:
+        CorruptionError: a view cannot be read.
+        InvalidInputError: a table that clog did not write stands where the view was.
+    """
+    if not handle.tip.head.pins:
+        return []
+    old: dict[str, list[tuple[int, StoredObject]]] = {}
+    for found in store.list(paths.VIEWS):
+        if (of := paths.view_of(found.path)) is not None and found.modified_ms < before_ms:
+            old.setdefault(of[0], []).append((of[1], found))
+    publications = Publications(handle)
+    unneeded: list[StoredObject] = []
+    for name, files in old.items():
+        if name not in FORMATS:
+            continue
+        view = publications.view(name)
+        view.look()
+        named = view.files()
+        unneeded += [f for number, f in files if number <= view.newest and f.path not in named]
+    return unneeded

@@ -1,0 +1,1 @@
+"""What the log knows of published views of its table (FORMAT.md §14)."""

@@ -1,0 +1,176 @@
+"""The log of the Delta table: ``_delta_log/``, read and checked (Delta's PROTOCOL.md).
+
+Its newest version is found by a LIST: names of versions that were cleaned up are gone, and a hint
+may be older than they are. Of what others might have written, checkpoints of several parts or of
+the second kind are passed over: versions that need one cannot be read here.
+"""
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from clog.storage.errors import CorruptionError
+from clog.storage.store.base import Store
+
+FOLDER: Final = "_delta_log/"
+LAST_CHECKPOINT: Final = "_delta_log/_last_checkpoint"
+_NAME: Final = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint\.parquet)")
+MAPS: Final = ("partitionValues", "tags", "options", "configuration")
+
+Action = dict[str, Any]
+
+
+def version_path(version: int) -> str:
+    """Returns the path of a version."""
+    return f"{FOLDER}{version:020d}.json"
+
+
+def checkpoint_path(version: int) -> str:
+    """Returns the path of a checkpoint."""
+    return f"{FOLDER}{version:020d}.checkpoint.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Which versions and which checkpoints are there, in ascending order, and when each version
+    was written, by the store's clock.
+    """
+
+    written_ms: Mapping[int, int]
+    checkpoints: tuple[int, ...]
+
+    @property
+    def newest(self) -> int:
+        """The newest version; -1 where there is none."""
+        return max((*self.written_ms, *self.checkpoints), default=-1)
+
+    def before(self, version: int) -> list[str]:
+        """Returns the paths of all that is of older versions."""
+        old = [version_path(v) for v in self.written_ms if v < version]
+        return [*old, *(checkpoint_path(v) for v in self.checkpoints if v < version)]
+
+
+def listed(root: Store) -> Listing:
+    """Returns what is there; one LIST."""
+    versions, checkpoints = {}, []
+    for found in root.list(FOLDER):
+        if match := _NAME.fullmatch(found.path):
+            if match[2] == "json":
+                versions[int(match[1])] = found.modified_ms
+            else:
+                checkpoints.append(int(match[1]))
+    return Listing(dict(sorted(versions.items())), tuple(sorted(checkpoints)))
+
+
+@dataclass(slots=True)
+class DeltaTable:
+    """A version of the table, replayed: its files by path, as they were added; its metadata and
+    protocol; what its commit says of itself.
+    """
+
+    version: int = -1
+    adds: dict[str, Action] = field(default_factory=dict)
+    metadata: Action = field(default_factory=dict)
+    protocol: Action = field(default_factory=dict)
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+    def apply(self, version: int, actions: list[Action]) -> None:
+        """Goes on to the next version, or begins at a checkpoint."""
+        self.version = version
+        self.said = {}
+        for action in actions:
+            if removed := action.get("remove"):
+                self.adds.pop(removed["path"], None)
+        for action in actions:
+            if added := action.get("add"):
+                self.adds[added["path"]] = added
+            self.metadata = action.get("metaData") or self.metadata
+            self.protocol = action.get("protocol") or self.protocol
+            self.said = (action.get("commitInfo") or {}).get("operationParameters") or self.said
+
+
+def read_table(root: Store, listing: Listing, known: DeltaTable | None = None) -> DeltaTable:
+    """Returns the newest version; a GET for the checkpoint, and one for each version since.
+
+    Args:
+        root: of the table.
+        listing: what is there.
+        known: a version that was read before, from which it goes on, changed in place.
+
+    Raises:
+        CorruptionError: it cannot be read.
+    """
+    newest = listing.newest
+    table = DeltaTable() if known is None else known
+    behind = [v for v in listing.checkpoints if v > table.version]
+    try:
+        if behind and (known is None or table.version + 1 not in listing.written_ms):
+            table = DeltaTable()
+            table.apply(behind[-1], read_checkpoint(root.get(checkpoint_path(behind[-1]))))
+            # What the version said of itself is in its own file alone.
+            table.said = _said(root, behind[-1])
+        for version in range(table.version + 1, newest + 1):
+            table.apply(version, list(_actions(root, version)))
+    except FileNotFoundError as e:
+        raise CorruptionError(
+            f"version {newest} of the Delta table at {root.url} needs {e.filename or e}, which is"
+            " missing; delete _delta_log to have it published anew"
+        ) from e
+    return table
+
+
+def actions_of(data: bytes, *, where: str) -> Iterator[Action]:
+    """Yields the actions of a version.
+
+    Raises:
+        CorruptionError: it is no JSON.
+    """
+    for line in data.splitlines():
+        try:
+            action = json.loads(line)
+        except ValueError as e:
+            raise CorruptionError(f"{where} is no version of a Delta table: {e}") from e
+        if isinstance(action, dict):
+            yield action
+
+
+def read_checkpoint(data: bytes) -> list[Action]:
+    """Returns the actions of a checkpoint.
+
+    Raises:
+        CorruptionError: it is no Parquet file.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        rows = parquet.read_table(io.BytesIO(data)).to_pylist()
+    except (pa.ArrowException, OSError) as e:
+        raise CorruptionError(f"a checkpoint of a Delta table cannot be read: {e}") from e
+    return [
+        {kind: _without_nulls(action) for kind, action in row.items() if action} for row in rows
+    ]
+
+
+def _actions(root: Store, version: int) -> Iterator[Action]:
+    path = version_path(version)
+    return actions_of(root.get(path), where=f"{path} of {root.url}")
+
+
+def _said(root: Store, version: int) -> Mapping[str, Any]:
+    table = DeltaTable()
+    table.apply(version, list(_actions(root, version)))
+    return table.said
+
+
+def _without_nulls(action: Action) -> Action:
+    return {name: _plain(name, value) for name, value in action.items() if value is not None}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name in MAPS:
+        return dict(value)
+    return _without_nulls(value) if isinstance(value, dict) else value

@@ -1,0 +1,294 @@
+"""The log's table as a Delta table: ``_delta_log/`` at the log's root, over the log's own objects.
+
+Each version is the whole difference to the one before, whoever wrote that: an ``add`` for each
+object of which rows show, with those that do not in a deletion vector. Tables that are not of clog
+are left alone; one of another log that stood here is replaced as a whole.
+
+*Who may write.* The protocol names a feature for writers that nobody knows: others refuse to
+append, update, optimise and vacuum, and read as ever.
+
+*Versions that expire.* After each tenth version comes a checkpoint; what is older than the newest
+one that no pin needs is deleted. When a log start offset has risen, the version that says so gets
+one at once, and all before it go: an old version never shows what was deleted. What a crash left
+undone is done with the next publication, as the version itself says which are the first to stay.
+"""
+
+import json
+from typing import Any, Final
+
+from clog.storage.commit.identity import StandingLog
+from clog.storage.errors import InvalidInputError
+from clog.storage.format import paths
+from clog.storage.publications.delta import vectors
+from clog.storage.publications.delta.checkpoint import encode_checkpoint, last_checkpoint
+from clog.storage.publications.delta.schema import delta_schema, has_times_without_zone
+from clog.storage.publications.delta.table_log import (
+    LAST_CHECKPOINT,
+    Action,
+    DeltaTable,
+    Listing,
+    checkpoint_path,
+    listed,
+    read_table,
+    version_path,
+)
+from clog.storage.publications.table_state import ShownObject, Source, TableState
+from clog.storage.publications.versions import create_version
+
+WRITER_FEATURE: Final = "clogView"
+"""What keeps others from writing: a feature for writers that only clog knows."""
+CHECKPOINT_VERSIONS: Final = 10
+_VECTORS, _TIMES = "deletionVectors", "timestampNtz"
+_LOG, _DIGEST = "clog.log", "clog.hidden"
+
+
+class DeltaView:
+    """The Delta table of one log, followed. Not safe for threads.
+
+    Attributes:
+        format: its name in configs and pins.
+        newest: the newest version that `look` found; -1 where there is none.
+        source: what that shows; None where clog did not write it.
+    """
+
+    format: Final = "delta"
+
+    def __init__(self, standing: StandingLog) -> None:
+        self._standing = standing
+        self._root = standing.root
+        self._table: DeltaTable | None = None
+        self._listing = Listing({}, ())
+        self.newest = -1
+        self.source: Source | None = None
+
+    def look(self) -> None:
+        """Finds the newest version; a LIST, and a GET for each version since the last look.
+
+        Raises:
+            CorruptionError: it cannot be read.
+            InvalidInputError: there is a Delta table that is not clog's.
+        """
+        known, self._table = self._table, None
+        self._listing = listed(self._root)
+        self.newest = self._listing.newest
+        if known is not None and known.version > self.newest:
+            known = None
+        table = read_table(self._root, self._listing, known)
+        if self.newest >= 0 and not paths.is_log_id(_configuration(table).get(_LOG)):
+            raise InvalidInputError(
+                f"there is a Delta table at {self._root.url} that clog did not write; nothing was"
+                " changed; a log cannot be published where another table stands"
+            )
+        self._table = table
+        self.source = _source(table)
+
+    def written_ms(self, view: int) -> int | None:
+        """Returns when a version was written, by the store's clock: 0 where it was cleaned up, None
+        where it is not there yet.
+        """
+        return None if view > self.newest else self._listing.written_ms.get(view, 0)
+
+    def publish(self, state: TableState, *, now_ms: int, file_id: str) -> bool:
+        """Creates the next version (COMMIT.md, U3); False where another came first.
+
+        Raises:
+            LogReplacedError, NotFoundError: the log was deleted.
+            InvalidInputError: Delta has no type or name for a field.
+        """
+        assert self._table is not None
+        version = self.newest + 1
+        folder = paths.view_folder(self.format, version)
+        where = f"{paths.folder_of(self._standing.log_id)}/{folder}"
+        actions, file = self._actions(state, now_ms=now_ms, file_id=file_id, folder=where)
+        if file:
+            self._standing.store.put(folder + vectors.file_name(file_id), file)
+        body = "".join(json.dumps(a, separators=(",", ":")) + "\n" for a in actions).encode()
+        self._standing.check()
+        if not create_version(self._root, version_path(version), body):
+            return False
+        self._listing = Listing(
+            {**self._listing.written_ms, version: now_ms}, self._listing.checkpoints
+        )
+        self._table.apply(version, actions)
+        self.newest, self.source = version, _source(self._table)
+        return True
+
+    def tidy(self, lowest_view: int) -> None:
+        """Writes the checkpoint that is due, and deletes versions that have expired.
+
+        Args:
+            lowest_view: the lowest version that a pin is for.
+        """
+        table, checkpoints = self._table, self._listing.checkpoints
+        if table is None or table.version < 0:
+            return
+        first = int(table.said.get("first", 0))
+        last = max(checkpoints, default=0)
+        if last < first or table.version - last >= CHECKPOINT_VERSIONS:
+            self._write_checkpoint(table)
+            checkpoints = (*checkpoints, table.version)
+        may_go = [c for c in checkpoints if c <= lowest_view]
+        must_go = [c for c in checkpoints if c >= first > 0]
+        keep = max([*may_go[-1:], *must_go[:1]], default=0)
+        for path in self._listing.before(keep):
+            self._root.delete(path)
+        written_ms = {v: ms for v, ms in self._listing.written_ms.items() if v >= keep}
+        self._listing = Listing(written_ms, tuple(c for c in checkpoints if c >= keep))
+
+    def files(self) -> set[str]:
+        """Returns the paths of the files in the log's folder that versions which are left may name,
+        but for objects; a GET for each version.
+        """
+        folder = f"{paths.folder_of(self._standing.log_id)}/"
+        listing = listed(self._root)
+        found: set[str] = set()
+        table: DeltaTable | None = None
+        for version in (*listing.checkpoints[:1], *listing.written_ms):
+            reach = {v: ms for v, ms in listing.written_ms.items() if v <= version}
+            begun = tuple(c for c in listing.checkpoints[:1] if c <= version)
+            table = read_table(self._root, Listing(reach, begun), table)
+            for add in table.adds.values():
+                path = vectors.file_of(add.get("deletionVector"))
+                if path is not None and path.startswith(folder):
+                    found.add(path.removeprefix(folder))
+        return found
+
+    def objects(self) -> dict[str, Action]:
+        """Returns what the newest version that was seen names, by path relative to the root."""
+        return {} if self._table is None else self._table.adds
+
+    def _write_checkpoint(self, table: DeltaTable) -> None:
+        said = table.said
+        txn = {"appId": said.get("log", ""), "version": int(said.get("version", 0))}
+        self._root.put(checkpoint_path(table.version), encode_checkpoint(table, txn))
+        self._root.put(LAST_CHECKPOINT, last_checkpoint(table))
+
+    def _actions(
+        self, state: TableState, *, now_ms: int, file_id: str, folder: str
+    ) -> tuple[list[Action], bytes]:
+        """Returns the next version's actions, and the file of vectors that they name."""
+        table, source = self._table, state.source
+        assert table is not None
+        before = self.source
+        has_same_start = before is not None and (before.log_id, before.starts) == (
+            *(source.log_id, source.starts),
+        )
+        first = int(table.said.get("first", 0)) if has_same_start else self.newest + 1
+        said = {
+            "log": source.log_id,
+            "version": str(source.version),
+            "commit": source.commit_id,
+            "content": source.content,
+            "starts": source.starts,
+            "first": str(first),
+        }
+        info = {"timestamp": now_ms, "operation": "CLOG PUBLISH", "operationParameters": said}
+        txn = {"appId": source.log_id, "version": source.version, "lastUpdated": now_ms}
+        actions: list[Action] = [{"commitInfo": {**info, "engineInfo": "clog"}}, {"txn": txn}]
+        protocol, metadata = _protocol(state), _metadata(state, url=self._root.url)
+        if protocol != table.protocol:
+            actions.append({"protocol": protocol})
+        if metadata != table.metadata:
+            actions.append({"metaData": metadata})
+        changed, removed = _difference(table, state)
+        described, file = vectors.describe(
+            [shown.hidden for _, shown in changed if shown.hidden], folder=folder, file_id=file_id
+        )
+        descriptors = iter(described)
+        actions += ({"remove": _remove(add, now_ms)} for add in removed)
+        for path, shown in changed:
+            vector = next(descriptors) if shown.hidden else None
+            actions.append({"add": _add(path, shown, vector, state.time_ms)})
+        return actions, file
+
+
+def _difference(
+    table: DeltaTable, state: TableState
+) -> tuple[list[tuple[str, ShownObject]], list[Action]]:
+    """Returns what is to be added, and what is to be removed, of before."""
+    folder = paths.folder_of(state.source.log_id)
+    wanted = {f"{folder}/{shown.object.path}": shown for shown in state.objects}
+    changed = [
+        (path, shown) for path, shown in wanted.items() if not _shows(table.adds.get(path), shown)
+    ]
+    paths_changed = {path for path, _ in changed}
+    removed = [
+        add for path, add in table.adds.items() if path in paths_changed or path not in wanted
+    ]
+    return changed, removed
+
+
+def _shows(add: Action | None, shown: ShownObject) -> bool:
+    if add is None:
+        return False
+    return (
+        add.get("tags", {}).get(_DIGEST, "") == shown.digest
+        and ("deletionVector" in add) == (shown.hidden is not None)
+        and add.get("size") == shown.object.size_bytes
+    )
+
+
+def _add(
+    path: str, shown: ShownObject, vector: vectors.Descriptor | None, time_ms: int
+) -> dict[str, Any]:
+    ref = shown.object
+    add: dict[str, Any] = {
+        "path": path,
+        "partitionValues": {},
+        "size": ref.size_bytes,
+        "modificationTime": time_ms,
+        "dataChange": True,
+        "stats": json.dumps({"numRecords": ref.rows}),
+    }
+    if vector is not None:
+        add |= {"deletionVector": vector, "tags": {_DIGEST: shown.digest}}
+    return add
+
+
+def _remove(add: Action, now_ms: int) -> dict[str, Any]:
+    names = ("path", "size", "deletionVector")
+    return {
+        **{name: add[name] for name in names if name in add},
+        "deletionTimestamp": now_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": {},
+    }
+
+
+def _protocol(state: TableState) -> Action:
+    features = [_VECTORS, *([_TIMES] if has_times_without_zone(state.schema) else [])]
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": features,
+        "writerFeatures": [*features, WRITER_FEATURE],
+    }
+
+
+def _metadata(state: TableState, *, url: str) -> Action:
+    return {
+        "id": vectors.uuid_of(state.source.log_id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(delta_schema(state.schema, url=url), separators=(",", ":")),
+        "partitionColumns": [],
+        "configuration": {"delta.enableDeletionVectors": "true", _LOG: state.source.log_id},
+        "createdTime": state.created_ms,
+    }
+
+
+def _configuration(table: DeltaTable) -> dict[str, str]:
+    found: dict[str, str] = table.metadata.get("configuration") or {}
+    return found
+
+
+def _source(table: DeltaTable) -> Source | None:
+    """Returns what a version says it shows; None where another wrote it."""
+    said = table.said
+    try:
+        return Source(
+            *(str(said["log"]), int(said["version"]), str(said["commit"])),
+            *(str(said["content"]), str(said["starts"])),
+        )
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,108 @@
+"""Crash enumeration of publishing (COMMIT.md §10): every call of the store, before and after.
+
+Whatever is left, the view is the table at the version that it states, or is not there yet; no
+object is missing that a version within its retention names; and who publishes next makes it whole.
+"""
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.storage import ClogError, Log, ManualClock
+from clog.storage.ids import SeededIds
+from clog.storage.testing.crash import crash_runs, discard
+from clog.storage.testing.invariants import check_log
+from clog.storage.testing.published import delta_adds, delta_rows, delta_versions
+
+pytest.importorskip("pyroaring")
+CONFIG = {"file.delete.delay.ms": "1000", "min.cleanable.dirty.ratio": "0"}
+
+
+def reopen(store, seed, now_ms=5_000):
+    return Log.open(store, clock=ManualClock(now_ms), ids=SeededIds(seed))
+
+
+def put(log, numbers, value="1"):
+    log.append([{"key": f"k{i}", "value": value, "timestamp": 1} for i in numbers])
+
+
+def filled(store):
+    """A log whose superseded rows need a file of vectors; never published."""
+    log = Log.create(store, 1, CONFIG, clock=ManualClock(5_000), ids=SeededIds(1))
+    put(log, range(2000))
+    put(log, range(0, 2000, 3), "2")
+
+
+def published(store):
+    """One that was published, and of which records were deleted since."""
+    filled(store)
+    log = reopen(store, 2)
+    log.publish("delta")
+    put(log, range(0, 2000, 7), "3")
+    log.publish("delta")
+    log.delete_records({0: 100})
+
+
+def rows_of(log, at):
+    table = log.table(at=at).to_arrow(columns=["key", "value"])
+    return sorted(
+        zip(table.column("key").to_pylist(), table.column("value").to_pylist(), strict=True)
+    )
+
+
+def point_of(run, seen):
+    """The name that COMMIT.md §10 gives to a crash at a call."""
+    done = run.when in ("after", "lost_reply", "denied")
+    call = run.call
+    if "/commits/" in call.path and call.operation == "create" and done:
+        seen.add("pinned")
+    if "_delta_log/" in call.path and call.operation == "create" and done:
+        return "C22"
+    if "_delta_log/" in call.path and call.operation in ("put", "delete"):
+        return "C23"
+    return "C21" if "pinned" in seen else "C20"
+
+
+@pytest.mark.parametrize("begin", [filled, published])
+def test_every_crash_leaves_a_view_that_is_right(begin):
+    """S63: and the next publication takes up what it finds."""
+    points = set()
+    for run in crash_runs(begin, lambda store: reopen(store, 3).publish("delta")):
+        store, seen = run.store, set()
+        log = reopen(store, 4)
+        if log.handle.tip.head.pins and begin is filled:
+            seen.add("pinned")
+        points.add(point_of(run, seen))
+        check_log(store)
+        newest = delta_versions(store)[-1:]
+        for version in newest:
+            rows, stated = delta_rows(store, version)
+            # What was deleted since it was published may show until it is published anew.
+            assert begin is published or rows == rows_of(log, stated), str(run)
+        result = reopen(store, 5).publish("delta")
+        rows, stated = delta_rows(store)
+        assert (rows, stated) == (rows_of(log, result.version), result.version), str(run)
+        first = delta_versions(store)[0]
+        assert first == (0 if begin is filled else result.table_version), str(run)
+        pins = reopen(store, 6).handle.tip.head.pins["delta"]
+        assert pins[-1].view <= result.table_version, str(run)
+        again = reopen(store, 7).publish("delta")
+        assert (again.published, again.table_version) == (False, result.table_version), str(run)
+        _check_what_the_cleaner_leaves(store)
+        discard(store)
+    assert points == {"C20", "C21", "C22"} | ({"C23"} if begin is published else set())
+
+
+def _check_what_the_cleaner_leaves(store):
+    """Passes and sweeps take nothing that the view's newest version names."""
+    log = reopen(store, 8)
+    put(log, range(300), "4")
+    log.roll()
+    for days in (0, 3, 6):
+        later = reopen(store, 9 + days, 5_000 + days * 86_400_000)
+        try:
+            Cleaner(later).run_once(force=True)
+        except ClogError as e:
+            raise AssertionError("the cleaner was in the way of itself") from e
+    there = {found.path for found in store.list("")}
+    assert set(delta_adds(store)[0]) <= there
+    delta_rows(store)

@@ -1,0 +1,344 @@
+"""`Log.publish("delta")`: what the view shows, who may write, what expires (S63)."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.storage import InvalidInputError, Log, LogReplacedError, NotFoundError
+from clog.storage.deletion import delete_log
+from clog.storage.ids import SeededIds
+from clog.storage.publications.delta.view import CHECKPOINT_VERSIONS
+from clog.storage.testing.clocked import ClockedStore
+from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.published import delta_adds, delta_rows, delta_versions
+
+pytest.importorskip("pyroaring")
+DAY_MS = 86_400_000
+
+
+def put(log, numbers, value="1", **where):
+    rows = [{"key": f"k{i}", "value": value, "timestamp": 1} for i in numbers]
+    return log.append(rows, **where)
+
+
+def rows_of(log, at=None):
+    table = log.table(at=at).to_arrow(columns=["key", "value"])
+    return sorted(
+        zip(table.column("key").to_pylist(), table.column("value").to_pylist(), strict=True)
+    )
+
+
+def check(log, store, version=None):
+    """The view is the table at the version that it states."""
+    rows, stated = delta_rows(store, version)
+    assert rows == rows_of(log, stated)
+    return stated
+
+
+def actions_of(store, version):
+    lines = store.get(f"_delta_log/{version:020d}.json").splitlines()
+    found = Counter(next(iter(json.loads(line))) for line in lines)
+    return {name: n for name, n in found.items() if name in ("add", "remove")}
+
+
+def clean(log):
+    log.roll()
+    Cleaner(log).run_once(force=True)
+
+
+def test_the_view_is_the_table(make_log, store, clock):
+    """S63: superseded rows, tombstones, rows without key, deleted ones, several partitions; before
+    and after a pass.
+    """
+    log = make_log(partitions=2, config={"cleanup.policy": ""})
+    put(log, range(20))
+    put(log, range(5, 12), "2")
+    put(log, [30], "")
+    log.append([{"key": "k6", "value": None, "timestamp": 1}])
+    log.append([{"key": None, "value": "none", "timestamp": 1}])
+    put(log, [7], "other", partition=0)
+    result = log.publish("delta")
+    assert (result.version, result.table_version, result.published) == (6, 0, True)
+    assert check(log, store) == 6
+    log.delete_records({0: 3, 1: 2})
+    log.publish("delta")
+    check(log, store)
+    log.alter({"cleanup.policy": "compact"})
+    put(log, range(3, 9), "3")
+    clean(log)
+    assert log.publish("delta").published
+    check(log, store)
+
+
+def test_an_empty_log_is_an_empty_table(make_log, store):
+    """S63: and so is one in which all is deleted."""
+    log = make_log()
+    log.publish("delta")
+    assert check(log, store) == 0
+    put(log, [1])
+    log.publish("delta")
+    log.append([{"key": "k1", "value": None, "timestamp": 1}])
+    log.publish("delta")
+    check(log, store)
+    assert delta_adds(store)[0] == {}
+
+
+def test_publishing_again_changes_nothing(make_log, store, open_log):
+    """S63: whoever does it, and after commits that change no table."""
+    log = make_log()
+    put(log, range(9))
+    first = log.publish("delta")
+    before = {found.path: store.get(found.path) for found in store.list("")}
+    again = open_log().publish("delta")
+    assert (again.version, again.table_version, again.published) == (first.version, 0, False)
+    assert {found.path: store.get(found.path) for found in store.list("")} == before
+    log.alter({"segment.ms": "1000"})
+    log.roll()
+    assert open_log().publish("delta").version == first.version
+    assert delta_versions(store) == [0]
+
+
+def test_a_publication_is_the_difference(make_log, store):
+    """S63: its size follows from what changed, not from the log's."""
+    log = make_log()
+    for i in range(8):
+        put(log, range(10 * i, 10 * i + 10))
+    log.publish("delta")
+    assert actions_of(store, 0) == {"add": 8}
+    put(log, [3], "2")
+    log.publish("delta")
+    assert actions_of(store, 1) == {"add": 2, "remove": 1}
+    check(log, store)
+
+
+def test_two_publishers_make_one_version(make_log, store, open_log, monkeypatch):
+    """S63: who comes second finds the first one's, and publishes what is newer, if anything is."""
+    log, other = make_log(), open_log()
+    put(log, range(3))
+    view, done = log._publications.view("delta"), []
+    real = type(view).publish
+
+    def slow(self, state, **given):
+        if self is view and not done:
+            done.append(other.publish("delta"))
+        return real(self, state, **given)
+
+    monkeypatch.setattr(type(view), "publish", slow)
+    result = log.publish("delta")
+    assert delta_versions(store) == [0]
+    assert (result.published, done[0].published) == (False, True)
+    check(log, store)
+
+
+def test_versions_that_a_view_needs_are_not_swept(make_log, store, clock):
+    """S63: objects that were replaced stay while a published version within its retention names
+    them; then they go.
+    """
+    log = make_log(config={"file.delete.delay.ms": "1000", "min.cleanable.dirty.ratio": "0"})
+    put(log, range(9))
+    put(log, range(9), "2")
+    log.publish("delta")
+    clean(log)
+    for _ in range(3):
+        clock.advance(DAY_MS)
+        Cleaner(log).run_once()
+        check(log, store)
+    log.publish("delta")
+    clock.advance(999)
+    Cleaner(log).run_once()
+    check(log, store, 0)
+    clock.advance(2_000)
+    log._publications.release("delta")
+    Cleaner(log).run_once()
+    assert [pin.view for pin in log.handle.tip.head.pins["delta"]] == [1]
+    with pytest.raises(FileNotFoundError):
+        delta_rows(store, 0)
+    check(log, store)
+
+
+def test_a_start_that_moves_expires_older_versions(make_log, store):
+    """S63: an old version never shows what was deleted."""
+    log = make_log()
+    for i in range(4):
+        put(log, [i])
+        log.publish("delta")
+    log.delete_records({0: 2})
+    log.publish("delta")
+    assert delta_versions(store) == [4]
+    check(log, store)
+    put(log, [9])
+    log.publish("delta")
+    assert delta_versions(store) == [4, 5]
+    assert check(log, store, 4) < check(log, store, 5)
+
+
+def test_checkpoints_come_and_old_versions_go(make_log, store, clock):
+    """S63: what is published stays as long as what it shows may be read, and no longer."""
+    log = make_log(config={"file.delete.delay.ms": "100000"})
+    for i in range(5 * CHECKPOINT_VERSIONS):
+        put(log, [i % 7], str(i))
+        clock.advance(10_000)
+        log.publish("delta")
+        check(log, store)
+    versions = delta_versions(store)
+    assert versions[-1] == 5 * CHECKPOINT_VERSIONS - 1
+    assert CHECKPOINT_VERSIONS < len(versions) < 3 * CHECKPOINT_VERSIONS
+    assert len([f for f in store.list("_delta_log/") if "checkpoint.parquet" in f.path]) <= 3
+    for version in versions[-10:]:
+        check(log, store, version)
+
+
+def test_a_table_of_somebody_else_is_left_alone(make_log, store):
+    """S63: nothing is written over what clog did not write."""
+    log = make_log()
+    put(log, [1])
+    action = {"metaData": {"id": "x", "configuration": {}}}
+    store.put("_delta_log/00000000000000000000.json", json.dumps(action).encode())
+    with pytest.raises(InvalidInputError, match="that clog did not write"):
+        log.publish("delta")
+    assert log.handle.tip.head.pins == {}
+
+
+def test_a_writer_who_came_in_all_the_same_is_undone(make_log, store):
+    """S63: a publication is the whole difference to what the view says, whoever said it."""
+    log = make_log()
+    put(log, range(5))
+    log.publish("delta")
+    ((path, add),) = delta_adds(store)[0].items()
+    strange = {**add, "path": "part-0.parquet"}
+    actions = [{"commitInfo": {}}, {"remove": {"path": path}}, {"add": strange}]
+    body = "\n".join(map(json.dumps, actions)).encode()
+    store.put("_delta_log/00000000000000000001.json", body)
+    assert log.publish("delta").table_version == 2
+    assert list(delta_adds(store)[0]) == [path]
+    check(log, store)
+
+
+def test_a_log_that_was_recreated_takes_the_view_over(make_log, store, open_log):
+    """S47, S63: all of the old log's goes, and an old handle publishes nothing more."""
+    old = make_log()
+    put(old, range(5))
+    old.publish("delta")
+    delete_log(store)
+    new = make_log()
+    put(new, [77])
+    result = new.publish("delta")
+    assert (result.published, delta_versions(store)) == (True, [1])
+    check(new, store)
+    with pytest.raises((LogReplacedError, NotFoundError)):
+        old.publish("delta")
+    assert delta_versions(store) == [1]
+
+
+def test_times_that_objects_do_not_say_are_refused(make_log, store):
+    """S63: readers of the objects would see other timestamps than the table's."""
+    log = make_log(config={"message.timestamp.type": "LogAppendTime"})
+    put(log, [1])
+    with pytest.raises(InvalidInputError, match="time of their commit as timestamp"):
+        log.publish("delta")
+    assert delta_versions(store) == []
+
+
+def test_an_unknown_format_is_refused(make_log):
+    with pytest.raises(InvalidInputError, match="'hudi' is unknown; a log is published as delta"):
+        make_log().publish("hudi")
+
+
+def test_long_vectors_are_in_a_file_that_the_sweep_takes(make_log, store, clock):
+    """S63: of many scattered rows; once the versions that name it have expired."""
+    log = make_log(config={"file.delete.delay.ms": "1000"}, on=ClockedStore(store, clock))
+    put(log, range(4000))
+    files = []
+    for step in (3, 5):
+        put(log, range(0, 4000, step), str(step))
+        log.publish("delta")
+        check(log, store)
+        files.append({f.path for f in store.list("_clog/") if "deletion_vector" in f.path})
+        clock.advance(3 * DAY_MS)
+    assert (len(files[0]), len(files[1])) == (1, 2)
+    for _ in range(CHECKPOINT_VERSIONS):
+        put(log, [1], "x")
+        log.publish("delta")
+        clock.advance(3 * DAY_MS)
+    log._publications.release("delta")
+    put(log, [1], "y")
+    log.publish("delta")
+    Cleaner(log).run_once()
+    Cleaner(log).run_once()
+    left = {f.path for f in store.list("_clog/") if "deletion_vector" in f.path}
+    assert left
+    assert not files[0] & left
+    check(log, store)
+
+
+def test_what_publishing_costs(make_log, store, clock):
+    """S63: a log that is published costs its writers nothing; one that is not has no trace."""
+    counting = CountingStore(store)
+    log = make_log(on=counting)
+    put(log, [1])
+    assert b"pins" not in store.get(f"_clog/{log.id}/commits/{1:020d}.json")
+    log.publish("delta")  # version 2
+    with counting.count() as again:
+        log.publish("delta")
+    assert again == {"get": 1, "list": 1}
+    for _ in range(3):
+        with counting.count() as published:
+            put(log, [2])
+        if log.version % 4:
+            assert published == {"create": 1, "put": 1, "get": 1}
+
+
+def test_a_publisher_that_fell_asleep(make_log, store, clock, open_log, monkeypatch):
+    """S63: its pin holds what it is about to publish; its create is refused once others made the
+    view's version, and then it publishes what is newest.
+    """
+    log = make_log(config={"file.delete.delay.ms": "1000", "min.cleanable.dirty.ratio": "0"})
+    put(log, range(9))
+    view = log._publications.view("delta")
+    real, slept = type(view).publish, []
+
+    def sleepy(self, state, **given):
+        if self is view and not slept:
+            slept.append(state)
+            other = open_log()
+            put(other, range(9), "2")
+            clean(other)
+            clock.advance(3 * DAY_MS)
+            Cleaner(other).run_once()
+            assert other.handle.tip.head.oldest_readable <= state.source.version
+            other.publish("delta")
+            put(other, [3], "3")
+        return real(self, state, **given)
+
+    monkeypatch.setattr(type(view), "publish", sleepy)
+    result = log.publish("delta")
+    assert slept
+    assert (result.table_version, delta_versions(store)) == (1, [0, 1])
+    check(log, store)
+
+
+def test_a_version_that_expired_while_it_was_prepared(
+    make_log, store, clock, open_log, monkeypatch
+):
+    """S63: it is not pinned any more: the newest one is published instead."""
+    log = make_log(config={"file.delete.delay.ms": "0", "min.cleanable.dirty.ratio": "0"})
+    put(log, range(9))
+    publications, slept = log._publications, []
+    real = type(publications)._pin
+
+    def sleepy(self, view, version):
+        if not slept:
+            slept.append(version)
+            other = Log.open(store, clock=clock, ids=SeededIds(77))
+            put(other, range(9), "2")
+            clean(other)
+            clock.advance(10)
+            Cleaner(other).run_once()
+            assert other.handle.tip.head.oldest_readable > version
+        return real(self, view, version)
+
+    monkeypatch.setattr(type(publications), "_pin", sleepy)
+    assert log.publish("delta").version > slept[0]
+    check(log, store)

@@ -45,6 +45,7 @@ from clog.storage.format.commits import (
     carried_from,
     edit_of,
     encode_commit,
+    goes_back_in_time,
     read_commit,
 )
 from clog.storage.format.documents import body_json
@@ -230,7 +231,7 @@ def _rebuilt(
     """Returns the commit of a carried edit, None where the edit does not fit what was before."""
     version = record.version
     head = _advanced(store, before, record)
-    if head is None or record.time_ms < before.record.time_ms:
+    if head is None or goes_back_in_time(store, before.record, record):
         return None
     if version % HINT_STRIDE == 0 and after is not None and after.parent == record.commit_id:
         head = replace(head, snapshot=after.head.snapshot)  # announced here, and kept since

@@ -32,7 +32,7 @@ from clog.storage.diagnostics.verify_objects import OnProgress, by_object, objec
 from clog.storage.diagnostics.verify_older import older_problems
 from clog.storage.errors import CorruptionError, version_expired
 from clog.storage.format import paths
-from clog.storage.format.commits import Commit, EditRecord, read_commit
+from clog.storage.format.commits import Commit, EditRecord, goes_back_in_time, read_commit
 from clog.storage.format.dead_rows import read_dead_rows
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.segments import Segment
@@ -261,7 +261,7 @@ def history_findings(
     """Yields what is wrong with the commits, and where their edits lead elsewhere than opening."""
     for version, commit in sorted(commits.items()):
         before = commits.get(version - 1)
-        if before is not None and (message := _succession_problem(before, commit)):
+        if before is not None and (message := _succession_problem(store, before, commit)):
             yield Finding(Check.COMMIT, paths.commit_path(version), message)
         if message := _link_problem(commits, commit):
             yield Finding(Check.COMMIT, paths.commit_path(version), message)
@@ -295,12 +295,16 @@ def _link_problem(commits: dict[int, Commit], commit: Commit) -> str | None:
     return None
 
 
-def _succession_problem(before: Commit, commit: Commit) -> str | None:
+def _succession_problem(store: Store, before: Commit, commit: Commit) -> str | None:
     if commit.parent != before.record.commit_id:
         return (
             f"its parent is {commit.parent}, version {before.version} is {before.record.commit_id}"
         )
-    if commit.record.time_ms < before.record.time_ms:
+    try:
+        is_earlier = goes_back_in_time(store, before.record, commit.record)
+    except (CorruptionError, FileNotFoundError):
+        is_earlier = False  # Found by the replay.
+    if is_earlier:
         return f"its time {commit.record.time_ms} lies before {before.record.time_ms}, its parent's"
     rest, kept = commit.head.partitions.ref, before.head.partitions.ref
     if rest is not None and rest != kept and rest.version != before.version:

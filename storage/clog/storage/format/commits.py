@@ -132,6 +132,16 @@ def edit_of(store: Store, record: EditRecord) -> Edit:
     return edit_from_json(value, version=record.version)
 
 
+def goes_back_in_time(store: Store, before: EditRecord, record: EditRecord) -> bool:
+    """Tells whether a commit's time lies before its parent's, without being the repair that may;
+    one GET where the edit of such a commit is a document of its own.
+
+    Raises:
+        FileNotFoundError, CorruptionError: as `edit_of`.
+    """
+    return record.time_ms < before.time_ms and not edit_of(store, record).reset_times
+
+
 def _record_json(record: EditRecord) -> dict[str, Any]:
     return {
         "version": record.version,

@@ -9,8 +9,11 @@ from clog.storage import (
     ClogError,
     CorruptionError,
     InvalidInputError,
+    Log,
+    ManualClock,
     NotFoundError,
 )
+from clog.storage.administration import reset_times
 from clog.storage.diagnostics.repair import repair_log
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format.paths import commit_path
@@ -183,6 +186,26 @@ def test_a_damaged_commit_is_rebuilt(make_log, open_log, store, copy):
     assert report.rebuilt == (3,)
     assert [(out.version, out.operation) for out in report.left_out] == [(3, None)]
     assert values(open_log, copy) == list("012345")
+
+
+@pytest.mark.parametrize("torn", [5, 6])
+def test_times_that_were_set_back_are_no_damage(make_log, open_log, store, copy, torn):
+    """FORMAT.md §3.2: one commit may lie before its parent; it is kept, and rebuilt where it was
+    lost.
+    """
+    log = make_log()
+    clock = ManualClock(log.handle.clock.now_ms() + 10**9)
+    ahead = Log.open(store, clock=clock, ids=SeededIds(7))
+    for i in range(4):
+        put(ahead, str(i))
+    assert reset_times(log.handle) > 0
+    assert log.version == 5
+    for i in range(4, 9):
+        put(log, str(i))
+    assert verify_log(store).findings == ()
+    inside(store).put(commit_path(torn), b"torn")
+    assert repaired(store, copy).rebuilt == (torn,)
+    assert values(open_log, copy) == list("012345678")
 
 
 def test_a_sound_log_is_refused(make_log, store, copy):

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from agreement import agree, as_row, chunks_of, delivered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,6 @@ from clog.storage.format import (
     writer_pages,
 )
 from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.dead_rows import dead_rows_to_json
 from clog.storage.format.edits import ChunkHorizon, Edit, Replacement
 from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding, row_groups
@@ -54,55 +54,6 @@ def create(root, partitions=2, **config):
 def rows(*values, key="k", **more):
     """Records with the keys k0, k1, …."""
     return [{"key": f"{key}{i}", "value": value, **more} for i, value in enumerate(values)]
-
-
-def agree(root, log):
-    """Both ways of the independent reader and clog find the same state and the same records."""
-    state = ir.replay(root)
-    assert ir.manifest(state) == ir.manifest(ir.from_snapshot(root))
-    log.handle.refresh()
-    manifest = log.handle.manifest()
-    assert state["version"] == manifest.version
-    assert state["first_dirty"] == list(manifest.first_dirty)
-    assert state["released"] == [
-        (r.path, r.size_bytes, r.version, r.time_ms) for r in manifest.released
-    ]
-    assert state["tombstones_removed"] == list(manifest.tombstones_removed)
-    assert state["uncleanable"].keys() == {str(p) for p in manifest.uncleanable}
-    for p, segments in enumerate(manifest.segments):
-        assert [chunks_of(s) for s in state["segments"][p]] == [
-            (s.base, s.next, s.created_ms, [as_row(c) for c in s.chunks]) for s in segments
-        ]
-        assert [row[:5] for row in ir.records(root, state, p)] == delivered(log, p)
-    return state
-
-
-def chunks_of(segment):
-    rows = [
-        (chunk["object"], *(chunk[name] for name in ir.CHUNK), chunk.get("dead"))
-        for chunk in segment["chunks"]
-    ]
-    return segment["base"], segment["next"], segment["created_ms"], rows
-
-
-def as_row(c: Chunk):
-    return (
-        *(c.object.path, c.first_row, c.rows, c.base, c.next, c.size_bytes),
-        *(c.first_timestamp_ms, c.max_timestamp_ms, c.tombstones, c.version, c.append_time_ms),
-        *(c.horizon_min, c.horizon_max, c.horizon, c.up_to),
-        None if c.dead is None else dead_rows_to_json(c.dead),
-    )
-
-
-def delivered(log, p, **limits):
-    """What `Log.read` gives, in the form of the independent reader."""
-    found = []
-    for batch in log.read(p, **limits):
-        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        for row, time in zip(batch.drop_columns(["timestamp"]).to_pylist(), times, strict=True):
-            headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
-            found.append((row["offset"], time, row["key"], row["value"], headers))
-    return found
 
 
 def rewrite(log, p, keep, base, end, *, horizons=None, segments=None):

@@ -1,0 +1,346 @@
+"""Random logs of every feature that is built, some at once, some from midway on.
+
+`python tests/format/random_logs.py --seeds 1000-1200` makes as many as it is given, holds each
+against both readers, and names the seed of one on which they differ.
+
+A log's seed decides what it is, what happens to it, and how small the limits are at which documents
+are divided. Two handles change it by turns, so that each loses races and follows the other.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import independent_reader as ir
+import make_golden
+import pyarrow as pa
+import pyarrow.parquet as pq
+from agreement import agree
+
+from clog.cleaner import Cleaner
+from clog.cleaner.rewrite.coalescing import coalesce
+from clog.storage import Log, ManualClock
+from clog.storage.administration import reset_times
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format.features import NO_FEATURES
+from clog.storage.ids import SeededIds
+from clog.storage.store import open_store
+from clog.storage.testing.clocked import ClockedStore
+
+START_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+STORAGE = "clog.storage"
+LIMITS = {
+    f"{STORAGE}.commit.committer.SNAPSHOT_EDIT_BYTES_MIN": (500, 2_000),
+    f"{STORAGE}.format.snapshots.PAGE_CHUNKS_MIN": (3, 8),
+    f"{STORAGE}.format.commits.INLINE_EDIT_BYTES_MAX": (0, 1_500, 1 << 20),
+    f"{STORAGE}.format.producers.WRITERS_MAX": (3, 5),
+    f"{STORAGE}.format.writer_pages.PAGE_BYTES_MAX": (600, 1 << 16),
+    f"{STORAGE}.format.transactions.POSITIONS_BYTES_MAX": (60, 1_024),
+    f"{STORAGE}.format.dead_rows.INLINE_BYTES_MAX": (0, 1_024),
+    f"{STORAGE}.format.columns.INLINE_PARTITIONS_MAX": (2, 256),
+    f"{STORAGE}.objects.encoding.GROUP_ROWS": (5, 32_768),
+    f"{STORAGE}.objects.encoding.WHOLE_BYTES": (0, 1 << 20),
+}
+"""What divides and pages: small values, so that a few records reach them, and those in use."""
+TYPES = {
+    "key": pa.struct([("a", pa.int32()), ("b", pa.string())]),
+    "value": pa.struct(
+        [
+            *(("n", pa.int32()), ("s", pa.string()), ("d", pa.decimal128(6, 2))),
+            ("l", pa.list_(pa.struct([("q", pa.int8())]))),
+        ]
+    ),
+}
+EVOLUTIONS: tuple[dict[str, Any], ...] = (
+    {"add": {"value.more": pa.list_(pa.string()), "value.l.element.z": pa.int8()}},
+    {"widen": {"value.n": pa.int64(), "key.a": pa.int64(), "value.d": pa.decimal128(9, 2)}},
+)
+
+
+class RandomLog:
+    """A log at a root, and what a seed does to it."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.root, self.draw = root, random.Random(seed)
+        self.clock = ManualClock(START_MS)
+        self.store = ClockedStore(open_store(str(root)), self.clock)
+        self.done: Counter[str] = Counter()
+        self.is_typed = self.draw.random() < 0.4
+        self.evolutions = list(EVOLUTIONS) if self.is_typed else []
+        self.swept = False
+        self._ids = iter(range(seed * 1_000, seed * 1_000 + 1_000))
+        self.logs = [self._created(), self._opened()]
+
+    def _created(self) -> Log:
+        draw = self.draw
+        config = {
+            "segment.chunks": draw.choice([2, 4, 100]),
+            "min.cleanable.dirty.ratio": 0,
+            "delete.retention.ms": draw.choice([5, 500]),
+            "file.delete.delay.ms": draw.choice([1, 60_000]),
+            "dead.rows.delay.ms": draw.choice([0, 0, DAY_MS, DAY_MS]),
+            "object.bytes": draw.choice([300, 1 << 20]),
+        }
+        partitions = draw.choice([1, 2, 3, 7])
+        with ExitStack() as stack:
+            if draw.random() < 0.5:  # From before there was any feature.
+                names = f"{STORAGE}.create.NEW_LOG_FEATURES"
+                stack.enter_context(patch(names, NO_FEATURES))
+            schema = TYPES if self.is_typed else None
+            ids = SeededIds(next(self._ids))
+            return Log.create(
+                self.store, partitions, config, schema=schema, clock=self.clock, ids=ids
+            )
+
+    def _opened(self) -> Log:
+        return Log.open(self.store, clock=self.clock, ids=SeededIds(next(self._ids)))
+
+    @property
+    def log(self) -> Log:
+        return self.draw.choice(self.logs)
+
+    def step(self) -> None:
+        """Does one thing to the log."""
+        self.clock.advance(self.draw.choice([0, 1, 30, 700]))
+        weights = {self.append: 9, self.transact: 2, self.clean: 3, self.roll: 2, self.cut: 1}
+        weights |= {self.configure: 1, self.upgrade: 1, self.evolve: 1, self.coalesce: 1}
+        weights |= {self.sweep: 1, self.reset: 1, self.reopen: 1}
+        (act,) = self.draw.choices(list(weights), list(weights.values()))
+        self.done[act.__name__] += 1
+        act()
+
+    def records(self) -> list[dict[str, Any]]:
+        return [self.record() for _ in range(self.draw.choice([1, 2, 5, 17]))]
+
+    def record(self) -> dict[str, Any]:
+        draw, number = self.draw, self.draw.randrange(14)
+        key: Any = f"k{number}"
+        value: Any = "v" * draw.choice([0, 1, 40])
+        if self.is_typed:
+            key = {"a": number - 3, "b": None if number % 4 == 0 else "\0" * (number % 3)}
+            value = {"n": number, "s": value, "d": None, "l": [{"q": number}, None][: number % 3]}
+        made = {"key": key, "value": None if draw.random() < 0.2 else value}
+        if draw.random() < 0.2:
+            made["headers"] = [("h", b"x"), ("h", None)]
+        return made
+
+    def append(self) -> None:
+        log, producer = self.log, None
+        if self.draw.random() < 0.5:
+            self.done["producer"] += 1
+            producer = (f"w{self.draw.randrange(9)}", self.done["producer"])
+        old = self.draw.random() < 0.3
+        with (
+            patch(f"{STORAGE}.objects.encoding.with_ids", (lambda f: f))
+            if (old and not self.is_typed)
+            else ExitStack()
+        ):
+            log.append(self.records(), self.draw.randrange(log.partitions), producer)
+
+    def transact(self) -> None:
+        transaction = self.log.transaction(f"t{self.draw.randrange(3)}")
+        for _ in range(self.draw.randrange(3)):
+            transaction.append(self.records())
+        source = self.log
+        for p in self.draw.sample(range(source.partitions), self.draw.randrange(source.partitions)):
+            end = source.end_offsets()[p]
+            transaction.positions(source, {p: end}, missed_deletes=True)
+        if self.draw.random() < 0.3:
+            transaction.abort()
+        else:
+            transaction.commit()
+        self.logs = [self._opened(), self._opened()]  # Who was fenced stays so.
+
+    def clean(self) -> None:
+        Cleaner(self.log, clock=self.clock).run_once(force=True)
+
+    def sweep(self) -> None:
+        self.swept = True
+        self.clock.advance(9 * DAY_MS)
+        self.clean()
+
+    def roll(self) -> None:
+        self.log.roll(self.draw.choice([0, None]))
+
+    def cut(self) -> None:
+        ends = self.log.end_offsets()
+        self.log.delete_records({p: int(end * self.draw.random()) for p, end in ends.items()})
+
+    def configure(self) -> None:
+        name, values = self.draw.choice(
+            [
+                ("compression.type", ["zstd", "snappy", "lz4"]),
+                ("message.timestamp.type", ["CreateTime", "LogAppendTime"]),
+                ("cleanup.policy", ["compact", "compact,delete"]),
+                ("retention.bytes", [None, 2_000]),
+            ]
+        )
+        self.log.alter({name: self.draw.choice(values)})
+
+    def upgrade(self) -> None:
+        self.log.upgrade(["dead-rows", *self.draw.choice([[], ["transactions"]])])
+
+    def evolve(self) -> None:
+        if self.evolutions:
+            self.log.evolve(**self.evolutions.pop())
+
+    def coalesce(self) -> None:
+        handle = self.log.handle
+        handle.refresh()
+        coalesce(handle, handle.store, now_ms=self.clock.now_ms(), force=True)
+
+    def reset(self) -> None:
+        ahead = ManualClock(self.clock.now_ms() + 30 * DAY_MS)
+        Log.open(self.store, clock=ahead, ids=SeededIds(next(self._ids))).append(self.records())
+        assert reset_times(self.log.handle) > 0
+
+    def reopen(self) -> None:
+        self.logs = [self._opened(), *self.logs[:1]]
+
+    def check(self) -> None:
+        """Holds the log against both readers, and every version against itself."""
+        log = self._opened()
+        agree(self.root, log, whole_history=not self.swept)
+        ir.check(self.root)
+        findings = list(verify_log(self.store).findings)
+        assert findings == [], findings
+        for version in {self.draw.randrange(log.version + 1) for _ in range(3)}:
+            self._check_version(log, version)
+
+    def _check_version(self, log: Log, version: int) -> None:
+        if version < log.handle.tip.head.oldest_readable:
+            return
+        found = ir.from_snapshot(self.root, version)
+        rows = log.table(at=version).to_arrow().select(["partition", "key", "value"]).to_pylist()
+        for p in range(log.partitions):
+            newest = max(found["start"][p], log.handle.tip.head.partitions.start[p])
+            latest = {}
+            for row in ir.records(self.root, found, p):
+                if row[0] >= newest and row[2] is not None:
+                    latest[make_golden.text(row[2]).__repr__()] = make_golden.text(row[3])
+            own = {
+                make_golden.text(row["key"]).__repr__(): make_golden.text(row["value"])
+                for row in rows
+                if row["partition"] == p
+            }
+            assert own == {key: value for key, value in latest.items() if value is not None}
+
+
+EVERYTHING = {
+    *("dead-rows", "transactions", "typed-columns", "added midway", "dead rows in a file"),
+    *("key index", "no field ids", "field ids", "rest", "older writers", "pages of segments"),
+    *("snapshots", "edits apart", "positions", "positions apart", "later schema", "horizons"),
+    *("append times", "gaps", "released", "steps of tombstones", "start", "headers"),
+    *("times set back", "swept", "several writers"),
+}
+"""What a log may have; `found_in` says what one has."""
+
+
+def found_in(log: RandomLog) -> set[str]:
+    """Which of `EVERYTHING` there is in a log, as the independent reader sees it."""
+    state = ir.from_snapshot(log.root)
+    own, folder = state["state"], ir.folder(log.root)
+    commits = [ir.commit(log.root, v) for v in range(own.version + 1)]
+    heads = [commit["head"] for commit in commits]
+    chunks = [chunk for partition in own.partitions for chunk in partition.chunks()]
+    kinds = {name: [*(folder / name).glob("*")] for name in ("snapshots", "edits", "data")}
+    has_ids = [ids_in(path) for path in kinds["data"] if path.suffix == ".parquet"]
+    states = [entry[6] for entry in state["writers"].values() if entry[1] == "transaction"]
+    pages = [json.loads(path.read_bytes().partition(b"\n")[2]) for path in plain_pages(folder)]
+    said = {
+        **{name: name in own.features for name in ("dead-rows", "transactions", "typed-columns")},
+        "added midway": heads[0]["log"]["features"] != heads[-1]["log"]["features"],
+        "dead rows in a file": any(path.suffix == ".dead" for path in kinds["data"]),
+        "key index": any(chunk.object.index for chunk in chunks),
+        "no field ids": not all(has_ids),
+        "field ids": any(has_ids),
+        "rest": any("rest" in head["partitions"] for head in heads),
+        "older writers": own.older_writers is not None,
+        "pages of segments": any("segments" in page for page in pages),
+        "snapshots": bool(kinds["snapshots"]),
+        "edits apart": bool(kinds["edits"]),
+        "positions": any("positions" in status for status in states),
+        "positions apart": any("positions_at" in status for status in states),
+        "later schema": own.schema.id > 0,
+        "horizons": any(max(chunk.horizon, chunk.horizon_max) >= 0 for chunk in chunks),
+        "append times": any(chunk.append_time_ms >= 0 for chunk in chunks),
+        "gaps": any(chunk.rows < chunk.next - chunk.base for chunk in chunks),
+        "released": bool(own.released),
+        "steps of tombstones": bool(own.tombstones_removed),
+        "start": any(partition.start for partition in own.partitions),
+        "headers": any(
+            row[4] for p in range(len(own.partitions)) for row in ir.records(log.root, state, p)
+        ),
+        "times set back": any(commit["operation"] == "reset-times" for commit in commits),
+        "swept": own.oldest_readable > 0,
+        "several writers": len({commit["id"][:8] for commit in commits}) > 1,
+    }
+    return {name for name, is_there in said.items() if is_there}
+
+
+def ids_in(path: Path) -> bool:
+    """Whether the columns of an object have field ids."""
+    return pq.ParquetFile(path).schema_arrow.field("key").metadata is not None
+
+
+def plain_pages(folder: Path) -> list[Path]:
+    """The pages that are not compressed."""
+    pages = (folder / "pages").glob("*.json")
+    return [path for path in pages if b'"encoding":"json"' in path.read_bytes()[:4096]]
+
+
+@contextmanager
+def made(seed: int, steps: int) -> Iterator[RandomLog]:
+    """The log of a seed, after so many steps; it is gone afterwards."""
+    folder = Path(tempfile.mkdtemp())
+    draw = random.Random(f"limits {seed}")
+    try:
+        with ExitStack() as stack:
+            for name, values in LIMITS.items():
+                stack.enter_context(patch(name, draw.choice(values)))
+            log = RandomLog(folder / "log", seed)
+            for _ in range(steps):
+                log.step()
+            yield log
+    finally:
+        shutil.rmtree(folder)
+
+
+def check_seed(seed: int, steps: int, told: Callable[[RandomLog], None] | None = None) -> None:
+    """Makes the log of a seed, and holds it against both readers."""
+    with made(seed, steps) as log:
+        log.check()
+        if told is not None:
+            told(log)
+
+
+def main() -> int:
+    """Checks the logs of a range of seeds."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", default="0-99", help="first-last")
+    parser.add_argument("--steps", type=int, default=40)
+    given = parser.parse_args()
+    first, last = map(int, given.seeds.split("-"))
+    done: Counter[str] = Counter()
+    for seed in range(first, last + 1):
+        try:
+            check_seed(seed, given.steps, lambda log: done.update(log.done))
+        except BaseException:
+            print(f"seed {seed}, {given.steps} steps:", file=sys.stderr)
+            raise
+    print(f"{last + 1 - first} logs agree: {dict(done)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from clog.connector.options.location import Location
     from clog.connector.options.settings import WriteOptions
-    from clog.connector.write.write_task import WritePlan, Written
+    from clog.connector.write.write_task import WritePlan
     from clog.storage import Transaction, TransactionResult
     from clog.storage.log import Log
+    from clog.storage.objects.data_object import DataObject
 
     _Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -89,9 +90,7 @@ class BatchTransaction:
         self._run_id = local_property(df, RUN_ID) or ""
         mine = self._run_id, self._batch_id
         if self._real.is_open:
-            self._real.append_objects(
-                [obj for answer in _answers(df, settings) for obj in answer.objects]
-            )
+            self._real.append_objects(_objects(df, settings))
         elif self._run_id and _done.get((self._location, self._real.id)) == mine:
             raise InvalidInputError(
                 f"job {self._real.id!r} has committed batch {self._batch_id} in this run already,"
@@ -159,17 +158,17 @@ def _held_log(settings: "WriteOptions", job: str) -> "Log":
     return _logs[place]
 
 
-def _answers(df: "DataFrame", settings: "WriteOptions") -> "list[Written]":
-    """Runs the tasks, and returns their answers in the order of Spark's partitions (S44). Of a task
+def _objects(df: "DataFrame", settings: "WriteOptions") -> "list[DataObject]":
+    """Runs the tasks, and returns their objects in the order of Spark's partitions (S44). Of a task
     that ran twice one answers; the objects of the other are swept.
     """
     import pickle
 
-    from clog.connector.write.write_task import plan_write
+    from clog.connector.write.write_task import objects_of, plan_write
 
     rows = df.mapInArrow(_task(plan_write(settings, df.schema)), _ANSWER).collect()
     by_partition = sorted(rows, key=lambda row: row["spark_partition"])
-    return [pickle.loads(row["written"]) for row in by_partition]  # noqa: S301 - ours
+    return objects_of(pickle.loads(row["written"]) for row in by_partition)  # noqa: S301 - ours
 
 
 def _task(plan: "WritePlan") -> "_Task":

@@ -18,6 +18,8 @@ from clog.connector.write.changed_batch import check_repeated
 from clog.connector.write.write_task import (
     TaskIds,
     Written,
+    answers_of,
+    content_of,
     objects_of,
     plan_write,
     write_task,
@@ -66,12 +68,12 @@ class ClogWriter(DataSourceArrowWriter):
                 other rows, and ``failOnChangedBatch``; nothing is appended.
             CommitStateUnknownError: the rows may be in the log.
         """
-        answers, content = objects_of(messages)
-        objects = [obj for answer in answers for obj in answer.objects]
+        answers = answers_of(messages)
+        objects = objects_of(answers)
         if not objects:
             return
         log = of_id(self._plan.location, self._plan.log_id)
-        writer = self._writer(content)
+        writer = self._writer(content_of(answers))
         result = log.append_objects(objects, writer)
         if result.duplicate and writer is not None:
             fail = bool(self._options.fail_on_changed_batch)

@@ -23,6 +23,8 @@ from clog.connector.write.known_query import check_known, introduce
 from clog.connector.write.write_task import (
     TaskIds,
     Written,
+    answers_of,
+    content_of,
     objects_of,
     plan_write,
     write_task,
@@ -66,12 +68,12 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
                 committed by this writer; the log's config refuses a record.
             CommitStateUnknownError: the rows may be in the log; running the batch again is safe.
         """
-        answers, content = objects_of(messages)
-        objects = [obj for answer in answers for obj in answer.objects]
+        answers = answers_of(messages)
+        objects = objects_of(answers)
         if not objects and batchId:
             return  # An empty batch leaves no trace: run again, it is as harmless.
         log = of_id(self._plan.location, answers[0].log_id)
-        writer = self._writer(answers, content, batchId)
+        writer = self._writer(answers, batchId)
         if not objects:
             introduce(log, writer)
             return
@@ -85,7 +87,7 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Does nothing, and never raises (see `write_task`)."""
 
-    def _writer(self, answers: Sequence[Written], content: str, batch_id: int) -> "Writer":
+    def _writer(self, answers: Sequence[Written], batch_id: int) -> "Writer":
         from clog.storage.commit.idempotence import Writer
 
         queries = {answer.query_id for answer in answers}
@@ -93,4 +95,5 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
         (query_id,) = queries
         assert query_id is not None, "Spark tells each task of a stream its query"
         name = self._options.writer_id or self._options.txn_app_id or query_id
+        content = content_of(answers)
         return Writer(name, "stream", batch_id, query_id=query_id, content=content)

@@ -11,7 +11,7 @@ Aborting does nothing: Spark also aborts after a commit whose outcome it did not
 objects may be part of the log.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -176,16 +176,25 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
     )
 
 
-def objects_of(messages: Sequence[WriterCommitMessage | None]) -> tuple[list[Written], str]:
-    """Returns the tasks' answers in the order of Spark's partitions, and one hash of all rows."""
+def answers_of(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """Returns the tasks' answers in the order of Spark's partitions."""
+    return [m for m in messages if isinstance(m, Written)]
+
+
+def objects_of(answers: Iterable[Written]) -> "list[DataObject]":
+    """Returns the objects of all tasks, in their order."""
+    return [obj for answer in answers for obj in answer.objects]
+
+
+def content_of(answers: Iterable[Written]) -> str:
+    """Returns one hash of the rows of all tasks."""
     import hashlib
 
-    answers = [m for m in messages if isinstance(m, Written)]
     whole = hashlib.blake2b(digest_size=16)
     for answer in answers:
         if answer.objects:
             whole.update(bytes.fromhex(answer.content))
-    return answers, whole.hexdigest()
+    return whole.hexdigest()
 
 
 def _partitions(

@@ -27,6 +27,10 @@ Url = Annotated[
         show_default=False,
     ),
 ]
+Urls = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[URL]…", help="One or more logs.", show_default=False),
+]
 Options = Annotated[
     list[str] | None,
     typer.Option(
@@ -73,6 +77,16 @@ def open_log(url: str, options: list[str] | None, *, single_writer: bool = False
     return Log.open(url, storage_options(options), single_writer=single_writer)
 
 
+def check_logs_named(urls: list[str] | None, prefixes: list[str] | None) -> None:
+    """Raises if neither logs nor folders of logs are named.
+
+    Raises:
+        typer.BadParameter: neither is.
+    """
+    if not (urls or prefixes):
+        raise typer.BadParameter("give the URL of a log, or --discover PREFIX")
+
+
 def typed_schema(log: "Log") -> "pa.Schema | None":
     """Returns the schema of a typed log; None where keys and values are bytes."""
     from clog.storage.objects.arrow_types import arrow_schema
@@ -102,15 +116,28 @@ def storage_options(given: Iterable[str] | None) -> dict[str, object]:
     Raises:
         typer.BadParameter: one that cannot be read. The text is never repeated: it may be a secret.
     """
-    out: dict[str, object] = {}
-    if text := os.environ.get(ENVIRONMENT):
-        try:
-            out.update(json.loads(text))
-        except (ValueError, TypeError):
-            raise typer.BadParameter(f"${ENVIRONMENT} is not a JSON object") from None
+    out = environment_object(ENVIRONMENT)
     for name, value in _pairs(given, what="--option", shown=False).items():
         out[name] = _json_or_text(value)
     return out
+
+
+def environment_object(variable: str) -> dict[str, object]:
+    """Returns the JSON object in a variable of the environment; an empty one where it is not set.
+
+    Raises:
+        typer.BadParameter: it holds none. The text is never repeated: it may be a secret.
+    """
+    text = os.environ.get(variable)
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"${variable} is not a JSON object")
+    return found
 
 
 def configs(given: Iterable[str] | None) -> dict[str, str]:

@@ -25,7 +25,7 @@ def test_options_of_the_environment_yield_to_those_of_the_command_line(monkeypat
     assert storage_options(["key=c"]) == {"key": "c", "secret": "b", "port": 22}
 
 
-@pytest.mark.parametrize("text", ["hunter2", "[1, 2]", "{hunter2", "5"])
+@pytest.mark.parametrize("text", ["hunter2", "[]", "[1, 2]", "{hunter2", "5"])
 def test_a_wrong_environment_is_refused_without_its_text(monkeypatch, text):
     """It must be a JSON object; what it holds is never shown."""
     monkeypatch.setenv("CLOG_STORAGE_OPTIONS", text)

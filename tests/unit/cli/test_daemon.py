@@ -188,7 +188,7 @@ def test_config_by_a_brokers_names(cli, url, log, monkeypatch):
     assert "removed 1 record" in cli("cleaner", url, "--once").stdout
     error = cli("cleaner", url, "--once", "-c", "log.cleaner.thread=2", code=1).stderr
     assert "did you mean log.cleaner.threads?" in error
-    monkeypatch.setenv("CLOG_CLEANER_CONFIG", "[")
+    monkeypatch.setenv("CLOG_CLEANER_CONFIG", "[]")
     assert "$CLOG_CLEANER_CONFIG is not a JSON object" in cli("cleaner", url, code=2).stderr
 
 

@@ -1,15 +1,22 @@
 """`clog cleaner`: the daemon that keeps logs clean."""
 
-import json as json_module
 import logging
-import os
 import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clog.cli.arguments import Json, Options, SingleWriter, configs, storage_options
+from clog.cli.arguments import (
+    Json,
+    Options,
+    SingleWriter,
+    Urls,
+    check_logs_named,
+    configs,
+    environment_object,
+    storage_options,
+)
 from clog.cli.cleaning.clean import DryRun
 from clog.cli.output import ERRORS_AS, counted, print_json_line, say, stderr
 from clog.cli.views.pass_view import (
@@ -45,10 +52,6 @@ def _address(text: str) -> str:
     return text
 
 
-Urls = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[URL]…", help="One or more logs.", show_default=False),
-]
 Discover = Annotated[
     list[str] | None,
     typer.Option(
@@ -126,8 +129,7 @@ def cleaner(
     clog cleaner --discover s3://bucket/logs --threads 4 --listen 9404
     clog cleaner ./orders --dry-run
     """
-    if not (urls or discover):
-        raise typer.BadParameter("give the URL of a log, or --discover PREFIX")
+    check_logs_named(urls, discover)
     if live and log_format == "json":
         raise typer.BadParameter("--live draws, --log-format json must not; leave one out")
     _log_to_stderr(log_format)
@@ -235,13 +237,7 @@ def _settings(config: list[str] | None, threads: int | None) -> "BrokerConfig":
     """Returns the environment's config, over it the command line's."""
     from clog.cleaner.daemon.broker_config import broker_config
 
-    given: dict[str, object] = {}
-    if text := os.environ.get(ENVIRONMENT):
-        try:
-            given.update(json_module.loads(text))
-        except (ValueError, TypeError):
-            raise typer.BadParameter(f"${ENVIRONMENT} is not a JSON object") from None
-    given.update(configs(config))
+    given = {**environment_object(ENVIRONMENT), **configs(config)}
     if threads is not None:
         given["log.cleaner.threads"] = threads
     return broker_config(given)

@@ -110,10 +110,7 @@ def consume(  # noqa: PLR0913 - one for each option
     """
     from clog.cli.records.lines import format_jsonl, format_text
 
-    if at is not None and not table:
-        raise typer.BadParameter("--at needs --table")
-    if table and start != "earliest":
-        raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
+    check_table(start, at, table=table)
     log = open_log(url, options)
     keys = keys_given(key, is_base64=is_base64, schema=typed_schema(log)) if key else None
     marker = None if null_marker is None else null_marker.encode()
@@ -126,6 +123,18 @@ def consume(  # noqa: PLR0913 - one for each option
     except KeyboardInterrupt:
         # How one stops to follow.
         raise typer.Exit(130) from None
+
+
+def check_table(start: str, at: int | None, *, table: bool) -> None:
+    """Raises if options of the log and of its table are mixed.
+
+    Raises:
+        typer.BadParameter: they are.
+    """
+    if at is not None and not table:
+        raise typer.BadParameter("--at needs --table")
+    if table and start != "earliest":
+        raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
 
 
 def limited(batches: "Iterator[pa.RecordBatch]", maximum: int | None) -> "Iterator[pa.RecordBatch]":

@@ -13,7 +13,7 @@ import typer
 
 from clog.cli.arguments import Json, Options, Partition, Url, open_log
 from clog.cli.output import counted, print_json, say, size, stderr
-from clog.cli.records.consume import AsTable, At, Start, positions
+from clog.cli.records.consume import AsTable, At, Start, check_table, positions
 from clog.cli.views.progress import counting
 
 if TYPE_CHECKING:
@@ -90,10 +90,7 @@ def export(
     """
     from clog.storage.read.scan import read_schema
 
-    if table and start != "earliest":
-        raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
-    if at is not None and not table:
-        raise typer.BadParameter("--at needs --table")
+    check_table(start, at, table=table)
     if strings and is_base64:
         raise typer.BadParameter("--strings and --base64 contradict each other; leave one out")
     chosen = _checked(out, file_format, overwrite=overwrite)

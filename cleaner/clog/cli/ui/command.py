@@ -4,13 +4,9 @@ from typing import Annotated
 
 import typer
 
-from clog.cli.arguments import Options, storage_options
+from clog.cli.arguments import Options, Urls, check_logs_named, storage_options
 from clog.cli.output import say
 
-Urls = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[URL]…", help="One or more logs.", show_default=False),
-]
 Discover = Annotated[
     list[str] | None,
     typer.Option(
@@ -34,8 +30,7 @@ def ui(
     clog ui ./orders
     clog ui --discover s3://bucket/logs --port 9000
     """
-    if not (urls or discover):
-        raise typer.BadParameter("give the URL of a log, or --discover PREFIX")
+    check_logs_named(urls, discover)
     try:
         import uvicorn
 

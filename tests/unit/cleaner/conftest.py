@@ -5,6 +5,7 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage.ids import SeededIds
+from clog.storage.testing.clocked import ClockedStore
 from clog.storage.testing.crash import discard, memory_store
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.model import rows_in
@@ -22,6 +23,14 @@ def store():
 @pytest.fixture
 def clock():
     return ManualClock(now_ms=NOW)
+
+
+@pytest.fixture
+def clocked_store(clock):
+    """A store whose objects were written when the test's clock says."""
+    made = ClockedStore(memory_store(), clock)
+    yield made
+    discard(made.inner)
 
 
 @pytest.fixture

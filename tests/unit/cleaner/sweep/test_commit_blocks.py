@@ -64,13 +64,6 @@ def versions_in(store):
     return sorted(paths.version_of(found.path) for found in inside(store).list(paths.COMMITS))
 
 
-@pytest.fixture
-def store():
-    made = memory_store()
-    yield made
-    discard(made)
-
-
 def check_whole(store, *, rows, newest):
     """From cold, with the hint that is there, an old one and none: the same log, sound."""
     for hint in (None, b'{"version": 0}', b'{"version": 4}', b""):

@@ -4,7 +4,7 @@ import pytest
 
 from clog.cleaner.sweep.commit_blocks import close_blocks
 from clog.cleaner.sweep.objects import sweep_orphans
-from clog.storage import CorruptionError, Log, ManualClock
+from clog.storage import CorruptionError, Log
 from clog.storage.commit.versions import manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import documents, paths
@@ -12,8 +12,7 @@ from clog.storage.format.commits import read_commit
 from clog.storage.format.edits import Edit
 from clog.storage.format.writer_pages import WriterPages
 from clog.storage.ids import SeededIds
-from clog.storage.testing.clocked import ClockedStore
-from clog.storage.testing.crash import discard, inside, memory_store
+from clog.storage.testing.crash import inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.model import rows_in
@@ -22,15 +21,8 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def clock():
-    return ManualClock(now_ms=1_000_000)
-
-
-@pytest.fixture
-def store(clock):
-    made = ClockedStore(memory_store(), clock)
-    yield made
-    discard(made.inner)
+def store(clocked_store):
+    return clocked_store
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from clog.storage.ids import SeededIds
 from clog.storage.store import open_store
 from clog.storage.store.base import temporary_name
 from clog.storage.testing.clocked import ClockedStore
-from clog.storage.testing.crash import copy_of, crash_runs, discard, inside, memory_store
+from clog.storage.testing.crash import copy_of, crash_runs, discard, inside
 from clog.storage.testing.faults import CrashedError, Fault, FaultKind, Faults, FaultyStore
 
 OTHER = "0" * 32
@@ -22,15 +22,8 @@ CREATION = [paths.block_path(0), paths.commit_path(0)]
 
 
 @pytest.fixture
-def clock():
-    return ManualClock(now_ms=1_000_000_000)
-
-
-@pytest.fixture
-def store(clock):
-    made = ClockedStore(memory_store(), clock)
-    yield made
-    discard(made.inner)
+def store(clocked_store):
+    return clocked_store
 
 
 def create(store, clock, seed=1):

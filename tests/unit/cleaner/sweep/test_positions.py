@@ -3,27 +3,19 @@
 import pytest
 
 from clog.cleaner.sweep.objects import sweep_orphans
-from clog.storage import Log, ManualClock
+from clog.storage import Log
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import paths
 from clog.storage.ids import SeededIds
-from clog.storage.testing.clocked import ClockedStore
-from clog.storage.testing.crash import discard, inside, memory_store
+from clog.storage.testing.crash import inside
 
 DAY_MS = 86_400_000
 OFFSETS = {p: p * 1_000_000 for p in range(200)}
 
 
 @pytest.fixture
-def clock():
-    return ManualClock(now_ms=1_000_000)
-
-
-@pytest.fixture
-def store(clock):
-    made = ClockedStore(memory_store(), clock)
-    yield made
-    discard(made.inner)
+def store(clocked_store):
+    return clocked_store
 
 
 def documents(store):

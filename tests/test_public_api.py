@@ -24,6 +24,7 @@ from clog.storage import (
     ManualClock,
     PartitionDescription,
     SegmentInfo,
+    StateStore,
     StateTable,
     Table,
 )
@@ -98,6 +99,26 @@ def test_further_parameters_are_keywords_with_defaults():
 )
 def test_signatures_of_state_tables(name, signature):
     assert positional(getattr(StateTable, name)) == signature
+
+
+@pytest.mark.parametrize(
+    ("name", "signature"),
+    [
+        ("__init__", "self, url, cache_dir, id, storage_options=None, clock=None"),
+        ("get", "self, key"),
+        ("get_many", "self, keys"),
+        ("scan", "self, prefix=None"),
+        ("put", "self, key, value"),
+        ("delete", "self, key"),
+        ("commit", "self, positions=None"),
+        ("rollback", "self"),
+        ("refresh", "self"),
+        ("follow", "self"),
+        ("take_over", "self"),
+    ],
+)
+def test_signatures_of_state_stores(name, signature):
+    assert positional(getattr(StateStore, name)) == signature
 
 
 @pytest.mark.parametrize("name", ["url", "id", "config", "version", "partitions"])

@@ -20,6 +20,8 @@ from clog.storage.errors import (
     NotFoundError,
     OffsetOutOfRangeError,
     OptionError,
+    StateFencedError,
+    StateFileError,
     StoreUnavailableError,
     TransactionFencedError,
     TransactionTimeoutError,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from clog.storage.publications.publish import PublishResult
     from clog.storage.read.scan import READ_SCHEMA
     from clog.storage.read.table import Table
-    from clog.storage.state import Refreshed, StateTable
+    from clog.storage.state import Refreshed, StateStore, StateTable
     from clog.storage.store.base import Store, StoredObject
     from clog.storage.transactions.deferred import Source, TransactionResult
     from clog.storage.transactions.holders import TransactionInfo
@@ -78,6 +80,9 @@ __all__ = [
     "SeededIds",
     "SegmentInfo",
     "Source",
+    "StateFencedError",
+    "StateFileError",
+    "StateStore",
     "StateTable",
     "Store",
     "StoreUnavailableError",
@@ -108,6 +113,7 @@ _NEEDS_ARROW = {
     "Refreshed": "state",
     "SegmentInfo": "diagnostics.describe",
     "Source": "transactions.deferred",
+    "StateStore": "state",
     "StateTable": "state",
     "Store": "store.base",
     "StoredObject": "store.base",

@@ -13,9 +13,11 @@
     ├── CommitConflictError                 lost the race too often: reload and retry
     ├── CommitStateUnknownError             the commit may have happened: read back first
     ├── TransactionFencedError              another holds the transaction's id: leave it to him
+    │   └── StateFencedError                the store's id moved: another holds its state now
     ├── TransactionTimeoutError             the transaction took too long: do all of it again
     ├── UnsupportedFilesystemError          no exclusive create: use another, or single_writer=True
     ├── StoreUnavailableError (OSError)     the filesystem failed: retry later
+    ├── StateFileError (OSError)            the local file: make room on its disk; the log is whole
     ├── UnsupportedFormatError              written by a newer clog: upgrade
     └── CorruptionError                     bytes contradict the format: keep the files, no retry
 
@@ -43,6 +45,8 @@ class ErrorKind(StrEnum):
     COMMIT_STATE_UNKNOWN = "commit_state_unknown"
     TRANSACTION_FENCED = "transaction_fenced"
     TRANSACTION_TIMEOUT = "transaction_timeout"
+    STATE_FENCED = "state_fenced"
+    STATE_FILE = "state_file"
     UNSUPPORTED_FILESYSTEM = "unsupported_filesystem"
     STORE_UNAVAILABLE = "store_unavailable"
     UNSUPPORTED_FORMAT = "unsupported_format"
@@ -157,6 +161,22 @@ class TransactionFencedError(ClogError):
     """
 
     kind = ErrorKind.TRANSACTION_FENCED
+
+
+class StateFencedError(TransactionFencedError):
+    """The id of a store was taken up by another one, on this host or elsewhere, which has its state
+    now; nothing that was not committed by then ever will be.
+    """
+
+    kind = ErrorKind.STATE_FENCED
+
+
+class StateFileError(ClogError, OSError):
+    """The local file of a state table or a store cannot be written; what was committed is in the
+    log, and is read from there once it can.
+    """
+
+    kind = ErrorKind.STATE_FILE
 
 
 class TransactionTimeoutError(ClogError):

@@ -18,6 +18,8 @@ TREE = {
     "CommitConflictError": ("ClogError", Exception, "commit_conflict"),
     "CommitStateUnknownError": ("ClogError", Exception, "commit_state_unknown"),
     "TransactionFencedError": ("ClogError", Exception, "transaction_fenced"),
+    "StateFencedError": ("TransactionFencedError", Exception, "state_fenced"),
+    "StateFileError": ("ClogError", OSError, "state_file"),
     "TransactionTimeoutError": ("ClogError", Exception, "transaction_timeout"),
     "UnsupportedFilesystemError": ("ClogError", Exception, "unsupported_filesystem"),
     "StoreUnavailableError": ("ClogError", OSError, "store_unavailable"),

@@ -82,10 +82,15 @@ class Cache:
         """Returns the value; of a key that several partitions have, the one with the latest
         timestamp.
         """
+        codec = self._codec
+        stored = self.stored(codec.keys((key,))[0])
+        return None if stored is None else codec.value(stored)
+
+    def stored(self, key: bytes) -> bytes | None:
+        """Returns the bytes of a value, by those of its key; as `get`."""
         with DAMAGE, self._lock:
-            codec = self._codec
-            rows = self._reader.execute(_GET, codec.keys((key,))).fetchall()
-        return codec.value(_latest(rows)) if rows else None
+            rows = self._reader.execute(_GET, (key,)).fetchall()
+        return _latest(rows) if rows else None
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """Returns the values of the keys that are there."""
@@ -100,18 +105,29 @@ class Cache:
         latest = {k: _latest([row[1:] for row in rows]) for k, rows in groupby(found, _key)}
         return {codec.key(key): codec.value(value) for key, value in latest.items()}
 
+    @property
+    def codec(self) -> RowCodec:
+        """What keys and values are encoded by."""
+        return self._codec
+
     def scan(self, prefix: Any) -> Iterator[tuple[Any, Any]]:
         """Yields the rows whose keys begin with the prefix, None: all, in the order of their bytes;
         one state of the table, through a connection of its own.
         """
         codec = self._codec
         low = codec.prefix(prefix)
-        high = after_prefix(low)
+        for key, value in self.between(low, after_prefix(low)):
+            yield codec.key(key), codec.value(value)
+
+    def between(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the bytes of keys from ``low`` on and below ``high``, None: all, and those of
+        their values; as `scan`.
+        """
         statement, bounds = (_SCAN, (low,)) if high is None else (_SCAN_BELOW, (low, high))
         with DAMAGE, closing(connect(self.path, read_only=True)) as connection:
             rows = connection.execute(statement, bounds)
             for key, same in groupby(rows, _key):
-                yield codec.key(key), codec.value(_latest([row[1:] for row in same]))
+                yield key, _latest([row[1:] for row in same])
 
     def count(self) -> int:
         """Returns the number of rows."""

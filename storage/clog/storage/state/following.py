@@ -7,14 +7,18 @@ V3. Refresh: nothing new costs one GET. Else, from the file's offsets on, the ch
     latest record of each key that changed, tombstones included.
 V4. Before that, S41: where a tombstone that lies beyond the file's offsets was removed after its
     version, keys that are gone could stay. Then V2, or an error, as asked.
-V5. Rows, offsets and version are entered in one transaction.
+V5. Rows, offsets and version are entered in one transaction. Where nothing was appended since, as
+    by the cleaner's commits, there are none, and nothing of the log is read.
+V6. Enter: what this process has just committed, and has in memory, is entered without reading it
+    back, where the file was at the offsets that come before it; else V3.
 
 Several processes may use one folder: a file lock lets one at a time build or refresh.
 """
 
 import fcntl
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +29,14 @@ import xxhash
 from clog.storage import forks
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import (
+    ClogError,
     CorruptionError,
     LogReplacedError,
     NotFoundError,
+    StateFileError,
     VersionExpiredError,
 )
+from clog.storage.format.commits import Commit
 from clog.storage.format.manifest import Manifest
 from clog.storage.objects.python_keys import answered_key
 from clog.storage.read.changes import changes_batches
@@ -38,8 +45,10 @@ from clog.storage.read.table_plan import plan_table
 from clog.storage.read.table_scan import table_batches
 from clog.storage.state import generations
 from clog.storage.state.cache import Cache, rows_of
+from clog.storage.state.merging import merged_scan
 from clog.storage.state.row_codec import RowCodec
-from clog.storage.state.sqlite_file import DamagedCacheError, Position, Row
+from clog.storage.state.sqlite_file import DamagedCacheError, Position, Row, is_of_disk
+from clog.storage.state.uncommitted import Uncommitted
 
 CHANGED_MAX = 100_000
 """More changed keys than this are not named one by one."""
@@ -72,10 +81,18 @@ class Follower:
         handle: on the log.
         folder: where the file is.
         position: that of the file, when it was read or moved here last.
+
+    Args:
+        on_loss: what to do when a delete was missed, ``resync`` or ``fail``.
+        map_bytes: memory for finding the last record of each key.
+        reopens: whether it goes on with another log that came to stand there.
     """
 
-    def __init__(self, handle: Handle, folder: Path, *, on_loss: str, map_bytes: int) -> None:
+    def __init__(
+        self, handle: Handle, folder: Path, *, on_loss: str, map_bytes: int, reopens: bool
+    ) -> None:
         self.handle = handle
+        self._reopens = reopens
         self.folder = folder
         self._is_verified = False
         self._on_loss = on_loss
@@ -105,6 +122,12 @@ class Follower:
         except DamagedCacheError:
             return self.position  # The next look-up builds the file anew.
 
+    def reaches(self, ends: Mapping[int, int]) -> bool:
+        """Tells whether the file shows all records below these offsets: not where an undecided one
+        comes before them.
+        """
+        return all(self.position.offsets[p] >= end for p, end in ends.items())
+
     def asked(self, ask: Callable[[Cache], _T]) -> _T:
         """Returns what is asked of the file; where it is damaged it is built anew first."""
         try:
@@ -114,12 +137,32 @@ class Follower:
                 self._build(f"its file is damaged: {e}")
             return ask(self._cache)
 
+    @property
+    def codec(self) -> RowCodec:
+        """What keys and values of the file are encoded by."""
+        return self._cache.codec
+
     def scan(self, prefix: Any) -> Iterator[tuple[Any, Any]]:
         """Yields keys and values in the order of the keys; see `StateTable.scan`."""
+        yield from self._scanned(lambda: self._cache.scan(prefix))
+
+    def scan_with(self, changes: Uncommitted, prefix: Any) -> Iterator[tuple[Any, Any]]:
+        """Yields keys and values as `scan`, with these changes."""
+        return self._scanned(lambda: merged_scan(self._cache, changes, prefix))
+
+    def follow(self, refresh: Callable[[], Refreshed], *, poll_ms: int) -> Iterator[Refreshed]:
+        """Refreshes for ever, at least ``poll_ms`` apart, and yields each result that is new."""
+        while True:
+            refreshed = refresh()
+            if refreshed.changed != ():
+                yield refreshed
+            self.handle.clock.sleep_ms(poll_ms)
+
+    def _scanned(self, scan: Callable[[], Iterator[tuple[Any, Any]]]) -> Iterator[tuple[Any, Any]]:
         if not self._is_newest():
             self.refresh()  # Another process built the file anew, and deleted this one.
         try:
-            yield from self._cache.scan(prefix)
+            yield from scan()
         except DamagedCacheError as e:
             raise CorruptionError(
                 f"the state table of {self.url} in {self.folder} is damaged: {e};"
@@ -133,6 +176,26 @@ class Follower:
                 return Refreshed(self.position.version, ())
             with self._writing():
                 return self._refreshed()
+
+    def enter(
+        self, version: int, ranges: Mapping[int, tuple[int, int]], rows: Iterable[Iterable[Row]]
+    ) -> None:
+        """Does V6: enters what the commit of this version appended, in these ranges of offsets."""
+        with self._lock, self._writing():
+            tip, now = self.handle.tip, _position_of(self.handle.tip)
+            begin = {p: base for p, (base, _) in ranges.items()}
+            end = {p: after for p, (_, after) in ranges.items()}
+            if (
+                tip.version == version
+                and now.offsets == {**now.offsets, **end}
+                and self._is_newest()
+                and _is_of(at := self._cache.position(), now)
+                and at.offsets == {**now.offsets, **begin}
+            ):
+                self.position = at
+                self._move(now, rows)
+            else:
+                self._refreshed()
 
     def close(self) -> None:
         """Closes the file."""
@@ -160,7 +223,7 @@ class Follower:
         try:
             return self.handle.refresh().version == self.position.version
         except LogReplacedError:
-            if self._on_loss == "fail":
+            if not self._reopens:
                 raise
             self.handle, self._is_verified = self.handle.opened_anew(), False
             return False
@@ -174,11 +237,16 @@ class Follower:
         position = self._cache.position()
         moved = position != before
         self.position = position
-        tip = self.handle.refresh()
+        self.handle.refresh()
+        tip = self.handle.recent(settled=True)
         if reason := self._not_of_this_log():
             return self._build(reason)
         if tip.version == position.version:
             return Refreshed(position.version, None if moved else ())
+        now = _position_of(tip)
+        if _is_of(position, now) and position.offsets == now.offsets:
+            rose = self._move(now, ())
+            return Refreshed(tip.version, None if moved or rose else ())
         for _ in range(_ATTEMPTS):
             manifest = self.handle.manifest()
             if manifest.head.log.schema != position.schema:
@@ -236,10 +304,6 @@ class Follower:
             columns=("partition", *_COLUMNS),
             map_bytes=self._map_bytes,
         )
-        rose = any(
-            start > self.position.starts[p]
-            for p, start in enumerate(manifest.head.partitions.start)
-        )
         changed: list[Any] = []
         codec = RowCodec(manifest.head.log.schema)
 
@@ -249,10 +313,15 @@ class Follower:
                     changed.extend(map(answered_key, batch.column("key").to_pylist()))
                 yield rows_of(batch, codec)
 
-        position = _position_of(manifest)
-        self._cache.apply(position, rows())
-        self.position = position
+        rose = self._move(_position_of(manifest), rows())
         return None if rose or len(changed) > CHANGED_MAX else tuple(changed)
+
+    def _move(self, position: Position, rows: Iterable[Iterable[Row]]) -> bool:
+        """Does V5; tells whether a log start rose, so that rows went."""
+        rose = any(start > self.position.starts[p] for p, start in position.starts.items())
+        self._cache.apply(position, rows)
+        self.position = position
+        return rose
 
     def _build(self, reason: str) -> Refreshed:
         built, self.position = self._built(reason)
@@ -293,14 +362,26 @@ class Follower:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with (self.folder / f"{self._name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        try:
+            with (self.folder / f"{self._name}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except (sqlite3.Error, OSError) as e:
+            if isinstance(e, ClogError) or not is_of_disk(e):
+                raise
+            raise StateFileError(
+                f"the file of the state of {self.url} in {self.folder} cannot be written: {e};"
+                " make room there; the log is whole, and is followed again then"
+            ) from e
 
 
-def _position_of(manifest: Manifest) -> Position:
-    starts = dict(enumerate(manifest.head.partitions.start))
-    offsets = {p: manifest.head.stable_offset(p) for p in starts}
-    log_id = manifest.head.log.log_id
-    schema = manifest.head.log.schema
-    return Position(log_id, manifest.version, manifest.commit_id, offsets, starts, schema)
+def _position_of(at: Manifest | Commit) -> Position:
+    log, starts = at.head.log, dict(enumerate(at.head.partitions.start))
+    commit_id = at.record.commit_id if isinstance(at, Commit) else at.commit_id
+    offsets = {p: at.head.stable_offset(p) for p in starts}
+    return Position(log.log_id, at.version, commit_id, offsets, starts, log.schema)
+
+
+def _is_of(before: Position, now: Position) -> bool:
+    """Tells whether rows may be added to those of before: the log and its schema are the same."""
+    return before.log_id == now.log_id and before.schema == now.schema

@@ -20,12 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clog.storage.errors import InvalidInputError
 from clog.storage.format.schema import LogSchema
 from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.key_values import key_of_bytes
 from clog.storage.numpy_arrays import of_bytes, to_numpy
 from clog.storage.objects.arrow_types import column_types
 from clog.storage.objects.python_keys import asked_keys, asked_prefix
+from clog.storage.objects.python_values import from_python
 from clog.storage.objects.typed_columns import elements, entries_type, is_listed, list_lengths
 
 _LENGTH: Final = struct.Struct("<I")
@@ -77,6 +79,31 @@ class RowCodec:
         """Returns a value as it is answered."""
         return data if self._types is None else _read(memoryview(data), 0, self._types.value)[0]
 
+    def stored_value(self, value: Any) -> bytes:
+        """Returns the bytes of a value that is to be kept.
+
+        Raises:
+            InvalidInputError: it is None, or does not fit the log's schema.
+        """
+        if value is None:
+            raise InvalidInputError("a value that is put is None; delete the key instead")
+        if self._types is None:
+            return _octets(value)
+        made: bytes = row_bytes(from_python([value], self._types.records.field("value")))[0].as_py()
+        return made
+
+    def records(self, keys: list[bytes], values: list[bytes | None]) -> dict[str, pa.Array]:
+        """Returns the columns of records with these keys and values, None: a tombstone."""
+        if self._types is None:
+            return {"key": of_bytes(keys), "value": of_bytes(values)}
+        decoded = [None if value is None else self.value(value) for value in values]
+        types = self._types.records
+        named = [_with_names(self.key(key), self._types.key) for key in keys]
+        return {
+            "key": from_python(named, types.field("key")),
+            "value": from_python(decoded, types.field("value")),
+        }
+
     def columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a batch with the bytes of its keys and values."""
         if self._types is None:
@@ -85,6 +112,29 @@ class RowCodec:
         names = batch.schema.names
         arrays = [made[name] if name in made else batch.column(name) for name in names]
         return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _octets(value: Any) -> bytes:
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as e:
+            raise InvalidInputError(
+                f"a value that is put is not valid text: a lone surrogate at character {e.start};"
+                " pass binary data as bytes"
+            ) from None
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise InvalidInputError(
+        f"a value of type {type(value).__name__} is put; it must be bytes or str"
+    )
+
+
+def _with_names(key: Any, kind: pa.DataType) -> Any:
+    """Returns an answered key with names for the fields of tuples."""
+    if not pa.types.is_struct(kind) or key is None:
+        return key
+    return {f.name: _with_names(part, f.type) for f, part in zip(kind, key, strict=True)}
 
 
 def row_bytes(values: pa.Array) -> pa.Array:

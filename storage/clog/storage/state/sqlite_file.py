@@ -8,6 +8,7 @@ spare; rows too long for any page get small ones, of which the last wastes least
 Not here: which file it is (`generations`), what is asked of it (`cache`).
 """
 
+import errno
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -53,6 +54,9 @@ _CORRUPT = frozenset(
 )
 
 
+_OF_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+
+
 class DamagedCacheError(Exception):
     """The file is not what was written; build it anew."""
 
@@ -91,6 +95,14 @@ class _Damage:
 
 DAMAGE = _Damage()
 """Around all that SQLite does with the file."""
+
+
+def is_of_disk(error: Exception) -> bool:
+    """Tells whether an error says that the disk has no room, or may not be written."""
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+        return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
+    return isinstance(error, OSError) and error.errno in _OF_DISK
 
 
 def connect(path: Path, *, read_only: bool = False, journal: bool = True) -> sqlite3.Connection:

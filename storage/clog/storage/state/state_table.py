@@ -58,7 +58,12 @@ class StateTable:
             raise InvalidInputError(f"on_loss={on_loss!r}; allowed: resync, fail")
         store = open_store(url, storage_options) if isinstance(url, str) else url
         handle = Handle(store, clock=clock or SystemClock(), ids=SystemIds())
-        self._file = Follower(handle, Path(cache_dir), on_loss=on_loss, map_bytes=map_bytes)
+        self._file = Follower(
+            *(handle, Path(cache_dir)),
+            on_loss=on_loss,
+            map_bytes=map_bytes,
+            reopens=on_loss == "resync",
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -124,11 +129,7 @@ class StateTable:
 
     def follow(self, *, poll_ms: int = POLL_MS) -> Iterator[Refreshed]:
         """Refreshes for ever, at least ``poll_ms`` apart, and yields each result that is new."""
-        while True:
-            refreshed = self.refresh()
-            if refreshed.changed != ():
-                yield refreshed
-            self._file.handle.clock.sleep_ms(poll_ms)
+        yield from self._file.follow(self.refresh, poll_ms=poll_ms)
 
     def close(self) -> None:
         """Closes the file; the table cannot be used any more."""

@@ -76,7 +76,12 @@ class Holders:
         self._begun = {}
 
     def begin(
-        self, transaction_id: str, timeout_ms: int, *, visible: bool, sequence: int | None
+        self,
+        transaction_id: str,
+        timeout_ms: int,
+        *,
+        visible: bool = False,
+        sequence: int | None = None,
     ) -> Transaction:
         """Begins a transaction; see `Log.transaction`."""
         check_id(transaction_id)

@@ -13,6 +13,7 @@ from clog.storage.config.definitions import LONG_MAX
 from clog.storage.errors import InvalidInputError, NotFoundError
 from clog.storage.format.transactions import Position
 from clog.storage.read.missed_deletes import missed_deletes
+from clog.storage.read.offsets import check_start
 from clog.storage.transactions.deferred import Source
 
 
@@ -78,6 +79,37 @@ def check_missed(
             " missed deletes; rebuild what it wrote from the log's start, or go on with"
             " missed_deletes=True"
         )
+
+
+def check_reachable(source: Source, offsets: Mapping[int, int]) -> None:
+    """Raises if a position is beyond the end of its log: what comes there later would be taken for
+    read. One GET where a position is beyond the end that the handle knows.
+
+    Raises:
+        OffsetOutOfRangeError: one is.
+    """
+    handle = source.handle
+    ends = handle.tip.head.partitions.end
+    if any(offset > ends[p] for p, offset in offsets.items()):
+        head = handle.refresh().head
+        for p, offset in offsets.items():
+            low = head.partitions.start[p]
+            check_start(head, p, max(low, offset), url=handle.standing.root.url)
+
+
+def next_offsets(source: Source, known: Mapping[str, Mapping[int, int]]) -> dict[int, int]:
+    """Returns where to go on reading a log, by partition: where these positions say, else at the
+    log start; one GET.
+
+    Raises:
+        OffsetOutOfRangeError: a position that cannot be read.
+    """
+    handle = handle_of(source)
+    head = handle.refresh().head
+    mine = known.get(handle.standing.log_id, {})
+    for p, offset in mine.items():
+        check_start(head, p, offset, url=handle.standing.root.url)
+    return dict(enumerate(head.partitions.start)) | dict(mine)
 
 
 def _is_whole(value: object, high: int) -> bool:

@@ -1,0 +1,400 @@
+"""`StateStore`: keyed state that is read and written, and whose changelog is the log (S54).
+
+Each store has an id, and one holder at a time: a transaction id of the log (COMMIT.md §9). Its file
+is that of a state table, and shows what is committed; what is not yet is in memory (`uncommitted`),
+so a crash leaves nothing of it.
+
+F1. Open: the file as it is, then the id is taken up, by a commit that fences whoever held it. The
+    file follows the log up to that commit at least, so it has all that was ever committed.
+    Crash: an epoch that nobody holds.
+F2. Put and delete change what is not committed; look-ups show that first.
+F3. Commit: one deferred transaction, with a record for each key that changed and the positions.
+    Crash before it: orphans, swept later; after it: all of it is in the log.
+F4. Enter: the records, at the offsets that they got, go into the file (V6). Crash: the next F1
+    reads them from the log; so does the next look-up, where the file could not be written.
+
+A standby has done no more than open the file: it follows the log, until it takes the id up. Who
+decides that is not here: of two that do so at once one fences the other.
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from clog.storage import forks
+from clog.storage.clock import Clock, SystemClock
+from clog.storage.commit.handle import Handle
+from clog.storage.errors import (
+    ClogError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidInputError,
+    StateFencedError,
+    TransactionFencedError,
+)
+from clog.storage.ids import Ids, SystemIds
+from clog.storage.read.table_scan import MAP_BYTES
+from clog.storage.state.cache import Cache
+from clog.storage.state.changelog import Sent, send
+from clog.storage.state.following import Follower, Refreshed
+from clog.storage.state.merging import merged_many
+from clog.storage.state.sqlite_file import DamagedCacheError
+from clog.storage.state.state_table import POLL_MS
+from clog.storage.state.uncommitted import Uncommitted
+from clog.storage.store import open_store
+from clog.storage.store.base import Store
+from clog.storage.transactions.deferred import Source, TransactionResult
+from clog.storage.transactions.holders import Holders
+from clog.storage.transactions.positions import next_offsets
+
+if TYPE_CHECKING:
+    from clog.storage.transactions.transaction import Transaction
+
+MEMORY_BYTES = 64 << 20
+TIMEOUT_MS = 3_600_000
+"""Of a commit's transaction, which begins when the commit does."""
+_LOGGER = logging.getLogger("clog.storage.state")
+
+
+class StateStore:
+    """Keyed state whose changelog is the log: it survives its process, its disk and its host.
+
+    Opening takes the id up; whoever held it is fenced. Look-ups show what was put here, committed
+    or not. A context manager, which commits nothing at its end; threads may share it, a forked
+    child may not.
+    """
+
+    def __init__(
+        self,
+        url: str | Store,
+        cache_dir: str | os.PathLike[str],
+        id: str,
+        storage_options: Mapping[str, object] | None = None,
+        clock: Clock | None = None,
+        *,
+        standby: bool = False,
+        memory_bytes: int = MEMORY_BYTES,
+        map_bytes: int = MAP_BYTES,
+        ids: Ids | None = None,
+    ) -> None:
+        """Opens the store.
+
+        Args:
+            url: the log's URL, or a store.
+            cache_dir: a local folder, made if it is missing; stores and state tables of several
+                logs may share it.
+            id: names the work, over all its restarts; one for each process at a time.
+            storage_options: what fsspec needs: credentials, endpoints.
+            clock: where times come from; None: the system's clock.
+            standby: only follows the log, until `take_over`.
+            memory_bytes: of changes that are not committed, about; more are in a temporary file.
+            map_bytes: memory for finding the last record of each key, in bytes.
+            ids: where random ids come from; None: the operating system.
+
+        Raises:
+            NotFoundError: there is no log at this URL.
+            StateFileError: there is no room for the local file.
+        """
+        store = open_store(url, storage_options) if isinstance(url, str) else url
+        handle = Handle(store, clock=clock or SystemClock(), ids=ids or SystemIds())
+        self._id = id
+        self._memory_bytes = memory_bytes
+        self._lock = forks.Lock()
+        self._holders = Holders(handle)
+        self._pending: tuple[Transaction, Sent] | None = None
+        self._positions: dict[str, dict[int, int]] | None = None
+        self._fenced: StateFencedError | None = None
+        self._is_behind = False
+        self._reached: dict[int, int] = {}
+        self._file = Follower(
+            *(handle, Path(cache_dir)), on_loss="resync", map_bytes=map_bytes, reopens=False
+        )
+        self._changes = self._no_changes()
+        forks.register(self)
+        if not standby:
+            self._opened()
+
+    def after_fork(self) -> None:
+        """Forgets, in a forked child, what its parent holds."""
+        self._changes, self._pending = self._no_changes(), None
+        self._fenced = StateFencedError(
+            f"the store {self._id!r} of {self._file.url} was opened by a parent process; open one"
+            " with an id of its own here"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"StateStore({self.url!r}, id={self._id!r}, version={self._file.position.version})"
+
+    @property
+    def url(self) -> str:
+        """The log, without secrets."""
+        return self._file.url
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether it only follows."""
+        return self._positions is None
+
+    @property
+    def version(self) -> int:
+        """The version of the log whose state the file shows."""
+        return self._file.shown().version
+
+    @property
+    def positions(self) -> dict[str, dict[int, int]]:
+        """The next offsets to read, by log id and partition; a standby asks the log for them."""
+        known = self._positions
+        known = self._holders.positions(self._id) if known is None else known
+        return {log_id: dict(mine) for log_id, mine in known.items()}
+
+    def next_offsets(self, source: Source) -> dict[int, int]:
+        """Returns where to go on reading the log ``source``, by partition: at the position that was
+        committed, at the log start where there is none.
+
+        Raises:
+            OffsetOutOfRangeError: a position below the log start, so that records were missed, or
+                beyond the end, as where a log was restored from an older copy.
+        """
+        return next_offsets(source, self.positions)
+
+    def get(self, key: Any) -> Any:
+        """Returns the value that was put last for a key, committed or not; None where none is.
+        Keys and values are as those of `Table.get`.
+
+        Raises:
+            StateFencedError: the id was taken up by another store, as far as is known here.
+            StateFileError: there is no room for the local file.
+        """
+        with self._lock:
+            self._check_readable()
+            return self._file.asked(lambda cache: self._get(cache.codec.keys((key,))[0], cache))
+
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Returns the values of those keys that are there; raises as `get`."""
+        with self._lock:
+            self._check_readable()
+            asked = list(keys)
+            return self._file.asked(lambda cache: merged_many(cache, self._changes, asked))
+
+    def scan(self, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Yields keys and values in the order of the keys, committed or not; all that begin with
+        ``prefix``, as `StateTable.scan`. Shows one state of what is committed; of what is put or
+        deleted while it goes on, some may be in it.
+
+        Raises:
+            CorruptionError: the file is damaged; the next `get` builds it anew. And as `get`.
+        """
+        with self._lock:
+            self._check_readable()
+            return self._file.scan_with(self._changes, prefix)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Sets the value of a key; nobody else sees it before the commit.
+
+        Raises:
+            InvalidInputError: a key or a value that the log cannot hold; this is a standby, or the
+                outcome of its last commit is not known. And as `get`.
+        """
+        with self._lock:
+            self._check_writable()
+            codec = self._changes.codec
+            (stored,) = codec.keys((key,))
+            self._changes.put(stored, codec.stored_value(value))
+
+    def delete(self, key: Any) -> None:
+        """Deletes a key, whether it is there or not; raises as `put`."""
+        with self._lock:
+            self._check_writable()
+            (stored,) = self._changes.codec.keys((key,))
+            self._changes.put(stored, None)
+
+    def commit(
+        self,
+        positions: Mapping[Source, Mapping[int, int]] | None = None,
+        *,
+        missed_deletes: bool = False,
+    ) -> TransactionResult:
+        """Commits all changes and, with them, how far logs were read: all or nothing. Where it
+        raises `CommitStateUnknownError` it may be called again, and they are there once; otherwise
+        where it raises nothing was committed, and all changes are there to be committed again.
+
+        Args:
+            positions: by log, by partition the next offset to read; others stay as they were.
+            missed_deletes: deletes of such a log that were missed are no error.
+
+        Raises:
+            StateFencedError: the id was taken up by another store.
+            OffsetOutOfRangeError: a position beyond the end of its log.
+            InvalidInputError: what is no position; a record that the log's configs refuse; this is
+                a standby.
+            NotFoundError: a log that was read has removed tombstones before they were read for it.
+            CommitStateUnknownError: the commit may have happened.
+        """
+        with self._lock:
+            self._check_held()
+            with self._fencing():
+                if self._pending is None:
+                    begun = self._holders.begin(self._id, TIMEOUT_MS)
+                    self._pending = (
+                        begun,
+                        send(
+                            *(begun, self._changes, self._file.handle, positions or {}),
+                            missed_deletes=missed_deletes,
+                        ),
+                    )
+                transaction, sent = self._pending
+                try:
+                    result = transaction.commit()
+                except CommitStateUnknownError:
+                    raise
+                except ClogError:
+                    self._pending = None
+                    transaction.abort()
+                    raise
+            self._enter(result, sent)
+            return result
+
+    def rollback(self) -> None:
+        """Forgets what was put and deleted since the last commit, or makes one in doubt fail.
+
+        Raises:
+            InvalidInputError: that commit has happened; the store shows it.
+            CommitStateUnknownError: that is still not known.
+        """
+        with self._lock:
+            self._check_held()
+            if self._pending is not None:
+                transaction, sent = self._pending
+                with self._fencing():
+                    try:
+                        transaction.abort()
+                    except InvalidInputError:
+                        self._enter(transaction.result, sent)
+                        raise
+            self._pending, self._changes = None, self._no_changes()
+
+    def refresh(self) -> Refreshed:
+        """Brings the file up to date with what others committed; one request when nothing is new.
+
+        Raises:
+            LogReplacedError: another log stands there now.
+            StateFileError: as `get`.
+        """
+        with self._lock:
+            refreshed = self._file.refresh()
+            self._is_behind = not self._file.reaches(self._reached)
+            return refreshed
+
+    def follow(self, *, poll_ms: int = POLL_MS) -> Iterator[Refreshed]:
+        """Refreshes for ever, at least ``poll_ms`` apart, and yields each result that is new."""
+        yield from self._file.follow(self.refresh, poll_ms=poll_ms)
+
+    def take_over(self) -> None:
+        """Takes the id up, which fences whoever held it, and brings the file up to that; one commit
+        where this is a standby, else nothing.
+
+        Raises:
+            StateFencedError: another store took it up after that. And as `refresh`.
+        """
+        with self._lock:
+            self._check_fenced()
+            if self._positions is not None:
+                return
+            with self._fencing():
+                self._holders.begin(self._id, TIMEOUT_MS).abort()
+            self.refresh()
+            self._changes = self._no_changes()
+            self._positions = self._holders.positions(self._id)
+
+    def close(self) -> None:
+        """Closes the file; what is not committed is forgotten, and the store cannot be used."""
+        with self._lock:
+            self._changes.close()
+            self._file.close()
+
+    def _no_changes(self) -> Uncommitted:
+        return Uncommitted(self._file.codec, self._memory_bytes)
+
+    def _get(self, key: bytes, cache: Cache) -> Any:
+        change = self._changes.get(key)
+        if change is not None:
+            return None if change[1] is None else self._changes.codec.value(change[1])
+        stored = cache.stored(key)
+        return None if stored is None else cache.codec.value(stored)
+
+    def _enter(self, result: TransactionResult, sent: Sent) -> None:
+        """Does F4. What is committed is committed: a file that cannot follow is told later."""
+        changes, self._is_behind = self._changes, True
+        self._reached.update({p: end for p, (_, end) in result.offsets.items()})
+        self._changes, self._pending = self._no_changes(), None
+        for log_id, mine in sent.positions.items():
+            self._positions = self._positions or {}
+            self._positions.setdefault(log_id, {}).update(mine)
+        try:
+            if sent.fits(self._file.handle.tip.head):
+                self._file.enter(result.version, result.offsets, sent.rows(changes, result))
+            else:
+                self._file.refresh()
+            self._is_behind = not self._file.reaches(self._reached)
+        except (ClogError, DamagedCacheError) as e:
+            _LOGGER.warning(
+                "version %d of %s is committed, but its local file is behind: %s",
+                *(result.version, self.url, e),
+            )
+
+    def _opened(self) -> None:
+        try:
+            self.take_over()
+        except BaseException:
+            self._file.close()
+            raise
+
+    @contextmanager
+    def _fencing(self) -> Iterator[None]:
+        try:
+            yield
+        except TransactionFencedError as e:
+            self._fenced = StateFencedError(
+                f"the store {self._id!r} of {self.url} has another holder now, and nothing that was"
+                f" not committed will be: {e}; leave the work to it, or open the store again"
+            )
+            raise self._fenced from e
+
+    def _check_fenced(self) -> None:
+        if self._fenced is not None:
+            raise self._fenced
+
+    def _check_held(self) -> None:
+        self._check_fenced()
+        if self._positions is None:
+            raise InvalidInputError(
+                f"the store {self._id!r} of {self.url} is a standby; call take_over() first"
+            )
+
+    def _check_readable(self) -> None:
+        self._check_fenced()
+        if self._is_behind:
+            self.refresh()
+        if self._is_behind:
+            raise CommitConflictError(
+                f"the store {self._id!r} of {self.url} cannot show what it committed yet: another"
+                " holder's undecided transaction comes before it; ask again once that has ended"
+            )
+
+    def _check_writable(self) -> None:
+        self._check_held()
+        self._check_readable()
+        if self._pending is not None:
+            raise InvalidInputError(
+                f"the outcome of the last commit of the store {self._id!r} of {self.url} is not"
+                " known, so nothing can be changed; call commit() again, or rollback()"
+            )

@@ -1,0 +1,131 @@
+"""What a store was told and has not committed yet: of each key its newest value, or that it is
+deleted.
+
+It is a dict up to a limit of memory. Beyond that all of it goes to a database that SQLite keeps for
+this connection alone, in its temporary folder, and that goes with the connection: nothing of it
+survives a crash, and nobody else ever sees it.
+
+Keys and values are bytes, as they are in the file of a state table.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from itertools import islice
+
+from clog.storage.state.row_codec import RowCodec
+from clog.storage.state.sqlite_file import DAMAGE
+
+ROW_BYTES = 200
+"""About what Python needs for a row, beside its key and value."""
+SPILLED_CACHE_KIB = 16_384
+RANGE_ROWS = 1_000
+"""Rows that one statement of a range fetches: others may be put between two."""
+
+Change = tuple[bytes, bytes | None]
+"""Key, and value; None: the key is deleted."""
+
+_TABLE = "create table changes (key blob primary key, value blob) without rowid"
+_PUT = "insert or replace into changes values (?, ?)"
+_GET = "select value from changes where key = ?"
+_AFTER = "select key, value from changes where key > ? order by key limit ?"
+_FROM = "select key, value from changes where key >= ? order by key limit ?"
+
+
+class Uncommitted:
+    """Changes by key, in bounded memory. Its owner serialises calls.
+
+    Args:
+        codec: what they are encoded by.
+        memory_bytes: how many bytes of keys and values are kept in memory, about.
+    """
+
+    def __init__(self, codec: RowCodec, memory_bytes: int) -> None:
+        self.codec = codec
+        self._memory_bytes = memory_bytes
+        self._recent: dict[bytes, bytes | None] = {}
+        self._recent_bytes = 0
+        self._spilled: sqlite3.Connection | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._recent) or self._spilled is not None
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Changes a key; None deletes it."""
+        before = self._recent.get(key, b"")
+        known = ROW_BYTES + len(key) if key in self._recent else 0
+        self._recent[key] = value
+        self._recent_bytes += ROW_BYTES + len(key) - known + len(value or b"") - len(before or b"")
+        if self._recent_bytes > self._memory_bytes:
+            self._spill()
+
+    def get(self, key: bytes) -> Change | None:
+        """Returns the change of a key; None where there is none."""
+        if key in self._recent:
+            return key, self._recent[key]
+        if self._spilled is None:
+            return None
+        with DAMAGE:
+            found = self._spilled.execute(_GET, (key,)).fetchone()
+        return None if found is None else (key, found[0])
+
+    def between(self, low: bytes, high: bytes | None) -> Iterator[Change]:
+        """Yields the changes of keys from ``low`` on and below ``high``, None: all, in their order.
+        Those in memory as they are now; of others that come meanwhile some may be among them.
+        """
+        if self._spilled is None:
+            keys = sorted(k for k in self._recent if k >= low and (high is None or k < high))
+            yield from [(key, self._recent[key]) for key in keys]
+            return
+        self._spill()
+        statement = _FROM
+        while rows := self._rows(statement, low):
+            yield from (row for row in rows if high is None or row[0] < high)
+            low, statement = rows[-1][0], _AFTER
+            if high is not None and low >= high:
+                return
+
+    def parts(self) -> Iterator[list[Change]]:
+        """Yields all changes in the order of their keys, about ``memory_bytes`` at a time."""
+        some: list[Change] = []
+        size = 0
+        for key, value in self.between(b"", None):
+            some.append((key, value))
+            size += ROW_BYTES + len(key) + len(value or b"")
+            if size >= self._memory_bytes:
+                yield some
+                some, size = [], 0
+        if some:
+            yield some
+
+    def close(self) -> None:
+        """Forgets all changes, and the database where there is one."""
+        self._recent, self._recent_bytes = {}, 0
+        if self._spilled is not None:
+            self._spilled.close()
+            self._spilled = None
+
+    def _rows(self, statement: str, low: bytes) -> list[Change]:
+        spilled = self._spilled
+        if spilled is None:
+            return []
+        with DAMAGE:
+            return spilled.execute(statement, (low, RANGE_ROWS)).fetchall()
+
+    def _spill(self) -> None:
+        if self._spilled is None:
+            self._spilled = _private()
+        rows = iter(sorted(self._recent.items(), key=lambda row: row[0]))
+        with DAMAGE, self._spilled:
+            while some := list(islice(rows, RANGE_ROWS)):
+                self._spilled.executemany(_PUT, some)
+        self._recent, self._recent_bytes = {}, 0
+
+
+def _private() -> sqlite3.Connection:
+    """Opens a database of this connection alone: no name, no journal."""
+    connection = sqlite3.connect("", check_same_thread=False)
+    connection.execute(f"pragma cache_size = -{SPILLED_CACHE_KIB}")
+    connection.execute("pragma journal_mode = off")
+    connection.execute("pragma synchronous = off")
+    connection.execute(_TABLE)
+    return connection

@@ -96,18 +96,6 @@ def arrow_schema(schema: LogSchema | None) -> pa.Schema:
     return pa.schema([_arrow_field(field, with_ids=False) for field in (schema.key, schema.value)])
 
 
-def check_bytes(schema: LogSchema | None, *, url: str, who: str) -> None:
-    """Raises if keys and values of a log are not bytes, for those who know nothing else.
-
-    Raises:
-        InvalidInputError: it has a schema.
-    """
-    if schema is not None:
-        raise InvalidInputError(
-            f"{url} has typed keys and values, which {who} not support yet; use clog.storage.Log"
-        )
-
-
 def schema_of(given: Mapping[str, Any] | pa.Schema) -> LogSchema | None:
     """Returns the first schema of a log; None where it is that of a log of bytes.
 

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 CONNECTOR = "the rooms of the connector"
-LAYERS = "storage < cleaner | connector < cli | jobs"
+LAYERS = "storage < cleaner | connector < jobs < cli"
 PACKAGES = (
     "storage/clog/storage",
     "cleaner/clog/cleaner",

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from clog.cli.cleaning import clean, daemon, roll
-from clog.cli.logs import copy, delete, ls, manage
+from clog.cli.logs import convert, copy, delete, ls, manage
 from clog.cli.looking import cost, dump, show, verify, verify_store
 from clog.cli.output import ERRORS_AS, SafeFormatter, print_error, reader_has_left
 from clog.cli.records import consume, export, get, produce
@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         manage.upgrade,
         manage.reset_times,
         copy.copy,
+        convert.convert,
         delete.delete,
     ),
     "Records": (

@@ -18,6 +18,11 @@ def examples():
     return found
 
 
+def schema_of_the_document():
+    """The file that commands call trips.json."""
+    return re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
+
+
 def run(cli, command):
     """What a pipeline of printf and `clog` prints; an earlier failure is read over."""
     data, errors = b"", ""
@@ -44,6 +49,7 @@ def test_every_example_prints_what_it_says(cli, tmp_path, monkeypatch):
     printed as it resolves.
     """
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "trips.json").write_text(schema_of_the_document())
     assert len(examples()) > 10
     for command, output in examples():
         printed = run(cli, command).replace(f"{tmp_path}/", "./")

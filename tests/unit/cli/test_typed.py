@@ -1,6 +1,7 @@
 """Typed logs in the shell: schemas from files, JSON lines of their types both ways."""
 
 import datetime as dt
+import io
 import json
 from decimal import Decimal
 
@@ -184,3 +185,33 @@ def test_a_file_that_is_no_json_is_told(cli, url, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     refused = cli("create", url, "--schema", tmp_path / "bad.json", code=2)
     assert "cannot be read as JSON" in " ".join(refused.stderr.split())
+
+
+def test_convert_makes_columns_of_avro(cli, tmp_path):
+    """By schemas in files, with the ids of a registry or without."""
+    fastavro = pytest.importorskip("fastavro")
+    schema = {"type": "record", "name": "V", "fields": [{"name": "n", "type": "int"}]}
+    (tmp_path / "v.avsc").write_text(json.dumps(schema))
+    (tmp_path / "types.json").write_text('{"key": "int64", "value": {"n": "int32"}}')
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), {"n": 5})
+    source = Log.create(str(tmp_path / "bytes"), 1)
+    source.append([{"key": "1", "value": b"\0\0\0\0\7" + out.getvalue()}])
+    given = ["convert", source.url, tmp_path / "typed", "--schema", tmp_path / "types.json"]
+    done = cli.json(*given, "--avro-schema", f"7={tmp_path / 'v.avsc'}")
+    assert done == {
+        "url": source.url,
+        "target": str(tmp_path / "typed"),
+        "records": 1,
+        "tombstones": 0,
+        "dead_letters": 0,
+    }
+    log = Log.open(str(tmp_path / "typed"))
+    assert log.table().get(1) == {"n": 5}
+    (tmp_path / "types.json").write_text('{"key": "int64", "value": {"n": "int64"}}')
+    assert "has another schema than the file" in cli(*given, code=1).stderr
+    source.append([{"key": "2", "value": out.getvalue()}])
+    cli(*given[:3], "--avro-schema", tmp_path / "v.avsc")
+    assert log.table().get(2) == {"n": 5}
+    two = ["--avro-schema", "v.avsc"] * 2
+    assert "each as ID=FILE" in cli(*given[:3], *two, code=2).stderr

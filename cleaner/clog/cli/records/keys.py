@@ -18,7 +18,7 @@ def keys_given(texts: Iterable[str], *, is_base64: bool, schema: "pa.Schema | No
         typer.BadParameter: one is no base64. It is not repeated: keys may be secrets.
     """
     if schema is not None:
-        from clog.cli.records.typed_json import key_from_text
+        from clog.storage.objects.typed_json import key_from_text
 
         if is_base64:
             raise typer.BadParameter("--base64 is for logs of bytes; this log is typed")

@@ -157,7 +157,7 @@ def _json_fields(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
     column = batch.column(name)
     if pa.types.is_binary(column.type):
         return [_binary_json(name, value) for value in column.to_pylist()]
-    from clog.cli.records.typed_json import column_json
+    from clog.storage.objects.typed_json import column_json
 
     return [{name: value} for value in column_json(column)]
 
@@ -169,7 +169,7 @@ def texts_of(column: "pa.Array") -> list[bytes | None]:
     if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
         found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
         return found
-    from clog.cli.records.typed_json import column_json
+    from clog.storage.objects.typed_json import column_json
 
     return [None if value is None else _compact(value) for value in column_json(column)]
 
@@ -204,7 +204,7 @@ def _add(rows: Rows, record: Any, schema: "pa.Schema | None") -> None:
 
 
 def _typed(record: dict[str, Any], name: str, schema: "pa.Schema") -> Any:
-    from clog.cli.records.typed_json import from_json
+    from clog.storage.objects.typed_json import from_json
 
     if name not in record:
         raise ValueError(f'{name} is missing; for null give "{name}": null')

@@ -46,15 +46,24 @@ def conform(column: pa.Array, field: pa.Field) -> pa.Array:
         InvalidInputError: a value that does not fit it.
     """
     try:
-        fitted = fit(_plain(column), field.type, field.name)
-        if not field.nullable:
-            _check_present(fitted, None, field.name)
-        if _has_required(field.type):
-            _check_required(fitted, field.name)
-            fitted = settled(fitted)
-        _check_text(fitted, field.name)
+        return conformed(column, field)
     except UnfitError as e:
         raise refusal(e) from None
+
+
+def conformed(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Returns a column of records as the field's type.
+
+    Raises:
+        UnfitError: a value that does not fit it.
+    """
+    fitted = fit(_plain(column), field.type, field.name)
+    if not field.nullable:
+        _check_present(fitted, None, field.name)
+    if _has_required(field.type):
+        _check_required(fitted, field.name)
+        fitted = settled(fitted)
+    _check_text(fitted, field.name)
     return fitted
 
 

@@ -18,7 +18,7 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.objects.conforming import (
     UnfitError,
     check_pairs,
-    conform,
+    conformed,
     fit,
     outside,
     refusal,
@@ -40,10 +40,30 @@ def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
         InvalidInputError: a value that does not fit it.
     """
     try:
-        made = made_of_python(values, field.type, field.name)
+        return conformed(made_of_python(values, field.type, field.name), field)
     except UnfitError as e:
         raise refusal(e) from None
-    return conform(made, field)
+
+
+def fitting_python(values: Sequence[Any], field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
+    """Returns those of Python's values that fit a field, as its type and in their order; and of the
+    others, by their places, why they do not. These are found by halves.
+    """
+    parts: list[pa.Array] = []
+    unfit: dict[int, str] = {}
+    waiting = [(0, len(values))]
+    while waiting:
+        low, high = waiting.pop()
+        try:
+            made = made_of_python(values[low:high], field.type, field.name)
+            parts.append(conformed(made, field))
+        except UnfitError as e:
+            middle = (low + high) // 2
+            if middle == low:
+                unfit[low] = e.what
+            else:
+                waiting += [(middle, high), (low, middle)]
+    return pa.concat_arrays(parts) if parts else pa.nulls(0, field.type), unfit
 
 
 def made_of_python(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:

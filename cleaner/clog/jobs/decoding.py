@@ -1,0 +1,133 @@
+"""Keys and values in bytes, decoded: JSON, Avro, or what they are. Pure.
+
+A decoder takes bytes and the type that is wanted, and returns a value of Python's as `Log.append`
+takes it; whether it fits the type is seen later, for many at once. One that cannot be decoded is an
+`UndecodableError`, whose text is the reason and holds nothing of the bytes.
+"""
+
+import json
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from clog.storage.errors import InvalidInputError
+from clog.storage.installation import install_extra
+from clog.storage.objects.typed_json import from_json
+
+_MAGIC: Final = 0
+_HEADER_BYTES: Final = 5
+
+
+class UndecodableError(Exception):
+    """Bytes that are not what they should be; the text says why."""
+
+
+class Decode(Protocol):
+    """Makes a value of Python's of bytes, for a type of the log; raises `UndecodableError`."""
+
+    def __call__(self, data: bytes, kind: pa.DataType, /) -> Any:
+        """Returns the value."""
+
+
+def json_values(data: bytes, kind: pa.DataType) -> Any:
+    """Decodes JSON, with what JSON has no type for as ``clog consume --json`` prints it.
+
+    Args:
+        data: UTF-8.
+        kind: the type that the log has for it.
+
+    Raises:
+        UndecodableError: it is no JSON, or null.
+    """
+    try:
+        value = json.loads(_text(data))
+    except json.JSONDecodeError as e:
+        raise UndecodableError(f"is no JSON: {e.msg} at character {e.pos}") from None
+    except (ValueError, RecursionError) as e:
+        raise UndecodableError(f"is no JSON that can be read: {type(e).__name__}") from None
+    return _there(from_json(value, kind))
+
+
+def plain_keys(data: bytes, kind: pa.DataType) -> Any:
+    """Decodes a key: text and bytes are what they are, anything else is JSON."""
+    types = pa.types
+    if types.is_binary(kind) or types.is_fixed_size_binary(kind):
+        return data
+    return _text(data) if types.is_string(kind) else json_values(data, kind)
+
+
+def avro_values(schema: Any = None, *, by_id: Mapping[int, Any] | None = None) -> Decode:
+    """Returns a decoder of Avro, without a file's header.
+
+    Args:
+        schema: what all values were written with, as JSON has it.
+        by_id: the schemas by their ids in a registry: each value then begins with Confluent's
+            header, a zero byte and four bytes of the id.
+
+    Raises:
+        InvalidInputError: not one of the two is given, or one is no schema of Avro; or fastavro
+            is not installed.
+    """
+    if (schema is None) == (by_id is None):
+        raise InvalidInputError("give one schema of Avro, or schemas by their ids")
+    try:
+        import fastavro
+    except ImportError as e:
+        raise InvalidInputError(f"Avro needs fastavro: {install_extra('avro')}") from e
+    given = {None: schema} if by_id is None else dict(by_id)
+    try:
+        parsed = {
+            number: fastavro.parse_schema(_without_uuid(one)) for number, one in given.items()
+        }
+    except Exception as e:
+        raise InvalidInputError(f"this is no schema of Avro: {e}") from e
+
+    def decode(data: bytes, kind: pa.DataType) -> Any:  # noqa: ARG001 - a schema says the types
+        number, body = (None, data) if by_id is None else _headed(data)
+        if number not in parsed:
+            raise UndecodableError(f"has the schema id {number}, and no schema was given for it")
+        buffer = BytesIO(body)
+        try:
+            value = fastavro.schemaless_reader(buffer, parsed[number], None)
+        except Exception as e:  # noqa: BLE001 - any bytes may come, and they raise anything
+            raise UndecodableError(f"is no Avro of this schema: {type(e).__name__}") from None
+        if buffer.read(1):
+            raise UndecodableError("is no Avro of this schema: bytes are left over")
+        return _there(value)
+
+    return decode
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as e:
+        raise UndecodableError(f"is no UTF-8 at byte {e.start}") from None
+
+
+def _there(value: Any) -> Any:
+    if value is None:  # It would delete the key.
+        raise UndecodableError("is null inside of its encoding, which is no tombstone")
+    return value
+
+
+def _headed(data: bytes) -> tuple[int, bytes]:
+    if len(data) < _HEADER_BYTES or data[0] != _MAGIC:
+        raise UndecodableError("has no header with a schema id")
+    return int.from_bytes(data[1:_HEADER_BYTES], "big"), data[_HEADER_BYTES:]
+
+
+def _without_uuid(schema: Any) -> Any:
+    """Returns a schema in which UUIDs are the strings that they are stored as."""
+    if isinstance(schema, list):
+        return [_without_uuid(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    is_uuid = schema.get("logicalType") == "uuid"
+    return {
+        name: _without_uuid(part)
+        for name, part in schema.items()
+        if not (is_uuid and name == "logicalType")
+    }

@@ -1,0 +1,228 @@
+"""A log of bytes copied into a typed one, each record once, and as often as one likes: what was
+appended since the last time is what there is to do.
+
+Partition by partition, in batches:
+
+D1. Records are read from where the target's positions of the id say, and decoded.
+D2. What cannot be decoded, or does not fit the target's schema, goes to the dead-letter log as it
+    is, in one transaction with its position there. Crash: D1 again; letters below that position are
+    there already, and are left out.
+D3. The others are appended to the target in one transaction with the position. Crash before: D1
+    again; after: the next batch.
+
+Tombstones stay tombstones. Records are placed by their keys, whose hash may be another one as a
+number than as text; those of one key keep their order, as they lie in one partition of the source.
+Without a dead-letter log the first record that is none ends the copy; the batches before it stay.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from clog.jobs.decoding import Decode, UndecodableError, json_values, plain_keys
+from clog.storage import Log
+from clog.storage.errors import InvalidInputError
+from clog.storage.objects.arrow_types import BYTES
+from clog.storage.objects.python_values import fitting_python
+
+BATCH_BYTES: Final = 16 << 20
+"""Records of so many bytes, or more by one batch of the source, make one commit."""
+TIMEOUT_MS: Final = 3_600_000
+REASON, LOG_ID, PARTITION, OFFSET = (
+    f"clog.dead-letter.{name}" for name in ("reason", "log-id", "partition", "offset")
+)
+"""Headers of a dead letter, behind those that it had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What one call did.
+
+    Attributes:
+        records: appended to the target, tombstones among them.
+        tombstones: of these, those without a value.
+        dead_letters: appended to the dead-letter log.
+    """
+
+    records: int = 0
+    tombstones: int = 0
+    dead_letters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    source: Log
+    target: Log
+    values: Decode
+    keys: Decode
+    dead_letters: Log | None
+    id: str
+
+
+def convert(
+    source: Log,
+    target: Log,
+    *,
+    values: Decode = json_values,
+    keys: Decode = plain_keys,
+    dead_letters: Log | None = None,
+    id: str | None = None,
+    more: Callable[[int], None] = lambda _: None,
+) -> Converted:
+    """Appends to a typed log what a log of bytes has and it has not got yet.
+
+    Args:
+        source: the log of bytes.
+        target: the typed log.
+        values: how values are decoded: `json_values`, or what `avro_values` returns.
+        keys: how keys are; by default text and binary are what they are, the rest is JSON.
+        dead_letters: where records go that cannot be decoded or do not fit, with the reason in
+            their headers; None: such a record is an error.
+        id: under which the target keeps how far it has come; None: one by the source.
+        more: called with the number of records that were done.
+
+    Raises:
+        InvalidInputError: a log of another kind; without ``dead_letters`` a record that does not
+            fit: which one, and why.
+        TransactionFencedError: another process runs the same copy.
+        OffsetOutOfRangeError, NotFoundError: records, or tombstones, were removed from the source
+            which the target has not got: copy into a new log.
+    """
+    _check_logs(source, target, dead_letters)
+    copy = _Copy(source, target, values, keys, dead_letters, id or f"convert-{source.id}")
+    positions = target.positions(copy.id).get(source.id, {})
+    written = {} if dead_letters is None else dead_letters.positions(copy.id).get(source.id, {})
+    done = Converted()
+    for p, end in source.end_offsets().items():
+        start = positions.get(p)
+        if start is not None and start >= end:
+            continue
+        for batch, position in _batches(source, p, start, end):
+            new = _converted(copy, batch, p, position, written.get(p, 0))
+            done = Converted(
+                done.records + new.records,
+                done.tombstones + new.tombstones,
+                done.dead_letters + new.dead_letters,
+            )
+            more(batch.num_rows)
+    return done
+
+
+def _check_logs(source: Log, target: Log, dead_letters: Log | None) -> None:
+    if source.schema != BYTES:
+        raise InvalidInputError(
+            f"{source.url} is typed already: clog copy makes a copy of it, evolve changes its"
+            " schema"
+        )
+    if target.schema == BYTES:
+        raise InvalidInputError(
+            f"{target.url} is a log of bytes; create one with a schema, for columns to go to"
+        )
+    if dead_letters is None:
+        return
+    if dead_letters.schema != BYTES or "compact" in dead_letters.config["cleanup.policy"]:
+        raise InvalidInputError(
+            f"{dead_letters.url} cannot take dead letters: it has to be a log of bytes whose"
+            ' cleanup.policy is "delete" or empty, so that those of one key stay apart'
+        )
+
+
+def _batches(
+    source: Log, p: int, start: int | None, end: int
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yields records, and the offset from which it goes on after them."""
+    held: list[pa.RecordBatch] = []
+    for batch in source.read(partition=p, start=start, end=end):
+        held.append(batch)
+        if sum(one.nbytes for one in held) >= BATCH_BYTES:
+            whole = _joined(held)
+            held = []
+            yield whole, whole.column("offset")[-1].as_py() + 1
+    if held:
+        yield _joined(held), end
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
+
+
+def _converted(
+    copy: _Copy, batch: pa.RecordBatch, p: int, position: int, written: int
+) -> Converted:
+    """Does one batch (D1 to D3); dead letters below ``written`` are there already."""
+    rows, reasons = _typed(copy, batch)
+    letters = {i: why for i, why in reasons.items() if batch.column("offset")[i].as_py() >= written}
+    if reasons and copy.dead_letters is None:
+        at = min(reasons)
+        raise InvalidInputError(
+            f"offset {batch.column('offset')[at].as_py()} of partition {p} of {copy.source.url}"
+            f" {reasons[at]}; nothing from there on was appended; give a dead-letter log for such"
+            " records"
+        )
+    if letters and copy.dead_letters is not None:
+        with copy.dead_letters.transaction(copy.id, TIMEOUT_MS) as t:
+            t.append(_letters(batch, letters, copy.source.id))
+            t.positions(copy.source, {p: position})
+    with copy.target.transaction(copy.id, TIMEOUT_MS) as t:
+        if rows.num_rows:
+            t.append(rows)
+        t.positions(copy.source, {p: position})
+    return Converted(rows.num_rows, rows.column("value").null_count, len(letters))
+
+
+def _typed(copy: _Copy, batch: pa.RecordBatch) -> tuple[pa.Table, dict[int, str]]:
+    """Returns the records as the target has them; and of those that are none, by their rows, why.
+    Decodes record by record: each is a document of its own.
+    """
+    schema = copy.target.schema
+    needs_key = "compact" in copy.target.config["cleanup.policy"]
+    reasons: dict[int, str] = {}
+    left = np.arange(batch.num_rows)
+    columns: list[pa.Array] = []
+    for name, decode in (("key", copy.keys), ("value", copy.values)):
+        field = schema.field(name)
+        there = batch.column(name).take(pa.array(left)).to_pylist()
+        required = name == "key" and needs_key
+        found: list[Any] = []
+        fits = []
+        for i, data in zip(left.tolist(), there, strict=True):
+            try:
+                if data is None and required:
+                    raise UndecodableError("is missing, and the target is compacted")
+                found.append(None if data is None else decode(data, field.type))
+                fits.append(i)
+            except UndecodableError as e:
+                reasons[i] = f"has a {name} that {e}"
+        column, unfit = fitting_python(found, field)
+        reasons |= {fits[at]: why for at, why in unfit.items()}
+        kept = np.array([i for at, i in enumerate(fits) if at not in unfit], np.int64)
+        columns = [one.filter(pa.array(np.isin(left, kept))) for one in columns]
+        columns.append(column)
+        left = kept
+    others = batch.select(["headers", "timestamp"]).take(pa.array(left))
+    names = ["key", "value", "headers", "timestamp"]
+    return pa.table([*columns, *others.columns], names=names), reasons
+
+
+def _letters(batch: pa.RecordBatch, reasons: dict[int, str], log_id: str) -> pa.Table:
+    """Returns records as they were, with what is wrong with them in their headers."""
+    at = sorted(reasons)
+    letters = batch.take(pa.array(at, pa.int64()))
+    headers = []
+    for i, row in zip(at, letters.to_pylist(), strict=True):
+        own = [(h["key"], h["value"]) for h in row["headers"] or ()]
+        where = {LOG_ID: log_id, PARTITION: row["partition"], OFFSET: row["offset"]}
+        told = {REASON: reasons[i], **where}
+        headers.append([*own, *((name, str(text).encode()) for name, text in told.items())])
+    kind = batch.schema.field("headers").type
+    made = pa.array(
+        [[dict(zip(("key", "value"), h, strict=True)) for h in one] for one in headers], kind
+    )
+    return pa.table(
+        [letters.column("key"), letters.column("value"), made, letters.column("timestamp")],
+        names=["key", "value", "headers", "timestamp"],
+    )

@@ -265,6 +265,7 @@ class LogRound:
             records_coalesced=self._rewritten(lambda: coalesce(handle, store, now_ms=now_ms)),
         )
         merge_segments(handle, defaults=defaults)
+        handle.take_owed_snapshot()
         self._close_blocks(now_ms, store)
         if self._sweeps.is_due(handle, now_ms=now_ms):
             sweep_orphans(handle, now_ms=now_ms, store=store)

@@ -9,12 +9,13 @@ Not here: what an append or a clean needs (`append`, cleaner), how the newest ve
     (`versions`, `tip_tracker`).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
 from clog.storage.clock import Clock
+from clog.storage.commit.due_snapshots import HARMLESS, OwedSnapshots, due_edits, paged_bytes
 from clog.storage.commit.store_clock import StoreClock
 from clog.storage.commit.tip_tracker import TipTracker
 from clog.storage.commit.turns import Turns
@@ -36,14 +37,12 @@ from clog.storage.format.commits import (
     Commit,
     EditRecord,
     carried_from,
-    edit_of,
     encode_commit,
     read_commit,
     stored_edit,
 )
 from clog.storage.format.edits import Edit
 from clog.storage.format.head import Head, SnapshotRef, advance, check_writable
-from clog.storage.format.manifest import Manifest
 from clog.storage.format.producers import page_out_if_full
 from clog.storage.format.snapshots import PAGE_BYTES_MAX, read_named_snapshot, write_snapshot
 from clog.storage.format.writer_pages import WriterPages
@@ -96,6 +95,7 @@ class Committer:
         self._ids = ids
         self._turns = Turns(clock=clock, ids=ids)
         self._store_clock = StoreClock(tracker.store, clock=clock, ids=ids)
+        self._owed = OwedSnapshots(tracker.store)
 
     def commit(self, prepare: Prepare[_Nothing], *, operation: str) -> Commit | _Nothing:
         """Makes the change and returns its commit; or what ``prepare`` returned in its place.
@@ -235,37 +235,37 @@ class Committer:
                 pass  # The next multiple of 4 writes it; until then opening takes more probes.
 
     def _snapshot(self, operation: str) -> SnapshotRef | None:
-        """Returns a snapshot of the tip when the edits since the last one outweigh it; None when
-        not, or when it fails.
+        """Returns a snapshot of the tip when one is due; None when not, or when it fails.
 
-        Each commit whose version is divisible by 4 carries all edits since the snapshot. A new one
-        is due when what was carried since weighs as much as it: then neither costs more than the
-        other, however large. An append leaves one for which many pages are rewritten to the commits
-        of the cleaner, which changed what is in them.
+        An append leaves one for which many pages are rewritten to the commits of the cleaner, which
+        changed what is in them (`owes_snapshot`).
         """
         recent, tip = self._tracker.recent, self._tracker.tip
         last = tip.head.snapshot
         since = recent.since(self._store, 0 if last is None else last.version + 1)
-        weight = sum(recent.weight(record) for record in since)
-        carried = weight * len(since) // (2 * HINT_STRIDE)
-        if weight <= SNAPSHOT_EDIT_BYTES_MIN or carried <= (last.size_bytes if last else 0):
+        due = due_edits(recent, since, last, bytes_min=SNAPSHOT_EDIT_BYTES_MIN)
+        if due is None:
             return None
         try:
             base = read_named_snapshot(self._store, last) if last else None
-            if operation == "append" and weight <= DEFERRED_EDIT_BYTES_MAX:
-                rewritten = base and _paged_bytes(self._store, base, since)
-                if rewritten and rewritten > PAGE_BYTES_MAX:
-                    return None
+            may_leave_it = operation == "append" and due.weight <= DEFERRED_EDIT_BYTES_MAX
+            if may_leave_it and base and paged_bytes(self._store, base, since) > PAGE_BYTES_MAX:
+                return None
             manifest = replay(self._store, base, since, tip)
             return write_snapshot(self._store, manifest, new_id=self._ids.new_id)
-        except (StoreUnavailableError, FileNotFoundError, CorruptionError, InvalidInputError):
+        except HARMLESS:
             return None  # Readers tell of damage; records that can be kept are kept.
 
-
-def _paged_bytes(store: Store, base: Manifest, since: Sequence[EditRecord]) -> int:
-    """Returns the bytes of pages that applying the edits brings in, to be written anew."""
-    touched = {p for record in since for p in edit_of(store, record).rewritten_partitions()}
-    return sum(page.size_bytes for page in base.pages if touched & page.ranges.keys())
+    def owes_snapshot(self) -> bool:
+        """Tells whether a snapshot is due that appends leave to others. No request where the edits
+        since the last one are not known here, or none is due; else one GET, once for a snapshot.
+        """
+        return self._owed.is_owed(
+            self._tracker.recent,
+            self._tracker.tip.head.snapshot,
+            bytes_min=SNAPSHOT_EDIT_BYTES_MIN,
+            paged_min=PAGE_BYTES_MAX,
+        )
 
 
 class Created(Enum):

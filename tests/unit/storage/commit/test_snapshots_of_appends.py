@@ -2,10 +2,12 @@
 
 import pytest
 
+from clog.cleaner import Cleaner
 from clog.storage.commit import committer
 from clog.storage.format import paths, snapshots
 from clog.storage.format.edits import Edit
 from clog.storage.store.wrapping import WrappingStore
+from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.invariants import check_log
 
 
@@ -82,3 +84,36 @@ def test_what_nobody_else_does_an_append_does_in_the_end(pages, make_log, monkey
     carried = len(log.handle.tip.earlier)
     assert carried < 60
     check_log(pages)
+
+
+@pytest.mark.parametrize("behind", range(4))
+def test_a_cleaner_whose_commits_never_come_at_the_right_version(pages, make_log, behind):
+    """It brings one about, whatever came before, so that no append ever stops for it; where none
+    is due it costs nothing.
+    """
+    log = make_log(on=pages, config={"segment.chunks": 1})
+    for _ in range(150):
+        append(log)
+    while log.handle.tip.version % 4 != behind:
+        append(log)
+    drop_one(log)
+    dropped = log.handle.tip.version
+    append(log)
+    assert pages.of(Cleaner(log).run_once) > 8_000
+    tip = log.handle.tip
+    assert tip.head.snapshot.version >= dropped
+    assert tip.version <= dropped + 8
+    assert max(pages.of(lambda: append(log)) for _ in range(60)) <= 4_000
+    check_log(pages)
+
+
+def test_where_no_snapshot_is_owed(store, make_log):
+    """Neither a request nor a commit, with appends since the last one or without."""
+    counting = CountingStore(store)
+    log = make_log(on=counting)
+    for _ in range(9):
+        append(log)
+        version = log.handle.tip.version
+        with counting.count() as counts:
+            log.handle.take_owed_snapshot()
+        assert (dict(counts), log.handle.tip.version) == ({}, version)

@@ -3,7 +3,8 @@
 A *round* over all its logs, in this order:
 
 R1. Seal active segments that are idle (S8).
-R2. Retention and the start offset rule (S31-S35); trimming below the low watermark (S37).
+R2. Retention and the start offset rule (S31-S35); trimming below the low watermark (S37);
+    publishing the table (S63).
 R3. Passes over the eligible partitions of all logs, each once, by ``threads`` at a time
     (`selection`, `run_pass`). Before each the most urgent one is chosen anew.
 R4. Delete objects whose delay is over (S27); rewrite what has held dead rows for long (S46);
@@ -394,4 +395,5 @@ class Cleaner:
     def _watch(self, log_round: LogRound) -> None:
         manifest = log_round.log.handle.manifest()
         now_ms = log_round.clock.now_ms()
-        self.monitor.saw(log_round.log.url, manifest, log_round.config(manifest), now_ms=now_ms)
+        config, lags_ms = log_round.config(manifest), log_round.lags_ms
+        self.monitor.saw(log_round.log.url, manifest, config, now_ms=now_ms, lags_ms=lags_ms)

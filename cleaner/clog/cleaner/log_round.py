@@ -21,6 +21,7 @@ from clog.cleaner.compaction.run_pass import PassTools, run_pass
 from clog.cleaner.compaction.selection import Candidate, Choosing, candidate
 from clog.cleaner.compaction.stats import PassResult
 from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
+from clog.cleaner.publishing import Publishing
 from clog.cleaner.retention.apply import (
     Expired,
     MaintenanceResult,
@@ -126,6 +127,7 @@ class LogRound:
         self._handle = log.handle
         self._is_replaced = False
         self._sweeps = SweepSchedule()
+        self._publishing = Publishing(log.handle, self._settings.defaults)
         self._blocks_checked_ms: int | None = None
         self._clock_checked_ms: int | None = None
         self._retention_checked_ms: int | None = None
@@ -144,7 +146,9 @@ class LogRound:
         return done
 
     def maintain(self) -> MaintenanceResult:
-        """Does R1 and R2: seals what is idle (S8), applies retention (S31-S35), trims (S37)."""
+        """Does R1 and R2: seals what is idle (S8), applies retention (S31-S35), trims (S37), and
+        publishes the table where that is due (S63).
+        """
         self._handle.refresh()
         now_ms, since_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         self._check_clock(now_ms, since_ms)
@@ -156,7 +160,14 @@ class LogRound:
             )
             self._retention_checked_ms = since_ms
         self._rewritten(lambda: trim(self._handle, self._store()))
-        return MaintenanceResult(sealed, gone)
+        config = with_defaults(self._handle.tip.head.config, self._settings.defaults)
+        published = self._publishing.publish_due(config, now_ms=since_ms)
+        return MaintenanceResult(sealed, gone, published)
+
+    @property
+    def lags_ms(self) -> Mapping[str, int]:
+        """By format, for how long a published view has not shown what the log has."""
+        return dict(self._publishing.lags_ms)
 
     def candidates(self, *, force: bool) -> list[Candidate]:
         """Returns what may be cleaned now; without ``force`` not what failed lately."""

@@ -5,7 +5,7 @@ The cleaner writes, from all its threads; anybody may read, at any time.
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 
@@ -35,7 +35,7 @@ class PartitionState:
 class LogState:
     """One log as the last round found it; of one that does not compact no ``partitions``, as in
     Kafka. ``failures`` are rounds in a row that failed, not for damage: no restart mends that.
-    ``error`` is that of the last round.
+    ``error`` is that of the last round. ``lags_ms``: by format, how far a published view is behind.
     """
 
     partitions: Sequence[PartitionState] = ()
@@ -43,6 +43,7 @@ class LogState:
     error: str | None = None
     last_pass: PassResult | None = None
     totals: Counter[str] = field(default_factory=Counter)
+    lags_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +89,21 @@ class Monitor:
         """Notes that a round begins, over however many logs."""
         self._round_ms = self.clock.monotonic_ms()
 
-    def saw(self, url: str, manifest: Manifest, config: LogConfig, *, now_ms: int) -> None:
+    def saw(
+        self,
+        url: str,
+        manifest: Manifest,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        lags_ms: Mapping[str, int] = {},
+    ) -> None:
         """Notes the state of a log."""
         compacted = range(manifest.head.log.partitions if config.compact else 0)
         partitions = [_state(manifest, p, config, now_ms) for p in compacted]
         with self._lock:
             before = self._logs.get(url, LogState())
-            self._logs[url] = replace(before, partitions=partitions)
+            self._logs[url] = replace(before, partitions=partitions, lags_ms=lags_ms)
 
     def round_ended(self, url: str, error: Exception | None) -> None:
         """Notes a round over one log, and what failed in it."""
@@ -133,6 +142,7 @@ class Monitor:
         """Notes what sealing and retention did."""
         counts = Counter(
             segments_sealed=len(done.sealed),
+            publications=done.published,
             retention_records=sum(e.records for e in done.expired),
             retention_bytes=sum(e.size_bytes for e in done.expired),
         )

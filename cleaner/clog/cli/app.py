@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clog.cli.cleaning import clean, daemon, roll
+from clog.cli.cleaning import clean, daemon, publish, roll
 from clog.cli.logs import convert, copy, delete, ls, manage
 from clog.cli.looking import cost, dump, show, verify, verify_store
 from clog.cli.output import ERRORS_AS, SafeFormatter, print_error, reader_has_left
@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         clean.clean,
         daemon.cleaner,
         clean.sweep,
+        publish.publish,
     ),
     "Looking deeper": (
         show.segments,

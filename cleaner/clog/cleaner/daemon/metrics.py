@@ -32,6 +32,7 @@ COUNTERS = {
     "records_marked": "records that passes made invisible, their bytes go later",
     "records_materialised": "records rewritten so that the bytes of marked ones go",
     "records_coalesced": "records rewritten from small objects into big ones",
+    "publications": "versions of published views made",
     "segments_sealed": "active segments sealed because nobody had written to them for long",
     "retention_records": "records of whole segments that retention or the log start removed",
     "retention_bytes": "record bytes of these",
@@ -63,6 +64,7 @@ class CleanerCollector(Collector):
         yield _gauge("passes_running", "passes under way", len(monitor.activities()))
         yield _gauge("healthy", "1 when /healthz says so", int(not ailments(self._cleaner)))
         yield _build_info()
+        yield from _lags(logs)
         yield from _sums(logs)
         yield from _requests(self._stores)
 
@@ -112,6 +114,18 @@ def _kafkas(logs: Mapping[str, LogState]) -> Iterator[Metric]:
         for p in state.partitions:
             ratio.add_metric([url, str(p.partition)], p.dirty_ratio)
     yield from (count, size, ratio)
+
+
+def _lags(logs: Mapping[str, LogState]) -> Iterator[Metric]:
+    lag = GaugeMetricFamily(
+        PREFIX + "publish_lag_seconds",
+        "for how long a published view has not shown what the log has, at most",
+        labels=["log", "format"],
+    )
+    for url, state in logs.items():
+        for name, lag_ms in state.lags_ms.items():
+            lag.add_metric([url, name], lag_ms / 1000)
+    yield lag
 
 
 def _sums(logs: Mapping[str, LogState]) -> Iterator[Metric]:

@@ -34,10 +34,13 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
-    """What sealing and retention did to a log: ``sealed`` are partitions, ``expired`` what went."""
+    """What sealing and retention did to a log: ``sealed`` are partitions, ``expired`` what went,
+    ``published`` how many versions of views were made.
+    """
 
     sealed: Sequence[int] = ()
     expired: Sequence[Expired] = ()
+    published: int = 0
 
     def __bool__(self) -> bool:
         """Tells whether there was anything to do."""

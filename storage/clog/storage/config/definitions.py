@@ -230,6 +230,18 @@ _ALL = (
         "bytes of records after which a writing task starts another data object",
     ),
     Definition(
+        "table.publish",
+        SetOf(("none", "delta")),
+        frozenset({"none"}),
+        "as what the cleaner publishes the table, for other engines to read; none = not at all",
+    ),
+    Definition(
+        "table.publish.interval.ms",
+        Integer(0),
+        60_000,
+        "ms between two publications of a log that changes, at least; 0 = with each round",
+    ),
+    Definition(
         "partitioner",
         Choice(("xxh3", "murmur2")),
         "xxh3",

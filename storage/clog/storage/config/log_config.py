@@ -82,6 +82,8 @@ class LogConfig:
     compression_type: str
     compression_zstd_level: int
     object_bytes: int
+    table_publish: frozenset[str]
+    table_publish_interval_ms: int
     partitioner: str
     table_key_columns: tuple[str, ...]
 
@@ -103,6 +105,11 @@ class LogConfig:
     def delete(self) -> bool:
         """Whether retention by time and size applies (S33)."""
         return "delete" in self.cleanup_policy
+
+    @property
+    def published_formats(self) -> list[str]:
+        """As what the table is published (S63)."""
+        return sorted(self.table_publish - {"none"})
 
     @property
     def log_append_time(self) -> bool:
@@ -165,6 +172,11 @@ def _from_overrides(overrides: tuple[tuple[str, str], ...]) -> LogConfig:
             f"min.compaction.lag.ms={config.min_compaction_lag_ms} is above"
             f" max.compaction.lag.ms={config.max_compaction_lag_ms}; lower the first or raise the"
             " second"
+        )
+    if "none" in config.table_publish and config.published_formats:
+        raise InvalidInputError(
+            f"table.publish={_text(config.table_publish)} says both none and a format; leave one"
+            " out"
         )
     return config
 

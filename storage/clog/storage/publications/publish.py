@@ -107,6 +107,11 @@ class Publications:
             " one process publish"
         )
 
+    def is_current(self, name: str) -> bool:
+        """Tells whether the view showed, when it was looked at, what the tip has."""
+        shown = self.view(name).source
+        return shown is not None and _is_current(shown, self._handle.tip)
+
     def release(self, name: str) -> None:
         """Takes pins away that nobody needs any more (U4); none where none is due."""
         view = self.view(name)

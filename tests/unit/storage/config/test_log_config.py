@@ -19,6 +19,8 @@ DEFAULTS = {
     "delete.retention.ms": "86400000",
     "file.delete.delay.ms": "86400000",
     "dead.rows.delay.ms": "604800000",
+    "table.publish": "none",
+    "table.publish.interval.ms": "60000",
     "max.compaction.lag.ms": str(LONG_MAX),
     "max.message.bytes": "1048588",
     "message.timestamp.after.max.ms": "3600000",
@@ -53,6 +55,7 @@ LOWEST = {
     "segment.chunks": 1,
     "segment.jitter.ms": 0,
     "segment.ms": 1,
+    "table.publish.interval.ms": 0,
 }
 
 

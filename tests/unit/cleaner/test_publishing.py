@@ -1,0 +1,108 @@
+"""The cleaner publishes what is configured, when it is due (S63)."""
+
+import logging
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.storage import InvalidInputError
+from clog.storage.testing.published import delta_rows, delta_versions
+
+pytest.importorskip("pyroaring")
+PUBLISHED = {"table.publish": "delta", "table.publish.interval.ms": "10s"}
+
+
+def values(store):
+    return [value for _, value in delta_rows(store)[0]]
+
+
+def put(log, *pairs):
+    log.append([{"key": key, "value": value, "timestamp": 1} for key, value in pairs])
+
+
+def test_rounds_publish_what_changed(make_log, store, clock):
+    """S63: not more often than the interval, and only where there is something new."""
+    log = make_log(**PUBLISHED)
+    put(log, ("a", "1"))
+    cleaner = Cleaner(log)
+    cleaner.run_once()
+    assert values(store) == [b"1"]
+    put(log, ("a", "2"))
+    clock.advance(9_999)
+    cleaner.run_once()
+    assert values(store) == [b"1"]
+    assert cleaner.monitor.logs()[log.url].lags_ms == {"delta": 9_999}
+    clock.advance(1)
+    cleaner.run_once()
+    assert values(store) == [b"2"]
+    clock.advance(60_000)
+    cleaner.run_once()
+    state = cleaner.monitor.logs()[log.url]
+    assert (delta_versions(store), state.lags_ms) == ([0, 1], {"delta": 0})
+    assert state.totals["publications"] == 2
+
+
+def test_a_start_that_rises_does_not_wait(make_log, store, clock):
+    """S63: what was deleted is gone from the view with the next round."""
+    log = make_log(**PUBLISHED)
+    put(log, ("a", "1"), ("b", "1"))
+    cleaner = Cleaner(log)
+    cleaner.run_once()
+    log.delete_records({0: 1})
+    cleaner.run_once()
+    assert (values(store), delta_versions(store)) == ([b"1"], [1])
+
+
+def test_retention_does_not_show_what_it_took(make_log, store, clock):
+    """S31, S63: the round in which records expire publishes without them."""
+    more = {"cleanup.policy": "delete", "retention.ms": "1000", "segment.ms": "1000"}
+    log = make_log(**PUBLISHED, **more)
+    put(log, ("a", "1"))
+    cleaner = Cleaner(log)
+    clock.advance(2_000)
+    cleaner.run_once()
+    assert values(store) == []
+
+
+def test_a_log_that_is_not_published_has_no_view(make_log, store):
+    log = make_log()
+    put(log, ("a", "1"))
+    Cleaner(log).run_once()
+    assert (delta_versions(store), log.handle.tip.version) == ([], 1)
+
+
+def test_a_view_by_hand_does_not_hold_back_the_sweep(make_log, store, clock):
+    """S27, S63: it is brought up to date, so that what it needed may go."""
+    log = make_log(**{"file.delete.delay.ms": "1000", "min.cleanable.dirty.ratio": "0"})
+    put(log, ("a", "1"))
+    log.publish("delta")
+    put(log, ("a", "2"))
+    log.roll()
+    cleaner = Cleaner(log)
+    for _ in range(6):
+        clock.advance(2_000)
+        cleaner.run_once(force=True)
+    assert values(store) == [b"2"]
+    assert len([f for f in store.list("_clog/") if f.path.endswith(".parquet")]) == 1
+    assert log.handle.manifest().released == ()
+
+
+def test_what_cannot_be_published_holds_nothing_up(make_log, store, clock, caplog):
+    """S28, S63: it is told once, and the round goes on."""
+    log = make_log(**PUBLISHED, **{"message.timestamp.type": "LogAppendTime"})
+    put(log, ("a", "1"))
+    put(log, ("a", "2"))
+    log.roll()
+    cleaner = Cleaner(log)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            cleaner.run_once(force=True)
+            clock.advance(10_000)
+    assert len([r for r in caplog.records if "is not published as delta" in r.message]) == 1
+    assert log.table().to_arrow().num_rows == 1
+    log.alter({"message.timestamp.type": "CreateTime"})
+
+
+def test_none_and_a_format_contradict_each_other(make_log):
+    with pytest.raises(InvalidInputError, match="says both none and a format"):
+        make_log(**{"table.publish": "none,delta"})

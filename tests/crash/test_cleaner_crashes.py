@@ -192,7 +192,7 @@ SURVIVED = ("lost_reply", "refused", "denied")
 @pytest.fixture(autouse=True)
 def bitmap_files(monkeypatch):
     """However short a bitmap is."""
-    monkeypatch.setattr("clog.storage.format.dead_rows.INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr("clog.storage.format.bitmaps.bitmap.INLINE_BYTES_MAX", 0)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)

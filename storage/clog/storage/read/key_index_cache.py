@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from clog.storage import forks
 from clog.storage.errors import CorruptionError
 from clog.storage.format.object_ref import ObjectRef
-from clog.storage.format.paths import DEAD_SUFFIX
+from clog.storage.format.paths import DEAD_SUFFIX, MASK_SUFFIX
 from clog.storage.format.schema import LogSchema
 from clog.storage.keys import key_index
 from clog.storage.keys.key_bytes import key_bytes
@@ -100,8 +100,8 @@ _UNKNOWN: tuple[KeyIndex | None, _Tail] = (None, _Tail())
 class KeyIndexCache(WrappingStore):
     """The key indexes of a log's objects, those used least recently dropped beyond ``cache_bytes``.
 
-    It is the store itself, but answers from memory for the ends of objects, and for bitmaps of dead
-    rows. Threads may share it.
+    It is the store itself, but answers from memory for the ends of objects, and for bitmaps.
+    Threads may share it.
 
     Attributes:
         cached_bytes: memory taken.
@@ -118,7 +118,7 @@ class KeyIndexCache(WrappingStore):
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         _, tail = self._known.get(path, _UNKNOWN)
-        if path.endswith(DEAD_SUFFIX) and not tail.data:
+        if path.endswith((DEAD_SUFFIX, MASK_SUFFIX)) and not tail.data:
             tail = _Tail(0, self.inner.get(path, 0, end))
             self._keep(path, None, tail)
         if tail.data and start is not None and end is not None and start >= tail.start:

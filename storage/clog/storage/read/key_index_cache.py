@@ -17,6 +17,7 @@ Not here: what an index says (`key_index`), what is read by it (`key_lookup`).
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -40,6 +41,7 @@ from clog.storage.keys.key_index import (
 )
 from clog.storage.objects.reader import WHOLE_BYTES, read_rows
 from clog.storage.read.scan import ReadPiece, cut
+from clog.storage.store.ahead import ahead
 from clog.storage.store.base import Store
 from clog.storage.store.wrapping import WrappingStore
 
@@ -153,8 +155,9 @@ class KeyIndexCache(WrappingStore):
         return index
 
     def load(self, pieces: Sequence[ReadPiece]) -> None:
-        """Makes the indexes of their objects warm. Those that are made here tell the pieces apart,
-        so that a key of one partition costs no reading for another.
+        """Makes the indexes of their objects warm; requests go ahead (`store.ahead`). Those that
+        are made here tell the pieces apart, so that a key of one partition costs no reading for
+        another.
 
         Raises:
             as `of`.
@@ -168,8 +171,15 @@ class KeyIndexCache(WrappingStore):
         for piece in pieces if unknown else ():
             if piece.object.path in unknown:
                 cuts[piece.object.path] += (piece.first_row, piece.first_row + piece.rows)
-        for path, piece in unknown.items():
-            self.of(piece.object, cuts[path], schema=piece.schema)
+        calls = (
+            (
+                partial(self.of, piece.object, cuts[path], schema=piece.schema),
+                asked_bytes(piece.object),
+            )
+            for path, piece in unknown.items()
+        )
+        for _ in ahead(self, calls):
+            pass
 
     def parts(self, piece: ReadPiece, hashes: Hashes) -> Iterator[ReadPiece]:
         """Yields the parts of a piece that may hold a key with one of the hashes, in their order;
@@ -300,6 +310,12 @@ def _parts(piece: ReadPiece, ranges: Sequence[tuple[int, int]]) -> Iterator[Read
             continue
         base = piece.base + first - piece.first_row
         yield cut(piece, base, base + last - first)
+
+
+def asked_bytes(obj: ObjectRef) -> int:
+    """Returns how many bytes are fetched for an object's index, at most."""
+    start, end = obj.tail
+    return end - max(0, start) if obj.index_bytes else obj.size_bytes
 
 
 def _size_bytes(known: tuple[KeyIndex | None, _Tail]) -> int:

@@ -159,19 +159,7 @@ def cleaner(
         return
     notice(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
     shown = ShownLogs(urls or (), discover or (), storage_options(options), clock=finder.clock)
-    with ExitStack() as open_things:
-        if listen is not None:
-            server = _server(listen, daemon, finder.stores, shown)
-            open_things.callback(server.close)
-            page = ", and a page at /" if server.has_page else ""
-            notice(f"/metrics and /healthz{page} on http://{server.address}")
-        if live:
-            from clog.cli.views.daemon_view import watching
-
-            open_things.enter_context(watching(daemon.monitor))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: daemon.stop())
-        daemon.run()
+    _run(daemon, finder, notice, shown, listen=listen, live=live)
 
 
 def _check_cleaned(logs: "Iterable[Log]") -> None:
@@ -290,6 +278,30 @@ def _daemon(
         on_maintained=teller.maintained,
         find=finder,
     )
+
+
+def _run(
+    daemon: "Cleaner",
+    finder: "Finder",
+    notice: _Notice,
+    shown: ShownLogs,
+    *,
+    listen: str | None,
+    live: bool,
+) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: daemon.stop())
+    with ExitStack() as open_things:
+        if listen is not None:
+            server = _server(listen, daemon, finder.stores, shown)
+            open_things.callback(server.close)
+            page = ", and a page at /" if server.has_page else ""
+            notice(f"/metrics and /healthz{page} on http://{server.address}")
+        if live:
+            from clog.cli.views.daemon_view import watching
+
+            open_things.enter_context(watching(daemon.monitor))
+        daemon.run()
 
 
 def _server(

@@ -63,12 +63,9 @@ def application(shown: ShownLogs, cleaner: ShownCleaner | None = None) -> Starle
         at = _integer(request.query_params.get("at"), "at")
         return _document(shown.table(_number(request), at, _key(request), _limit(request)))
 
-    def page(_: Request) -> Response:
-        return FileResponse(STATIC / "index.html")
-
     return Starlette(
         routes=[
-            Route("/", page),
+            Route("/", _page),
             Route("/api/logs", logs),
             Route("/api/logs/{number:int}", log),
             Route("/api/logs/{number:int}/cost", cost),
@@ -84,6 +81,10 @@ def application(shown: ShownLogs, cleaner: ShownCleaner | None = None) -> Starle
         ],
         exception_handlers={ClogError: _refused, FileNotFoundError: _gone},
     )
+
+
+def _page(_: Request) -> Response:
+    return FileResponse(STATIC / "index.html")
 
 
 async def _with_headers(request: Request, call_next: Callable[[Request], Any]) -> Response:

@@ -25,13 +25,14 @@ from enum import StrEnum
 from functools import partial
 from itertools import pairwise
 
-from clog.storage.commit.identity import standing_log
+from clog.storage.commit.identity import StandingLog, standing_log
 from clog.storage.commit.versions import find_newest, first_open_version, manifest_of, replay
 from clog.storage.diagnostics.verify_documents import document_problems
 from clog.storage.diagnostics.verify_keys import repeated_keys
 from clog.storage.diagnostics.verify_masks import mask_problems
 from clog.storage.diagnostics.verify_objects import OnProgress, by_object, object_messages
 from clog.storage.diagnostics.verify_older import older_problems
+from clog.storage.diagnostics.verify_views import view_problems
 from clog.storage.errors import CorruptionError, VersionExpiredError, version_expired
 from clog.storage.format import paths
 from clog.storage.format.bitmaps.bitmap import read_bitmap
@@ -55,6 +56,7 @@ class Check(StrEnum):
     DEAD_ROWS = "dead-rows"
     KEYS = "keys"
     MASKS = "masks"
+    VIEW = "view"
 
 
 _REPLAYED = (
@@ -105,14 +107,15 @@ def verify_log(
         StoreUnavailableError: the file system failed; that says nothing about the log.
     """
     try:
-        store = standing_log(root).store
+        standing = standing_log(root)
     except CorruptionError as e:
         found = Finding(Check.STATE, paths.LOG_FILE, f"nobody can say which log stands here: {e}")
         return VerifyReport(root.url, None, 0, 0, 0, 0, (found,))
-    return _verified(store, quick=quick, on_progress=on_progress)
+    return _verified(standing, quick=quick, on_progress=on_progress)
 
 
-def _verified(store: Store, *, quick: bool, on_progress: OnProgress) -> VerifyReport:
+def _verified(standing: StandingLog, *, quick: bool, on_progress: OnProgress) -> VerifyReport:
+    store = standing.store
     findings: list[Finding] = []
     manifest: Manifest | None = None
     try:
@@ -139,6 +142,8 @@ def _verified(store: Store, *, quick: bool, on_progress: OnProgress) -> VerifyRe
         findings += _dead_row_findings(store, manifest)
         findings += _key_findings(store, manifest)
         findings += _mask_findings(store, manifest)
+        views = view_problems(standing, manifest)
+        findings += [Finding(Check.VIEW, name, message) for name, message in views]
     return VerifyReport(
         url=store.url,
         version=manifest.version,

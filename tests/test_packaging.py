@@ -44,7 +44,10 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel):
     }
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert found == expected
-    assert {"/".join(name.split("/")[:2]) for name in found} == TOP | {"pyspark_clog.py"}
+    assert {"/".join(name.split("/")[:2]) for name in found} == TOP | {
+        "clog_command.py",
+        "pyspark_clog.py",
+    }
     assert "clog/__init__.py" not in found
 
 
@@ -55,7 +58,7 @@ def test_the_wheel_carries_license_entry_point_and_types(wheel):
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {f"{package}/py.typed" for package in TOP} <= set(names)
     (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
-    assert "clog = clog.cli:main" in wheel.read(entry_points).decode()
+    assert "clog = clog_command:main" in wheel.read(entry_points).decode()
 
 
 @needs_hatchling
@@ -82,3 +85,17 @@ def test_the_distribution_is_installed_under_its_own_name():
     requires = importlib.metadata.requires("pyspark-clog")
     mandatory = {r.split(">")[0] for r in requires if "extra ==" not in r}
     assert mandatory == {"fsspec", "numpy", "pyarrow", "xxhash"}
+
+
+def test_another_package_of_the_name_is_told(tmp_path):
+    """Its ``clog/__init__.py`` hides the namespace package of an editable install."""
+    (tmp_path / "clog").mkdir()
+    (tmp_path / "clog" / "__init__.py").touch()
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import clog_command; clog_command.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"error: {tmp_path}/clog/__init__.py belongs to another package")
+    assert "pip uninstall clog" in second

@@ -139,7 +139,8 @@ function showPartitions(log) {
     const horizon = d.delete_horizon_ms === null ? "" : ", tombstones from offset " + d.delete_retention_offset +
       " on, horizon " + moment(d.delete_horizon_ms);
     const facts = el("div", "partition " + d.partition + ": " + size(d.size_bytes) + ", " + count(d.records) + " records; start " +
-      d.log_start_offset + ", first dirty " + d.first_dirty_offset + ", active " + d.active_base_offset + ", end " + d.end_offset +
+      d.log_start_offset + ", first dirty " + d.first_dirty_offset + ", active " + d.active_base_offset +
+      (d.stable_offset < d.end_offset ? ", stable " + d.stable_offset : "") + ", end " + d.end_offset +
       "; dirty ratio " + d.dirty_ratio.toFixed(2) + ", " + d.segments + " segments" + horizon, {class: "facts"});
     const line = el("li");
     line.append(facts, bar);

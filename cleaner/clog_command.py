@@ -1,0 +1,25 @@
+"""The command `clog`, outside of the namespace package: on PyPI that name is somebody else's, and
+their ``clog/__init__.py`` hides what a checkout has of the namespace.
+"""
+
+
+def main() -> None:
+    """Runs the command line; the entry point of the distribution.
+
+    Raises:
+        SystemExit: another package has the name; it says which.
+    """
+    try:
+        from clog.cli import main as run
+    except ModuleNotFoundError as e:
+        import clog
+
+        other = getattr(clog, "__file__", None)
+        if e.name != "clog.cli" or other is None:
+            raise
+        raise SystemExit(
+            f"error: {other} belongs to another package named clog, and hides this one\n"
+            "next: pip uninstall clog (this one is called pyspark-clog), or give each an"
+            " environment of its own"
+        ) from None
+    run()

@@ -143,7 +143,16 @@ def test_fields_of_results():
     names = [f.name for f in fields(clog.storage.TransactionResult)]
     assert names == ["version", "offsets", "logs"]
     names = [f.name for f in fields(clog.storage.TransactionInfo)]
-    assert names == ["id", "epoch", "number", "state", "first_offsets", "started_ms"]
+    assert names == [
+        "id",
+        "epoch",
+        "number",
+        "state",
+        "first_offsets",
+        "started_ms",
+        "timeout_ms",
+        "home",
+    ]
     for name in ("to_arrow", "to_pandas", "to_polars", "to_duckdb", "to_batches"):
         assert positional(getattr(Table, name)) == "self"
 

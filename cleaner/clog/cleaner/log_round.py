@@ -20,7 +20,6 @@ from clog.cleaner.compaction.pass_progress import PassProgress
 from clog.cleaner.compaction.run_pass import PassTools, run_pass
 from clog.cleaner.compaction.selection import Candidate, Choosing, candidate
 from clog.cleaner.compaction.stats import PassResult
-from clog.cleaner.masks.upkeep import keep_masks
 from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
 from clog.cleaner.publishing import Publishing
 from clog.cleaner.retention.apply import (
@@ -51,7 +50,7 @@ from clog.storage.config.log_config import LogConfig, fitting_defaults, with_def
 from clog.storage.errors import ClogError, CorruptionError, LogReplacedError
 from clog.storage.format import paths
 from clog.storage.format.manifest import Manifest
-from clog.storage.read.key_index_cache import KeyIndexCache
+from clog.storage.transactions.finishing import finish_all
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +58,6 @@ CLOCK_CHECK_MS = 600_000
 """The clock is compared with the store's this often."""
 BLOCKS_CHECK_MS = 86_400_000
 """Blocks of old commits are looked at this often, the first time at once: that is cheap."""
-INDEX_BYTES = 32 << 20
-"""Memory for the key indexes of a log with masks: those of six million keys."""
 REST_MS_MAX = 300_000
 """A log that keeps failing is tried again at least this often; so is a partition on which somebody
 else is faster.
@@ -138,8 +135,7 @@ class LogRound:
         self._partition_rest: dict[int, Rest] = {}
         self._choosing = Choosing()
         self._left_out: set[str] = set()
-        seed = log.handle.tip.head.log.key_seed
-        self._indexes = KeyIndexCache(self._store(), seed=seed, cache_bytes=INDEX_BYTES)
+        self._stuck: set[str] = set()
 
     def begin(self) -> MaintenanceResult:
         """Begins a round: R1 and R2."""
@@ -152,12 +148,13 @@ class LogRound:
         return done
 
     def maintain(self) -> MaintenanceResult:
-        """Does R1 and R2: seals what is idle (S8), applies retention (S31-S35), trims (S37), and
-        publishes the table where that is due (S63).
+        """Does R1 and R2: ends transactions that others left (S50), seals what is idle (S8),
+        applies retention (S31-S35), trims (S37), and publishes the table where that is due (S63).
         """
         self._handle.refresh()
         now_ms, since_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         self._check_clock(now_ms, since_ms)
+        self._finish_transactions()
         sealed = seal_idle(self._handle, now_ms=now_ms, defaults=self._settings.defaults)
         gone: Sequence[Expired] = ()
         if _is_due(self._retention_checked_ms, since_ms, self._settings.retention_check_ms):
@@ -266,8 +263,8 @@ class LogRound:
 
     def end(self) -> Counter[str]:
         """Does R4 and R5: deletes what is dead (S27), rewrites what has held dead rows for long
-        (S46), coalesces, merges and keeps masks up; once a day closes blocks of old commits and
-        looks for what never lived. Returns how many records were rewritten, and why.
+        (S46), coalesces and merges; once a day closes blocks of old commits and looks for what
+        never lived. Returns how many records were rewritten, and why.
 
         Raises:
             CorruptionError, FileNotFoundError: a step of the round found it; all else is done.
@@ -282,7 +279,6 @@ class LogRound:
             records_coalesced=self._rewritten(lambda: coalesce(handle, store, now_ms=now_ms)),
         )
         merge_segments(handle, defaults=defaults)
-        counts["records_masked"] = self._masked()
         handle.take_owed_snapshot()
         self._close_blocks(now_ms, store)
         if self._sweeps.is_due(handle, now_ms=now_ms):
@@ -313,14 +309,6 @@ class LogRound:
             self._damage.append(e)
             return 0
 
-    def _masked(self) -> int:
-        """Keeps the masks up; returns how many records were judged."""
-        try:
-            return keep_masks(self._handle, self._indexes)
-        except (CorruptionError, FileNotFoundError) as e:
-            self._damage.append(e)
-            return 0
-
     def config(self, manifest: Manifest) -> LogConfig:
         """Returns what holds for the log: its own configs, then the cleaner's defaults (S42,
         S45).
@@ -334,6 +322,18 @@ class LogRound:
             self.rest.succeeded()
         else:
             self.rest.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
+
+    def _finish_transactions(self) -> None:
+        """Ends what others left (S50), and tells of each transaction that nothing will end, once.
+        No request where there is none.
+        """
+        waiting = finish_all(self._handle)
+        stuck = {f"{w.info.id!r}, epoch {w.info.epoch}: {w.reason}" for w in waiting if w.is_stuck}
+        for text in sorted(stuck - self._stuck):
+            logger.warning(
+                "readers of %s stop before an undecided transaction, id %s", self.log.url, text
+            )
+        self._stuck = stuck
 
     def _tell_of_defaults(self) -> None:
         """Logs which of the cleaner's defaults contradict the log's configs, when that changes."""

@@ -36,9 +36,13 @@ class LogState:
     """One log as the last round found it; of one that does not compact no ``partitions``, as in
     Kafka. ``failures`` are rounds in a row that failed, not for damage: no restart mends that.
     ``error`` is that of the last round. ``lags_ms``: by format, how far a published view is behind.
+    ``error`` is that of the last round. ``undecided`` transactions hold readers back, the first of
+    them since ``undecided_since_ms``.
     """
 
     partitions: Sequence[PartitionState] = ()
+    undecided: int = 0
+    undecided_since_ms: int | None = None
     failures: int = 0
     error: str | None = None
     last_pass: PassResult | None = None
@@ -101,9 +105,16 @@ class Monitor:
         """Notes the state of a log."""
         compacted = range(manifest.head.log.partitions if config.compact else 0)
         partitions = [_state(manifest, p, config, now_ms) for p in compacted]
+        began = [e.started_ms for e in manifest.head.unended if e.first]
         with self._lock:
             before = self._logs.get(url, LogState())
-            self._logs[url] = replace(before, partitions=partitions, lags_ms=lags_ms)
+            self._logs[url] = replace(
+                before,
+                partitions=partitions,
+                lags_ms=lags_ms,
+                undecided=len(began),
+                undecided_since_ms=min(began, default=None),
+            )
 
     def round_ended(self, url: str, error: Exception | None) -> None:
         """Notes a round over one log, and what failed in it."""

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from clog.storage.state import Refreshed, StateStore, StateTable
     from clog.storage.store.base import Store, StoredObject
     from clog.storage.transactions.deferred import Source, TransactionResult
-    from clog.storage.transactions.holders import TransactionInfo
+    from clog.storage.transactions.finishing import TransactionInfo
     from clog.storage.transactions.transaction import Transaction
 
 __all__ = [
@@ -119,7 +119,7 @@ _NEEDS_ARROW = {
     "StoredObject": "store.base",
     "Table": "read.table",
     "Transaction": "transactions.transaction",
-    "TransactionInfo": "transactions.holders",
+    "TransactionInfo": "transactions.finishing",
     "TransactionResult": "transactions.deferred",
 }
 """Where each name is defined that would load Arrow, or the store, with it."""

@@ -30,11 +30,11 @@ from clog.storage.read.reads import Reads
 from clog.storage.read.table import Table
 from clog.storage.store import store_at
 from clog.storage.store.base import Store
-from clog.storage.transactions.holders import Holders, TransactionInfo
-from clog.storage.transactions.transaction import Transaction
+from clog.storage.store.reach import Reach
+from clog.storage.transactions.of_log import TransactionsOfLog
 
 
-class Log:
+class Log(TransactionsOfLog):
     """A keyed changelog under one root, compacted as Kafka compacts a topic.
 
     `create` or `open` one. Every call sees the newest version: it first looks for newer commits,
@@ -51,7 +51,7 @@ class Log:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._reads = Reads(handle)
-        self._transactions = Holders(handle)
+        super().__init__(handle)
         self._publications = Publications(handle)
 
     @classmethod
@@ -89,7 +89,7 @@ class Log:
         store = store_at(url, storage_options, single_writer=single_writer)
         clock, ids = clock or SystemClock(), ids or SystemIds()
         create_log(store, partitions, config or {}, schema, clock=clock, ids=ids)
-        return cls(Handle(store, clock=clock, ids=ids))
+        return cls(Handle(store, clock=clock, ids=ids, reach=Reach.of(url, storage_options)))
 
     @classmethod
     def open(
@@ -108,7 +108,8 @@ class Log:
             UnsupportedFormatError: a newer clog wrote it.
         """
         store = store_at(url, storage_options, single_writer=single_writer)
-        return cls(Handle(store, clock=clock or SystemClock(), ids=ids or SystemIds()))
+        clock, ids = clock or SystemClock(), ids or SystemIds()
+        return cls(Handle(store, clock=clock, ids=ids, reach=Reach.of(url, storage_options)))
 
     def __repr__(self) -> str:
         return f"Log({self.url!r}, version={self._handle.tip.version})"
@@ -185,39 +186,6 @@ class Log:
                 same again.
         """
         return append.append(self._handle, data, partition, producer)
-
-    def transaction(
-        self,
-        id: str,
-        timeout_ms: int = 60_000,
-        *,
-        visible: bool = False,
-        sequence: int | None = None,
-    ) -> Transaction:
-        """Begins a transaction: its records and positions are committed together or not at all. A
-        ``with`` statement commits it at its end, and aborts it where an exception ends it. The
-        first under an id takes the id up, by a commit that fences whoever held it before; so does
-        one that begins while the last of this handle is open.
-
-        Args:
-            id: names the work, also of who goes on with it after a crash.
-            timeout_ms: how long it may take at most, from 1 to 86400000.
-            visible: refused so far.
-            sequence: numbers the work; what was committed last is not done again (`is_open`).
-
-        Raises:
-            InvalidInputError: an argument that is out of range, or a sequence that went back.
-            TransactionFencedError: this handle was fenced; open the log again to take the id back.
-        """
-        return self._transactions.begin(id, timeout_ms, visible=visible, sequence=sequence)
-
-    def transactions(self) -> list[TransactionInfo]:
-        """Returns the transactions that this handle began and did not end."""
-        return self._transactions.infos()
-
-    def positions(self, id: str) -> dict[str, dict[int, int]]:
-        """Returns the next offsets to read, by log id and partition, as committed under an id."""
-        return self._transactions.positions(id)
 
     def object_writer(self, *, stamp: int | None = None) -> ObjectWriter:
         """Returns a writer of fresh objects; for connectors, not for users (COMMIT.md, K1)."""

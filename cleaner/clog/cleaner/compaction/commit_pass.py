@@ -17,10 +17,9 @@ committed a horizon never changes.
 from dataclasses import replace
 
 from clog.cleaner.compaction.rebase import SourcesChangedError, rebase
-from clog.cleaner.masks.carrying import MaskCarrier
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
-from clog.storage.format.chunks import TIME_MS_MAX
+from clog.storage.format.chunks import NONE, TIME_MS_MAX
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Edit
 from clog.storage.format.manifest import Manifest, apply
@@ -47,7 +46,6 @@ def commit_pass(
         SourcesChangedError: the plan does not hold any more; nothing was committed.
         CorruptionError: the edit contradicts the manifest; nothing was committed.
     """
-    carrier = MaskCarrier(handle.store, planned.version, handle.ids.new_id)
 
     def prepare(tip: Commit, time_ms: int) -> Edit:
         if (edit.replace or edit.dead) and objects_may_be_gone(planned, tip):
@@ -55,11 +53,21 @@ def commit_pass(
         now = handle.manifest()
         is_changed = tip.head.partitions.changed[partition] > planned.version
         fitting = rebase(edit, partition, planned, now) if is_changed else edit
+        fitting = _with_markers_there(fitting, now)
         dated = _with_horizons(fitting, commit_ms=time_ms, delete_retention_ms=delete_retention_ms)
-        made = replace(dated, first_dirty=_not_back(edit, now))
-        return tried(carrier.with_masks(made, now), now, time_ms=time_ms)
+        return tried(replace(dated, first_dirty=_not_back(edit, now)), now, time_ms=time_ms)
 
     return handle.commit(prepare, operation=operation)
+
+
+def _with_markers_there(edit: Edit, now: Manifest) -> Edit:
+    """Returns the edit without markers that are gone, or got their horizon otherwise. Pure."""
+    if not (edit.marked or edit.unmarked):
+        return edit
+    there = {m.place: m.horizon_ms for m in now.markers}
+    marked = (mark for mark in edit.marked if there.get(mark[:2]) == NONE)
+    unmarked = (place for place in edit.unmarked if there.get(place, NONE) != NONE)
+    return replace(edit, marked=tuple(marked), unmarked=tuple(unmarked))
 
 
 def _with_horizons(edit: Edit, *, commit_ms: int, delete_retention_ms: int) -> Edit:
@@ -70,6 +78,9 @@ def _with_horizons(edit: Edit, *, commit_ms: int, delete_retention_ms: int) -> E
         horizons=tuple(
             replace(h, horizon_ms=horizon_ms) if h.horizon_ms == AT_COMMIT else h
             for h in edit.horizons
+        ),
+        marked=tuple(
+            (p, offset, horizon_ms if ms == AT_COMMIT else ms) for p, offset, ms in edit.marked
         ),
         replace=tuple(
             replace(

@@ -83,11 +83,21 @@ class GroupCleaner:
         return ChunkHorizon(*place, AT_COMMIT, self.covered)
 
     def _finish(self) -> None:
-        """Publishes the last group, with the first dirty offset and all horizons."""
+        """Publishes the last group, with the first dirty offset, all horizons, and what becomes of
+        markers (S24).
+        """
         p = self.plan.partition
         self.counts.tombstones_stamped += self.horizons_set
         moves = {p: self.covered} if self.covered != self.plan.manifest.first_dirty[p] else {}
-        self.edit = replace(self.edit, first_dirty=moves, horizons=tuple(self.horizons))
+        mine = [m for m in self.plan.manifest.markers if m.partition == p]
+        covered = [m for m in mine if m.offset < self.covered]
+        self.edit = replace(
+            self.edit,
+            first_dirty=moves,
+            horizons=tuple(self.horizons),
+            marked=tuple((p, m.offset, AT_COMMIT) for m in covered if m.horizon_ms == NONE),
+            unmarked=tuple(m.place for m in covered if m.may_go(self.plan.now_ms)),
+        )
         self._publish()
 
     def _stop(self) -> bool:

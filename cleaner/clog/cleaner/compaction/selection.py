@@ -163,11 +163,14 @@ def overdue_ms(manifest: Manifest, b: CleanableBounds, config: LogConfig, *, now
 
 
 def expired_tombstones(manifest: Manifest, b: CleanableBounds, *, now_ms: int) -> tuple[int, int]:
-    """Returns how many tombstones of the clean part are past their horizon, and for how long in ms
-    the earliest waits. Chunks whose horizons have not all passed count nothing, nor do tombstones
-    that may be dead (`Chunk.tombstones_left`), until they are `in_doubt` for long.
+    """Returns how many tombstones and markers of the clean part are past their horizon, and for
+    how long in ms the earliest waits. Chunks whose horizons have not all passed count nothing, nor
+    do tombstones that may be dead (`Chunk.tombstones_left`), until they are `in_doubt` for long.
     """
     count, wait_ms = 0, 0
+    for m in manifest.markers:
+        if m.partition == b.partition and m.offset < b.first_dirty and m.may_go(now_ms):
+            count, wait_ms = count + 1, max(wait_ms, now_ms - m.horizon_ms)
     for segment in manifest.segments[b.partition][:-1]:
         if segment.next > b.first_dirty:
             break

@@ -107,13 +107,19 @@ def _kafkas(logs: Mapping[str, LogState]) -> Iterator[Metric]:
         PREFIX + "uncleanable_bytes", "cleanable bytes of these", labels=["log"]
     )
     ratio = GaugeMetricFamily(PREFIX + "dirty_ratio", "dirty ratio", labels=["log", "partition"])
+    undecided = GaugeMetricFamily(
+        PREFIX + "undecided_transactions_count",
+        "those that hold readers back",
+        labels=["log"],
+    )
     for url, state in logs.items():
+        undecided.add_metric([url], state.undecided)
         uncleanable = [p for p in state.partitions if p.uncleanable is not None]
         count.add_metric([url], len(uncleanable))
         size.add_metric([url], sum(p.cleanable_bytes for p in uncleanable))
         for p in state.partitions:
             ratio.add_metric([url, str(p.partition)], p.dirty_ratio)
-    yield from (count, size, ratio)
+    yield from (count, size, ratio, undecided)
 
 
 def _lags(logs: Mapping[str, LogState]) -> Iterator[Metric]:

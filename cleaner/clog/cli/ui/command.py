@@ -32,8 +32,9 @@ def ui(
     """
     check_logs_named(urls, discover)
     try:
-        from clog.cleaner.daemon.http import listening, quiet_server
-        from clog.cli.ui.server import application
+        import uvicorn
+
+        from clog.cli.ui.server import application, listening
     except ModuleNotFoundError as e:
         if e.name not in ("starlette", "uvicorn"):
             raise
@@ -44,6 +45,7 @@ def ui(
     given = storage_options(options)
     shown = ShownLogs(urls or (), discover or (), given, clock=SystemClock())
     shown.look()
-    with listening(str(port)) as socket:
+    with listening(port) as socket:
         say(f"http://127.0.0.1:{socket.getsockname()[1]}  (Ctrl-C stops)")
-        quiet_server(application(shown)).run(sockets=[socket])
+        config = uvicorn.Config(application(shown), log_level="warning", lifespan="off", ws="none")
+        uvicorn.Server(config).run(sockets=[socket])

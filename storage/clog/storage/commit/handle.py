@@ -31,6 +31,7 @@ from clog.storage.format.producers import find_writer
 from clog.storage.format.snapshots import unpage
 from clog.storage.ids import Ids
 from clog.storage.store.base import Store
+from clog.storage.store.reach import Reach
 
 _LOGGER = logging.getLogger("clog.storage")
 
@@ -45,11 +46,15 @@ class Handle:
         standing: which log this is, and the root it stands at (S47).
         store: the log's own folder.
         clock, ids: what it works with.
+        reach: opens the roots of other logs that this one names.
         writer_pages: the pages of older writers that it read or wrote of late.
         tip: the newest commit it knows.
     """
 
-    def __init__(self, root: Store, *, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self, root: Store, *, clock: Clock, ids: Ids, reach: Callable[[str], Store] | None = None
+    ) -> None:
+        self.reach = reach or Reach()
         self.standing = standing_log(root)
         self.store = self.standing.store
         self.clock = clock
@@ -134,7 +139,7 @@ class Handle:
 
     def opened_anew(self) -> "Handle":
         """Returns a handle on the log that stands there now."""
-        return Handle(self.standing.root, clock=self.clock, ids=self.ids)
+        return Handle(self.standing.root, clock=self.clock, ids=self.ids, reach=self.reach)
 
     def commit(self, prepare: Prepare[_Nothing], *, operation: str) -> Commit | _Nothing:
         """Commits a change from the tip the handle knows (`Committer.commit`)."""

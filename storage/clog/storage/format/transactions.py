@@ -62,13 +62,14 @@ class Committed:
 @dataclass(frozen=True, slots=True)
 class TransactionState:
     """The state of an id. ``number`` is that of the epoch's last transaction that the log knows of,
-    -1 before the first.
+    -1 before the first. ``forced``, in a participant: an operator aborted that one by force.
     """
 
     epoch: int
     number: int = NONE
     committed: Committed | None = None
     positions: Positions | PositionsAt = field(default_factory=dict)
+    forced: bool = False
 
 
 def state_to_json(state: TransactionState) -> dict[str, Any]:

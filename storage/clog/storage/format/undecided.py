@@ -95,6 +95,10 @@ class Marker:
     def place(self) -> tuple[int, int]:
         return self.partition, self.offset
 
+    def may_go(self, now_ms: int) -> bool:
+        """Tells whether its horizon has passed."""
+        return NONE < self.horizon_ms <= now_ms
+
 
 def find_unended(unended: Sequence[Unended], name: TransactionName) -> Unended | None:
     """Returns the entry of this name; None where the list has none."""

@@ -34,7 +34,8 @@ def writer_from_json(value: list[Any]) -> WriterEntry:
 
 def _state_from_json(kind: str, more: list[Any]) -> TransactionState | None:
     if kind == PARTICIPANT:
-        return TransactionState(whole(more[0]["epoch"]), whole(more[0]["number"]))
+        epoch, number = whole(more[0]["epoch"]), whole(more[0]["number"])
+        return TransactionState(epoch, number, forced=more[0].get("forced") is True)
     return state_from_json(more[0], where="a writer's entry") if kind == TRANSACTION else None
 
 
@@ -47,7 +48,8 @@ def _state_json(entry: WriterEntry) -> list[Any]:
     if state is None:
         return []
     if entry.kind == PARTICIPANT:
-        return [{"epoch": state.epoch, "number": state.number}]
+        forced = {"forced": True} if state.forced else {}
+        return [{"epoch": state.epoch, "number": state.number, **forced}]
     return [state_to_json(state)]
 
 

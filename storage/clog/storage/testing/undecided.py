@@ -13,7 +13,15 @@ from clog.storage.format.chunks import TransactionName
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Edit
 from clog.storage.format.features import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
-from clog.storage.format.undecided import ABORTED, COMMITTED, OPEN, Ending, Joining, Unended
+from clog.storage.format.undecided import (
+    ABORTED,
+    COMMITTED,
+    OPEN,
+    PREPARED,
+    Ending,
+    Joining,
+    Unended,
+)
 from clog.storage.log import Log
 
 FEATURES = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
@@ -30,9 +38,10 @@ def append_undecided(
     partition: int = 0,
     *,
     number: int = 0,
-    timeout_ms: int = 60_000,
+    timeout_ms: int = 1 << 40,
+    home: str | None = None,
 ) -> None:
-    """Appends records that are undecided."""
+    """Appends records that are undecided. ``home``: the id of another log, which nobody finds."""
     handle = log.handle
     records, _ = records_of(handle, rows)
     parts = partitions_of(records, partition, handle.tip.head, url=log.url)
@@ -40,6 +49,9 @@ def append_undecided(
     pages, uniform = handle.writer_pages, handle.ids.uniform
     request = AppendRequest(log.url, objects, None, pages, uniform)
     entry = Unended(name_of(log, number), OPEN, timeout_ms)
+    if home is not None:
+        name = replace(entry.name, home=home)
+        entry = replace(entry, name=name, state=PREPARED, home_url="memory://nowhere/at-all")
 
     def prepare(tip: Commit, time_ms: int) -> Edit:
         edit = request.prepare(tip, time_ms)

@@ -11,7 +11,7 @@ from clog.storage.append import AppendRequest, offsets_of
 from clog.storage.clock import Clock
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import TransactionTimeoutError
-from clog.storage.format.chunks import NONE
+from clog.storage.format.chunks import NONE, TransactionName
 from clog.storage.format.commits import Commit, edit_of, read_commit
 from clog.storage.format.edits import Append, Edit
 from clog.storage.format.transactions import (
@@ -21,6 +21,7 @@ from clog.storage.format.transactions import (
     TransactionState,
     stored_positions,
 )
+from clog.storage.format.undecided import COMMITTED, Ending
 from clog.storage.objects.data_object import DataObject
 from clog.storage.transactions.id_states import (
     AlreadyCommitted,
@@ -30,6 +31,7 @@ from clog.storage.transactions.id_states import (
     kept_positions,
     state_of,
 )
+from clog.storage.transactions.undecided import check_undecided
 
 
 class Source(Protocol):
@@ -77,6 +79,7 @@ class Holder:
         sequence, version: that of what was committed last under the id, -1 where it had none; and
             the version that did.
         positions: what was committed under the id, once that was asked for: nobody else changes it.
+        closable: transactions over several logs that all of these know the outcome of.
         is_lost: the id was taken up again since, here or by a parent process, or must be.
         is_fenced: another holder took it up.
     """
@@ -89,6 +92,7 @@ class Holder:
     version: int = NONE
     is_lost: bool = False
     is_fenced: bool = False
+    closable: set[TransactionName] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,20 @@ class Began:
     wall_ms: int
     monotonic_ms: int
     timeout_ms: int
+
+    def check(self, clock: Clock, transaction_id: str, *, url: str) -> None:
+        """Raises if it is longer ago than the timeout.
+
+        Raises:
+            TransactionTimeoutError: it is.
+        """
+        elapsed_ms = self.elapsed_ms(clock)
+        if elapsed_ms > self.timeout_ms:
+            raise TransactionTimeoutError(
+                f"transaction id {transaction_id!r} of {url} began {elapsed_ms} ms ago, more than"
+                f" timeout_ms={self.timeout_ms}; nothing of it was committed; begin another one,"
+                " with a longer timeout or fewer records"
+            )
 
     def elapsed_ms(self, clock: Clock) -> int:
         """Returns how long ago that is: the monotonic clock stands still while a machine sleeps,
@@ -133,7 +151,7 @@ def found_result(handle: Handle, transaction_id: str, version: int) -> Transacti
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
     """A transaction as it is committed (T3). ``positions`` are all those that the id has from then
-    on; None: the transaction names none.
+    on; None: the transaction names none. ``name``: of one that is undecided until this (X3, Z2).
     """
 
     handle: Handle
@@ -143,6 +161,7 @@ class CommitRequest:
     check_time: Callable[[], None]
     tried: bool
     sequence: int
+    name: TransactionName | None = None
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:
         """Returns the edit, given the tip.
@@ -158,6 +177,8 @@ class CommitRequest:
         done = find_commit(known, ours, url=store.url, tried=self.tried)
         if done is not None:
             return AlreadyCommitted(done.version)
+        if self.name is not None:
+            check_undecided(tip.head, self.name, url=store.url)
         self.check_time()
         _check_floor(self.objects, tip, ours, url=store.url)
         request = AppendRequest(store.url, self.objects, None, pages, self.handle.ids.uniform)
@@ -173,7 +194,8 @@ class CommitRequest:
         by = appended_by(
             (ours.transaction_id, self.sequence), state, version=version, objects=len(self.objects)
         )
-        return replace(edit, writers=(by,))
+        ends = () if self.name is None else (Ending(self.name, COMMITTED),)
+        return replace(edit, ends=ends, writers=(by,))
 
 
 def _check_floor(objects: Sequence[DataObject], tip: Commit, ours: Number, *, url: str) -> None:

@@ -7,9 +7,6 @@ what it knows of the work may be old. A forked child holds nothing: two processe
 at one epoch could not be told apart.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 from clog.storage import forks
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import InvalidInputError, TransactionFencedError
@@ -17,32 +14,12 @@ from clog.storage.format.chunks import NONE
 from clog.storage.format.edits import WriterEntry
 from clog.storage.format.transactions import PositionsAt
 from clog.storage.transactions.deferred import Holder
-from clog.storage.transactions.id_states import check_id, committed_positions, take_up
+from clog.storage.transactions.finishing import TransactionInfo, abort_all, finish_left, info_of
+from clog.storage.transactions.id_states import check_id, committed_positions, left_of, take_up
 from clog.storage.transactions.transaction import Transaction
 
 TIMEOUT_MS_MAX = 86_400_000
 """The sweep takes objects that are older than a day and were not committed."""
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionInfo:
-    """A transaction that is open.
-
-    Attributes:
-        id: the transaction id.
-        epoch: how often the id had been taken up before.
-        number: which of the epoch's transactions it is.
-        state: ``open``: begun here, and known to nobody else yet.
-        first_offsets: by partition, the first offset of a record in the log that is undecided.
-        started_ms: when it began, in ms since 1970.
-    """
-
-    id: str
-    epoch: int
-    number: int
-    state: str
-    first_offsets: Mapping[int, int] = field(default_factory=dict)
-    started_ms: int = 0
 
 
 def holder_of(entry: WriterEntry) -> Holder:
@@ -85,11 +62,6 @@ class Holders:
     ) -> Transaction:
         """Begins a transaction; see `Log.transaction`."""
         check_id(transaction_id)
-        if visible:
-            raise InvalidInputError(
-                "visible=True is refused: visible transactions are not built yet; records of a"
-                " deferred one, visible=False, are seen once it is committed"
-            )
         if type(timeout_ms) is not int or not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
             raise InvalidInputError(
                 f"timeout_ms={timeout_ms!r} is out of range; allowed: 1 to {TIMEOUT_MS_MAX}"
@@ -107,20 +79,34 @@ class Holders:
                     " was restored or copied, go on with the newest one, or use another id"
                 )
             given = NONE if sequence is None else sequence
-            begun = Transaction(self._handle, holder, timeout_ms=timeout_ms, sequence=given)
+            begun = Transaction(
+                self._handle, holder, timeout_ms=timeout_ms, sequence=given, visible=visible
+            )
             holder.next_number += 1
             self._begun[transaction_id] = begun
             return begun
 
     def infos(self) -> list[TransactionInfo]:
-        """Returns the transactions that are open; see `Log.transactions`."""
+        """Returns the transactions that have not ended; see `Log.transactions`."""
+        unended = self._handle.refresh().head.unended
         with self._lock:
             begun = list(self._begun.values())
-        return [
-            TransactionInfo(t.id, t.epoch, t.number, "open", started_ms=t.started_ms)
+        known = [info_of(entry) for entry in unended]
+        there = {(info.id, info.epoch, info.number) for info in known if info.home is None}
+        mine = [
+            TransactionInfo(
+                *(t.id, t.epoch, t.number, "open"),
+                started_ms=t.started_ms,
+                timeout_ms=t.timeout_ms,
+            )
             for t in begun
-            if t.is_open
+            if t.is_open and (t.id, t.epoch, t.number) not in there
         ]
+        return [*mine, *known]
+
+    def abort(self, transaction_id: str, *, force: bool) -> list[TransactionInfo]:
+        """Ends what is open under an id; see `Log.abort_transaction`."""
+        return abort_all(self._handle, check_id(transaction_id), force=force)
 
     def positions(self, transaction_id: str) -> dict[str, dict[int, int]]:
         """Returns the offsets last committed under an id; see `Log.positions`."""
@@ -138,6 +124,8 @@ class Holders:
         if known is not None and not known.is_lost and not (begun and begun.is_open):
             return known
         taken = take_up(self._handle, transaction_id)
+        if left_of(self._handle.tip.head, transaction_id):
+            finish_left(self._handle, transaction_id)
         if known is not None:
             known.is_lost = True
         holder = self._held[transaction_id] = holder_of(taken)

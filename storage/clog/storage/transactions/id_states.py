@@ -27,6 +27,7 @@ from clog.storage.format.transactions import (
     read_positions,
     stored_positions,
 )
+from clog.storage.format.undecided import ABORTED, Ending, Unended
 from clog.storage.format.writer_pages import WriterPages
 from clog.storage.store.base import Store
 
@@ -201,8 +202,16 @@ def _positions_at(handle: Handle, head: Head, transaction_id: str) -> Positions:
     return {} if state is None else read_positions(handle.store, state.positions)
 
 
+def left_of(head: Head, transaction_id: str) -> list[Unended]:
+    """Returns the transactions of an id of this log that have not ended."""
+    home = head.log.log_id
+    return [e for e in head.unended if (e.name.home, e.name.id) == (home, transaction_id)]
+
+
 def _raised(handle: Handle, tip: Commit, transaction_id: str) -> Edit:
-    """Returns the edit that raises the epoch; what was committed before stays known (H-T12)."""
+    """Returns the edit that raises the epoch; what was committed before stays known (H-T12),
+    and what its holder left open is aborted (S48).
+    """
     entry = entry_of(handle.writer_pages, tip.head, transaction_id)
     known = None if entry is None else entry.transaction
     epoch = 0 if known is None else known.epoch + 1
@@ -213,4 +222,7 @@ def _raised(handle: Handle, tip: Commit, transaction_id: str) -> Edit:
     by = appended_by(named, taken, version=tip.version + 1)
     is_new = TRANSACTIONS not in tip.head.log.features
     features = FeatureNames(write=(TRANSACTIONS,)) if is_new else None
-    return Edit(features=features, writers=(by,))
+    ends = tuple(
+        Ending(e.name, ABORTED) for e in left_of(tip.head, transaction_id) if not e.is_decided
+    )
+    return Edit(features=features, ends=ends, writers=(by,))

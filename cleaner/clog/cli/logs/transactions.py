@@ -1,0 +1,86 @@
+"""`clog transactions`: what has not ended in a log, where, since when, and why it waits."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clog.cli.arguments import Json, Options, Url, open_log
+from clog.cli.output import moment, print_json, say
+
+if TYPE_CHECKING:
+    from clog.storage import TransactionInfo
+
+Abort = Annotated[
+    str | None,
+    typer.Option("--abort", metavar="ID", help="End what is undecided under this id, now."),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="With --abort: also where the log that decides cannot be asked. If it had committed"
+        " the transaction, its records are lost here.",
+    ),
+]
+
+
+def transactions(
+    url: Url,
+    *,
+    abort: Abort = None,
+    force: Force = False,
+    options: Options = None,
+    json: Json = False,
+) -> None:
+    r"""List the transactions of a log that have not ended.
+
+    Readers stop before the first record of each; the cleaner, too. Those that are decided, or past
+    their timeout, are finished first, as the cleaner does it.
+
+    \b
+    clog transactions ./orders
+    clog transactions ./orders --abort billing
+    """
+    if force and abort is None:
+        raise typer.BadParameter("--force goes with --abort ID")
+    from clog.storage.transactions.finishing import finish_all
+
+    log = open_log(url, options)
+    ended = [] if abort is None else log.abort_transaction(abort, force=force)
+    log.handle.refresh()
+    waiting = finish_all(log.handle)
+    if json:
+        left = [_shown(w.info) | {"waits_because": w.reason} for w in waiting]
+        print_json(
+            {"url": log.url, "ended": [_shown(info) for info in ended], "transactions": left}
+        )
+        return
+    for info in ended:
+        say(f"ended transaction {info.number} of {info.id!r}, which was {info.state}")
+    for w in waiting:
+        say(_text(w.info, w.reason))
+    if not (ended or waiting):
+        say("every transaction has ended")
+
+
+def _text(info: "TransactionInfo", reason: str) -> str:
+    first = ", ".join(f"{p} from {offset}" for p, offset in info.first_offsets.items())
+    where = f"; undecided in partitions {first}" if first else ""
+    home = f"; decided by {info.home}" if info.home else ""
+    return (
+        f"{info.id!r}, epoch {info.epoch}, number {info.number}: {info.state} since"
+        f" {moment(info.started_ms)}{where}{home}; it waits: {reason}"
+    )
+
+
+def _shown(info: "TransactionInfo") -> dict[str, object]:
+    return {
+        "id": info.id,
+        "epoch": info.epoch,
+        "number": info.number,
+        "state": info.state,
+        "started_ms": info.started_ms,
+        "timeout_ms": info.timeout_ms,
+        "home": info.home,
+        "first_offsets": {str(p): offset for p, offset in info.first_offsets.items()},
+    }

@@ -1,0 +1,251 @@
+"""Finishing what others left: whoever meets a transaction that has not ended asks its home, and
+tells the logs that have not heard of the outcome (COMMIT.md §9, X3 to X5).
+
+The home is believed, and nothing else. Undecided there, a transaction is aborted once its timeout
+has passed, by the store's times; of two who decide one comes first. Where the home cannot be read,
+or does not know the transaction, nothing is guessed: the last stable offset stays, and it is told
+why.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.store_clock import is_comparable, store_now_ms
+from clog.storage.errors import ClogError, InvalidInputError, NotFoundError
+from clog.storage.format import paths
+from clog.storage.format.chunks import NONE, TransactionName
+from clog.storage.format.commits import Commit
+from clog.storage.format.edits import Edit
+from clog.storage.format.head import Head
+from clog.storage.format.undecided import ABORTED, COMMITTED, Ending, Unended, find_unended
+from clog.storage.transactions.id_states import OPERATION, state_of
+from clog.storage.transactions.undecided import AlreadyThere, ended_part
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """A transaction that has not ended.
+
+    Attributes:
+        id: the transaction id.
+        epoch: how often the id had been taken up before.
+        number: which of the epoch's transactions it is.
+        state: ``open``: more may come; ``prepared``: it waits for its home to decide;
+            ``committed`` or ``aborted``: it is decided, but not all of its logs have heard of it.
+        first_offsets: by partition, the first offset of a record in the log that is undecided.
+        started_ms: when it began, in ms since 1970.
+        timeout_ms: how long after that anybody may abort it.
+        home: where the log stands that decides; None: it is this one.
+    """
+
+    id: str
+    epoch: int
+    number: int
+    state: str
+    first_offsets: Mapping[int, int] = field(default_factory=dict)
+    started_ms: int = 0
+    timeout_ms: int = 0
+    home: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A transaction that could not be finished, and why. ``is_stuck``: nothing will end it before
+    somebody does something about the reason.
+    """
+
+    info: TransactionInfo
+    reason: str
+    is_stuck: bool
+
+
+def info_of(entry: Unended) -> TransactionInfo:
+    """Returns what users are told of an entry."""
+    name = entry.name
+    return TransactionInfo(
+        *(name.id, name.epoch, name.number, entry.state, dict(entry.first)),
+        *(entry.started_ms, entry.timeout_ms, entry.home_url),
+    )
+
+
+def finish_all(handle: Handle) -> list[Waiting]:
+    """Finishes what can be finished of a log; returns what waits. No request where all has ended
+    as far as the handle knows.
+    """
+    return [*_waiting(handle, handle.tip.head.unended, abort=False, force=False)]
+
+
+def finish_left(handle: Handle, transaction_id: str) -> None:
+    """Finishes what is left of an id of this log, which was just taken up, as far as that can be
+    done now.
+    """
+    mine = _of_id(handle.tip.head, transaction_id, home=handle.standing.log_id)
+    list(_waiting(handle, mine, abort=True, force=False))
+
+
+def abort_all(handle: Handle, transaction_id: str, *, force: bool) -> list[TransactionInfo]:
+    """Aborts what is undecided under an id, whether its timeout has passed or not, and finishes
+    what is decided; returns what was there. See `Log.abort_transaction`.
+
+    Raises:
+        NotFoundError: there is nothing.
+        InvalidInputError: it cannot be ended now; the message says why.
+    """
+    found = _of_id(handle.refresh().head, transaction_id)
+    if not found:
+        raise NotFoundError(
+            f"{handle.store.url} has no transaction of id {transaction_id!r} that has not ended;"
+            f' "clog transactions {handle.store.url}" lists those that have not'
+        )
+    for left in _waiting(handle, found, abort=True, force=force):
+        raise InvalidInputError(
+            f"transaction {left.info.number} of id {transaction_id!r} of {handle.store.url} cannot"
+            f" be ended: {left.reason}"
+        )
+    return [info_of(entry) for entry in found]
+
+
+def _of_id(head: Head, transaction_id: str, home: str | None = None) -> list[Unended]:
+    return [e for e in head.unended if e.name.id == transaction_id and home in (None, e.name.home)]
+
+
+def _waiting(
+    handle: Handle, entries: "list[Unended] | tuple[Unended, ...]", *, abort: bool, force: bool
+) -> Iterator[Waiting]:
+    for entry in entries:
+        try:
+            if entry.name.home == handle.standing.log_id:
+                reason = _finish_home(handle, entry, abort=abort)
+            else:
+                reason = _finish_part(handle, entry, abort=abort, force=force)
+        except (ClogError, FileNotFoundError) as e:
+            reason = str(e)
+        if reason is not None:
+            yield Waiting(info_of(entry), reason, reason != _not_due(entry))
+
+
+def _finish_home(handle: Handle, entry: Unended, *, abort: bool) -> str | None:
+    """Decides in the home where that is due, and tells the participants; returns why it waits."""
+    outcome = _decided_at_home(handle, entry.name, abort=abort)
+    if outcome is None:
+        return _not_due(entry)
+    away: list[str] = []
+    for log_id, url in entry.participants:
+        try:
+            part = _opened(handle, url, log_id)
+            part.commit(ended_part(part, entry.name, outcome), operation=OPERATION)
+        except (ClogError, FileNotFoundError) as e:
+            away.append(f"{url} cannot be told that it was {outcome}: {e}")
+    if away:
+        return away[0]
+
+    def forget(tip: Commit, _: int) -> Edit | AlreadyThere:
+        there = find_unended(tip.head.unended, entry.name)
+        return AlreadyThere() if there is None else Edit(ends=(Ending(entry.name, outcome),))
+
+    handle.commit(forget, operation=OPERATION)
+    return None
+
+
+def _finish_part(handle: Handle, entry: Unended, *, abort: bool, force: bool) -> str | None:
+    """Asks the home, and ends the transaction here as it says; returns why it waits."""
+    name, url = entry.name, entry.home_url
+    assert url is not None, "only in its home it has none"
+    try:
+        home = _opened(handle, url, name.home)
+        outcome = _outcome_at(home, name)
+        if outcome is None and find_unended(home.tip.head.unended, name) is None:
+            raise NotFoundError(
+                f"{url} does not know transaction {name.number} of id {name.id!r} any more, as if"
+                " it had been restored from an older copy"
+            )
+    except (ClogError, FileNotFoundError) as e:
+        if not force:
+            return (
+                f"its home cannot say what became of it: {e}; nothing is guessed, and readers stop"
+                " before its records; give access to its home at that URL, or, if the home is gone"
+                " for good, abort it by force"
+            )
+        forced = ended_part(handle, name, ABORTED, forced=True)
+        handle.commit(forced, operation=OPERATION)
+        return None
+    outcome = outcome or _decided_at_home(home, name, abort=abort)
+    if outcome is None:
+        return _not_due(entry)
+    handle.commit(ended_part(handle, name, outcome), operation=OPERATION)
+    return None
+
+
+def _opened(handle: Handle, url: str, log_id: str) -> Handle:
+    """Opens another log at its URL.
+
+    Raises:
+        NotFoundError: another one stands there.
+    """
+    other = Handle(handle.reach(url), clock=handle.clock, ids=handle.ids, reach=handle.reach)
+    if other.standing.log_id != log_id:
+        raise NotFoundError(
+            f"another log stands at {url}: {other.standing.log_id} in place of {log_id}, which was"
+            " deleted, or moved"
+        )
+    return other
+
+
+def _outcome_at(home: Handle, name: TransactionName) -> str | None:
+    """Returns what the home says that became of a transaction; None where it does not say."""
+    head = home.tip.head
+    entry = find_unended(head.unended, name)
+    if entry is not None:
+        return entry.state if entry.is_decided else None
+    state = state_of(home.writer_pages, head, name.id)
+    if state is None or (state.epoch, state.number) < (name.epoch, name.number):
+        return None
+    last = (-1, -1) if state.committed is None else (state.committed.epoch, state.committed.number)
+    if last == (name.epoch, name.number):
+        return COMMITTED
+    return ABORTED if last < (name.epoch, name.number) else None
+
+
+def _decided_at_home(home: Handle, name: TransactionName, *, abort: bool) -> str | None:
+    """Returns the outcome; where there is none yet and its timeout has passed, or with ``abort``,
+    the home decides now. None: it is too early.
+    """
+    entry = find_unended(home.tip.head.unended, name)
+    if entry is None or entry.is_decided:
+        return _outcome_at(home, name)
+    if not abort and _age_ms(home, entry) <= entry.timeout_ms:
+        return None
+
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        there = find_unended(tip.head.unended, name)
+        if there is None or there.is_decided:
+            return AlreadyThere()
+        return Edit(ends=(Ending(name, ABORTED),))
+
+    done = home.commit(prepare, operation=OPERATION)
+    return ABORTED if isinstance(done, Commit) else _outcome_at(home, name)
+
+
+def _age_ms(home: Handle, entry: Unended) -> int:
+    """Returns how long ago a transaction began: by the store's times of the commit that brought it
+    and of now, as the clock of its holder may be days behind; a PUT, two LIST of one name and a
+    DELETE. Where the clock says that it began just now nothing is asked.
+    """
+    age_ms = home.clock.now_ms() - entry.started_ms
+    if age_ms <= entry.timeout_ms or not is_comparable(home.clock):
+        return age_ms
+    found = home.store.list(paths.commit_path(entry.version))
+    began_ms = next((commit.modified_ms for commit in found), NONE)
+    now_ms = store_now_ms(home.store, clock=home.clock, ids=home.ids)
+    if began_ms == NONE or now_ms is None:  # Deleted with its block, a day ago at least.
+        return age_ms
+    return now_ms - began_ms
+
+
+def _not_due(entry: Unended) -> str:
+    return (
+        f"its holder may still commit it, until {entry.timeout_ms} ms after it began at"
+        f" {entry.started_ms}"
+    )

@@ -1,0 +1,379 @@
+"""Transactions over several logs: all of them show all of one, or none of it (S50)."""
+
+import pytest
+
+from clog.storage import (
+    InvalidInputError,
+    Log,
+    ManualClock,
+    NotFoundError,
+    TransactionFencedError,
+    TransactionTimeoutError,
+)
+from clog.storage.errors import CommitStateUnknownError, StoreUnavailableError
+from clog.storage.format.commits import edit_of, read_commit
+from clog.storage.format.undecided import COMMITTED, UNENDED_MAX
+from clog.storage.ids import SeededIds
+from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.crash import discard, memory_store
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog.storage.testing.invariants import check_log
+from clog.storage.testing.undecided import append_undecided
+from clog.storage.transactions.finishing import finish_all
+from clog.storage.transactions.id_states import OPERATION
+from clog.storage.transactions.undecided import Part, prepared_part
+
+
+def rows(*values, key="k"):
+    return [{"key": key, "value": value} for value in values]
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(now_ms=1_000_000)
+
+
+@pytest.fixture
+def stores():
+    made = [memory_store() for _ in range(3)]
+    yield made
+    for store in made:
+        discard(store)
+
+
+@pytest.fixture
+def logs(stores, clock):
+    """The home, and two others."""
+    return [
+        Log.create(store, partitions=1, clock=clock, ids=SeededIds(seed))
+        for seed, store in enumerate(stores)
+    ]
+
+
+@pytest.fixture
+def reopened(stores, clock):
+    """Opens them again, as another process would."""
+    seeds = iter(range(100, 1000))
+    return lambda: [Log.open(s, clock=clock, ids=SeededIds(next(seeds))) for s in stores]
+
+
+def seen(logs, isolation="read_committed"):
+    return [
+        [v.decode() for b in log.read(isolation=isolation) for v in b.column("value").to_pylist()]
+        for log in logs
+    ]
+
+
+def fill(t, logs):
+    for log, value in zip(logs, "abc", strict=False):
+        t.append(rows(value), log=log)
+
+
+def unended(logs):
+    return [[info.state for info in log.transactions()] for log in logs]
+
+
+def test_all_of_it_or_nothing(logs, reopened, stores):
+    """S50: each log has its records, and each says so; an abort leaves none of them anywhere."""
+    with logs[0].transaction("job") as t:
+        fill(t, logs)
+        assert seen(reopened()) == [[], [], []]
+    assert seen(logs) == seen(reopened()) == [["a"], ["b"], ["c"]]
+    assert t.result.offsets == {0: (0, 1)}
+    assert t.result.logs == {log.url: log.version for log in logs}
+    t = logs[0].transaction("job")
+    fill(t, logs)
+    t.abort()
+    assert seen(reopened()) == [["a"], ["b"], ["c"]]
+    for store in stores:
+        check_log(store)
+
+
+def test_positions_come_with_it(logs):
+    """S54: the home commits them with the outcome."""
+    with logs[0].transaction("job") as t:
+        t.append(rows("b"), log=logs[1])
+        t.positions(logs[2], {0: 7})
+    assert logs[0].positions("job") == {logs[2].id: {0: 7}}
+    assert seen(logs) == [[], ["b"], []]
+
+
+def test_costs(stores, clock):
+    """Data and two commits in each log, once the id was taken up; nobody else pays anything."""
+    counting = [CountingStore(store) for store in stores[:2]]
+    made = [
+        Log.create(store, partitions=1, clock=clock, ids=SeededIds(i))
+        for i, store in enumerate(counting)
+    ]
+    with made[0].transaction("job") as t:
+        fill(t, made)
+    for store in counting:
+        store.reset()
+    with made[0].transaction("job") as t:
+        fill(t, made)
+    for store in counting:
+        commits = store.counts["create"]
+        assert (commits, store.counts["list"], store.counts["delete"]) == (2, 0, 0)
+        hints = sum(v % 4 == 0 for v in (made[0].version, made[0].version - 1))
+        assert store.counts["put"] <= 1 + 1 + hints
+    while made[1].version % 4 != 0:
+        made[1].append(rows("plain"))
+    counting[1].reset()
+    made[1].append(rows("plain"))
+    assert counting[1].counts == {"put": 1, "create": 1, "get": 1}
+
+
+def test_undecided_in_between(logs, reopened):
+    """S50: after X1 and X2 nothing is visible, and each log can tell what waits."""
+    store = FaultyStore(logs[0].handle.standing.root, clock=logs[0].handle.clock)
+    home = Log.open(store, clock=logs[0].handle.clock, ids=SeededIds(77))
+    t = home.transaction("job")
+    fill(t, [home, *logs[1:]])
+    # X1 passes, and then the home is away.
+    store.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", nth=2, times=99))
+    with pytest.raises(CommitStateUnknownError):
+        t.commit()
+    store.plan = Faults()
+    others = reopened()
+    assert seen(others) == [[], [], []]
+    assert seen(others, "read_uncommitted") == [[], ["b"], ["c"]]
+    assert unended(others) == [["prepared"], ["prepared"], ["prepared"]]
+    assert [log.stable_offsets() for log in others] == [{0: 0}] * 3
+    (info,) = others[1].transactions()
+    assert (info.id, info.first_offsets, info.home) == ("job", {0: 0}, home.url)
+    t.commit()
+    assert seen(reopened()) == [["a"], ["b"], ["c"]]
+
+
+def left(logs, *, after):
+    """A transaction whose holder died: after the home's ``prepare``, or after its ``decision``."""
+    home = FaultyStore(logs[0].handle.standing.root, clock=logs[0].handle.clock)
+    parts = [FaultyStore(log.handle.standing.root, clock=log.handle.clock) for log in logs[1:]]
+    opened = [
+        Log.open(s, clock=logs[0].handle.clock, ids=SeededIds(50 + i))
+        for i, s in enumerate([home, *parts])
+    ]
+    t = opened[0].transaction("job", timeout_ms=5000)
+    fill(t, opened)
+    if after == "prepare":
+        home.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", nth=2, times=99))
+        with pytest.raises(CommitStateUnknownError):
+            t.commit()
+        home.plan = Faults()
+    else:
+        for part in parts:
+            rule = Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", nth=2, times=99)
+            part.plan = Faults(rule)
+        t.commit()
+        for part in parts:
+            part.plan = Faults()
+    return t
+
+
+@pytest.mark.parametrize("by", [0, 1, 2])
+def test_anybody_finishes_what_is_decided(logs, reopened, stores, by):
+    """C15: the home, or a participant, asks the home and goes on, without waiting."""
+    left(logs, after="decision")
+    assert seen(reopened()) == [["a"], [], []]
+    finisher = reopened()[by]
+    assert finish_all(finisher.handle) == []
+    for log in reopened():
+        finish_all(log.handle)
+    assert seen(reopened()) == [["a"], ["b"], ["c"]]
+    assert finish_all(reopened()[0].handle) == []
+    assert unended(reopened()) == [[], [], []]
+    for store in stores:
+        check_log(store)
+
+
+@pytest.mark.parametrize("by", [0, 1, 2])
+def test_anybody_aborts_past_the_timeout(logs, reopened, stores, clock, by):
+    """C14: not before it; then the home decides, once, and the holder is told when it commits."""
+    t = left(logs, after="prepare")
+    (waiting,) = finish_all(reopened()[by].handle)
+    assert "until 5000 ms after it began" in waiting.reason
+    clock.advance(5001)
+    finish_all(reopened()[by].handle)
+    for log in reopened():
+        finish_all(log.handle)
+    assert unended(reopened()) == [[], [], []]
+    with pytest.raises(TransactionTimeoutError):
+        t.commit()
+    assert seen(reopened()) == [[], [], []]
+    for store in stores:
+        check_log(store)
+
+
+def test_a_takeover_ends_what_was_left_open(logs, reopened, stores):
+    """S48, C14: at once; whoever held the id is fenced, however late it comes."""
+    t = left(logs, after="prepare")
+    again = reopened()
+    with again[0].transaction("job") as taken:
+        taken.append(rows("z"), log=again[1])
+    assert seen(reopened()) == [[], ["z"], []]
+    with pytest.raises((TransactionFencedError, CommitStateUnknownError), match="epoch 1"):
+        t.commit()
+    assert seen(reopened()) == [[], ["z"], []]
+    assert unended(reopened())[1:] == [[], []]
+    for store in stores:
+        check_log(store)
+
+
+def test_a_late_prepare_is_refused(logs, reopened, clock):
+    """H-T3: a sleeper's records come after its transaction was aborted, at a participant that had
+    not heard of it.
+    """
+    t = left(logs, after="prepare")
+    discarded = logs[1].transactions()[0]
+    clock.advance(5001)
+    for log in reopened():
+        finish_all(log.handle)
+    name = edit_of(logs[0].handle.store, read_commit(logs[0].handle.store, 2).record).unended[0]
+    part = Part(logs[2].handle, list(t._work.several.parts[1].objects))
+    prepare = prepared_part(
+        part, name.entry.name, logs[0].url, timeout_ms=5000, check_time=lambda: None
+    )
+    with pytest.raises(TransactionTimeoutError, match="was aborted meanwhile"):
+        part.handle.commit(prepare, operation=OPERATION)
+    assert discarded.id == "job"
+
+
+def test_a_home_that_is_gone(logs, reopened, stores):
+    """H-T5: nothing is guessed; the stable offset stays, and it is told why, until an operator
+    forces it; a home that comes back and had committed is a contradiction, and told.
+    """
+    left(logs, after="decision")
+    kept = {found.path: stores[0].get(found.path) for found in stores[0].list("")}
+    discard(stores[0])
+    part = Log.open(stores[1], clock=logs[1].handle.clock, ids=SeededIds(9))
+    (waiting,) = finish_all(part.handle)
+    assert "its home cannot say" in waiting.reason
+    assert part.stable_offsets() == {0: 0}
+    with pytest.raises(InvalidInputError, match="abort it by force"):
+        part.abort_transaction("job")
+    (ended,) = part.abort_transaction("job", force=True)
+    assert (ended.id, part.stable_offsets(), seen([part])) == ("job", {0: 2}, [[]])
+    for path, data in kept.items():
+        stores[0].put(path, data)
+    home = reopened()[0]
+    (waiting,) = finish_all(home.handle)
+    assert "an operator had aborted it by force" in waiting.reason
+
+
+def test_a_home_that_was_recreated(logs, stores, clock):
+    """S50: another log at its URL is not its home; nothing is guessed."""
+    left(logs, after="decision")
+    discard(stores[0])
+    Log.create(stores[0], partitions=1, clock=clock, ids=SeededIds(99))
+    (waiting,) = finish_all(Log.open(stores[1], clock=clock, ids=SeededIds(9)).handle)
+    assert "another log stands at" in waiting.reason
+
+
+def test_a_home_restored_from_before(logs, stores, clock):
+    """A home that does not know the transaction decides nothing."""
+    before = {found.path: stores[0].get(found.path) for found in stores[0].list("")}
+    left(logs, after="decision")
+    discard(stores[0])
+    for path, data in before.items():
+        stores[0].put(path, data)
+    (waiting,) = finish_all(Log.open(stores[1], clock=clock, ids=SeededIds(9)).handle)
+    assert "does not know transaction 0" in waiting.reason
+
+
+def test_force_asks_the_home_first(logs, reopened):
+    """H-T5: an outcome that is found is taken, with force too."""
+    left(logs, after="decision")
+    reopened()[1].abort_transaction("job", force=True)
+    assert seen(reopened()) == [["a"], ["b"], []]
+
+
+def test_an_operator_does_not_wait(logs, reopened):
+    """Undecided ones are aborted before their timeout, from whichever log."""
+    t = left(logs, after="prepare")
+    reopened()[1].abort_transaction("job")
+    assert unended(reopened())[1] == []
+    with pytest.raises(TransactionTimeoutError):
+        t.commit()
+    assert seen(reopened()) == [[], [], []]
+    with pytest.raises(NotFoundError, match="no transaction of id 'job'"):
+        reopened()[1].abort_transaction("job")
+
+
+def test_a_participant_that_is_away(logs, reopened, clock):
+    """Before the decision: nothing is committed, and it may be tried again. After it: it is."""
+    store = FaultyStore(logs[1].handle.standing.root, clock=clock)
+    part = Log.open(store, clock=clock, ids=SeededIds(5))
+    t = logs[0].transaction("job")
+    fill(t, [logs[0], part])
+    store.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", times=99))
+    with pytest.raises((CommitStateUnknownError, StoreUnavailableError)):
+        t.commit()
+    assert seen(reopened()) == [[], [], []]
+    store.plan = Faults()
+    t.commit()
+    assert seen(reopened()) == [["a"], ["b"], []]
+
+
+def test_a_participant_that_refuses(logs, reopened, stores):
+    """Records that its configs refuse by now: the transaction is aborted everywhere."""
+    t = logs[0].transaction("job")
+    fill(t, logs)
+    reopened()[2].alter({"max.message.bytes": 12})
+    with pytest.raises(InvalidInputError, match=r"max\.message\.bytes"):
+        t.commit()
+    assert unended(reopened())[1:] == [[], []]
+    assert seen(reopened()) == [[], [], []]
+    with pytest.raises(InvalidInputError, match="has ended: it is aborted"):
+        t.commit()
+    with logs[0].transaction("job") as again:
+        again.append(rows("z"), log=logs[1])
+    assert seen(reopened()) == [[], ["z"], []]
+
+
+def test_a_participant_that_was_recreated(logs, stores, clock):
+    """Nothing is written into the one that stands there."""
+    t = logs[0].transaction("job")
+    fill(t, logs)
+    discard(stores[1])
+    new = Log.create(stores[1], partitions=1, clock=clock, ids=SeededIds(99))
+    with pytest.raises(NotFoundError):
+        t.commit()
+    assert (seen([new]), new.version, seen([logs[0], logs[2]])) == ([[]], 0, [[], []])
+
+
+def test_one_log_under_two_names(logs, stores, clock):
+    """The home, or a participant, opened a second time."""
+    t = logs[0].transaction("job")
+    again = Log.open(stores[0], clock=clock, ids=SeededIds(5))
+    with pytest.raises(InvalidInputError, match="is the log in which the transaction was begun"):
+        t.append(rows("x"), log=again)
+    copy = memory_store()
+    for found in stores[1].list(""):
+        copy.put(found.path, stores[1].get(found.path))
+    t.append(rows("b"), log=logs[1])
+    with pytest.raises(InvalidInputError, match="are one log"):
+        t.append(rows("x"), log=Log.open(copy, clock=clock, ids=SeededIds(6)))
+    t.append(rows("c"), log=Log.open(stores[1], clock=clock, ids=SeededIds(7)))
+    t.commit()
+    assert seen(logs) == [[], ["b", "c"], []]
+    discard(copy)
+
+
+def test_no_more_than_can_be_listed(logs):
+    """H-T6: the list in the head has a limit, and it is told."""
+    for number in range(UNENDED_MAX):
+        append_undecided(logs[1], rows("x"), number=number)
+    t = logs[0].transaction("job")
+    fill(t, logs)
+    with pytest.raises(Exception, match=f"{UNENDED_MAX} transactions of .* have not ended"):
+        t.commit()
+
+
+def test_the_home_forgets_once_all_know(logs):
+    """X5: with the next transaction of the id, in the same commit."""
+    for _ in range(3):
+        with logs[0].transaction("job") as t:
+            fill(t, logs)
+        (info,) = logs[0].transactions()
+        assert (info.state, info.number) == (COMMITTED, t.number)
+    assert len(logs[0].handle.tip.head.unended) == 1

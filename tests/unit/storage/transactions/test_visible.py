@@ -1,0 +1,166 @@
+"""Visible transactions: records get their offsets at once, and the end decides (S51, S52)."""
+
+import pytest
+
+from clog.storage import (
+    InvalidInputError,
+    TransactionFencedError,
+    TransactionTimeoutError,
+)
+from clog.storage.errors import CommitStateUnknownError
+from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog.storage.testing.invariants import check_log
+from clog.storage.transactions.finishing import finish_all
+
+
+def rows(*values, key="k"):
+    return [{"key": key, "value": value} for value in values]
+
+
+def both(log, values_of):
+    return values_of(log), values_of(log, isolation="read_uncommitted")
+
+
+def test_who_asks_sees_it_before_the_end(make_log, open_log, values_of, store):
+    """S51: read_uncommitted sees records at once, read_committed after the end."""
+    log, other = make_log(partitions=2), open_log()
+    with log.transaction("job", visible=True) as t:
+        t.append(rows("a"), partition=0)
+        other.append(rows("plain"), partition=0)
+        t.append(rows("b"), partition=1)
+        t.append(rows("c"), partition=0)
+        assert both(other, values_of) == ([], [b"a", b"plain", b"c", b"b"])
+        (info,) = other.transactions()
+        assert (info.id, info.state, info.first_offsets) == ("job", "open", {0: 0, 1: 0})
+    assert values_of(other) == [b"a", b"plain", b"c", b"b"]
+    assert (t.result.offsets, t.result.version) == ({0: (0, 3), 1: (0, 1)}, other.version)
+    assert other.end_offsets() == other.stable_offsets() == {0: 4, 1: 2}
+    assert log.markers(1) == [(1, "job", "committed", None)]
+    check_log(store)
+
+
+def test_an_abort_hides_it_from_everybody(make_log, open_log, values_of, store):
+    """S53: nobody sees it any more, with either isolation."""
+    log = make_log()
+    t = log.transaction("job", visible=True)
+    t.append(rows("a"))
+    t.abort()
+    assert both(open_log(), values_of) == ([], [])
+    assert log.markers(0) == [(1, "job", "aborted", None)]
+    with log.transaction("job", visible=True) as t:
+        t.append(rows("b"))
+        t.positions(log, {0: 1})
+    assert (values_of(log), log.positions("job")) == ([b"b"], {log.id: {0: 1}})
+    check_log(store)
+
+
+def test_an_empty_one_commits_nothing(make_log):
+    """KAFKA-10702: transactions without records do not fill the log."""
+    log = make_log()
+    log.transaction("job", visible=True).abort()
+    before = log.version
+    with log.transaction("job", visible=True):
+        pass
+    log.transaction("job", visible=True).abort()
+    assert log.version == before
+
+
+def test_a_takeover_aborts_what_was_open(make_log, open_log, values_of, store):
+    """S48, C17: whoever held the id is fenced; the next one is not decided by a late end."""
+    log, other = make_log(), open_log()
+    t = log.transaction("job", visible=True)
+    t.append(rows("a"))
+    with other.transaction("job", visible=True) as taken:
+        taken.append(rows("b"))
+        with pytest.raises(TransactionFencedError):
+            t.commit()
+        assert both(other, values_of) == ([], [b"b"])
+    assert values_of(open_log()) == [b"b"]
+    with pytest.raises(TransactionFencedError):
+        t.append(rows("c"))
+    check_log(store)
+
+
+def test_anybody_aborts_past_the_timeout(make_log, open_log, values_of, clock, store):
+    """S50: not before it; the holder is told when it goes on."""
+    log = make_log()
+    t = log.transaction("job", visible=True, timeout_ms=1000)
+    t.append(rows("a"))
+    clock.advance(900)
+    assert len(finish_all(open_log().handle)) == 1
+    clock.advance(99)
+    log2 = open_log()
+    clock.advance(2)
+    assert finish_all(log2.handle) == []
+    with pytest.raises(TransactionTimeoutError):
+        t.append(rows("b"))
+    with pytest.raises(TransactionTimeoutError):
+        t.commit()
+    assert both(open_log(), values_of) == ([], [])
+    check_log(store)
+
+
+def test_an_append_in_doubt(make_log, open_log, values_of, store, clock):
+    """Where it is not known whether records are there, the transaction can only be aborted."""
+    make_log()
+    faulty = FaultyStore(store, clock=clock)
+    log = open_log(faulty)
+    t = log.transaction("job", visible=True)
+    t.append(rows("a"))
+    faulty.plan = Faults(
+        Fault(FaultKind.FAIL_AFTER, "create", "*/commits/*"),
+        Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
+        Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", nth=2, times=99),
+    )
+    with pytest.raises(CommitStateUnknownError):
+        t.append(rows("b"))
+    faulty.plan = Faults()
+    for do in (t.commit, lambda: t.append(rows("c"))):
+        with pytest.raises(InvalidInputError, match="perhaps its records are there"):
+            do()
+    t.abort()
+    assert both(open_log(), values_of) == ([], [])
+    check_log(store)
+
+
+def test_its_commit_may_be_tried_again(make_log, open_log, values_of, store, clock):
+    """A lost reply of the end: it is there once."""
+    make_log()
+    faulty = FaultyStore(store, clock=clock)
+    log = open_log(faulty)
+    t = log.transaction("job", visible=True)
+    t.append(rows("a"))
+    faulty.plan = Faults(
+        Fault(FaultKind.FAIL_AFTER, "create", "*/commits/*"),
+        Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99),
+        Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", nth=2, times=99),
+    )
+    with pytest.raises(CommitStateUnknownError):
+        t.commit()
+    faulty.plan = Faults()
+    assert t.commit().offsets == {0: (0, 1)}
+    assert (values_of(open_log()), open_log().end_offsets()) == ([b"a"], {0: 2})
+    check_log(store)
+
+
+def test_it_is_of_one_log(make_log, open_log):
+    """Another log is refused, by name."""
+    log = make_log()
+    t = log.transaction("job", visible=True)
+    with pytest.raises(InvalidInputError, match="is visible, and appends to one log"):
+        t.append(rows("a"), log=open_log())
+
+
+def test_costs(make_log, store):
+    """Each append and the end are a commit; a plain append beside it pays nothing more."""
+    counting = CountingStore(store)
+    log = make_log(on=counting)
+    with log.transaction("job", visible=True) as t:
+        t.append(rows("a"))
+    t = log.transaction("job", visible=True)
+    for do in (lambda: t.append(rows("a")), t.commit, lambda: log.append(rows("plain"))):
+        counting.reset()
+        do()
+        assert (counting.counts["create"], counting.counts["get"]) == (1, 1)
+        assert not counting.counts["list"]

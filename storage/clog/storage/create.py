@@ -91,7 +91,9 @@ def _settings(overrides: Mapping[str, str], schema: LogSchema | None) -> LogConf
 
 
 def _exists(root: Store) -> AlreadyExistsError:
-    return AlreadyExistsError(f"a log already exists at {root.url}; open it, or use another URL")
+    return AlreadyExistsError(
+        f"a log already exists at {root.url}; open it with Log.open, or use another URL"
+    )
 
 
 def _check_partitions(partitions: int) -> None:

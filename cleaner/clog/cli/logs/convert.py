@@ -106,7 +106,7 @@ def convert(
     Records are placed by their keys, and get new offsets.
 
     \b
-    clog convert ./trips-json ./trips --schema trips.json --dead-letters ./trips-dead
+    clog convert ./trips-json ./trips --schema trips.json --dead-letters ./dead
     clog convert ./orders ./typed --schema orders.json --avro-schema 7=orders.avsc
     """
     from clog.jobs import convert as run

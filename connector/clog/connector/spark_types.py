@@ -122,7 +122,17 @@ def arrow_type(kind: DataType) -> "pa.DataType":
 
 
 def paths_of(name: str, kind: DataType) -> list[str]:
-    """Returns what storage reads for a column of this type: of structs the fields, by path."""
+    """Returns what storage reads for a column of this type: of structs the fields, by path, also
+    inside arrays and maps.
+    """
+    if isinstance(kind, ArrayType | MapType):
+        inside, inner = (
+            ("element", kind.elementType)
+            if isinstance(kind, ArrayType)
+            else ("value", kind.valueType)
+        )
+        found = paths_of(inside, inner)
+        return [name] if found == [inside] else [f"{name}.{path}" for path in found]
     if not isinstance(kind, StructType):
         return [name]
     return [path for f in kind.fields for path in paths_of(f"{name}.{f.name}", f.dataType)]

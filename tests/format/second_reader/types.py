@@ -14,7 +14,7 @@ BYTES = {"key": "binary", "value": "binary"}
 INTEGERS = re.compile(r"(u?)int(8|16|32|64)")
 DECIMAL = re.compile(r"decimal\(([1-9][0-9]?),(0|[1-9][0-9]?)\)")
 TIME = re.compile(r"(time|timestamp)\((ms|us|ns)(,utc)?\)")
-FIXED = re.compile(r"fixed\(([1-9][0-9]{0,5})\)")
+FIXED = re.compile(r"fixed\(([1-9][0-9]{0,2}|10[01][0-9]|102[0-4])\)")
 SIMPLE: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
     "float16": pa.float16(),

@@ -131,6 +131,7 @@ def test_only_the_fields_that_are_named_are_read(url, log, view, monkeypatch):
     read = set().union(*asked)
     assert "value" not in read
     assert not any(path.startswith(("value.price", "value.seen")) for path in read)
+    assert {path for path in read if "tags" in path} == {"value.tags.element.w"}
 
 
 @pytest.mark.parametrize(

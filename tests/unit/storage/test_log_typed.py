@@ -19,7 +19,7 @@ from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.key_values import key_of_bytes
 from clog.storage.objects.reader import WHOLE_BYTES, read_rows
 from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
+from clog.storage.testing.crash import inside, memory_store
 
 SCHEMA = {
     "key": pa.string(),
@@ -459,6 +459,51 @@ def test_an_append_by_a_handle_that_missed_the_evolution(make_typed, open_log):
     log.evolve(add={"value.more": pa.int8()})
     old.append([{"key": "a", "value": {"n": 1, "more": 5}}])
     assert log.table().get("a")["more"] == 5
+
+
+NESTED = pa.struct(
+    [
+        ("l", pa.list_(pa.struct([("q", pa.int32()), ("big", pa.string())]))),
+        ("m", pa.map_(pa.string(), pa.struct([("q", pa.list_(pa.int32())), ("big", pa.string())]))),
+    ]
+)
+
+
+def test_fields_inside_lists_and_maps_are_read_alone():
+    """By paths through ``element`` and ``value``: the rest is not fetched; a map keeps its keys."""
+    store = CountingStore(memory_store())
+    log = Log.create(store, 1, schema={"key": pa.int64(), "value": NESTED}, ids=SeededIds(1))
+    random = Random(1)
+    big = [random.randbytes(2000).hex() for _ in range(500)]
+    rows = [
+        {
+            "key": i,
+            "value": {
+                "l": None if i % 7 == 0 else [{"q": i, "big": text}, None][: i % 3],
+                "m": {"k": {"q": [i, None], "big": text}, "none": None},
+            },
+        }
+        for i, text in enumerate(big)
+    ]
+    log.append(rows)
+    whole = log.table().to_arrow().sort_by("key").column("value").to_pylist()
+    log.evolve(add={"value.l.element.later": pa.int8()})
+    for columns, kept in (
+        (["value.l.element.q"], lambda v: {"l": _only(v["l"], "q")}),
+        (["value.m.value.q"], lambda v: {"m": [(k, x and {"q": x["q"]}) for k, x in v["m"]]}),
+        (["value.l.element.later"], lambda v: {"l": _only(v["l"], "later")}),
+    ):
+        before = store.bytes_in
+        found = log.table().to_arrow(columns=["key", *columns]).sort_by("key")
+        assert found.column("value").to_pylist() == [kept(v) for v in whole], columns
+        assert store.bytes_in - before < sum(map(len, big)) / 20, columns
+    for wrong in ("value.l.q", "value.m.key.x", "value.m.value.q.element.x"):
+        with pytest.raises(InvalidInputError, match="column"):
+            log.table().to_arrow(columns=[wrong])
+
+
+def _only(elements, name):
+    return elements and [e and {name: e.get(name)} for e in elements]
 
 
 def test_the_names_of_key_columns_are_checked_beside_the_schema():

@@ -45,6 +45,11 @@ _KEY_TYPE: Final = re.compile(
 )
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 DECIMAL_DIGITS_MAX: Final = 76
+_FIXED: Final = re.compile(r"fixed\((\d+)\)")
+FIXED_BYTES_MAX: Final = 1024
+"""Of a ``fixed(N)``, which takes N bytes of memory for each row that is read, null or not: 32 MiB of
+a row group. Part of the format.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +229,11 @@ def _field_problem(path: str, field: SchemaField) -> str | None:
         int(decimal[2]) <= int(decimal[1]) <= DECIMAL_DIGITS_MAX
     ):
         return f"{path} has type {field.kind}; a decimal has up to {DECIMAL_DIGITS_MAX} digits"
+    if (fixed := _FIXED.fullmatch(field.kind)) and int(fixed[1]) > FIXED_BYTES_MAX:
+        return (
+            f"{path} has type {field.kind}, which takes that many bytes for each row, null or not;"
+            f" up to {FIXED_BYTES_MAX} are allowed, use binary"
+        )
     names = [inner.name for inner in field.fields]
     given = NESTED.get(field.kind, ())
     if given is not None and tuple(names) != given:

@@ -211,8 +211,13 @@ def can_read(stored: pa.DataType, kind: pa.DataType) -> bool:
 @lru_cache(maxsize=256)
 def leaves_of(stored: pa.Field, wanted: pa.DataType) -> tuple[str, ...]:
     """Returns the columns of an object, by path, to be read of a stored field for what is wanted of
-    it; a path stands for all leaves below.
+    it; a path stands for all leaves below. Of a map the keys are read in any case.
     """
+    if pa.types.is_list(stored.type) and pa.types.is_list(wanted):
+        return _leaves_inside(stored, "list", "element", wanted.value_type)
+    if pa.types.is_map(stored.type) and pa.types.is_map(wanted):
+        inside = _leaves_inside(stored, "key_value", "value", wanted.item_type)
+        return inside if inside == (stored.name,) else (f"{stored.name}.key_value.key", *inside)
     if not (pa.types.is_struct(stored.type) and pa.types.is_struct(wanted)):
         return (stored.name,)
     asked = {field.name: field.type for field in wanted}
@@ -223,6 +228,20 @@ def leaves_of(stored: pa.Field, wanted: pa.DataType) -> tuple[str, ...]:
         for leaf in leaves_of(field, asked[field.name])
     ]
     return tuple(found) if found else (cheapest_leaf(stored),)
+
+
+def _leaves_inside(stored: pa.Field, level: str, name: str, wanted: pa.DataType) -> tuple[str, ...]:
+    """Returns those of what a list or a map holds; its own path where it is all of it. ``level`` is
+    what Parquet has between.
+    """
+    kind = stored.type
+    inner = kind.item_field if pa.types.is_map(kind) else kind.value_field
+    found = leaves_of(inner.with_name(name), wanted)
+    return (
+        (stored.name,)
+        if found == (name,)
+        else tuple(f"{stored.name}.{level}.{leaf}" for leaf in found)
+    )
 
 
 @lru_cache(maxsize=256)
@@ -250,7 +269,7 @@ def lone_leaves(field: pa.Field) -> list[str]:
 
 def projected(schema: pa.Schema, columns: Iterable[str]) -> pa.Schema:
     """Returns the columns of a schema by name or, of structs, by the paths of fields with dots: of
-    those only what is named.
+    those only what is named. What is in a list is called ``element``, in a map ``value``.
 
     Raises:
         InvalidInputError: a path that names nothing.
@@ -277,10 +296,16 @@ def _projected(around: Any, name: str, inner: dict[str, Any] | None, above: str)
     field = around.field(names.index(name))
     if inner is None:
         return field
-    if not pa.types.is_struct(field.type):
-        raise InvalidInputError(f"column {path!r} is of type {field.type} and has no fields")
-    fields = [_projected(field.type, n, i, f"{path}.") for n, i in inner.items()]
-    return field.with_type(pa.struct(fields))
+    kind = field.type
+    if pa.types.is_struct(kind):
+        fields = [_projected(kind, n, i, f"{path}.") for n, i in inner.items()]
+        return field.with_type(pa.struct(fields))
+    if not is_listed(kind):
+        raise InvalidInputError(f"column {path!r} is of type {kind} and has no fields")
+    is_map = pa.types.is_map(kind)
+    own = kind.item_field.with_name("value") if is_map else kind.value_field.with_name("element")
+    held = [_projected(pa.struct([own]), n, i, f"{path}.") for n, i in inner.items()]
+    return field.with_type(pa.map_(kind.key_field, held[0]) if is_map else pa.list_(held[0]))
 
 
 def _validity(array: pa.Array) -> pa.Buffer | None:

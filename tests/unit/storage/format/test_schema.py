@@ -62,6 +62,8 @@ def test_a_schema_is_its_document():
         lambda s: s["value"]["fields"][0].update(id=99),
         lambda s: s["value"]["fields"][0].update(type="int33"),
         lambda s: s["value"]["fields"][0].update(type="decimal(3,4)"),
+        lambda s: s["value"]["fields"][0].update(type="fixed(1025)"),
+        lambda s: s["value"]["fields"][0].update(type="fixed(0)"),
         lambda s: s["value"]["fields"][0].update(type=7),
         lambda s: s["value"]["fields"][0].update(name="f"),
         lambda s: s["value"]["fields"][0].update(name="a.b"),
@@ -100,6 +102,14 @@ def test_a_schema_is_bounded():
         field = field["fields"][0]
     with pytest.raises(ValueError, match="nested more than 8 deep"):
         schema_from_json(document)
+
+
+def test_bytes_of_fixed_width_are_few():
+    """They take their width in memory for each row that is read, null or not."""
+    for width in (1, 1024):
+        schema_of({"key": pa.string(), "value": pa.binary(width)})
+    with pytest.raises(InvalidInputError, match=r"fixed\(1025\), which .* null or not; up to 1024"):
+        schema_of({"key": pa.string(), "value": pa.list_(pa.binary(1025))})
 
 
 def test_what_may_follow():

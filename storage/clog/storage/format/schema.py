@@ -47,8 +47,8 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 DECIMAL_DIGITS_MAX: Final = 76
 _FIXED: Final = re.compile(r"fixed\((\d+)\)")
 FIXED_BYTES_MAX: Final = 1024
-"""Of a ``fixed(N)``, which takes N bytes of memory for each row that is read, null or not: 32 MiB of
-a row group. Part of the format.
+"""Of a ``fixed(N)``, which takes N bytes of memory for each row that is read, null or not: 32 MiB
+of a row group. Part of the format.
 """
 
 

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from clog.cli.cleaning import clean, daemon, publish, roll
 from clog.cli.logs import convert, copy, delete, ls, manage, transactions
-from clog.cli.looking import cost, dump, show, verify, verify_store
+from clog.cli.looking import cost, dump, readers, show, verify, verify_store
 from clog.cli.output import ERRORS_AS, SafeFormatter, print_error, reader_has_left
 from clog.cli.records import consume, export, get, produce
 from clog.cli.ui import command
@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Looking deeper": (
         show.segments,
+        readers.readers,
         dump.dump,
         verify.verify,
         verify_store.verify_store,

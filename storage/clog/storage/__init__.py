@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from clog.storage.publications.publish import PublishResult
     from clog.storage.read.scan import READ_SCHEMA
     from clog.storage.read.table import Table
+    from clog.storage.readers.lag import Reader
+    from clog.storage.readers.named_reader import NamedReader
     from clog.storage.state import Refreshed, StateStore, StateTable
     from clog.storage.store.base import Store, StoredObject
     from clog.storage.transactions.deferred import Source, TransactionResult
@@ -71,11 +73,13 @@ __all__ = [
     "LogDescription",
     "LogReplacedError",
     "ManualClock",
+    "NamedReader",
     "NotFoundError",
     "OffsetOutOfRangeError",
     "OptionError",
     "PartitionDescription",
     "PublishResult",
+    "Reader",
     "Refreshed",
     "SeededIds",
     "SegmentInfo",
@@ -108,8 +112,10 @@ _NEEDS_ARROW = {
     "FeatureState": "administration",
     "Log": "log",
     "LogDescription": "diagnostics.describe",
+    "NamedReader": "readers.named_reader",
     "PartitionDescription": "diagnostics.describe",
     "PublishResult": "publications.publish",
+    "Reader": "readers.lag",
     "Refreshed": "state",
     "SegmentInfo": "diagnostics.describe",
     "Source": "transactions.deferred",

@@ -28,13 +28,14 @@ from clog.storage.objects.writer import ObjectWriter
 from clog.storage.publications.publish import Publications, PublishResult
 from clog.storage.read.reads import Reads
 from clog.storage.read.table import Table
+from clog.storage.readers.of_log import ReadersOfLog
 from clog.storage.store import store_at
 from clog.storage.store.base import Store
 from clog.storage.store.reach import Reach
 from clog.storage.transactions.of_log import TransactionsOfLog
 
 
-class Log(TransactionsOfLog):
+class Log(TransactionsOfLog, ReadersOfLog):
     """A keyed changelog under one root, compacted as Kafka compacts a topic.
 
     `create` or `open` one. Every call sees the newest version: it first looks for newer commits,

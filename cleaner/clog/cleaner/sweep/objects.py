@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from clog.cleaner.sweep.clock_skew import SKEW_MS_MAX, check_clock, is_comparable
 from clog.cleaner.sweep.documents import unneeded_documents
 from clog.cleaner.sweep.other_logs import sweep_other_logs
+from clog.cleaner.sweep.readers import expired_readers
 from clog.cleaner.sweep.store_times import newest_by
 from clog.cleaner.sweep.views import unneeded_view_files
 from clog.storage.commit.committer import NothingToCommit
@@ -136,11 +137,20 @@ def sweep_orphans(
     if not dry_run:
         for path in track([found.path for found in orphans]):
             store.delete(path)  # W3
+    forgotten = expired_readers(store, before_ms=now_ms - age_ms)
+    if not dry_run:
+        for found in forgotten:
+            store.delete(found.path)
     left = [t for t in store.list_temporary("") if t.modified_ms < now_ms - age_ms]
     if not dry_run:
         for found in left:
             store.delete(found.path)
-    swept = [*orphans, *left, *sweep_other_logs(handle, before_ms=now_ms - age_ms, dry_run=dry_run)]
+    swept = [
+        *orphans,
+        *forgotten,
+        *left,
+        *sweep_other_logs(handle, before_ms=now_ms - age_ms, dry_run=dry_run),
+    ]
     return Swept(tuple(o.path for o in swept), sum(o.size_bytes for o in swept))
 
 

@@ -1,6 +1,7 @@
 """`clog consume`: records become lines on standard output."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ from clog.cli.records.keys import keys_given
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from clog.storage import Log, Table
+    from clog.storage import Log, NamedReader, Table
 
 LineFormat = Literal["text", "jsonl"]
 
@@ -60,6 +61,16 @@ Keys = Annotated[
         show_default=False,
     ),
 ]
+ReaderName = Annotated[
+    str | None,
+    typer.Option(
+        "--reader",
+        metavar="NAME",
+        help="Go on where the reader of this name stopped, and tell the log how far it comes;"
+        " --from says where a new one begins.",
+        show_default=False,
+    ),
+]
 Base64 = Annotated[
     bool, typer.Option("--base64", help="--key is given in base64, for keys that are no text.")
 ]
@@ -87,6 +98,7 @@ def consume(  # noqa: PLR0913 - one for each option
     table: AsTable = False,
     at: At = None,
     key: Keys = None,
+    reader: ReaderName = None,
     is_base64: Base64 = False,
     line_format: Format = "text",
     null_marker: NullMarker = None,
@@ -104,25 +116,27 @@ def consume(  # noqa: PLR0913 - one for each option
     \b
     clog consume ./orders --table
     clog consume ./orders --from latest --follow
+    clog consume ./orders --reader billing   # what is new since the last time
     clog consume ./orders --key alice --offsets   # the history of a key
-    clog consume ./orders --partition 0 --from 25 --max 10 --offsets
     clog consume ./orders --from @2026-01-31T12:00:00Z --json
     """
     from clog.cli.records.lines import format_jsonl, format_text
 
     check_table(start, at, table=table)
+    _check_reader(reader, all_records=not (table or key))
     log = open_log(url, options)
     keys = keys_given(key, is_base64=is_base64, schema=typed_schema(log)) if key else None
-    marker = None if null_marker is None else null_marker.encode()
+    marker = null_marker.encode() if null_marker is not None else None
     text = partial(format_text, null_marker=marker, with_offsets=offsets, with_headers=headers)
     to_lines = format_jsonl if json or line_format == "jsonl" else text
     view = log.table(partition=partition, at=at) if table else None
-    found = _table(log, view, keys) if view else _log(log, partition, start, keys)
-    try:
-        _print(limited(found(poll if follow else None), maximum), to_lines)
-    except KeyboardInterrupt:
-        # How one stops to follow.
-        raise typer.Exit(130) from None
+    named = log.reader(reader) if reader else None
+    found = _table(log, view, keys) if view else _log(log, partition, start, keys, named)
+    with named or nullcontext():
+        try:
+            _print(limited(found(poll if follow else None), maximum), to_lines, named)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None  # How one stops to follow.
 
 
 def check_table(start: str, at: int | None, *, table: bool) -> None:
@@ -135,6 +149,11 @@ def check_table(start: str, at: int | None, *, table: bool) -> None:
         raise typer.BadParameter("--at needs --table")
     if table and start != "earliest":
         raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
+
+
+def _check_reader(name: str | None, *, all_records: bool) -> None:
+    if name is not None and not all_records:
+        raise typer.BadParameter("--reader reads all records; omit --table and --key")
 
 
 def limited(batches: "Iterator[pa.RecordBatch]", maximum: int | None) -> "Iterator[pa.RecordBatch]":
@@ -177,8 +196,17 @@ def positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
 _Source = Callable[[int | None], "Iterator[pa.RecordBatch]"]
 
 
-def _log(log: "Log", partition: int | None, where: str, keys: list[Any] | None) -> _Source:
-    return lambda poll_ms: _read_on(log, positions(log, partition, where), poll_ms, keys)
+def _log(
+    log: "Log",
+    partition: int | None,
+    where: str,
+    keys: list[Any] | None,
+    reader: "NamedReader | None",
+) -> _Source:
+    starts = positions(log, partition, where)
+    if reader is not None and reader.position:
+        starts = {p: offset for p, offset in reader.next_offsets().items() if p in starts}
+    return lambda poll_ms: _read_on(log, starts, poll_ms, keys)
 
 
 def _table(log: "Log", view: "Table", keys: list[Any] | None) -> _Source:
@@ -222,6 +250,22 @@ def _read(
     return records_of_keys(log.handle.store, manifest, asked, keys)
 
 
-def _print(batches: "Iterator[pa.RecordBatch]", to_lines: Callable[[Any], Iterator[bytes]]) -> None:
+def _print(
+    batches: "Iterator[pa.RecordBatch]",
+    to_lines: Callable[[Any], Iterator[bytes]],
+    reader: "NamedReader | None",
+) -> None:
     for batch in batches:
         write_lines(b"".join(to_lines(batch)))
+        if reader is not None:
+            reader.commit(_after(batch))
+
+
+def _after(batch: "pa.RecordBatch") -> dict[int, int]:
+    """Returns the offsets after a batch, whose partitions are in ascending order."""
+    import numpy as np
+
+    partitions = batch.column("partition").to_numpy()
+    lasts = np.append(np.flatnonzero(np.diff(partitions)), len(partitions) - 1)
+    offsets = batch.column("offset").to_numpy()
+    return {int(partitions[i]): int(offsets[i]) + 1 for i in lasts if len(partitions)}

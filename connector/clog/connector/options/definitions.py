@@ -227,6 +227,14 @@ DEFINITIONS = (
         " recreated, is refused. `snapshot_and_stream` and `upsert` set it",
     ),
     Definition(
+        "readerId",
+        "stream",
+        "none",
+        "the name of a reader of the log: after each batch the log is told how far the query is, at"
+        " most each ten seconds; `clog readers` lists it. The checkpoint decides where the query"
+        " goes on",
+    ),
+    Definition(
         "singleWriter",
         "read, write",
         "false",

@@ -57,6 +57,17 @@ def text(value: str) -> str:
     return value
 
 
+def reader_name(value: str) -> str:
+    """Reads the name of a reader of a log."""
+    from clog.storage.errors import InvalidInputError
+    from clog.storage.readers.documents import check_name
+
+    try:
+        return check_name(value)
+    except InvalidInputError:
+        raise ValueError("1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first") from None
+
+
 def choice(*words: Any) -> Callable[[str], Any]:
     """Reads one of these words, whatever its case."""
 

@@ -74,6 +74,7 @@ class ReadOptions:
     partitions: tuple[int, ...] | None
     keys: tuple[bytes, ...] | None = field(repr=False)
     log_id: str | None = None
+    reader_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         partitions=given.parsed("partitions", values.partitions, None),
         keys=_keys(given),
         log_id=given.parsed("logId", values.text, None),
+        reader_id=given.parsed("readerId", values.reader_name, None),
     )
 
 

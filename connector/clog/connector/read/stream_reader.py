@@ -42,6 +42,7 @@ from clog.connector.read.plan_ranges import (
     since,
 )
 from clog.connector.read.same_log import is_same_log
+from clog.connector.read.told_position import ToldPosition
 from clog.connector.shallow import shallow, shallow_iterator
 from clog.storage.clock import Clock, SystemClock
 from clog.storage.errors import (
@@ -113,6 +114,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         check_stream(options)
         check_columns(options, schema)
+        self._told = ToldPosition(options.reader_id)
         self._options = options
         self._schema = schema
         self._clock = clock or SystemClock()
@@ -212,8 +214,16 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, LogPartition)
         yield from log_batches(partition, self._schema)
 
+    @shallow
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: where the query is, is in Spark's checkpoint."""
+        """Tells the log, where the query has a ``readerId``; where it is, is in the checkpoint."""
+        if self._options.reader_id is not None:
+            self._told.tell(self._opened(), parse_offsets(end))
+
+    @shallow
+    def stop(self) -> None:
+        """Tells the log what it was not told yet."""
+        self._told.end()
 
     def _opened(self) -> "Handle":
         if self._handle is None:

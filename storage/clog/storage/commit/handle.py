@@ -80,7 +80,14 @@ class Handle:
     @property
     def planned_version(self) -> int:
         """The version that was planned last, to be read; the tip's before the first."""
-        return self.tip.version if self._manifest is None else self._manifest.version
+        return self.planned[0]
+
+    @property
+    def planned(self) -> tuple[int, str]:
+        """The version of `planned_version`, and the id of its commit."""
+        if self._manifest is None:
+            return self.tip.version, self.tip.record.commit_id
+        return self._manifest.version, self._manifest.commit_id
 
     def refresh(self) -> Commit:
         """Looks for newer versions; one GET when there is none. Returns the tip."""

@@ -34,6 +34,7 @@ BODY_BYTES_MAX = {
     "columns": 64 << 20,
     "block": 128 << 10,
     "log": 4 << 10,
+    "reader": 16 << 20,
 }
 """By kind the most bytes of a body before compression. Part of the format."""
 RATIO_MAX, RATIO_FREE_BYTES = 100, 4 << 20

@@ -21,6 +21,7 @@ EDITS = "edits/"
 BLOCKS = "blocks/"
 DATA = "data/"
 VIEWS = "views/"
+READERS = "readers/"
 CLOCKS = "clock-"
 """Files that a comparison of clocks writes and deletes again."""
 DEAD_SUFFIX = ".dead"
@@ -32,6 +33,7 @@ _LOG_ID = re.compile(r"[0-9a-f]{32}")
 _VERSIONED = re.compile(r"(?:commits|snapshots|blocks)/([0-9]{20})\.json")
 _COLUMNS = re.compile(r"columns/([0-9]{20})-[0-9a-f]{32}\.json")
 _DATA_OBJECT = re.compile(r"data/([0-9]{20})-[0-9a-f]{32}\.(?:parquet|dead)")
+_READER = re.compile(r"readers/([A-Za-z0-9_-][A-Za-z0-9._-]{0,127})\.json")
 _UNVERSIONED = re.compile(r"(?:pages|edits)/[0-9a-f]{32}\.json|clock-[0-9a-f]{32}")
 _OF_VIEW = re.compile(r"views/([a-z]+)/([0-9]{20})/[A-Za-z0-9._-]+")
 
@@ -104,6 +106,17 @@ def view_of(path: str) -> tuple[str, int] | None:
     """
     match = _OF_VIEW.fullmatch(path)
     return (match[1], int(match[2])) if match else None
+
+
+def reader_path(name: str) -> str:
+    """Returns the path of a named reader's position (FORMAT.md §18)."""
+    return f"{READERS}{name}.json"
+
+
+def reader_name_of(path: str) -> str | None:
+    """Returns the name of the reader whose document this is; None for any other name."""
+    match = _READER.fullmatch(path)
+    return match[1] if match else None
 
 
 def version_of(path: str) -> int | None:

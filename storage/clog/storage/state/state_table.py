@@ -13,6 +13,8 @@ from clog.storage.commit.handle import Handle
 from clog.storage.errors import InvalidInputError
 from clog.storage.ids import SystemIds
 from clog.storage.read.table_scan import MAP_BYTES
+from clog.storage.readers.documents import check_name
+from clog.storage.readers.named_reader import NamedReader, named_reader
 from clog.storage.state.following import Follower, Refreshed
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
@@ -37,6 +39,7 @@ class StateTable:
         *,
         on_loss: str = "resync",
         map_bytes: int = MAP_BYTES,
+        reader: str | None = None,
     ) -> None:
         """Opens the table and refreshes it.
 
@@ -48,6 +51,7 @@ class StateTable:
             on_loss: what to do when the table was away so long that it missed a delete, or the log
                 was recreated meanwhile: ``resync`` builds it anew, with a warning; ``fail`` raises.
             map_bytes: memory for finding the last record of each key, in bytes.
+            reader: a name under which the log is told how far the table is (`Log.reader`).
 
         Raises:
             NotFoundError: there is no log at this URL; or a delete was missed, and ``on_loss`` is
@@ -64,6 +68,9 @@ class StateTable:
             map_bytes=map_bytes,
             reopens=on_loss == "resync",
         )
+        self._reader_name = None if reader is None else check_name(reader)
+        self._reader: NamedReader | None = None
+        self._tell()
 
     def __enter__(self) -> Self:
         return self
@@ -125,7 +132,9 @@ class StateTable:
             NotFoundError: a delete was missed, or the log recreated, and ``on_loss`` is ``fail``;
                 the table stays as it was.
         """
-        return self._file.refresh()
+        refreshed = self._file.refresh()
+        self._tell()
+        return refreshed
 
     def follow(self, *, poll_ms: int = POLL_MS) -> Iterator[Refreshed]:
         """Refreshes for ever, at least ``poll_ms`` apart, and yields each result that is new."""
@@ -133,4 +142,15 @@ class StateTable:
 
     def close(self) -> None:
         """Closes the file; the table cannot be used any more."""
+        if self._reader is not None:
+            self._reader.flush()
+            self._reader = None
         self._file.close()
+
+    def _tell(self) -> None:
+        if self._reader_name is None:
+            return
+        handle, at = self._file.handle, self._file.position
+        if self._reader is None or self._reader.handle is not handle:
+            self._reader = named_reader(handle, self._reader_name)
+        self._reader.commit_at(at.offsets, at.version, at.commit_id)

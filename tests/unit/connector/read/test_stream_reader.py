@@ -731,3 +731,25 @@ def test_a_stream_that_begins_in_another_log_than_meant(log, fail):
     append(Log.create(log.url, partitions=2), "new")
     with pytest.raises(LogReplacedError, match=f"its id was {meant}, now it is"):
         Source(log.url, **options).batch()
+
+
+def test_a_query_with_a_name_tells_the_log_how_far_it_is(log, caplog):
+    """S64: after a batch, and at its end; what cannot be told fails no query."""
+    append(log, "a", "b")
+    options = {"readerId": "billing", "pollInterval": "0s", "startingOffsets": "earliest"}
+    source = Source(log.url, **options)
+    assert len(source.batch()) == 2
+    assert log.readers() == []
+    source.reader.commit(source.at)
+    (told,) = log.readers()
+    assert (told.name, dict(told.position), told.lag_records) == ("billing", log.end_offsets(), 0)
+    append(log, "c")
+    source.batch()
+    source.reader.commit(source.at)
+    assert log.readers()[0].lag_records == 1
+    source.reader.stop()
+    assert log.readers()[0].lag_records == 0
+    source.reader.commit({**source.at, "0": 10**6})
+    assert "the position of reader billing was not told to its log" in caplog.text
+    with pytest.raises(OptionError, match=r"readerId.*1 to 128 characters"):
+        Source(log.url, readerId="a/b")

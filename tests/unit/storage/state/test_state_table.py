@@ -565,3 +565,19 @@ def test_a_log_that_is_recreated_while_the_table_is_open(tmp_path, on_loss):
             assert table.refresh().changed is None
             assert {key for key, _ in table.scan()} == {b"new"}
             assert table.refresh().changed == ()
+
+
+def test_a_table_with_a_name(make_log, open_table, clock):
+    """S64: the log is told how far it is, at most each ten seconds, and at its end."""
+    log = make_log()
+    put(log, a="1")
+    table = open_table(reader="prices")
+    assert [dict(r.position) for r in log.readers()] == [{0: 1}]
+    put(log, b="1")
+    table.refresh()
+    assert [dict(r.position) for r in log.readers()] == [{0: 1}]
+    table.close()
+    (told,) = log.readers()
+    assert (dict(told.position), told.version, told.lag_records) == ({0: 2}, 2, 0)
+    with pytest.raises(InvalidInputError, match="no name of a reader"):
+        open_table(reader="a/b")

@@ -1,0 +1,3 @@
+"""Named readers: how far each has come, which the log is told and nothing depends on (FORMAT.md
+§18, S64).
+"""

@@ -1,0 +1,138 @@
+"""How far a named reader is behind, and how long until something overtakes it (S64). Pure.
+
+Three things can overtake a reader that lags:
+
+- *retention* removes the segment in which it is;
+- a *tombstone* that it has not come to is removed after its delete horizon, and it misses a delete
+  (S41); one without a horizon is there for ``delete.retention.ms`` after the next pass at least;
+- its *version* expires, so that a batch that was planned at it cannot be read again.
+
+Records and bytes are counted by chunk, and by share of the one that a position cuts. What is dead
+or superseded in it is not told apart from what is not.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from clog.storage.config.log_config import LogConfig
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.manifest import Manifest
+from clog.storage.read.missed_deletes import missed_deletes
+from clog.storage.readers.documents import ReaderDocument
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A named reader, as `Log.readers` lists it. Times are in ms.
+
+    Attributes:
+        name: its name.
+        position: by partition, the next offset that it wants.
+        lag_records: records from there to the end, about.
+        lag_ms: how long ago the first of these was written; 0 where there is none.
+        expires_ms: when it may be forgotten, in ms since 1970.
+        lag_bytes: bytes of these records.
+        version: the version at which it had that position.
+        committed_ms: when it said so, in ms since 1970.
+        until_retention_ms: how long until retention removes the segment in which it is; 0: it has
+            missed records; None: nothing is going to.
+        until_tombstone_ms: how long until a tombstone that it has not come to may go; 0: one is
+            gone, or may go now; None: there is none.
+        until_version_ms: how long until its version may expire; 0: it has, or may now; None:
+            nothing it needs is replaced.
+        hold_ms: for how long it asks to be waited for.
+        damage: why its document counts for nothing; None where it counts.
+    """
+
+    name: str
+    position: Mapping[int, int]
+    lag_records: int = 0
+    lag_ms: int = 0
+    expires_ms: int = 0
+    lag_bytes: int = 0
+    version: int = NONE
+    committed_ms: int = 0
+    until_retention_ms: int | None = None
+    until_tombstone_ms: int | None = None
+    until_version_ms: int | None = None
+    hold_ms: int = 0
+    damage: str | None = None
+
+
+def lag_of(reader: ReaderDocument, manifest: Manifest, config: LogConfig, *, now_ms: int) -> Reader:
+    """Returns how far a reader is behind at a version."""
+    unread = list(_unread(manifest, reader.offsets))
+    first_ms = min((c.first_timestamp_ms for c, share in unread if share), default=now_ms)
+    return Reader(
+        name=reader.name,
+        position=dict(reader.offsets),
+        lag_records=sum(round(c.live_rows * share) for c, share in unread),
+        lag_ms=max(0, now_ms - first_ms),
+        expires_ms=reader.expires_ms,
+        lag_bytes=sum(round(c.size_bytes * share) for c, share in unread),
+        version=reader.version,
+        committed_ms=reader.time_ms,
+        until_retention_ms=_until_retention(reader, manifest, config, now_ms=now_ms),
+        until_tombstone_ms=_until_tombstone(reader, manifest, config, unread, now_ms=now_ms),
+        until_version_ms=_until_version(reader, manifest, config, now_ms=now_ms),
+        hold_ms=reader.hold_ms,
+    )
+
+
+def _unread(manifest: Manifest, position: Mapping[int, int]) -> Iterator[tuple[Chunk, float]]:
+    """Yields the chunks that hold records from the position on, and which share of them does."""
+    for p, segments in enumerate(manifest.segments):
+        at = max(position[p], manifest.head.partitions.start[p])
+        for segment in reversed(segments):
+            if segment.next <= at:
+                break
+            for chunk in segment.chunks:
+                if chunk.next > at:
+                    length = chunk.next - chunk.base
+                    yield chunk, min(1.0, (chunk.next - at) / length)
+
+
+def _until_retention(
+    reader: ReaderDocument, manifest: Manifest, config: LogConfig, *, now_ms: int
+) -> int | None:
+    left = []
+    for p, segments in enumerate(manifest.segments):
+        at = reader.offsets[p]
+        if at < manifest.head.partitions.start[p]:
+            return 0
+        holder = next((s for s in segments if s.next > at), None)
+        if config.delete and config.retention_ms >= 0 and holder is not None and holder.chunks:
+            left.append(max(0, holder.max_timestamp_ms + config.retention_ms - now_ms))
+    return min(left, default=None)
+
+
+def _until_tombstone(
+    reader: ReaderDocument,
+    manifest: Manifest,
+    config: LogConfig,
+    unread: list[tuple[Chunk, float]],
+    *,
+    now_ms: int,
+) -> int | None:
+    if missed_deletes(manifest.tombstones_removed, reader.offsets, reader.version):
+        return 0
+    if not config.compact:
+        return None
+    left = []
+    for chunk, _ in unread:
+        horizons = [ms for ms in (chunk.horizon_min, chunk.horizon) if ms > NONE]
+        if horizons:
+            left.append(max(0, min(horizons) - now_ms))
+        elif chunk.tombstones:
+            left.append(config.delete_retention_ms)
+    return min(left, default=None)
+
+
+def _until_version(
+    reader: ReaderDocument, manifest: Manifest, config: LogConfig, *, now_ms: int
+) -> int | None:
+    if reader.version < manifest.head.oldest_readable:
+        return 0
+    gone = (r.time_ms for r in manifest.released if r.version > reader.version)
+    first_ms = min(gone, default=None)
+    return None if first_ms is None else max(0, first_ms + config.file_delete_delay_ms - now_ms)

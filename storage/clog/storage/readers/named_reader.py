@@ -1,0 +1,223 @@
+"""`NamedReader`: tells the log how far a reader has come, and where it goes on (S64).
+
+A position is a file of its own, not a commit: it costs one PUT when it is worth it, writers nothing
+at all. It is worth it when the reader has moved and `COMMIT_INTERVAL_MS` have passed since it was
+said last, by the monotonic clock; when half of the time until it would be forgotten is over; and
+when the reader ends. So a crash takes back some seconds: what was read in them is read again. Who
+needs more commits positions in a transaction.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Self
+
+from clog.storage import forks
+from clog.storage.commit.handle import Handle
+from clog.storage.errors import InvalidInputError, NotFoundError, OffsetOutOfRangeError
+from clog.storage.format.paths import reader_path
+from clog.storage.read.missed_deletes import missed_deletes
+from clog.storage.read.offsets import by_partition, check_start
+from clog.storage.readers.documents import (
+    ReaderDocument,
+    StrayReaderError,
+    check_name,
+    encode_reader,
+    read_reader,
+)
+
+COMMIT_INTERVAL_MS = 10_000
+EXPIRES_AFTER_MS = 7 * 86_400_000
+"""Kafka keeps the offsets of a group as long (``offsets.retention.minutes``)."""
+EXPIRES_AFTER_MS_MAX = 3650 * 86_400_000
+_LOGGER = logging.getLogger("clog.storage.readers")
+
+
+def named_reader(
+    handle: Handle,
+    name: str,
+    *,
+    expires_after_ms: int = EXPIRES_AFTER_MS,
+    interval_ms: int = COMMIT_INTERVAL_MS,
+    hold_ms: int = 0,
+) -> "NamedReader":
+    """Returns the reader of this name; see `ReadersOfLog.reader`."""
+    return NamedReader(
+        *(handle, name),
+        expires_after_ms=expires_after_ms,
+        interval_ms=interval_ms,
+        hold_ms=hold_ms,
+    )
+
+
+class NamedReader:
+    """A reader that the log knows by its name; `Log.reader` makes one. Two of one name overwrite
+    each other's position. A context manager, which says at its end how far it came.
+
+    Attributes:
+        handle: on the log; not for users.
+    """
+
+    def __init__(
+        self, handle: Handle, name: str, *, expires_after_ms: int, interval_ms: int, hold_ms: int
+    ) -> None:
+        for what, value, low in (
+            ("expires_after_ms", expires_after_ms, 1),
+            ("interval_ms", interval_ms, 0),
+            ("hold_ms", hold_ms, 0),
+        ):
+            if type(value) is not int or not low <= value <= EXPIRES_AFTER_MS_MAX:
+                raise InvalidInputError(
+                    f"{what}={value!r} is out of range; allowed: {low} to {EXPIRES_AFTER_MS_MAX}"
+                )
+        self.handle = handle
+        self._name = check_name(name)
+        self._expires_after_ms = expires_after_ms
+        self._interval_ms = interval_ms
+        self._hold_ms = hold_ms
+        self._lock = forks.Lock()
+        self._said: ReaderDocument | None = None
+        self._said_ms: int | None = None
+        self._unsaid: ReaderDocument | None = None
+        self._loaded = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+
+    def __repr__(self) -> str:
+        return f"NamedReader({self._name!r}, {self.handle.store.url!r})"
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    @property
+    def position(self) -> dict[int, int]:
+        """By partition the next offset that it wants, as it said last; empty for a new one, and
+        for one whose document counts for nothing, which is logged with the reason. Asks the log the
+        first time.
+        """
+        with self._lock:
+            known = self._unsaid or self._known()
+            return {} if known is None else dict(known.offsets)
+
+    def next_offsets(self, *, missed_deletes: bool = False) -> dict[int, int]:
+        """Returns where to go on reading, by partition: at the position, at the log start where
+        there is none.
+
+        Args:
+            missed_deletes: deletes that were missed since are no error.
+
+        Raises:
+            OffsetOutOfRangeError: the position is below the log start, so that records were missed,
+                or beyond the end.
+            NotFoundError: tombstones beyond it were removed since.
+        """
+        with self._lock:
+            known = self._unsaid or self._known()
+            head = self.handle.refresh().head
+            url = self.handle.store.url
+            if known is None:
+                return dict(enumerate(head.partitions.start))
+            for p, offset in known.offsets.items():
+                check_start(head, p, offset, url=url)
+            if not missed_deletes:
+                self._check_missed(known)
+            return dict(known.offsets)
+
+    def commit(self, position: Mapping[int, int]) -> bool:
+        """Takes note of the next offsets to read, and tells whether it was worth a PUT: the log
+        hears of it at most every ``interval_ms``, and from `flush`.
+
+        Args:
+            position: by partition; others keep what they had, at first their log start.
+
+        Raises:
+            InvalidInputError: what is no position.
+            OffsetOutOfRangeError: an offset beyond the end.
+        """
+        return self.commit_at(position, *self.handle.planned)
+
+    def commit_at(self, position: Mapping[int, int], version: int, commit_id: str) -> bool:
+        """Takes note as `commit`, of records that were read at this version; for state tables and
+        connectors, not for users.
+        """
+        with self._lock:
+            handle = self.handle
+            asked = by_partition(handle.tip.head, dict(position), "offset", url=handle.store.url)
+            self._check_reachable(asked)
+            known = self._unsaid or self._known()
+            before = dict(enumerate(handle.tip.head.partitions.start))
+            before |= {} if known is None else known.offsets
+            now_ms = handle.clock.now_ms()
+            self._unsaid = ReaderDocument(
+                *(self._name, handle.standing.log_id, version, commit_id, before | asked, now_ms),
+                *(now_ms + self._expires_after_ms, self._hold_ms),
+            )
+            if self._is_worth_it(self._unsaid):
+                self.flush()
+                return True
+            return False
+
+    def flush(self) -> None:
+        """Tells the log the position now, if it was not told; one PUT."""
+        with self._lock:
+            if self._unsaid is None:
+                return
+            self.handle.recent()  # Another log may stand there since.
+            self.handle.store.put(reader_path(self._name), encode_reader(self._unsaid))
+            self._said, self._unsaid = self._unsaid, None
+            self._said_ms = self.handle.clock.monotonic_ms()
+
+    def _known(self) -> ReaderDocument | None:
+        """Returns what was said last, here or by who had the name before."""
+        if not self._loaded:
+            try:
+                self._said = read_reader(self.handle, self._name)
+            except FileNotFoundError:
+                self._said = None
+            except StrayReaderError as e:
+                _LOGGER.warning(
+                    "the position of reader %s of %s counts for nothing, and it begins anew: %s",
+                    *(self._name, self.handle.store.url, e),
+                )
+            self._loaded = True
+        return self._said
+
+    def _is_worth_it(self, now: ReaderDocument) -> bool:
+        if self._said is None or self._said_ms is None:
+            return True
+        since_ms = self.handle.clock.monotonic_ms() - self._said_ms
+        if now.offsets == self._said.offsets:
+            return 2 * (now.time_ms - self._said.time_ms) >= self._expires_after_ms
+        return since_ms >= self._interval_ms
+
+    def _check_reachable(self, asked: Mapping[int, int]) -> None:
+        handle = self.handle
+        if any(offset > handle.tip.head.partitions.end[p] for p, offset in asked.items()):
+            handle.refresh()
+        partitions = handle.tip.head.partitions
+        for p, offset in asked.items():
+            if not 0 <= offset <= partitions.end[p]:
+                raise OffsetOutOfRangeError(
+                    f"offset {offset} of partition {p} is no position of reader {self._name} in"
+                    f" {handle.store.url}; allowed: 0 to {partitions.end[p]}, its end",
+                    partition=p,
+                    offset=offset,
+                    start=partitions.start[p],
+                    end=partitions.end[p],
+                )
+
+    def _check_missed(self, known: ReaderDocument) -> None:
+        removed = self.handle.manifest().tombstones_removed
+        missed = missed_deletes(removed, known.offsets, known.version)
+        if missed:
+            raise NotFoundError(
+                f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
+                f" {self.handle.store.url} were removed before reader {self._name}, at version"
+                f" {known.version}, came to them, so it has missed deletes; rebuild what it wrote"
+                " from the log's start, or go on with missed_deletes=True"
+            )

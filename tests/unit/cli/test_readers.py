@@ -1,0 +1,70 @@
+"""`clog readers`, and `clog consume --reader`: named readers in the shell (S64)."""
+
+import json
+
+import pytest
+
+from clog.storage import Log, ManualClock
+
+T0 = 1_769_860_800_000
+
+
+@pytest.fixture
+def log(url):
+    log = Log.create(url, partitions=2, clock=ManualClock(T0))
+    log.append([{"key": k, "value": "1"} for k in "abcd"], partition=[0, 0, 1, 1])
+    return log
+
+
+def test_a_reader_goes_on_where_it_stopped(cli, url, log):
+    """S64: each record once, over several calls; --from is for a new reader."""
+    assert cli.lines("consume", url, "--reader", "billing", "--max", "3") == [
+        *(b"a\t1", b"b\t1", b"c\t1")
+    ]
+    assert cli.lines("consume", url, "--reader", "billing", "--from", "0") == [b"d\t1"]
+    assert cli.lines("consume", url, "--reader", "billing") == []
+    log.append([{"key": "e", "value": "1"}], partition=0)
+    assert cli.lines("consume", url, "--reader", "billing") == [b"e\t1"]
+    assert cli.lines("consume", url, "--reader", "late", "--from", "latest") == []
+    assert cli.lines("consume", url, "--reader", "late", "--from", "1") == [
+        *(b"b\t1", b"e\t1", b"d\t1")
+    ]
+    assert {r.name: dict(r.position) for r in log.readers()} == {
+        "billing": {0: 3, 1: 2},
+        "late": {0: 3, 1: 2},
+    }
+
+
+def test_a_reader_of_one_partition(cli, url, log):
+    assert cli.lines("consume", url, "--reader", "r", "-p", "1") == [b"c\t1", b"d\t1"]
+    assert log.reader("r").position == {0: 0, 1: 2}
+    assert cli.lines("consume", url, "--reader", "r") == [b"a\t1", b"b\t1"]
+
+
+def test_what_a_reader_cannot_do(cli, url, log):
+    for wrong in (["--table"], ["--key", "a"]):
+        result = cli("consume", url, "--reader", "r", *wrong, code=2)
+        assert "--reader reads all records" in result.stderr
+    assert "no name of a reader" in cli("consume", url, "--reader", "a/b", code=1).stderr
+    log.reader("behind").commit({0: 1})
+    log.delete_records({0: 2})
+    result = cli("consume", url, "--reader", "behind", code=1)
+    assert "offset 1 of partition 0 is below the log start offset 2" in result.stderr
+
+
+def test_readers_are_listed_and_forgotten(cli, url, log):
+    """Lag, and what is about to overtake each; --json has all of it."""
+    assert "no named readers" in cli("readers", url).stdout
+    log.reader("billing").commit({0: 1, 1: 2})
+    log.handle.store.put("readers/odd.json", b"nothing")
+    page = cli("readers", url).stdout
+    assert "billing" in page
+    assert "counts for nothing" in page
+    shown = json.loads(cli("readers", url, "--json").stdout)
+    billing, odd = shown["readers"]
+    assert (billing["name"], billing["lag_records"]) == ("billing", 1)
+    assert billing["position"] == {"0": 1, "1": 2}
+    assert billing["until_tombstone_ms"] is None
+    assert odd["damage"]
+    cli("readers", url, "--forget", "billing", "--forget", "odd")
+    assert log.readers() == []

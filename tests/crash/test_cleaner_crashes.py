@@ -10,9 +10,11 @@ checked once.
 """
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
@@ -22,6 +24,7 @@ from clog.cleaner.rewrite.trimming import trim
 from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
 from clog.storage import Log, ManualClock
 from clog.storage.ids import SeededIds
+from clog.storage.objects.arrow_types import BYTES
 from clog.storage.objects.records import to_records
 from clog.storage.read.table_scan import table_batches
 from clog.storage.testing.crash import contents, copy_of, crash_runs, discard, inside, memory_store
@@ -38,11 +41,20 @@ def open_at(store, now_ms, seed=50):
     return Log.open(store, clock=ManualClock(now_ms), ids=SeededIds(seed))
 
 
+TYPED = {"key": pa.string(), "value": pa.struct([("n", pa.int64()), ("t", pa.string())])}
+"""Of values as long as those of bytes: only text counts where there is no number."""
+
+
+def value_of(log, text):
+    return text if log.schema == BYTES else {"t": text}
+
+
 def put(log, *texts):
     """Appends the words of each text: ``a=1``, or ``a``, a tombstone."""
     for text in texts:
         words = [word.partition("=") for word in text.split()]
-        log.append([{"key": k, "value": v if eq else None} for k, eq, v in words], partition=0)
+        rows = [{"key": k, "value": value_of(log, v) if eq else None} for k, eq, v in words]
+        log.append(rows, partition=0)
 
 
 def dirty(store, **config):
@@ -51,7 +63,8 @@ def dirty(store, **config):
     given = CONFIG | {name.replace("_", "."): value for name, value in config.items()}
     log = Log.create(store, 2, given, clock=ManualClock(BEGIN_MS), ids=SeededIds(1))
     put(log, "a=1 b=1 b=2", "c=1 d=1 d=2", "e f g", "h=1 h=2 i=1")
-    log.append([{"key": k, "value": "1"} for k in "xxyyxx"], partition=np.array([0, 1] * 3))
+    rows = [{"key": k, "value": value_of(log, "1")} for k in "xxyyxx"]
+    log.append(rows, partition=np.array([0, 1] * 3))
     log.roll()
     put(log, "a=9 z=1")
 
@@ -152,8 +165,42 @@ SCENARIOS = {
 }
 
 
+def typed_too(name):
+    """A scenario over a log with a schema, which evolved before the cleaner came."""
+    begin, act, now_ms = SCENARIOS[name]
+
+    def begin_typed(store):
+        made = partial(Log.create, schema=TYPED)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Log, "create", made)
+            begin(store)
+        open_at(store, now_ms, seed=7).evolve(add={"value.later": pa.int8()})
+
+    return begin_typed, act, now_ms
+
+
+OF_TYPED = (
+    "clean, tombstones go",
+    "clean, few rows are dead",
+    "clean, dead rows have waited",
+    "trim",
+    "coalesce",
+)
+SCENARIOS |= {f"typed: {name}": typed_too(name) for name in OF_TYPED}
+
+
+def rows_of(batches):
+    """Rows that can stand in sets."""
+    return [
+        (p, offset, replace(record, value=str(record.value)))
+        if isinstance(record.value, dict)
+        else (p, offset, record)
+        for p, offset, record in rows_in(batches)
+    ]
+
+
 def table_of(log, at=None):
-    return sorted(rows_in(log.table(at=at).to_batches()), key=str)
+    return sorted(rows_of(log.table(at=at).to_batches()), key=str)
 
 
 def tables(store, now_ms, since=0):
@@ -167,7 +214,7 @@ def state(store, now_ms):
     """What a user can see."""
     log = open_at(store, now_ms)
     segments = [[s.base_offset for s in log.segments(p)] for p in range(2)]
-    return rows_in(log.read()), log.start_offsets(), log.end_offsets(), segments
+    return rows_of(log.read()), log.start_offsets(), log.end_offsets(), segments
 
 
 def outcome(begun, act, now_ms):
@@ -192,7 +239,7 @@ SURVIVED = ("lost_reply", "refused", "denied")
 @pytest.fixture(autouse=True)
 def bitmap_files(monkeypatch):
     """However short a bitmap is."""
-    monkeypatch.setattr("clog.storage.format.dead_rows.INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr("clog.storage.format.bitmaps.bitmap.INLINE_BYTES_MAX", 0)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)

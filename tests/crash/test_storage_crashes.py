@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import contextmanager
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from clog.storage import AlreadyExistsError, ClogError, Log, ManualClock, NotFoundError
@@ -54,6 +55,7 @@ def state_of(store):
         rows_in(log.read()),
         [s.base_offset for p in range(2) for s in log.segments(p)],
         dict(head.config),
+        head.log.schema,
         entries,
     )
 
@@ -63,6 +65,14 @@ def filled(store):
     log = create(store)
     for _ in range(4):
         log.append(ONE, partition=0)
+
+
+def typed(store):
+    """A log with a schema; the next version is not divisible by 4."""
+    schema = {"key": pa.struct([("k", pa.string())]), "value": pa.struct([("n", pa.int32())])}
+    log = create(store, schema=schema)
+    for n in range(4):
+        log.append([{"key": {"k": "a"}, "value": {"n": n}}], partition=0)
 
 
 def before_a_snapshot(store):
@@ -105,6 +115,17 @@ def twelve_writers(store):
 
 def append(log):
     return log.append(TWO, partition=1, producer=("me", 7))
+
+
+def append_columns(log):
+    rows = [{"key": {"k": k}, "value": {"n": 2}} for k in "bcd"]
+    return log.append(rows, partition=1, producer=("me", 7))
+
+
+def evolve(log):
+    """Once: done again, nothing is left to do."""
+    if "later" not in [field.name for field in log.schema.field("value").type]:
+        log.evolve(add={"value.later": pa.int8()}, widen={"value.n": pa.int64()})
 
 
 def append_several_objects(log):
@@ -172,6 +193,8 @@ SCENARIOS = {
     "append with columns": (of_many_partitions, append_with_columns),
     "append beside a tree of writers": (twelve_writers, append_beside_a_tree_of_writers),
     "append that begins a block": (before_a_snapshot, append_that_begins_a_block),
+    "append to a typed log": (typed, append_columns),
+    "evolve": (typed, evolve),
     "alter": (filled, lambda log: log.alter({"segment.chunks": 1})),
     "delete_records": (filled, lambda log: log.delete_records({0: 2})),
     "roll": (filled, lambda log: log.roll()),

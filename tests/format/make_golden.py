@@ -27,7 +27,7 @@ from clog.storage.commit import committer as committing
 from clog.storage.commit.idempotence import Writer
 from clog.storage.format import columns as storage_columns
 from clog.storage.format import commits, producers, snapshots, writer_pages
-from clog.storage.format import dead_rows as storage_dead_rows
+from clog.storage.format.bitmaps import bitmap as storage_bitmaps
 from clog.storage.format.features import NO_FEATURES
 from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding
@@ -164,7 +164,7 @@ def dead_rows(root: Path) -> None:
         log.handle.clock.advance(10)
         log.append([{"key": f"k{i:02}", "value": "new" if i % 2 else None} for i in keys])
         log.roll()
-        with patch.object(storage_dead_rows, "INLINE_BYTES_MAX", limit):
+        with patch.object(storage_bitmaps, "INLINE_BYTES_MAX", limit):
             cleaner.run_once(force=True)
 
 

@@ -23,11 +23,11 @@ from clog.storage.errors import CorruptionError
 from clog.storage.format import (
     columns,
     commits,
-    dead_rows,
     producers,
     snapshots,
     writer_pages,
 )
+from clog.storage.format.bitmaps import bitmap
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.edits import ChunkHorizon, Edit, Replacement
 from clog.storage.ids import SeededIds
@@ -245,7 +245,7 @@ def test_dead_rows(root, monkeypatch):
     log.roll()
     kinds = set()
     for n in range(10):
-        monkeypatch.setattr(dead_rows, "INLINE_BYTES_MAX", 1024 * (n % 2))
+        monkeypatch.setattr(bitmap, "INLINE_BYTES_MAX", 1024 * (n % 2))
         log.append([{"key": f"k{i:03}", "value": f"{n}"} for i in (n, 60 + n * 7)])
         log.roll()
         log.append([{"key": "other", "value": None if n % 3 else "x"}])

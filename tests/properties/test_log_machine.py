@@ -7,6 +7,7 @@ checked (`invariants`), and every version that was noted reads as it read then.
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
@@ -30,6 +31,16 @@ producers = st.sampled_from(PRODUCERS)
 class LogMachine(RuleBasedStateMachine):
     """The log, its model, and what must be the same."""
 
+    schema = None
+
+    @staticmethod
+    def fields_of(record):
+        return fields_of(record)
+
+    @staticmethod
+    def rows_in(batches):
+        return rows_in(batches)
+
     @initialize(partitions=st.integers(1, 3), seed=st.integers(0, 2**32))
     def create(self, partitions, seed):
         # Small limits, so that short histories have snapshots, pages and pages of writers.
@@ -48,7 +59,10 @@ class LogMachine(RuleBasedStateMachine):
         self.null_keys = False
         config = {"segment.bytes": 200, "segment.ms": 1_000_000}
         first = Log.create(
-            self.store, partitions=partitions, config=config, clock=self.clock, ids=self.ids
+            *(self.store, partitions, config),
+            schema=self.schema,
+            clock=self.clock,
+            ids=self.ids,
         )
         self.handles = [first, *(self.opened() for _ in range(HANDLES - 1))]
 
@@ -66,7 +80,7 @@ class LogMachine(RuleBasedStateMachine):
             self.patch.undo()
 
     def tables(self, log, version=None):
-        return sorted(rows_in(log.table(at=version).to_batches()))
+        return sorted(self.rows_in(log.table(at=version).to_batches()))
 
     def as_of(self, version):
         """The table noted at a version, without what was deleted since (decision 0005)."""
@@ -74,7 +88,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def draw_records(self, data):
         drawn = data.draw(placed_records(self.partitions, nulls=self.null_keys))
-        return [p for p, _ in drawn], [fields_of(r) for _, r in drawn], drawn
+        return [p for p, _ in drawn], [self.fields_of(r) for _, r in drawn], drawn
 
     def in_the_model(self, log, drawn):
         """What the log makes of the records: LogAppendTime is the time of their commit (S9)."""
@@ -104,7 +118,7 @@ class LogMachine(RuleBasedStateMachine):
         assume(producer in self.model.producers)
         sequence, drawn, offsets = self.model.producers[producer]
         assume(self.null_keys or all(r.key is not None for _, r in drawn))
-        fields = [fields_of(r) for _, r in drawn]
+        fields = [self.fields_of(r) for _, r in drawn]
         parts = [p for p, _ in drawn]
         result = self.handles[h].append(fields, partition=parts, producer=(producer, sequence))
         assert (result.offsets, result.duplicate) == (offsets, True)
@@ -117,7 +131,8 @@ class LogMachine(RuleBasedStateMachine):
         assume(sequence >= 0)
         with pytest.raises(InvalidInputError, match="sequence"):
             self.handles[h].append(
-                [{"key": "other", "value": "x"}], partition=0, producer=(producer, sequence)
+                [self.fields_of(Record(b"other", b"x", self.clock.now_ms()))],
+                *(0, (producer, sequence)),
             )
 
     @rule(h=handles, p=st.integers(0, 2), data=st.data())
@@ -154,14 +169,15 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(h=handles)
     def append_without_key(self, h):
+        record = Record(None, b"v", self.clock.now_ms())
         if self.null_keys:
-            drawn = [(0, Record(None, b"v", self.clock.now_ms()))]
-            result = self.handles[h].append([{"key": None, "value": "v"}], partition=0)
+            drawn = [(0, record)]
+            result = self.handles[h].append([self.fields_of(record)], partition=0)
             placed = self.in_the_model(self.handles[h], drawn)
             assert result.offsets == self.model.append(placed)
         else:
             with pytest.raises(InvalidInputError, match="no key"):
-                self.handles[h].append([{"key": None, "value": "v"}], partition=0)
+                self.handles[h].append([self.fields_of(record)], partition=0)
 
     @rule(h=handles)
     def reopen(self, h):
@@ -176,7 +192,7 @@ class LogMachine(RuleBasedStateMachine):
         assume(p < self.partitions)
         start = data.draw(st.integers(self.model.starts[p], self.model.end(p)))
         end = data.draw(st.none() | st.integers(0, self.model.end(p) + 2))
-        rows = rows_in(self.handles[h].read(partition=p, start=start, end=end))
+        rows = self.rows_in(self.handles[h].read(partition=p, start=start, end=end))
         assert rows == self.model.read(p, start, end)
 
     @rule(h=handles, p=st.integers(0, 2), beyond=st.integers(1, 3))
@@ -222,6 +238,41 @@ class LogMachine(RuleBasedStateMachine):
         assert ends == {p: self.model.end(p) for p in range(self.partitions)}
 
 
+class TypedLogMachine(LogMachine):
+    """The same with keys and values in columns, under a schema that evolves (S61)."""
+
+    schema = pa.schema(
+        [
+            ("key", pa.struct([("k", pa.binary())])),
+            ("value", pa.struct([pa.field("v", pa.binary(), nullable=False), ("n", pa.int8())])),
+        ]
+    )
+    added = 0
+
+    @staticmethod
+    def fields_of(record):
+        key = None if record.key is None else {"k": record.key}
+        value = None if record.value is None else {"v": record.value, "n": len(record.value)}
+        return fields_of(record) | {"key": key, "value": value}
+
+    @staticmethod
+    def rows_in(batches):
+        rows = []
+        for p, offset, found in rows_in(batches):
+            key, value = found.key, found.value
+            if value is not None:
+                assert value["n"] == len(value["v"])
+            bare = replace(found, key=key and key["k"], value=value and value["v"])
+            rows.append((p, offset, bare))
+        return rows
+
+    @precondition(lambda self: self.added < 5)
+    @rule(h=handles)
+    def evolve(self, h):
+        self.added += 1
+        self.handles[h].evolve(add={f"value.f{self.added}": pa.int64()})
+
+
 LogMachine.TestCase.settings = settings(
     max_examples=40,
     stateful_step_count=40,
@@ -229,3 +280,5 @@ LogMachine.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestLog = LogMachine.TestCase
+TypedLogMachine.TestCase.settings = settings(LogMachine.TestCase.settings, max_examples=15)
+TestTypedLog = TypedLogMachine.TestCase

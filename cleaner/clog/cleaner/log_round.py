@@ -20,6 +20,7 @@ from clog.cleaner.compaction.pass_progress import PassProgress
 from clog.cleaner.compaction.run_pass import PassTools, run_pass
 from clog.cleaner.compaction.selection import Candidate, Choosing, candidate
 from clog.cleaner.compaction.stats import PassResult
+from clog.cleaner.masks.upkeep import keep_masks
 from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
 from clog.cleaner.publishing import Publishing
 from clog.cleaner.retention.apply import (
@@ -50,6 +51,7 @@ from clog.storage.config.log_config import LogConfig, fitting_defaults, with_def
 from clog.storage.errors import ClogError, CorruptionError, LogReplacedError
 from clog.storage.format import paths
 from clog.storage.format.manifest import Manifest
+from clog.storage.read.key_index_cache import KeyIndexCache
 from clog.storage.transactions.finishing import finish_all
 
 logger = logging.getLogger(__name__)
@@ -58,6 +60,8 @@ CLOCK_CHECK_MS = 600_000
 """The clock is compared with the store's this often."""
 BLOCKS_CHECK_MS = 86_400_000
 """Blocks of old commits are looked at this often, the first time at once: that is cheap."""
+INDEX_BYTES = 32 << 20
+"""Memory for the key indexes of a log with masks: those of six million keys."""
 REST_MS_MAX = 300_000
 """A log that keeps failing is tried again at least this often; so is a partition on which somebody
 else is faster.
@@ -135,6 +139,8 @@ class LogRound:
         self._partition_rest: dict[int, Rest] = {}
         self._choosing = Choosing()
         self._left_out: set[str] = set()
+        seed = log.handle.tip.head.log.key_seed
+        self._indexes = KeyIndexCache(self._store(), seed=seed, cache_bytes=INDEX_BYTES)
         self._stuck: set[str] = set()
 
     def begin(self) -> MaintenanceResult:
@@ -263,8 +269,8 @@ class LogRound:
 
     def end(self) -> Counter[str]:
         """Does R4 and R5: deletes what is dead (S27), rewrites what has held dead rows for long
-        (S46), coalesces and merges; once a day closes blocks of old commits and looks for what
-        never lived. Returns how many records were rewritten, and why.
+        (S46), coalesces, merges and keeps masks up; once a day closes blocks of old commits and
+        looks for what never lived. Returns how many records were rewritten, and why.
 
         Raises:
             CorruptionError, FileNotFoundError: a step of the round found it; all else is done.
@@ -279,6 +285,7 @@ class LogRound:
             records_coalesced=self._rewritten(lambda: coalesce(handle, store, now_ms=now_ms)),
         )
         merge_segments(handle, defaults=defaults)
+        counts["records_masked"] = self._masked()
         handle.take_owed_snapshot()
         self._close_blocks(now_ms, store)
         if self._sweeps.is_due(handle, now_ms=now_ms):
@@ -305,6 +312,14 @@ class LogRound:
         """
         try:
             return sum(run.live_rows for run in step())
+        except (CorruptionError, FileNotFoundError) as e:
+            self._damage.append(e)
+            return 0
+
+    def _masked(self) -> int:
+        """Keeps the masks up; returns how many records were judged."""
+        try:
+            return keep_masks(self._handle, self._indexes)
         except (CorruptionError, FileNotFoundError) as e:
             self._damage.append(e)
             return 0

@@ -9,6 +9,7 @@ What cannot be published is told, and holds nothing else up.
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
@@ -43,28 +44,38 @@ class Publishing:
         """Publishes what is due, by monotonic time, and returns how many views that made."""
         head, made = self._handle.tip.head, 0
         wanted = config.published_formats
-        by_hand = [name for name in head.pins if name in FORMATS and name not in wanted]
-        for name in (*wanted, *by_hand):
-            by_config = name in wanted
-            interval_ms = (
-                config.table_publish_interval_ms if by_config else config.file_delete_delay_ms
-            )
-            starts = list(head.partitions.start)
-            looked_ms = self._looked_ms.get(name)
-            is_due = looked_ms is None or now_ms - looked_ms >= interval_ms
-            if is_due or self._starts.get(name) != starts:
-                made += self._publish(name)
-                self._looked_ms[name], self._starts[name] = now_ms, starts
-            is_behind = name in self._refused or not self._publications.is_current(name)
-            self.lags_ms[name] = now_ms - self._looked_ms[name] if is_behind else 0
-        for name in self.lags_ms.keys() - {*wanted, *by_hand}:
-            del self.lags_ms[name]
+        for name in wanted:
+            looked_ms, starts = self._looked_ms.get(name), list(head.partitions.start)
+            is_due = looked_ms is None or now_ms - looked_ms >= config.table_publish_interval_ms
+            if is_due or self._starts[name] != starts:
+                made += self._publish(name, now_ms)
+                self._starts[name] = starts
+        for name in head.pins.keys() & set(FORMATS):
+            if name not in wanted and self._is_old(name, config.file_delete_delay_ms, now_ms):
+                made += self._publish(name, now_ms)
+            with suppress(*_REFUSALS):  # Told when it is published.
+                self._publications.release(name)
+        self._measure(wanted, now_ms)
         return made
 
-    def _publish(self, name: str) -> bool:
+    def _is_old(self, name: str, delay_ms: int, now_ms: int) -> bool:
+        """Tells whether a view by hand was published, and was looked at, so long ago."""
+        looked_ms = self._looked_ms.get(name)
+        if looked_ms is not None and now_ms - looked_ms < delay_ms:
+            return False
+        pin = self._handle.tip.head.pins[name][-1]
+        return self._handle.clock.now_ms() - pin.time_ms >= delay_ms
+
+    def _measure(self, wanted: list[str], now_ms: int) -> None:
+        self.lags_ms = {}
+        for name in wanted:
+            is_behind = name in self._refused or not self._publications.is_current(name)
+            self.lags_ms[name] = now_ms - self._looked_ms[name] if is_behind else 0
+
+    def _publish(self, name: str, now_ms: int) -> bool:
+        self._looked_ms[name] = now_ms
         try:
             done = self._publications.publish(name)
-            self._publications.release(name)
         except _REFUSALS as e:
             if self._refused.get(name) != str(e):
                 why = str(e)

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clog.cli.cleaning import clean, daemon, publish, roll
+from clog.cli import daemon
+from clog.cli.cleaning import clean, publish, roll
 from clog.cli.logs import convert, copy, delete, ls, manage, transactions
 from clog.cli.looking import cost, dump, readers, show, verify, verify_store
 from clog.cli.output import ERRORS_AS, SafeFormatter, print_error, reader_has_left

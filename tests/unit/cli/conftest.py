@@ -58,16 +58,12 @@ def serving():
     """Serves the page of logs in a thread; yields the port."""
 
     @contextmanager
-    def serving(shown):
-        import uvicorn
+    def serving(shown, cleaner=None):
+        from clog.cleaner.daemon.http import listening, quiet_server
+        from clog.cli.ui.server import application
 
-        from clog.cli.ui.server import application, listening
-
-        with listening(0) as socket:
-            config = uvicorn.Config(
-                application(shown), log_level="critical", lifespan="off", ws="none"
-            )
-            server = uvicorn.Server(config)
+        with listening("0") as socket:
+            server = quiet_server(application(shown, cleaner))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
             thread.start()
             try:

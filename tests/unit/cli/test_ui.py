@@ -79,7 +79,9 @@ def test_only_this_machine_is_answered(ask):
 
 def test_logs_and_their_details(get, log, url):
     """What describe says, and what each commit did."""
-    (line,) = get("/api/logs")
+    answer = get("/api/logs")
+    (line,) = answer["logs"]
+    assert answer["cleaner"] is None
     assert (line["url"], line["version"], line["records"], line["partitions"]) == (url, 2, 5, 2)
     found = get("/api/logs/0")
     assert found["log_id"] == log.handle.standing.log_id
@@ -150,11 +152,11 @@ def test_what_cannot_be_shown_is_a_sentence(get, path, said):
 def test_a_log_that_is_gone_is_told_among_the_others(get, url, shown, tmp_path):
     """It hides no other; one that comes back is shown again."""
     shown._urls.append(str(tmp_path / "none"))
-    lines = get("/api/logs")
+    lines = get("/api/logs")["logs"]
     assert "error" not in lines[0]
     assert "no log at" in lines[1]["error"]
     Log.create(str(tmp_path / "none"), partitions=1)
-    assert "error" not in get("/api/logs")[1]
+    assert "error" not in get("/api/logs")["logs"][1]
 
 
 def test_logs_are_found_below_a_prefix(tmp_path):
@@ -198,12 +200,12 @@ def test_a_log_of_1000_partitions_is_read_in_one_answer(tmp_path):
 
 def test_a_port_that_is_taken_is_refused():
     """With the port; another one is given by --port."""
-    from clog.cli.ui.server import listening
+    from clog.cleaner.daemon.http import listening
 
     with (
-        listening(0) as socket,
-        pytest.raises(InvalidInputError, match="cannot listen at port"),
-        listening(socket.getsockname()[1]),
+        listening("0") as socket,
+        pytest.raises(InvalidInputError, match="cannot listen at"),
+        listening(str(socket.getsockname()[1])),
     ):
         pass
 

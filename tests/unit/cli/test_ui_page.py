@@ -2,13 +2,17 @@
 
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.compaction.selection import candidate
+from clog.cli.ui.activity import ShownCleaner
 from clog.cli.ui.logs import ShownLogs
 from clog.storage import Log, SystemClock
+from clog.storage.config.log_config import LogConfig
 from clog.storage.deletion import delete_log
 
 pytest.importorskip("uvicorn", reason="needs the extra ui")
@@ -36,8 +40,8 @@ def open_page(browser, serving):
     problems = []
     entered = []
 
-    def open_page(*urls, dark=False):
-        manager = serving(ShownLogs(urls, (), {}, clock=SystemClock()))
+    def open_page(*urls, dark=False, cleaner=None):
+        manager = serving(ShownLogs(urls, (), {}, clock=SystemClock()), cleaner)
         port = manager.__enter__()
         entered.append(manager)
         page = browser.new_page(
@@ -113,6 +117,7 @@ def test_partitions_commits_and_configs(open_page, log):
     page.get_by_role("tab", name="Commits and passes").click()
     assert page.locator("#history tr").count() == log.version + 1
     assert page.locator("#history").get_by_text("clean", exact=True).count() >= 1
+    assert "removed 300 records" in page.locator("#removed").inner_text()
     page.keyboard.press("ArrowRight")
     assert page.get_by_role("tab", name="Records").get_attribute("aria-selected") == "true"
     page.get_by_role("tab", name="Configuration").click()
@@ -155,6 +160,62 @@ def test_it_shows_news(open_page, log):
     page = open_page(log.url)
     log.append([{"key": "new", "value": "x"}])
     api.expect(page.locator("#facts")).to_contain_text(f"{log.version}, readable", timeout=60_000)
+
+
+def test_it_follows_a_log_that_is_written_and_cleaned(open_page, log):
+    """While somebody looks, a writer appends and a cleaner passes; nothing is clicked."""
+    cleaner = Cleaner(log)
+    page = open_page(log.url, cleaner=ShownCleaner(cleaner.monitor))
+    before = page.locator("#history tr").count()
+
+    def work():
+        other = Log.open(log.url)
+        for i in range(5):
+            other.append([{"key": f"order-{j}", "value": f"again {i}"} for j in range(50)])
+            other.roll()
+            cleaner.run_once(force=True)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join()
+    newest = Log.open(log.url).version
+    api.expect(page.locator("#facts")).to_contain_text(f"{newest}, readable")
+    api.expect(page.locator("#history tr")).to_have_count(newest + 1)
+    assert newest + 1 > before + 10
+    api.expect(page.locator("#cleaned tr td").nth(1)).not_to_have_text("0")
+
+
+def test_what_a_log_costs(open_page, log):
+    """Asked when the tab is opened, and again for another number of readers."""
+    page = open_page(log.url)
+    page.get_by_role("tab", name="Cost").click()
+    api.expect(page.locator("#bill tr").last).to_contain_text("all")
+    polls = page.locator("#bill tr", has_text="polls of readers").locator("td").nth(2)
+    some = int(polls.inner_text().replace(",", ""))
+    page.get_by_label("streams that read all of it").fill("2")
+    page.get_by_role("button", name="count").click()
+    api.expect(polls).to_have_text(f"{2 * some:,}")
+    api.expect(page.locator("#priced-note")).to_contain_text("List prices of S3 Standard")
+
+
+def test_it_shows_what_the_cleaner_does(open_page, log):
+    """The page of a daemon: a pass under way, with its progress, and what passes did."""
+    cleaner = Cleaner(log)
+    page = open_page(log.url, cleaner=ShownCleaner(cleaner.monitor))
+    api.expect(page.locator("#cleaner-idle")).to_contain_text("idle")
+    manifest, config = log.handle.manifest(), LogConfig.from_overrides(log.handle.tip.head.config)
+    now_ms = log.handle.clock.now_ms()
+    chosen = candidate(manifest, config, 0, now_ms=now_ms, force=True)
+    with cleaner.monitor.watched(log.url, chosen) as progress:
+        began_ms = cleaner.monitor.clock.monotonic_ms() - 5000
+        progress.records_total, progress.stats.map_records = 900, 300
+        progress.phase_began_ms = began_ms
+        api.expect(page.locator("#passes li")).to_contain_text("mapping 300 of 900 records")
+        picture(page, "ui-cleaner")
+    cleaner.run_once(force=True)
+    api.expect(page.locator("#passes li")).to_have_count(0)
+    api.expect(page.locator("#cleaned tr").first).to_contain_text(log.url)
+    assert page.locator("#cleaned tr td").nth(1).inner_text() == "2"
 
 
 def test_hostile_records_are_text(open_page, tmp_path):

@@ -16,7 +16,8 @@ from clog.cleaner.compaction.grouping import Group
 from clog.cleaner.compaction.judge import Action, JudgedChunk
 from clog.cleaner.compaction.stats import PassStats
 from clog.storage.errors import CorruptionError
-from clog.storage.format.dead_rows import read_dead_rows, write_dead_rows
+from clog.storage.format.bitmaps.bitmap import read_bitmap
+from clog.storage.format.dead_rows import write_dead_rows
 from clog.storage.format.edits import DeadMark
 from clog.storage.store.base import Store
 
@@ -49,7 +50,7 @@ class BitmapWriter:
             chunk, before = c.chunk, c.chunk.dead
             dead = np.zeros(chunk.rows, np.bool_)
             if before is not None:
-                dead |= read_dead_rows(self.store, before, chunk.rows)
+                dead |= read_bitmap(self.store, before, chunk.rows)
             dead[np.flatnonzero(~dead)[~c.keep]] = True
             if np.count_nonzero(dead) != chunk.rows - c.rows_left:
                 raise CorruptionError(

@@ -17,6 +17,7 @@ committed a horizon never changes.
 from dataclasses import replace
 
 from clog.cleaner.compaction.rebase import SourcesChangedError, rebase
+from clog.cleaner.masks.carrying import MaskCarrier
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE, TIME_MS_MAX
@@ -46,6 +47,7 @@ def commit_pass(
         SourcesChangedError: the plan does not hold any more; nothing was committed.
         CorruptionError: the edit contradicts the manifest; nothing was committed.
     """
+    carrier = MaskCarrier(handle.store, planned.version, handle.ids.new_id)
 
     def prepare(tip: Commit, time_ms: int) -> Edit:
         if (edit.replace or edit.dead) and objects_may_be_gone(planned, tip):
@@ -55,7 +57,8 @@ def commit_pass(
         fitting = rebase(edit, partition, planned, now) if is_changed else edit
         fitting = _with_markers_there(fitting, now)
         dated = _with_horizons(fitting, commit_ms=time_ms, delete_retention_ms=delete_retention_ms)
-        return tried(replace(dated, first_dirty=_not_back(edit, now)), now, time_ms=time_ms)
+        made = replace(dated, first_dirty=_not_back(edit, now))
+        return tried(carrier.with_masks(made, now), now, time_ms=time_ms)
 
     return handle.commit(prepare, operation=operation)
 

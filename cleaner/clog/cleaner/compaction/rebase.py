@@ -75,7 +75,9 @@ class _Chunks:
 def _replacement(r: Replacement, planned: _Chunks, now: _Chunks) -> Replacement:
     before, after = planned.within(r.base, r.next), now.within(r.base, r.next)
     kept = {c.identity for c in r.chunks}
-    stay = all(now.known.get(c.identity) == c for c in before if c.identity in kept)
+    stay = all(
+        c.is_but_for_its_mask(now.known.get(c.identity)) for c in before if c.identity in kept
+    )
     if not (stay and _has_same_rows(before, after)):
         raise SourcesChangedError
     return replace(r, sources=tuple(c.identity for c in after))

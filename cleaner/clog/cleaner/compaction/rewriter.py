@@ -29,8 +29,8 @@ from clog.cleaner.compaction.recheck import Recheck
 from clog.cleaner.compaction.stats import PassStats
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
+from clog.storage.format.bitmaps.bitmap import read_bitmap
 from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.dead_rows import read_dead_rows
 from clog.storage.format.edits import Replacement
 from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
@@ -207,7 +207,7 @@ class Rewriter:
                 changed |= mask
         if c.chunk.dead is None or not changed.any():
             return changed if changed.any() else None
-        rows = ~read_dead_rows(self.store, c.chunk.dead, c.chunk.rows)
+        rows = ~read_bitmap(self.store, c.chunk.dead, c.chunk.rows)
         rows[rows] = changed
         return rows
 

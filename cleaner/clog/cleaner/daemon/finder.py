@@ -36,6 +36,7 @@ class Finder:
 
     Attributes:
         stores: of the logs that are open, by the log's URL.
+        clock: as given.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Finder:
     ) -> None:
         self.stores: dict[str, RequestMeter] = {}
         self._options = storage_options
-        self._clock, self._ids = clock, ids
+        self.clock, self._ids = clock, ids
         self._single_writer = single_writer
         self._waiting = {url: Rest() for url in urls}
         self._prefixes = {prefix: Rest() for prefix in prefixes}
@@ -89,7 +90,7 @@ class Finder:
     def _attempt(
         self, step: Callable[[], None], rest: Rest, told: tuple[type[Exception], ...]
     ) -> None:
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         if now_ms < rest.until_ms:
             return
         try:
@@ -109,14 +110,14 @@ class Finder:
         mine &= self._known
         rest = self._prefixes[prefix]
         rest.succeeded()
-        rest.until_ms = self._clock.monotonic_ms() + DISCOVER_MS
+        rest.until_ms = self.clock.monotonic_ms() + DISCOVER_MS
 
     def _drop_if_gone(self, url: str) -> None:
         """Forgets a log that the listing does not show any more, if there is none at its URL."""
         opened = self._opened_as.get(url)
         if opened is not None:
             try:
-                Log.open(self.stores[opened], clock=self._clock, ids=self._ids)
+                Log.open(self.stores[opened], clock=self.clock, ids=self._ids)
                 return
             except NotFoundError:
                 logger.warning("%s was deleted; it is no longer cleaned", opened)
@@ -127,7 +128,7 @@ class Finder:
 
     def _open(self, url: str, logs: list[Log]) -> None:
         store = RequestMeter(open_store(url, self._options, single_writer=self._single_writer))
-        log = Log.open(store, clock=self._clock, ids=self._ids)
+        log = Log.open(store, clock=self.clock, ids=self._ids)
         del self._waiting[url]
         if log.url in self.stores:
             return  # Known by another spelling.

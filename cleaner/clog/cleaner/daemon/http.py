@@ -1,19 +1,33 @@
-"""``/metrics`` and ``/healthz`` over HTTP, where they are asked for."""
+"""``/metrics`` and ``/healthz`` over HTTP, where they are asked for, and whatever page comes beside
+them: Starlette, served by uvicorn in a thread.
 
-import json
+*Safe*: a page that shows records is only for the machine itself, so it is there only where the
+address is a loopback one. A connection that says nothing for `PATIENCE_S` is closed, else strangers
+could take all files that the process may open.
+"""
+
+import asyncio
+import ipaddress
+import socket
 import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clog.storage.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
+    from starlette.types import ASGIApp
 
-
-PATIENCE_S = 30
-"""A connection that is silent for so long is closed: each has a thread."""
+PATIENCE_S = 30.0
+THIS_HOST = "127.0.0.1"
 
 
 class MonitorServer:
@@ -23,6 +37,7 @@ class MonitorServer:
         address: ``HOST:PORT`` or ``PORT`` (then this host alone); port 0 takes a free one.
         ailments: why the process is not well.
         metrics: what ``/metrics`` shows; None: it is absent.
+        page: what is shown at ``/``, where the address is a loopback one.
 
     Raises:
         InvalidInputError: no such address, or it is taken.
@@ -31,66 +46,114 @@ class MonitorServer:
     def __init__(
         self,
         address: str,
-        ailments: Callable[[], list[str]],
+        ailments: Callable[[], Sequence[str]],
         metrics: "CollectorRegistry | None",
+        page: "ASGIApp | None" = None,
     ) -> None:
-        host, _, port = address.rpartition(":")
-        try:
-            place = (host.strip("[]") or "127.0.0.1", int(port))
-            self._server = ThreadingHTTPServer(place, _handler(ailments, metrics))
-        except (OSError, ValueError, OverflowError) as e:
-            raise InvalidInputError(
-                f"cannot listen at {address!r}: {e}; give HOST:PORT or PORT"
-            ) from None
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._socket = listening(address)
+        host = str(self._socket.getsockname()[0])
+        self.has_page = page is not None and ipaddress.ip_address(host).is_loopback
+        application = _application(ailments, metrics, page if self.has_page else None)
+        self._server = quiet_server(application)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
+        )
         self._thread.start()
 
     @property
     def address(self) -> str:
         """Where it listens."""
-        host, port = self._server.server_address[:2]
-        return f"{host!s}:{port}"
+        host, port = self._socket.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def close(self) -> None:
         """Stops serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.should_exit = True
         self._thread.join()
+        self._socket.close()
 
 
-def _handler(
-    ailments: Callable[[], list[str]], metrics: "CollectorRegistry | None"
-) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = PATIENCE_S
+def listening(address: str) -> socket.socket:
+    """Returns a socket that listens at ``HOST:PORT`` or, on this host alone, at ``PORT``: who
+    connects before a server runs waits for it.
 
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if path == "/healthz":
-                reasons = ailments()
-                status = "unhealthy" if reasons else "ok"
-                body = json.dumps({"status": status, "reasons": reasons}).encode()
-                self._answer(503 if reasons else 200, "application/json", body)
-            elif path == "/metrics" and metrics is not None:
-                from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+    Raises:
+        InvalidInputError: no such address, or it is taken.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        place = (host.strip("[]") or THIS_HOST, int(port))
+        family = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server(place, family=family)
+    except (OSError, ValueError, OverflowError) as e:
+        raise InvalidInputError(
+            f"cannot listen at {address!r}: {e}; give HOST:PORT or PORT"
+        ) from None
 
-                self._answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics))
-            else:
-                self._answer(404, "text/plain", b"there are /metrics and /healthz\n")
 
-        def do_HEAD(self) -> None:
-            self.do_GET()
+def quiet_server(application: "ASGIApp") -> uvicorn.Server:
+    """Returns a server that logs what went wrong, and nothing of its requests."""
+    config = uvicorn.Config(
+        application,
+        http=_Hurried,
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+    )
+    return uvicorn.Server(config)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Keeps requests out of the log."""
 
-        def _answer(self, status: int, content_type: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+class _Hurried(H11Protocol):
+    """Closes a connection whose other end owes a request and says nothing."""
 
-    return Handler
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def _wait(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        answering = bool(self.cycle) and not self.cycle.response_complete
+        self._patience = (
+            None if answering else self.loop.call_later(PATIENCE_S, self.transport.close)
+        )
+
+
+def _application(
+    ailments: Callable[[], Sequence[str]],
+    metrics: "CollectorRegistry | None",
+    page: "ASGIApp | None",
+) -> Starlette:
+    def health(_: Request) -> Response:
+        reasons = list(ailments())
+        status = "unhealthy" if reasons else "ok"
+        return JSONResponse({"status": status, "reasons": reasons}, 503 if reasons else 200)
+
+    def samples(_: Request) -> Response:
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+        body = generate_latest(metrics)  # type: ignore[arg-type] # routed where it is there
+        return Response(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def absent(_: Request, error: Any) -> Response:
+        more = "" if page is None else ", and a page at /"
+        text = f"there are /metrics and /healthz{more}\n"
+        return PlainTextResponse(text, error.status_code)
+
+    routes: list[Any] = [Route("/healthz", health)]
+    routes += [Route("/metrics", samples)] if metrics is not None else []
+    routes += [Mount("/", page)] if page is not None else []
+    return Starlette(routes=routes, exception_handlers={404: absent, 405: absent})

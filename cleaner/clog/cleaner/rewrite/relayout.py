@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from clog.cleaner.compaction.commit_pass import objects_may_be_gone, tried
 from clog.cleaner.compaction.layout import is_shared
+from clog.cleaner.masks.carrying import MaskCarrier
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
@@ -168,6 +169,7 @@ def relayout(
         elif not (broken and run.becomes_itself):  # It is left of a run that is damaged.
             made.append((run, _replacement(run, _write(handle, store, run, rows, manifest))))
     done: list[Run] = []
+    carrier = MaskCarrier(store, manifest.version, handle.ids.new_id)
 
     def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         now = handle.manifest()
@@ -176,7 +178,8 @@ def relayout(
         done[:] = [run for run, _ in there]
         if not there:
             return NothingToCommit()
-        return tried(Edit(replace=tuple(r for _, r in there)), now, time_ms=time_ms)
+        edit = carrier.with_masks(Edit(replace=tuple(r for _, r in there)), now)
+        return tried(edit, now, time_ms=time_ms)
 
     handle.commit(prepare, operation=operation)
     for error in _still_broken(handle, broken):
@@ -338,4 +341,4 @@ def _is_as_planned(run: Run, now: Manifest) -> bool:
         for c in s.chunks
         if run.base <= c.base < run.next
     ]
-    return there == list(run.chunks)
+    return len(there) == len(run.chunks) and all(map(Chunk.is_but_for_its_mask, run.chunks, there))

@@ -32,6 +32,6 @@ def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list
             continue
         view = publications.view(name)
         view.look()
-        named = view.files()
+        named = view.named()
         unneeded += [f for number, f in files if number <= view.newest and f.path not in named]
     return unneeded

@@ -1,8 +1,8 @@
 """`clog cost`: requests, bytes and dollars a day, before the bill arrives."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from clog.cli.output import count, counted, duration, print_json, print_table, s
 from clog.storage.config import units
 
 if TYPE_CHECKING:
+    from clog.storage import Log
     from clog.storage.format.columns import ColumnsRef
     from clog.storage.format.commits import Commit
     from clog.storage.format.edits import Edit
@@ -76,25 +77,62 @@ def cost(
     clog cost ./orders --trigger 1min --readers 3 --json
     """
     log = open_log(url, options)
-    past = _past(log.handle.store, log.handle.tip, commits)
-    lines = daily(past, trigger_ms=trigger, readers=readers)
-    manifest = log.handle.manifest()
-    released = sum(r.size_bytes for r in manifest.released)
-    kept = released + sum(manifest.files().values())
+    found = bill(log, prices, trigger_ms=trigger, readers=readers, commits=commits)
     if json:
-        print_json(
-            {
-                "url": log.url,
-                "trigger_ms": trigger,
-                "readers": readers,
-                "past": asdict(past),
-                "prices": asdict(prices),
-                "stored_bytes": kept,
-                "daily": [asdict(line) | {"dollars": _dollars(line, prices)} for line in lines],
-            }
-        )
+        print_json(found.as_json())
         return
-    _print(lines, prices, past, kept)
+    _print(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a log costs a day. ``stored_bytes``: with the files that wait to be deleted."""
+
+    url: str
+    trigger_ms: int
+    readers: int
+    past: Past
+    prices: Prices
+    stored_bytes: int
+    lines: Sequence[Daily]
+
+    def dollars(self, line: Daily) -> float:
+        """Returns what the requests of a line cost."""
+        price = self.prices
+        puts, gets, lists = line.puts, line.gets, line.lists
+        return (puts * price.put_1000 + gets * price.get_1000 + lists * price.list_1000) / 1000
+
+    @property
+    def stored_dollars(self) -> float:
+        """What is stored, for a month."""
+        return self.stored_bytes / 1e9 * self.prices.gb_month
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it in values that JSON has."""
+        return {
+            "url": self.url,
+            "trigger_ms": self.trigger_ms,
+            "readers": self.readers,
+            "past": asdict(self.past),
+            "prices": asdict(self.prices),
+            "stored_bytes": self.stored_bytes,
+            "daily": [asdict(line) | {"dollars": self.dollars(line)} for line in self.lines],
+        }
+
+
+def bill(
+    log: "Log", prices: Prices, *, trigger_ms: int | None = None, readers: int, commits: int
+) -> Bill:
+    """Returns what a log costs a day, by the averages of its newest commits; one GET for each of
+    them, and one LIST. Without a trigger interval it is the mean one of its appends.
+    """
+    past = _past(log.handle.store, log.handle.tip, commits)
+    if trigger_ms is None:
+        trigger_ms = max(1, past.span_ms // max(1, past.appends))
+    manifest = log.handle.manifest()
+    stored_bytes = sum(r.size_bytes for r in manifest.released) + sum(manifest.files().values())
+    lines = daily(past, trigger_ms=trigger_ms, readers=readers)
+    return Bill(log.url, trigger_ms, readers, past, prices, stored_bytes, lines)
 
 
 def _past(store: "Store", tip: "Commit", commits: int) -> Past:
@@ -150,11 +188,6 @@ def _written(edit: "Edit") -> "set[ObjectRef]":
     return {c.object for r in edit.replace for c in r.chunks if c.object.path not in old}
 
 
-def _dollars(line: Daily, price: Prices) -> float:
-    puts, gets, lists = line.puts, line.gets, line.lists
-    return (puts * price.put_1000 + gets * price.get_1000 + lists * price.list_1000) / 1000
-
-
 def _row(line: Daily, dollars: float) -> dict[str, str]:
     return {
         "a day": line.what,
@@ -167,22 +200,22 @@ def _row(line: Daily, dollars: float) -> dict[str, str]:
     }
 
 
-def _print(lines: Sequence[Daily], price: Prices, past: Past, kept: int) -> None:
+def _print(found: Bill) -> None:
     from rich.table import Table
 
     names = ("puts", "gets", "lists", "bytes_out", "bytes_in")
+    lines, price, past = found.lines, found.prices, found.past
     total = Daily("all", **{name: sum(getattr(line, name) for line in lines) for name in names})
-    dollars = _dollars(total, price)
     table = Table(box=None, pad_edge=False)
     for name in _row(total, 0):
         table.add_column(name, justify="left" if name == "a day" else "right", no_wrap=True)
     for line in (*lines, total):
-        table.add_row(*_row(line, _dollars(line, price)).values())
+        table.add_row(*_row(line, found.dollars(line)).values())
     print_table(table)
-    month = kept / 1e9 * price.gb_month
+    month = found.dollars(total) * DAYS_PER_MONTH
     say(
-        f"kept: {size(kept)}, {month:.2f} dollars a month; requests {dollars * DAYS_PER_MONTH:.2f}"
-        f" dollars a month at {price.name} list prices of {price.as_of}"
+        f"kept: {size(found.stored_bytes)}, {found.stored_dollars:.2f} dollars a month; requests"
+        f" {month:.2f} dollars a month at {price.name} list prices of {price.as_of}"
     )
     say(f"today's, and other regions and tiers: {price.source}; your own: --prices FILE")
     say(

@@ -32,9 +32,8 @@ def ui(
     """
     check_logs_named(urls, discover)
     try:
-        import uvicorn
-
-        from clog.cli.ui.server import application, listening
+        from clog.cleaner.daemon.http import listening, quiet_server
+        from clog.cli.ui.server import application
     except ModuleNotFoundError as e:
         if e.name not in ("starlette", "uvicorn"):
             raise
@@ -45,7 +44,6 @@ def ui(
     given = storage_options(options)
     shown = ShownLogs(urls or (), discover or (), given, clock=SystemClock())
     shown.look()
-    with listening(port) as socket:
+    with listening(str(port)) as socket:
         say(f"http://127.0.0.1:{socket.getsockname()[1]}  (Ctrl-C stops)")
-        config = uvicorn.Config(application(shown), log_level="warning", lifespan="off", ws="none")
-        uvicorn.Server(config).run(sockets=[socket])
+        quiet_server(application(shown)).run(sockets=[socket])

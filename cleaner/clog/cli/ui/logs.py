@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from clog.storage import CommitInfo, Log
+    from clog.storage import Log
     from clog.storage.clock import Clock
+    from clog.storage.diagnostics.effects import CommitWalk
 
 LOOK_MS = 30_000
 """Prefixes are looked through for new logs so often, at most."""
@@ -58,7 +59,8 @@ class ShownLogs:
         self._lock = threading.Lock()
         self._urls = list(dict.fromkeys(urls))
         self._opened: dict[str, Log] = {}
-        self._commits: dict[tuple[str, int], CommitInfo] = {}
+        self._walks: dict[str, CommitWalk] = {}
+        self._commits: dict[str, dict[int, dict[str, Any]]] = {}
         self._looked_ms: int | None = None
 
     def look(self) -> None:
@@ -118,20 +120,35 @@ class ShownLogs:
         """Returns all about one log: its description, and its newest commits, oldest first."""
         log = self.log(number)
         found = dict(log.describe())
-        commits = [asdict(c) for c in self._newest(log)]
+        with self._lock:
+            commits = self._newest(log)
         return found | {"now_ms": log.handle.clock.now_ms(), "commits": commits}
 
-    def _newest(self, log: "Log") -> "Iterator[CommitInfo]":
-        """Yields the newest commits; a request for each that was not seen before."""
+    def _newest(self, log: "Log") -> list[dict[str, Any]]:
+        """Returns the newest commits; a request for each that was not seen before."""
+        from clog.storage.diagnostics.effects import CommitWalk
+
         log_id, version = log.handle.standing.log_id, log.handle.tip.version
         first = max(0, version + 1 - COMMITS_MAX)
-        wanted = range(first, version + 1)
-        unseen = next((v for v in wanted if (log_id, v) not in self._commits), None)
-        if unseen is not None:
-            for commit in log.history(unseen):
-                self._commits[log_id, commit.version] = commit
-        found = (self._commits.get((log_id, v)) for v in wanted)
-        yield from (commit for commit in found if commit is not None)
+        known = self._commits.setdefault(log_id, {})
+        if first > max(known, default=-1) + 1 or log_id not in self._walks:
+            known.clear()
+            self._walks[log_id] = CommitWalk(log.handle, first)
+        for info, effect in self._walks[log_id].new():
+            known[info.version] = asdict(info) | {"effect": effect and asdict(effect)}
+        for old in [v for v in known if v < first]:
+            del known[old]
+        return [known[v] for v in sorted(known)]
+
+    def cost(self, number: int, readers: int) -> dict[str, Any]:
+        """Returns what the log costs a day if it goes on as in its newest commits; a request for
+        each of these.
+        """
+        from clog.cli.looking.cost import bill
+        from clog.cli.looking.prices import PRICES
+
+        found = bill(self.log(number), PRICES["aws"], readers=readers, commits=COMMITS_MAX)
+        return found.as_json() | {"stored_dollars": found.stored_dollars}
 
     def records(self, number: int, partition: int | None, where: str, limit: int) -> bytes:
         """Returns records from a position on: earliest, an offset, or @ and a time; of ``latest``

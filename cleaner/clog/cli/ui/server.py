@@ -5,9 +5,7 @@ of elsewhere reads logs through a name that leads here; all it does is read; the
 nothing but what this server has (no inline script, no other host), and puts data in as text.
 """
 
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from clog.cli.ui.activity import ShownCleaner
 from clog.cli.ui.logs import AskedKey, ShownLogs
 from clog.storage.errors import ClogError, InvalidInputError
 
@@ -34,31 +33,19 @@ HEADERS = {
 HOSTS = ["127.0.0.1", "localhost"]
 
 
-@contextmanager
-def listening(port: int) -> Iterator[socket.socket]:
-    """Yields a socket that listens on the loopback address.
-
-    Raises:
-        InvalidInputError: the port is taken.
-    """
-    with socket.socket() as made:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            made.bind(("127.0.0.1", port))
-        except OSError as e:
-            raise InvalidInputError(f"cannot listen at port {port}: {e.strerror}") from None
-        made.listen()  # Who comes before the server runs waits for it.
-        yield made
-
-
-def application(shown: ShownLogs) -> Starlette:
-    """Returns the page and what it asks for."""
+def application(shown: ShownLogs, cleaner: ShownCleaner | None = None) -> Starlette:
+    """Returns the page and what it asks for; with what a cleaner in this process does."""
 
     def logs(_: Request) -> Response:
-        return JSONResponse(shown.overview())
+        doing = None if cleaner is None else cleaner.state()
+        return JSONResponse({"logs": shown.overview(), "cleaner": doing})
 
     def log(request: Request) -> Response:
         return JSONResponse(shown.details(_number(request)))
+
+    def cost(request: Request) -> Response:
+        readers = _integer(request.query_params.get("readers"), "readers") or 0
+        return JSONResponse(shown.cost(_number(request), readers))
 
     def records(request: Request) -> Response:
         asked = request.query_params
@@ -76,14 +63,12 @@ def application(shown: ShownLogs) -> Starlette:
         at = _integer(request.query_params.get("at"), "at")
         return _document(shown.table(_number(request), at, _key(request), _limit(request)))
 
-    def page(_: Request) -> Response:
-        return FileResponse(STATIC / "index.html")
-
     return Starlette(
         routes=[
-            Route("/", page),
+            Route("/", _page),
             Route("/api/logs", logs),
             Route("/api/logs/{number:int}", log),
+            Route("/api/logs/{number:int}/cost", cost),
             Route("/api/logs/{number:int}/records", records),
             Route("/api/logs/{number:int}/key", key),
             Route("/api/logs/{number:int}/table", table),
@@ -96,6 +81,10 @@ def application(shown: ShownLogs) -> Starlette:
         ],
         exception_handlers={ClogError: _refused, FileNotFoundError: _gone},
     )
+
+
+def _page(_: Request) -> Response:
+    return FileResponse(STATIC / "index.html")
 
 
 async def _with_headers(request: Request, call_next: Callable[[Request], Any]) -> Response:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clog.storage.commit.versions import first_open_version
-from clog.storage.format.commits import Commit, edit_of, read_commit
+from clog.storage.format.commits import Commit, EditRecord, edit_of, read_commit
+from clog.storage.format.edits import Edit
 from clog.storage.store.base import Store
 
 
@@ -45,16 +46,20 @@ def history(store: Store, tip: Commit, start: int) -> Iterator[CommitInfo]:
             record = read_commit(store, version).record
         except FileNotFoundError:
             continue  # Deleted with its block.
-        edit = edit_of(store, record)
-        chunks = [c for _, c in edit.add.chunks] if edit.add else []
-        yield CommitInfo(
-            version=version,
-            time_ms=record.time_ms,
-            operation=record.operation,
-            records=sum(c.rows for c in chunks),
-            tombstones=sum(c.tombstones for c in chunks),
-            size_bytes=sum(c.size_bytes for c in chunks),
-            object_bytes=sum({c.object.path: c.object.size_bytes for c in chunks}.values()),
-            writers=tuple(by.entry.writer_id for by in edit.writers),
-            first_dirty=dict(edit.first_dirty),
-        )
+        yield info_of(record, edit_of(store, record))
+
+
+def info_of(record: EditRecord, edit: Edit) -> CommitInfo:
+    """Returns what a commit did."""
+    chunks = [c for _, c in edit.add.chunks] if edit.add else []
+    return CommitInfo(
+        version=record.version,
+        time_ms=record.time_ms,
+        operation=record.operation,
+        records=sum(c.rows for c in chunks),
+        tombstones=sum(c.tombstones for c in chunks),
+        size_bytes=sum(c.size_bytes for c in chunks),
+        object_bytes=sum({c.object.path: c.object.size_bytes for c in chunks}.values()),
+        writers=tuple(by.entry.writer_id for by in edit.writers),
+        first_dirty=dict(edit.first_dirty),
+    )

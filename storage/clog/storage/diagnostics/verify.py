@@ -10,7 +10,8 @@
    its checksum, its key index, its rows, and for each chunk its sizes, timestamps, tombstones,
    horizons and offsets as the rows have them (`verify_rows`). Bitmaps of dead rows. Of replaced
    objects that readers of older versions need the checksum (`verify_older`).
-4. *Keys*: each stands at most once below the first dirty offset (`verify_keys`).
+4. *Keys*: each stands at most once below the first dirty offset (`verify_keys`); what masks hide
+   is what keys say (`verify_masks`).
 
 Problems are returned as values, `Finding`, and the checks go on, to show their extent. Nothing is
 changed.
@@ -24,16 +25,18 @@ from enum import StrEnum
 from functools import partial
 from itertools import pairwise
 
-from clog.storage.commit.identity import standing_log
+from clog.storage.commit.identity import StandingLog, standing_log
 from clog.storage.commit.versions import find_newest, first_open_version, manifest_of, replay
 from clog.storage.diagnostics.verify_documents import document_problems
 from clog.storage.diagnostics.verify_keys import repeated_keys
+from clog.storage.diagnostics.verify_masks import mask_problems
 from clog.storage.diagnostics.verify_objects import OnProgress, by_object, object_messages
 from clog.storage.diagnostics.verify_older import older_problems
-from clog.storage.errors import CorruptionError, version_expired
+from clog.storage.diagnostics.verify_views import view_problems
+from clog.storage.errors import CorruptionError, VersionExpiredError, version_expired
 from clog.storage.format import paths
+from clog.storage.format.bitmaps.bitmap import read_bitmap
 from clog.storage.format.commits import Commit, EditRecord, goes_back_in_time, read_commit
-from clog.storage.format.dead_rows import read_dead_rows
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.segments import Segment
 from clog.storage.format.snapshots import read_snapshot, unpage
@@ -52,13 +55,15 @@ class Check(StrEnum):
     OBJECT = "object"
     DEAD_ROWS = "dead-rows"
     KEYS = "keys"
+    MASKS = "masks"
+    VIEW = "view"
 
 
 _REPLAYED = (
     *("segments", "first_dirty", "released", "tombstones_removed", "uncleanable"),
     "markers",
 )
-_OF_FILES = (Check.OBJECT_MISSING, Check.DEAD_ROWS)
+_OF_FILES = (Check.OBJECT_MISSING, Check.DEAD_ROWS, Check.MASKS)
 """What may be found of a version that expired meanwhile, though nothing is wrong."""
 
 
@@ -102,14 +107,15 @@ def verify_log(
         StoreUnavailableError: the file system failed; that says nothing about the log.
     """
     try:
-        store = standing_log(root).store
+        standing = standing_log(root)
     except CorruptionError as e:
         found = Finding(Check.STATE, paths.LOG_FILE, f"nobody can say which log stands here: {e}")
         return VerifyReport(root.url, None, 0, 0, 0, 0, (found,))
-    return _verified(store, quick=quick, on_progress=on_progress)
+    return _verified(standing, quick=quick, on_progress=on_progress)
 
 
-def _verified(store: Store, *, quick: bool, on_progress: OnProgress) -> VerifyReport:
+def _verified(standing: StandingLog, *, quick: bool, on_progress: OnProgress) -> VerifyReport:
+    store = standing.store
     findings: list[Finding] = []
     manifest: Manifest | None = None
     try:
@@ -135,6 +141,9 @@ def _verified(store: Store, *, quick: bool, on_progress: OnProgress) -> VerifyRe
     if not quick:
         findings += _dead_row_findings(store, manifest)
         findings += _key_findings(store, manifest)
+        findings += _mask_findings(store, manifest)
+        views = view_problems(standing, manifest)
+        findings += [Finding(Check.VIEW, name, message) for name, message in views]
     return VerifyReport(
         url=store.url,
         version=manifest.version,
@@ -167,10 +176,18 @@ def _dead_row_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
     for p, chunk in manifest.chunks():
         if chunk.dead is not None:
             try:
-                read_dead_rows(store, chunk.dead, chunk.rows)
+                read_bitmap(store, chunk.dead, chunk.rows)
             except (CorruptionError, FileNotFoundError) as e:
                 where = f"the dead rows of [{chunk.base}, {chunk.next}) of partition {p}"
                 yield Finding(Check.DEAD_ROWS, chunk.object.path, f"{where} cannot be read: {e}")
+
+
+def _mask_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
+    try:
+        for path, message in mask_problems(store, manifest):
+            yield Finding(Check.MASKS, path, message)
+    except (CorruptionError, FileNotFoundError, VersionExpiredError):
+        return  # Found among the objects.
 
 
 def _key_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:

@@ -8,9 +8,10 @@ import xxhash
 
 from clog.storage.commit.versions import find_newest, manifest_of
 from clog.storage.errors import CorruptionError
+from clog.storage.format.bitmaps.bitmap import AnyBitmap, BitmapFile
+from clog.storage.format.bitmaps.masks import ChunkMask
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.commits import Commit, edit_of
-from clog.storage.format.dead_rows import BitmapFile, DeadRows
 from clog.storage.format.edits import Edit
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.object_ref import ObjectRef
@@ -70,14 +71,18 @@ def _files_of(edit: Edit) -> dict[str, File]:
         chunks += [chunk for _, chunk in edit.add.chunks]
     files = {path: file for chunk in chunks for path, file in _files(chunk).items()}
     for mark in edit.dead:
-        files.update(_bitmap(mark.dead))
+        files.update(_bitmaps(mark.dead))
+    for masked in edit.masks:
+        files.update(_bitmaps(masked.mask.superseded, masked.mask.tombstones))
     return files
 
 
 def _files(chunk: Chunk) -> dict[str, File]:
-    return {chunk.object.path: chunk.object, **_bitmap(chunk.dead)}
+    mask = chunk.mask or ChunkMask()
+    bitmaps = _bitmaps(chunk.dead, mask.superseded, mask.tombstones)
+    return {chunk.object.path: chunk.object, **bitmaps}
 
 
-def _bitmap(dead: DeadRows | None) -> dict[str, File]:
-    file = None if dead is None else dead.bitmap
-    return {file.path: file} if isinstance(file, BitmapFile) else {}
+def _bitmaps(*bitmaps: AnyBitmap | None) -> dict[str, File]:
+    files = (b.bitmap for b in bitmaps if b is not None)
+    return {f.path: f for f in files if isinstance(f, BitmapFile)}

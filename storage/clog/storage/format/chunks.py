@@ -7,11 +7,13 @@ set for them.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.dead_rows import BitmapFile, DeadRows
+from clog.storage.format.bitmaps.bitmap import files_of
+from clog.storage.format.bitmaps.masks import ChunkMask
+from clog.storage.format.dead_rows import DeadRows
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import check_inside
 
@@ -62,6 +64,7 @@ class Chunk:
     dead: DeadRows | None = None
     undecided: TransactionName | None = None
     aborted: bool = False
+    mask: ChunkMask | None = None
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -89,11 +92,13 @@ class Chunk:
 
     @property
     def files(self) -> dict[str, int]:
-        """Path -> bytes of the files that live while this chunk does: its object, its bitmap."""
-        files = {self.object.path: self.object.size_bytes}
-        if self.dead is not None and isinstance(self.dead.bitmap, BitmapFile):
-            files[self.dead.bitmap.path] = self.dead.bitmap.size_bytes
-        return files
+        """Path -> bytes of the files that live while this chunk does: its object, its bitmaps."""
+        files = {self.object.path: self.object.size_bytes, **files_of(self.dead)}
+        return files if self.mask is None else {**files, **self.mask.files}
+
+    def is_but_for_its_mask(self, other: "Chunk | None") -> bool:
+        """Tells whether another chunk is the same, whatever their masks are."""
+        return other is not None and replace(self, mask=other.mask) == other
 
 
 def object_json(ref: ObjectRef) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from clog.storage.errors import CorruptionError
+from clog.storage.format.bitmaps.masks import MaskMark, mask_from_json, mask_to_json
 from clog.storage.format.chunks import (
     NONE,
     Chunk,
@@ -78,6 +79,8 @@ def edit_to_json(edit: Edit) -> dict[str, Any]:
         "unmarked": [list(mark) for mark in edit.unmarked] or None,
         "ends": [ending_to_json(ending) for ending in edit.ends] or None,
         "unended": [joining_to_json(joining) for joining in edit.unended] or None,
+        "masks": [_mask_mark_to_json(mark) for mark in edit.masks] or None,
+        "covered": _by_partition(edit.covered),
         "first_dirty": _by_partition(edit.first_dirty),
         "tombstones_removed": _by_partition(edit.tombstones_removed),
         "uncleanable": {str(p): uncleanable_json(u) for p, u in edit.uncleanable.items()} or None,
@@ -117,6 +120,8 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
             unmarked=tuple((whole(p), whole(offset)) for p, offset in value.get("unmarked", ())),
             ends=tuple(ending_from_json(ending) for ending in value.get("ends", ())),
             unended=tuple(joining_from_json(j, objects) for j in value.get("unended", ())),
+            masks=tuple(_mask_mark_from_json(mark, where) for mark in value.get("masks", ())),
+            covered=_offsets(value, "covered"),
             first_dirty=_offsets(value, "first_dirty"),
             tombstones_removed=_offsets(value, "tombstones_removed"),
             uncleanable={
@@ -331,6 +336,16 @@ def _mark_from_json(value: list[Any], where: str) -> DeadMark:
     p, path, row, dead = value
     path = check_inside(path, where=where)
     return DeadMark(whole(p), path, whole(row), dead_rows_from_json(dead, where=where))
+
+
+def _mask_mark_to_json(mark: MaskMark) -> list[Any]:
+    return [mark.partition, mark.object_path, mark.first_row, mask_to_json(mark.mask)]
+
+
+def _mask_mark_from_json(value: list[Any], where: str) -> MaskMark:
+    p, path, row, mask = value
+    path = check_inside(path, where=where)
+    return MaskMark(whole(p), path, whole(row), mask_from_json(mask, where=where))
 
 
 def _offsets(value: dict[str, Any], name: str) -> dict[int, int]:

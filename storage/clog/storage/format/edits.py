@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from clog.storage.format.bitmaps.masks import MaskMark
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.dead_rows import DeadRows
 from clog.storage.format.features import NO_FEATURES, FeatureNames
@@ -173,6 +174,8 @@ class Edit:
     unmarked: tuple[tuple[int, int], ...] = ()
     ends: tuple[Ending, ...] = ()
     unended: tuple[Joining, ...] = ()
+    masks: tuple[MaskMark, ...] = ()
+    covered: Mapping[int, int] = field(default_factory=dict)
     first_dirty: Mapping[int, int] = field(default_factory=dict)
     tombstones_removed: Mapping[int, int] = field(default_factory=dict)
     uncleanable: Mapping[int, Uncleanable | None] = field(default_factory=dict)
@@ -188,7 +191,8 @@ class Edit:
     def partitions(self) -> set[int]:
         """Returns every partition that the edit names."""
         named = self.changed_partitions()
-        named.update(self.first_dirty, self.tombstones_removed, self.uncleanable)
+        named.update(self.first_dirty, self.tombstones_removed, self.uncleanable, self.covered)
+        named.update(mark.partition for mark in self.masks)
         named.update(p for p, _ in self.seal)
         named.update(p for p, *_ in (*self.marked, *self.unmarked))
         if self.add is not None:
@@ -215,14 +219,19 @@ class Edit:
         """Returns the partitions changed otherwise than by appending or sealing: what voids a
         planned clean.
         """
-        return {*self.start, *self.first_dirty, *self.rewritten_partitions()}
+        return {*self.start, *self.first_dirty, *self._cleaned_partitions()}
 
     def rewritten_partitions(self) -> set[int]:
         """Returns the partitions whose sealed segments change: those that must not lie in pages to
         apply it.
         """
-        rewritten = {*self.drop}
-        rewritten.update(r.partition for r in self.replace)
-        rewritten.update(h.partition for h in self.horizons)
-        rewritten.update(mark.partition for mark in self.dead)
-        return rewritten
+        masked = (mark.partition for mark in self.masks)
+        unmasked = (p for p, offset in self.covered.items() if offset == 0)
+        return self._cleaned_partitions().union(masked, unmasked)
+
+    def _cleaned_partitions(self) -> set[int]:
+        cleaned = {*self.drop}
+        cleaned.update(r.partition for r in self.replace)
+        cleaned.update(h.partition for h in self.horizons)
+        cleaned.update(mark.partition for mark in self.dead)
+        return cleaned

@@ -107,6 +107,7 @@ FEATURES = {
             "13",
             "bitmaps of the rows that no table shows: tables without comparing keys",
             of_readers=False,
+            is_built=True,
         ),
         Feature(
             PUBLICATIONS,

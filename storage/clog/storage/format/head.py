@@ -26,10 +26,7 @@ from clog.storage.format.columns import (
     columns_to_json,
     resolved,
 )
-from clog.storage.format.edit_json import (
-    info_from_json,
-    info_to_json,
-)
+from clog.storage.format.edit_json import info_from_json, info_to_json
 from clog.storage.format.edits import (
     Append,
     AppendedBy,
@@ -41,6 +38,7 @@ from clog.storage.format.edits import (
 )
 from clog.storage.format.features import (
     DEAD_ROWS,
+    SUPERSEDED_ROWS,
     TRANSACTIONS,
     TYPED_COLUMNS,
     UNDECIDED_RECORDS,
@@ -83,7 +81,9 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """State that appends need. ``extra`` keeps fields of newer writers that are not known here."""
+    """State that appends need. ``masked`` is the version of the last commit with masks, -1 where
+    there is none; ``extra`` keeps fields of newer writers that are not known here.
+    """
 
     log: LogInfo
     config: Mapping[str, str]
@@ -96,6 +96,7 @@ class Head:
     older_writers: PageRef | None = None
     unended: tuple[Unended, ...] = ()
     pins: Pins = field(default_factory=dict)
+    masked: int = NONE
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def stable_offset(self, partition: int) -> int:
@@ -147,6 +148,7 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
         older_writers=edit.older_writers.root if edit.older_writers else head.older_writers,
         unended=with_started_reset(unended, time_ms) if edit.reset_times else unended,
         pins=pins_after(head.pins, edit.pins, log.features),
+        masked=version if edit.masks or edit.covered else head.masked,
     )
 
 
@@ -188,16 +190,14 @@ def _with_features(log: LogInfo, edit: Edit) -> LogInfo:
     if edit.schema is not None:
         check_evolution(log.schema, edit.schema)
         log = replace(log, schema=edit.schema)
-    if edit.dead and DEAD_ROWS not in log.features.read:
-        raise CorruptionError(f"an edit marks dead rows, but the log lacks feature {DEAD_ROWS!r}")
-    if TRANSACTIONS not in log.features and any(by.entry.transaction for by in edit.writers):
-        raise CorruptionError(
-            f"an edit has a transaction, but the log lacks feature {TRANSACTIONS!r}"
-        )
-    if edit.names_undecided() and UNDECIDED_RECORDS not in log.features.read:
-        raise CorruptionError(
-            f"an edit has undecided records, but the log lacks feature {UNDECIDED_RECORDS!r}"
-        )
+    for name, what, is_there in (
+        (DEAD_ROWS, "dead rows", edit.dead),
+        (SUPERSEDED_ROWS, "masks", edit.masks or edit.covered),
+        (TRANSACTIONS, "a transaction", any(by.entry.transaction for by in edit.writers)),
+        (UNDECIDED_RECORDS, "undecided records", edit.names_undecided()),
+    ):
+        if is_there and name not in log.features:
+            raise CorruptionError(f"an edit has {what}, but the log lacks feature {name!r}")
     return log
 
 
@@ -352,6 +352,7 @@ def head_to_json(head: Head) -> dict[str, Any]:
         "writers": [writer_to_json(w) for w in head.writers],
         "older_writers": head.older_writers and page_to_json(head.older_writers),
         **({"pins": pins_to_json(head.pins)} if head.pins else {}),
+        **({} if head.masked == NONE else {"masked": head.masked}),
     }
 
 
@@ -379,6 +380,7 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
             older_writers=page_from_json(value["older_writers"], where),
             unended=unended_from_json(value.get("unended", []), info.partitions),
             pins=pins_from_json(value.get("pins", {})),
+            masked=whole(value.get("masked", NONE)),
             extra={name: v for name, v in value.items() if name not in _KNOWN},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clog.storage.errors import CorruptionError
+from clog.storage.format.bitmaps.masks import MaskMark, check_covered
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.edits import Append, ChunkHorizon, DeadMark, Edit, Replacement, Uncleanable
 from clog.storage.format.head import Head, advance, first_head
@@ -50,7 +51,9 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """State of a log at ``version``. ``segments[p]`` are in offset order, the last one active."""
+    """State of a log at ``version``. ``segments[p]`` are in offset order, the last one active.
+    ``covered`` are the offsets below which there are masks, by partition; empty while all are 0.
+    """
 
     version: int
     commit_id: str
@@ -63,6 +66,7 @@ class Manifest:
     uncleanable: Mapping[int, Uncleanable] = field(default_factory=dict)
     pages: tuple[SegmentPage, ...] = ()
     markers: tuple[Marker, ...] = ()
+    covered: tuple[int, ...] = ()
 
     def chunks(self) -> Iterator[tuple[int, Chunk]]:
         """Yields every (partition, chunk) that is not in a page."""
@@ -120,6 +124,7 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
     work.dead(edit.dead)
     for ending in edit.ends:
         work.end(ending)
+    work.masks(edit.masks, edit.covered)
     for p, offset in edit.first_dirty.items():
         work.first_dirty[p] = offset
     if edit.add is not None:
@@ -137,6 +142,7 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
         tombstones_removed=_with_steps(manifest, edit, version),
         uncleanable={p: why for p, why in uncleanable.items() if why is not None},
         markers=_with_markers(manifest.markers, edit, work.markers, head),
+        covered=tuple(work.covered) if any(work.covered) else (),
     )
     return _with_times_reset(made, time_ms) if edit.reset_times else made
 
@@ -226,6 +232,7 @@ class _Work:
         self.time_ms = time_ms
         self.segments = list(manifest.segments)
         self.first_dirty = list(manifest.first_dirty)
+        self.covered = list(manifest.covered or [0] * manifest.head.log.partitions)
         self.released: dict[str, Released] = {}
         self.markers: list[Marker] = []
 
@@ -319,15 +326,12 @@ class _Work:
         wanted = {(mark.partition, (mark.object_path, mark.first_row)): mark.dead for mark in given}
         partitions = {mark.partition for mark in given}
         active = {p: self.segments[p][-1].chunks for p in partitions}
-        files: list[dict[str, int]] = []
 
         def marked(p: int, c: Chunk) -> Chunk | None:
             dead = wanted.get((p, c.identity))
             if dead is None or c in active[p] or not may_follow(dead, c):
                 return None
-            new = replace(c, dead=dead)
-            files.append({path: n for path, n in c.files.items() if path not in new.files})
-            return new
+            return replace(c, dead=dead)
 
         changed = self._change(partitions, marked)
         if changed != len(given):
@@ -335,13 +339,36 @@ class _Work:
                 f"{len(given) - changed} of {len(given)} bitmaps of dead rows are for a chunk that"
                 " is not there or not sealed, or do not fit the one it has"
             )
-        self._release(files)
+
+    def masks(self, given: Sequence[MaskMark], covered: Mapping[int, int]) -> None:
+        """Gives chunks their masks, then partitions the offset up to which they are covered; at 0
+        all masks of the partition go. The files of older masks are released.
+        """
+        for p, offset in covered.items():
+            check_covered(p, self.covered[p], offset, self.manifest.head.stable_offset(p))
+            self.covered[p] = offset
+        wanted = {mark.place: mark.mask for mark in given}
+
+        def masked(p: int, c: Chunk) -> Chunk | None:
+            mask = wanted.get((p, c.identity))
+            if mask is None or c.next > self.covered[p] or not mask.may_follow(c.mask, c.rows):
+                return None
+            return replace(c, mask=mask)
+
+        changed = self._change({mark.partition for mark in given}, masked)
+        if changed != len(given):
+            raise CorruptionError(
+                f"{len(given) - changed} of {len(given)} masks are for a chunk that is not there or"
+                " not covered, or do not fit the one it has"
+            )
+        uncovered = {p for p, offset in covered.items() if offset == 0}
+        self._change(uncovered, lambda _, c: None if c.mask is None else replace(c, mask=None))
 
     def _change(self, partitions: set[int], change: Callable[[int, Chunk], Chunk | None]) -> int:
         """Puts what ``change`` makes of a chunk in its place, where it makes anything; returns
-        how often.
+        how often. The files that the chunk needs no more are released.
         """
-        count = 0
+        count, files = 0, []
         for p in partitions:
             segments = list(self.segments[p])
             for i, segment in enumerate(segments):
@@ -350,7 +377,12 @@ class _Work:
                     chunks = tuple(new or c for new, c in zip(made, segment.chunks, strict=True))
                     segments[i] = replace(segment, chunks=chunks)
                     count += changes
+                for old, new in zip(segment.chunks, made, strict=True):
+                    if new is not None:
+                        kept = new.files
+                        files.append({path: n for path, n in old.files.items() if path not in kept})
             self.segments[p] = tuple(segments)
+        self._release(files)
         return count
 
     def _release(self, files: list[dict[str, int]]) -> None:

@@ -25,6 +25,7 @@ READERS = "readers/"
 CLOCKS = "clock-"
 """Files that a comparison of clocks writes and deletes again."""
 DEAD_SUFFIX = ".dead"
+MASK_SUFFIX = ".mask"
 
 BLOCK_VERSIONS = 1024
 """Commits are deleted by blocks of so many versions. Part of the format (FORMAT.md §7)."""
@@ -32,7 +33,7 @@ BLOCK_VERSIONS = 1024
 _LOG_ID = re.compile(r"[0-9a-f]{32}")
 _VERSIONED = re.compile(r"(?:commits|snapshots|blocks)/([0-9]{20})\.json")
 _COLUMNS = re.compile(r"columns/([0-9]{20})-[0-9a-f]{32}\.json")
-_DATA_OBJECT = re.compile(r"data/([0-9]{20})-[0-9a-f]{32}\.(?:parquet|dead)")
+_DATA_OBJECT = re.compile(r"data/([0-9]{20})-[0-9a-f]{32}\.(?:parquet|dead|mask)")
 _READER = re.compile(r"readers/([A-Za-z0-9_-][A-Za-z0-9._-]{0,127})\.json")
 _UNVERSIONED = re.compile(r"(?:pages|edits)/[0-9a-f]{32}\.json|clock-[0-9a-f]{32}")
 _OF_VIEW = re.compile(r"views/([a-z]+)/([0-9]{20})/[A-Za-z0-9._-]+")
@@ -117,6 +118,11 @@ def reader_name_of(path: str) -> str | None:
     """Returns the name of the reader whose document this is; None for any other name."""
     match = _READER.fullmatch(path)
     return match[1] if match else None
+
+
+def mask_path(stamp: int, file_id: str) -> str:
+    """Returns the path of a bitmap of a mask; ``stamp`` as a data object's."""
+    return f"{DATA}{stamp:020d}-{file_id}{MASK_SUFFIX}"
 
 
 def version_of(path: str) -> int | None:

@@ -71,13 +71,16 @@ def check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
 
 
 def with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
-    """Returns the new chunks; those that were there before keep their marks."""
+    """Returns the new chunks; those that were there before keep their marks, and their
+    masks where they have as many rows.
+    """
     if any(c.undecided for c in inside):
         raise CorruptionError(
             f"partition {r.partition}: a replacement of [{r.base}, {r.next}) changes a chunk that"
             " is undecided"
         )
     marked = {c.identity: c for c in inside if c.dead is not None or c.aborted}
+    before = {c.identity: c for c in inside}
     objects = {c.object.path for c in marked.values()}
     made = []
     for c in r.chunks:
@@ -88,7 +91,9 @@ def with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
                 " which has dead rows, or was aborted"
             )
         marks = (None, False) if old is None else (old.dead, old.aborted)
-        made.append(replace(c, dead=marks[0], aborted=marks[1]))
+        same = before.get(c.identity)
+        mask = same.mask if same is not None and same.rows == c.rows else None
+        made.append(replace(c, dead=marks[0], aborted=marks[1], mask=mask))
     return made
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
+from clog.storage.format.bitmaps.masks import mask_from_json, mask_to_json
 from clog.storage.format.chunks import columns_of, rows_of, whole
 from clog.storage.format.dead_rows import dead_rows_from_json, dead_rows_to_json
 from clog.storage.format.edit_json import (
@@ -205,6 +206,7 @@ def _segments_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
     dead: list[list[Any]] = []
     undecided: list[list[Any]] = []
     aborted: list[int] = []
+    masks: list[list[Any]] = []
     for _, segment in pairs:
         for chunk in segment.chunks:
             if chunk.dead is not None:
@@ -213,6 +215,8 @@ def _segments_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
                 undecided.append([len(rows), name_to_json(chunk.undecided)])
             if chunk.aborted:
                 aborted.append(len(rows))
+            if chunk.mask is not None:
+                masks.append([len(rows), mask_to_json(chunk.mask)])
             rows.append((index.setdefault(chunk.object, len(index)), *chunk_row(chunk)))
     objects = [
         (o.path, o.size_bytes, o.footer_bytes, o.checksum, o.rows, o.stamp, o.dense) for o in index
@@ -225,6 +229,7 @@ def _segments_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
         "dead": dead,
         **({"undecided": undecided} if undecided else {}),
         **({"aborted": aborted} if aborted else {}),
+        **({"masks": masks} if masks else {}),
     }
 
 
@@ -257,6 +262,8 @@ def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Seg
         chunks[_index(i)] = replace(chunks[_index(i)], undecided=name_from_json(name))
     for i in value.get("aborted", ()):
         chunks[_index(i)] = replace(chunks[_index(i)], aborted=True)
+    for i, mask in value.get("masks", ()):
+        chunks[_index(i)] = replace(chunks[_index(i)], mask=mask_from_json(mask, where=where))
     out: dict[int, list[Segment]] = {}
     at = 0
     for row in rows_of(value["segments"], _SEGMENT_COLUMNS):
@@ -298,6 +305,7 @@ def _snapshot_json(manifest: Manifest) -> dict[str, Any]:
             "tombstones_removed": columns_of(manifest.tombstones_removed, _STEP_COLUMNS),
             "uncleanable": {str(p): uncleanable_json(u) for p, u in manifest.uncleanable.items()},
             **({"markers": markers_to_json(manifest.markers)} if manifest.markers else {}),
+            **({"covered": list(manifest.covered)} if manifest.covered else {}),
         },
     }
 
@@ -340,7 +348,15 @@ def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
             )
             for page in value["pages"]
         ),
+        covered=_covered(value.get("covered", ()), len(partitions), where),
     )
+
+
+def _covered(value: Sequence[Any], partitions: int, where: str) -> tuple[int, ...]:
+    if len(value) not in (0, partitions):
+        raise CorruptionError(f"{where} says of {len(value)} partitions how far they are covered")
+    covered = tuple(map(whole, value))
+    return covered if any(covered) else ()
 
 
 def _released(columns: dict[str, Any], where: str) -> Iterable[Released]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.identity import StandingLog
 from clog.storage.commit.store_clock import is_comparable
 from clog.storage.config.log_config import NO_DEFAULTS, with_defaults
 from clog.storage.errors import (
@@ -55,6 +56,19 @@ class PublishResult:
     published: bool
 
 
+def view_of(standing: StandingLog, name: str) -> View:
+    """Returns the view of a log in a format, not yet looked at.
+
+    Raises:
+        InvalidInputError: there is no such format.
+    """
+    if name not in _VIEWS:
+        raise InvalidInputError(
+            f"format={name!r} is unknown; a log is published as {' or '.join(FORMATS)}"
+        )
+    return _VIEWS[name](standing)
+
+
 class Publications:
     """The views of one log, which it follows. Not safe for threads.
 
@@ -74,12 +88,8 @@ class Publications:
         Raises:
             InvalidInputError: there is no such format.
         """
-        if name not in _VIEWS:
-            raise InvalidInputError(
-                f"format={name!r} is unknown; a log is published as {' or '.join(FORMATS)}"
-            )
         if name not in self._views:
-            self._views[name] = _VIEWS[name](self._handle.standing)
+            self._views[name] = view_of(self._handle.standing, name)
         return self._views[name]
 
     def publish(self, name: str) -> PublishResult:

@@ -1,10 +1,10 @@
 """The changelog slice: of each key that changed since a position, only the latest record,
 tombstones included.
 
-It is the table view of the range of offsets alone, in which nothing is known to be clean: keys are
-read once more than the records that are delivered, and what comes out is as many records as keys
-changed. Applied to the state at that position it gives the state now, if no tombstone was removed
-in between (`missed_deletes`).
+It is the table view of the range of offsets alone, in which nothing is known to be clean but what
+has masks: keys are read once more than the records that are delivered, and what comes out is as
+many records as keys changed. Applied to the state at that position it gives the state now, if no
+tombstone was removed in between (`missed_deletes`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from clog.storage.format.manifest import Manifest
+from clog.storage.read.left_out import Hidden
 from clog.storage.read.offsets import check_start
 from clog.storage.read.scan import COLUMNS, plan_range
-from clog.storage.read.table_plan import TablePlan
+from clog.storage.read.table_plan import TablePlan, masked_below
 from clog.storage.read.table_scan import MAP_BYTES, table_batches
 from clog.storage.store.base import Store
 
@@ -27,11 +28,12 @@ def plan_changes(manifest: Manifest, partition: int, start: int, *, url: str) ->
     """
     check_start(manifest.head, partition, start, url=url)
     end = manifest.head.stable_offset(partition)
-    changed = tuple(plan_range(manifest, partition, start, end))
-    log = manifest.head.log
-    return TablePlan(
-        partition, manifest.version, log.key_seed, log.schema, (), changed, tombstones=True
-    )
+    dirty = max(start, min(masked_below(manifest, partition)[0], end))
+    clean = plan_range(manifest, partition, start, dirty, hidden=Hidden.SUPERSEDED)
+    changed = plan_range(manifest, partition, dirty, end)
+    version, log = manifest.version, manifest.head.log
+    own = (partition, version, log.key_seed, log.schema, tuple(clean), tuple(changed))
+    return TablePlan(*own, tombstones=True)
 
 
 def changes_batches(

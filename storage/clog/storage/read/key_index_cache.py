@@ -17,6 +17,7 @@ Not here: what an index says (`key_index`), what is read by it (`key_lookup`).
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from clog.storage import forks
 from clog.storage.errors import CorruptionError
 from clog.storage.format.object_ref import ObjectRef
-from clog.storage.format.paths import DEAD_SUFFIX
+from clog.storage.format.paths import DEAD_SUFFIX, MASK_SUFFIX
 from clog.storage.format.schema import LogSchema
 from clog.storage.keys import key_index
 from clog.storage.keys.key_bytes import key_bytes
@@ -40,6 +41,7 @@ from clog.storage.keys.key_index import (
 )
 from clog.storage.objects.reader import WHOLE_BYTES, read_rows
 from clog.storage.read.scan import ReadPiece, cut
+from clog.storage.store.ahead import ahead
 from clog.storage.store.base import Store
 from clog.storage.store.wrapping import WrappingStore
 
@@ -100,8 +102,8 @@ _UNKNOWN: tuple[KeyIndex | None, _Tail] = (None, _Tail())
 class KeyIndexCache(WrappingStore):
     """The key indexes of a log's objects, those used least recently dropped beyond ``cache_bytes``.
 
-    It is the store itself, but answers from memory for the ends of objects, and for bitmaps of dead
-    rows. Threads may share it.
+    It is the store itself, but answers from memory for the ends of objects, and for bitmaps.
+    Threads may share it.
 
     Attributes:
         cached_bytes: memory taken.
@@ -118,7 +120,7 @@ class KeyIndexCache(WrappingStore):
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         _, tail = self._known.get(path, _UNKNOWN)
-        if path.endswith(DEAD_SUFFIX) and not tail.data:
+        if path.endswith((DEAD_SUFFIX, MASK_SUFFIX)) and not tail.data:
             tail = _Tail(0, self.inner.get(path, 0, end))
             self._keep(path, None, tail)
         if tail.data and start is not None and end is not None and start >= tail.start:
@@ -153,8 +155,9 @@ class KeyIndexCache(WrappingStore):
         return index
 
     def load(self, pieces: Sequence[ReadPiece]) -> None:
-        """Makes the indexes of their objects warm. Those that are made here tell the pieces apart,
-        so that a key of one partition costs no reading for another.
+        """Makes the indexes of their objects warm; requests go ahead (`store.ahead`). Those that
+        are made here tell the pieces apart, so that a key of one partition costs no reading for
+        another.
 
         Raises:
             as `of`.
@@ -168,8 +171,15 @@ class KeyIndexCache(WrappingStore):
         for piece in pieces if unknown else ():
             if piece.object.path in unknown:
                 cuts[piece.object.path] += (piece.first_row, piece.first_row + piece.rows)
-        for path, piece in unknown.items():
-            self.of(piece.object, cuts[path], schema=piece.schema)
+        calls = (
+            (
+                partial(self.of, piece.object, cuts[path], schema=piece.schema),
+                asked_bytes(piece.object),
+            )
+            for path, piece in unknown.items()
+        )
+        for _ in ahead(self, calls):
+            pass
 
     def parts(self, piece: ReadPiece, hashes: Hashes) -> Iterator[ReadPiece]:
         """Yields the parts of a piece that may hold a key with one of the hashes, in their order;
@@ -300,6 +310,12 @@ def _parts(piece: ReadPiece, ranges: Sequence[tuple[int, int]]) -> Iterator[Read
             continue
         base = piece.base + first - piece.first_row
         yield cut(piece, base, base + last - first)
+
+
+def asked_bytes(obj: ObjectRef) -> int:
+    """Returns how many bytes are fetched for an object's index, at most."""
+    start, end = obj.tail
+    return end - max(0, start) if obj.index_bytes else obj.size_bytes
 
 
 def _size_bytes(known: tuple[KeyIndex | None, _Tail]) -> int:

@@ -10,6 +10,8 @@ large one without, keys are read first, and the rest only where a wanted key is.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +21,9 @@ from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.key_index import index_hashes
 from clog.storage.numpy_arrays import of_bytes, to_arrow, to_numpy
 from clog.storage.objects.reader import WHOLE_BYTES
-from clog.storage.read.key_index_cache import KeyIndexCache, Run
+from clog.storage.read.key_index_cache import KeyIndexCache, Run, asked_bytes
 from clog.storage.read.scan import ReadPiece, cut, read_pieces, read_schema
+from clog.storage.store.ahead import ahead
 from clog.storage.store.base import Store
 
 
@@ -28,7 +31,8 @@ def pieces_of_keys(
     store: Store, pieces: Sequence[ReadPiece], keys: Sequence[bytes], seed: int
 ) -> Iterator[ReadPiece]:
     """Yields the pieces without those that hold none of the keys (their canonical bytes), cut to
-    where one may be. What is left holds other keys too. ``seed``: the log's.
+    where one may be. What is left holds other keys too. ``seed``: the log's. Where keys are read
+    first, the requests go ahead (`store.ahead`).
 
     Raises:
         FileNotFoundError: an object is gone.
@@ -36,20 +40,23 @@ def pieces_of_keys(
     wanted = of_bytes(keys)
     hashes = index_hashes(wanted, seed=seed)
     indexes = KeyIndexCache(store, seed=seed)
-    for piece in pieces:
-        if not is_searched(piece):
-            yield piece
-            continue
+
+    def narrowed(piece: ReadPiece) -> list[ReadPiece]:
         if piece.object.index_bytes:
-            yield from indexes.parts(piece, hashes)
-            continue
+            return [*indexes.parts(piece, hashes)]
         found = [
             offset
             for batch in read_pieces(store, [piece], columns=("offset", "key"))
             for offset in _ends(of_keys(batch, wanted).column("offset"))
         ]
-        if found:
-            yield cut(piece, found[0], found[-1] + 1)
+        return [cut(piece, found[0], found[-1] + 1)] if found else []
+
+    for searched, some in groupby(pieces, is_searched):
+        if not searched:
+            yield from some
+            continue
+        for parts in ahead(store, ((partial(narrowed, p), asked_bytes(p.object)) for p in some)):
+            yield from parts
 
 
 def latest_of_keys(

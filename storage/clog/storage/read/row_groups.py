@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from clog.storage.config.compression import Compression
+from clog.storage.format.bitmaps.bitmap import Rows
 from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.dead_rows import Rows
 from clog.storage.objects.encoding import GROUP_BYTES_MIN
 from clog.storage.objects.reader import WHOLE_BYTES, fetch_whole
 from clog.storage.objects.row_groups import CopiedGroup, RowGroupSource

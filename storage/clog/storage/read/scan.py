@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.errors import CorruptionError, InvalidInputError, version_expired
+from clog.storage.format.bitmaps.bitmap import Rows, files_of
 from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.dead_rows import BitmapFile, DeadRows, Rows, read_dead_rows
 from clog.storage.format.head import Head
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.object_ref import ObjectRef
@@ -31,6 +31,7 @@ from clog.storage.objects.arrow_types import arrow_schema
 from clog.storage.objects.data_object import RECORD_SCHEMA
 from clog.storage.objects.reader import BATCH_ROWS, Footprint, footprint, open_ranges
 from clog.storage.objects.typed_columns import cheapest_leaf, projected
+from clog.storage.read.left_out import Hidden, MarkedChunk, left_out
 from clog.storage.store.ahead import ahead
 from clog.storage.store.base import Store
 
@@ -92,21 +93,13 @@ def presence_column(name: str, schema: LogSchema | None, columns: Sequence[str])
 
 
 @dataclass(frozen=True, slots=True)
-class MarkedChunk:
-    """The dead rows of the chunk that is rows ``[first_row, first_row + rows)`` of its object."""
-
-    dead: DeadRows
-    first_row: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class ReadPiece:
     """Rows of one object that hold records of one partition; only offsets in ``[start, end)`` are
     delivered.
 
     ``base`` is the offset of ``first_row`` where the object is dense; ``schema`` the log's, by
-    which it is read; ``marked`` the dead rows of the chunk it is a part of.
+    which it is read; ``marked`` the rows of the chunk it is a part of that are left out, by its
+    mask as well where it ``is_masked``.
     """
 
     partition: int
@@ -121,6 +114,7 @@ class ReadPiece:
     horizon: int = NONE
     up_to: int = NONE
     marked: MarkedChunk | None = None
+    is_masked: bool = False
 
 
 class Isolation(StrEnum):
@@ -147,10 +141,12 @@ def plan_range(
     *,
     isolation: Isolation = Isolation.COMMITTED,
     whole: Callable[[Segment], Sequence[ReadPiece]] | None = None,
+    hidden: Hidden = Hidden.DEAD,
 ) -> list[ReadPiece]:
     """Returns the pieces of offsets ``[start, end)`` of a partition, in offset order; the range is
     cut to what the isolation shows, and empty where it ends before it begins. ``whole`` may know
-    those of a segment that lies in the range. Aborted records are in none.
+    those of a segment that lies in the range. ``hidden``: which rows are
+    left out. Aborted records are in none.
     """
     start = max(start, manifest.head.partitions.start[partition])
     end = max(start, min(end, end_offset(manifest.head, partition, isolation)))
@@ -162,7 +158,7 @@ def plan_range(
             continue
         chunks = _within(segment.chunks, start, end)
         shown = (chunk for chunk in chunks if not chunk.aborted)
-        cut_to_range = (piece_of(partition, chunk, start, end, schema) for chunk in shown)
+        cut_to_range = (piece_of(partition, c, start, end, schema, hidden=hidden) for c in shown)
         pieces += (piece for piece in cut_to_range if piece.start < piece.end)
     return pieces
 
@@ -174,10 +170,19 @@ def _within(ranges: tuple[_Range, ...], start: int, end: int) -> tuple[_Range, .
 
 
 def piece_of(
-    partition: int, chunk: Chunk, start: int, end: int, schema: LogSchema | None = None
+    partition: int,
+    chunk: Chunk,
+    start: int,
+    end: int,
+    schema: LogSchema | None = None,
+    *,
+    hidden: Hidden = Hidden.DEAD,
 ) -> ReadPiece:
-    """Returns the part of a chunk that holds ``[start, end)``; ``schema``: the log's."""
-    first_row, rows, base, dead = chunk.first_row, chunk.rows, chunk.base, chunk.dead
+    """Returns the part of a chunk that holds ``[start, end)``; ``schema``: the log's, ``hidden``:
+    which rows are left out.
+    """
+    first_row, rows, base = chunk.first_row, chunk.rows, chunk.base
+    bitmaps = hidden.of(chunk)
     end = min(end, chunk.next)
     if chunk.object.dense:
         end = min(end, base + rows)  # Behind its rows the chunk may cover a gap.
@@ -196,7 +201,8 @@ def piece_of(
         append_time_ms=chunk.append_time_ms,
         horizon=chunk.horizon,
         up_to=chunk.up_to,
-        marked=None if dead is None else MarkedChunk(dead, chunk.first_row, chunk.rows),
+        marked=MarkedChunk(bitmaps, chunk.first_row, chunk.rows) if bitmaps else None,
+        is_masked=chunk.mask is not None and hidden is not Hidden.DEAD,
     )
 
 
@@ -276,16 +282,16 @@ def footprints(
         ranges = [(piece.first_row, piece.rows) for piece in run]
         wanted = stored if ref.dense else [*stored, "offset"]
         found = footprint(store, ref, ranges, columns=wanted, schema=run[0].schema)
-        bitmaps = {p.marked.dead.bitmap for p in run if p.marked}
-        bitmap_bytes = sum(b.size_bytes for b in bitmaps if isinstance(b, BitmapFile))
+        files = files_of(*(b for p in run if p.marked for b in p.marked.bitmaps))
+        bitmap_bytes = sum(files.values())
         yield replace(found, fetched_bytes=found.fetched_bytes + bitmap_bytes)
 
 
 def dead_rows_of(store: Store, run: Sequence[ReadPiece]) -> list[Rows | None]:
-    """Returns which rows of each piece are dead; parts of one chunk share its bitmap. One request
-    for each that is not inline.
+    """Returns which rows of each piece are left out; parts of one chunk share its bitmaps. One
+    request for each that is not inline.
     """
-    masks = {m: read_dead_rows(store, m.dead, m.rows) for m in {p.marked for p in run} if m}
+    masks = {m: left_out(store, m) for m in {p.marked for p in run} if m}
     return [
         masks[p.marked][p.first_row - p.marked.first_row :][: p.rows] if p.marked else None
         for p in run

@@ -1,5 +1,9 @@
 """What a table is read from: the pieces of one partition, clean and dirty, at one version.
 
+*Clean* are pieces in which a table shows each key once: those below the first dirty offset, and
+those at the beginning whose chunks have masks (FORMAT.md §13), whichever reach further. What a mask
+says is left out; and rows of the dirty part, whose masks count for nothing, supersede others.
+
 A plan may be *a slice* of a partition's table, for one task of several: a run of its pieces, and
 ``later``, the dirty pieces that follow. These are mapped too, and nothing of them is delivered.
 
@@ -14,6 +18,7 @@ from clog.storage.format.chunks import Chunk
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.schema import LogSchema
 from clog.storage.format.segments import Segment
+from clog.storage.read.left_out import Hidden
 from clog.storage.read.scan import ReadPiece, piece_of, plan_range
 
 
@@ -53,7 +58,9 @@ class KnownPieces:
         self._before, self._now = self._now, {}
 
     def of(self, partition: int, schema: LogSchema | None, segment: Segment) -> list[ReadPiece]:
-        """Returns the pieces of all chunks of a segment, read by the log's schema."""
+        """Returns the pieces of all chunks of a segment, read by the log's schema, without what
+        their masks hide.
+        """
         known, chunks, pieces = self._before.get(segment.base, (schema, (), []))
         is_other = len(chunks) > len(segment.chunks) or known != schema
         if is_other or not all(map(is_, chunks, segment.chunks)):
@@ -61,7 +68,9 @@ class KnownPieces:
         added = segment.chunks[len(chunks) :]
         if added:
             shown = (chunk for chunk in added if not chunk.aborted)
-            made = (piece_of(partition, chunk, chunk.base, chunk.next, schema) for chunk in shown)
+            made = (
+                piece_of(partition, c, c.base, c.next, schema, hidden=Hidden.ALL) for c in shown
+            )
             pieces = [*pieces, *(piece for piece in made if piece.start < piece.end)]
         self._now[segment.base] = schema, segment.chunks, pieces
         return pieces
@@ -80,12 +89,28 @@ def plan_table(
         whole = partial(known.of, partition, schema)
     end = manifest.head.stable_offset(partition)
     start = min(max(manifest.head.partitions.start[partition], log_start), end)
-    dirty = min(max(manifest.first_dirty[partition], start), end)
+    masked, is_whole = masked_below(manifest, partition)
+    dirty = min(max(manifest.first_dirty[partition], masked, start), end)
     return TablePlan(
         partition,
         manifest.version,
         manifest.head.log.key_seed,
         schema,
-        tuple(plan_range(manifest, partition, start, dirty, whole=whole)),
-        tuple(plan_range(manifest, partition, dirty, end, whole=whole)),
+        tuple(plan_range(manifest, partition, start, dirty, whole=whole, hidden=Hidden.ALL)),
+        tuple(plan_range(manifest, partition, dirty, end, whole=whole if is_whole else None)),
     )
+
+
+def masked_below(manifest: Manifest, partition: int) -> tuple[int, bool]:
+    """Returns the offset below which all chunks of a partition have masks, and whether none has
+    beyond it; 0 where the first one has none.
+    """
+    if not (manifest.covered and manifest.covered[partition]):
+        return 0, True
+    chunks = (c for segment in manifest.segments[partition] for c in segment.chunks)
+    below = 0
+    for chunk in chunks:
+        if chunk.mask is None:
+            return below, all(c.mask is None for c in chunks)
+        below = chunk.next
+    return below, True

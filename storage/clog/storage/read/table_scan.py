@@ -5,7 +5,8 @@ The part below the first dirty offset has each key once, so:
 
 T1. Map the dirty part: key -> last offset, reading only its keys (`fingerprints`: 128 bits of
     each).
-T2. Clean part: a record stays when the map does not know its key.
+T2. Clean part: a record stays when the map does not know its key. Where there are masks
+    (`table_plan`) no value is asked for whether it is a tombstone, and without a dirty part no key.
 T3. Dirty part: exactly the records at the map's offsets stay. Objects without any are not read
     again. Their keys are kept from T1 if the budget has room for them beside the map
     (`kept_keys`).
@@ -24,6 +25,8 @@ most, and memory is the map's and half of it again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -136,14 +139,20 @@ def _of_many_maps(
 def _unknown(
     store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of the clean part whose key the map does not know (T2)."""
-    needed = {*columns, "key", presence_column("value", plan.schema, columns)}
-    for batch in read_pieces(store, plan.clean, columns=_in_order(needed)):
-        rows = present(present(batch, "key"), "value")
-        if plan.dirty or plan.later:
-            known = latest.knows(fingerprints_of(rows.column("key"), seed=plan.seed))
-            rows = rows.filter(to_arrow(~known)) if known.any() else rows
-        yield rows
+    """Yields the records of the clean part whose key the map does not know (T2); where there are
+    masks, and nothing is dirty, no key is needed for that.
+    """
+    is_dirty = bool(plan.dirty or plan.later)
+    for is_masked, pieces in groupby(plan.clean, attrgetter("is_masked")):
+        needed = {*columns, "key"} if is_dirty or not is_masked else {*columns}
+        if not is_masked:
+            needed.add(presence_column("value", plan.schema, columns))
+        for batch in read_pieces(store, list(pieces), columns=_in_order(needed)):
+            rows = batch if is_masked else present(present(batch, "key"), "value")
+            if is_dirty:
+                known = latest.knows(fingerprints_of(rows.column("key"), seed=plan.seed))
+                rows = rows.filter(to_arrow(~known)) if known.any() else rows
+            yield rows
 
 
 def _at(

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
+from clog.storage.format.bitmaps.bitmap import BitmapFile
 from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.dead_rows import BitmapFile, DeadRows
+from clog.storage.format.dead_rows import DeadRows
 from clog.storage.format.edit_json import chunk_of
 from clog.storage.format.edits import (
     Append,

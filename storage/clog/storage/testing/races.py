@@ -2,7 +2,7 @@
 
 `append_in_processes` starts writers, which append in turn as fast as they can, each with its own
 handle. `check_races` asserts what must hold then: every record once, dense offsets, and in each
-partition every writer's records in its order.
+partition every writer's records in its order. The log is of bytes, or has the schema `TYPED`.
 """
 
 import multiprocessing
@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.synchronize import Barrier
 from threading import BrokenBarrierError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from clog.storage.errors import ClogError
 from clog.storage.log import Log
@@ -19,6 +21,12 @@ from clog.storage.testing.model import rows_in
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
+TYPED = pa.schema(
+    [
+        ("key", pa.struct([("writer", pa.int32()), ("n", pa.int64())])),
+        ("value", pa.struct([("writer", pa.int32()), ("number", pa.int64())])),
+    ]
+)
 RECORDS = 3
 """Records of each append, spread over the partitions by key."""
 _DONE_S = 3_600
@@ -64,20 +72,18 @@ def check_races(log: Log, *, processes: int = 8, commits: int = 40) -> None:
         RaceError: it does not.
     """
     rows = rows_in(log.read())
-    seen: dict[tuple[int, bytes], list[int]] = {}
-    for p, _, record in rows:
-        assert record.value is not None
-        writer, number = record.value.split(b":")
-        seen.setdefault((p, writer), []).append(int(number))
-    everything = sorted((record.value for _, _, record in rows), key=str)
-    expected = [f"{w}:{n}".encode() for w in range(processes) for n in range(commits * RECORDS)]
-    _require(everything == sorted(expected, key=str), "records are missing, or there twice")
+    seen: dict[tuple[int, int], list[int]] = {}
+    written = [_written(record.value) for _, _, record in rows]
+    for (p, _, _), (writer, number) in zip(rows, written, strict=True):
+        seen.setdefault((p, writer), []).append(number)
+    expected = [(w, n) for w in range(processes) for n in range(commits * RECORDS)]
+    _require(sorted(written) == expected, "records are missing, or there twice")
     ends = log.end_offsets()
     for p, end in ends.items():
         offsets = [offset for q, offset, _ in rows if q == p]
         _require(offsets == list(range(end)), f"offsets of partition {p} have gaps")
     for (p, writer), numbers in seen.items():
-        _require(numbers == sorted(numbers), f"writer {writer!r} is out of order in {p}")
+        _require(numbers == sorted(numbers), f"writer {writer} is out of order in {p}")
     _require(log.version == processes * commits, f"{log.version} commits were made")
 
 
@@ -96,6 +102,21 @@ class _Task:
     commits: int
 
 
+def _record(writer: int, n: int, *, is_typed: bool) -> dict[str, object]:
+    if is_typed:
+        key = {"writer": writer, "n": n % 7}
+        return {"key": key, "value": {"writer": writer, "number": n}}
+    return {"key": f"key-{writer}-{n % 7}", "value": f"{writer}:{n}"}
+
+
+def _written(value: Any) -> tuple[int, int]:
+    """Returns the writer and the number in a value of `_record`."""
+    if isinstance(value, dict):
+        return value["writer"], value["number"]
+    writer, number = value.split(b":")
+    return int(writer), int(number)
+
+
 def _write(task: _Task, gate: Barrier, failures: "Queue[str]") -> None:
     try:
         log = Log.open(task.url, task.storage_options)
@@ -103,10 +124,7 @@ def _write(task: _Task, gate: Barrier, failures: "Queue[str]") -> None:
         for commit in range(task.commits):
             numbers = range(commit * RECORDS, (commit + 1) * RECORDS)
             log.append(
-                [
-                    {"key": f"key-{task.writer}-{n % 7}", "value": f"{task.writer}:{n}"}
-                    for n in numbers
-                ],
+                [_record(task.writer, n, is_typed=log.schema == TYPED) for n in numbers],
                 producer=(f"writer-{task.writer}", commit),
             )
     except (ClogError, OSError, BrokenBarrierError) as e:

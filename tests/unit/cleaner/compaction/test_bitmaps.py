@@ -5,7 +5,7 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.cleaner.compaction.selection import TOMBSTONE_WAIT_MS_MAX
 from clog.cleaner.dry_run import plan_round
-from clog.storage.format import dead_rows
+from clog.storage.format.bitmaps import bitmap
 from clog.storage.ids import SeededIds
 from clog.storage.testing.crash import inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -163,7 +163,7 @@ def test_a_bitmap_goes_with_its_chunk(big, update, clock, store, monkeypatch):
     """FORMAT.md §6: its file is released with the chunk, or when another takes its place, and
     deleted when file.delete.delay.ms is over (peer bugs: dead bitmaps that stay for ever).
     """
-    monkeypatch.setattr(dead_rows, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(bitmap, "INLINE_BYTES_MAX", 0)
     log = big(file_delete_delay_ms="1000")
     files = lambda: {f.path for f in inside(store).list("data/") if f.path.endswith(".dead")}  # noqa: E731
     update(log, "k07=2")
@@ -310,7 +310,7 @@ def test_a_stop_between_rewriting_and_marking(
     """S41: a group is committed with all that becomes of it, or not at all: else tombstones of it
     would go, and no reader be told.
     """
-    monkeypatch.setattr(dead_rows, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(bitmap, "INLINE_BYTES_MAX", 0)
     log = make_log(object_bytes="800", segment_bytes="10000", delete_retention_ms="1000")
     log.append([{"key": "t", "value": None}, {"key": "u", "value": "1"}], partition=0)
     log.append([{"key": f"k{i:02}", "value": "1"} for i in range(30)], partition=0)

@@ -14,9 +14,10 @@ from clog.storage import NotFoundError, UnsupportedFormatError, VersionExpiredEr
 from clog.storage.commit import committer as commit_module
 from clog.storage.diagnostics.verify import Check, segment_findings, verify_log
 from clog.storage.diagnostics.verify_rows import object_problems
-from clog.storage.format import dead_rows
+from clog.storage.format.bitmaps import bitmap
 from clog.storage.format.chunks import NONE
 from clog.storage.format.commits import encode_commit, read_commit
+from clog.storage.format.dead_rows import write_dead_rows
 from clog.storage.format.documents import decode, encode
 from clog.storage.format.edits import DeadMark, Edit
 from clog.storage.format.paths import DATA, SNAPSHOTS, commit_path, snapshot_path
@@ -54,11 +55,11 @@ def path_of(log, number=0):
 
 def test_dead_rows_that_cannot_be_read(log, store, monkeypatch):
     """FORMAT.md §5.4: who cannot tell which rows are dead may show none of them."""
-    monkeypatch.setattr(dead_rows, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(bitmap, "INLINE_BYTES_MAX", 0)
     log.roll()
     chunk = next(c for _, c in log.handle.manifest().chunks() if c.rows == 3)
     given = {"since_ms": 0, "stamp": 0, "new_id": SeededIds(9).new_id}
-    dead = dead_rows.write_dead_rows(inside(store), np.array([True, False, True]), **given)
+    dead = write_dead_rows(inside(store), np.array([True, False, True]), **given)
     mark = DeadMark(0, *chunk.identity, dead)
     log.handle.commit(lambda *_: Edit(dead=(mark,)), operation="clean")
     assert verify_log(store).findings == ()

@@ -9,7 +9,8 @@ from clog.cleaner import Cleaner
 from clog.cleaner.sweep.objects import sweep_released
 from clog.storage.diagnostics import verify_keys
 from clog.storage.diagnostics.verify import Check, verify_log
-from clog.storage.format import dead_rows
+from clog.storage.format.bitmaps import bitmap
+from clog.storage.format.dead_rows import write_dead_rows
 from clog.storage.format.edits import DeadMark, Edit
 from clog.storage.ids import SeededIds
 from clog.storage.testing.crash import inside
@@ -57,13 +58,13 @@ def test_replaced_objects_are_verified_while_a_version_needs_them(log, store, cl
 
 def test_replaced_bitmaps_are_verified_while_a_version_needs_them(log, store, monkeypatch):
     """FORMAT.md §5.4: a later bitmap takes the place of one that an older version needs."""
-    monkeypatch.setattr(dead_rows, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(bitmap, "INLINE_BYTES_MAX", 0)
     log.append([{"key": k, "value": "3"} for k in "cde"], partition=0)
     log.roll()
     chunk = next(c for _, c in log.handle.manifest().chunks() if c.rows == 3)
     given = {"since_ms": 0, "stamp": 0, "new_id": SeededIds(9).new_id}
     for rows in ([True, False, False], [True, True, False]):
-        dead = dead_rows.write_dead_rows(inside(store), np.array(rows), **given)
+        dead = write_dead_rows(inside(store), np.array(rows), **given)
         mark = DeadMark(0, *chunk.identity, dead)
         log.handle.commit(lambda *_, mark=mark: Edit(dead=(mark,)), operation="clean")
     (replaced,) = (r.path for r in log.handle.manifest().released)

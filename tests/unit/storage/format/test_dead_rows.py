@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format import dead_rows
+from clog.storage.format.bitmaps import bitmap
+from clog.storage.format.bitmaps.bitmap import BitmapFile, read_bitmap
 from clog.storage.format.dead_rows import (
-    BitmapFile,
     DeadRows,
     dead_rows_from_json,
     dead_rows_to_json,
-    read_dead_rows,
     write_dead_rows,
 )
 from clog.storage.format.edits import DeadMark, Edit
@@ -41,11 +40,11 @@ def test_what_is_written_is_read(rows, inline):
     """Any rows, inline and in a file, and as JSON."""
     store = memory_store()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dead_rows, "INLINE_BYTES_MAX", 1024 if inline else 0)
+        patch.setattr(bitmap, "INLINE_BYTES_MAX", 1024 if inline else 0)
         dead = written(store, rows)
     assert (dead.rows, dead.since_ms) == (sum(rows), 5)
     assert isinstance(dead.bitmap, bytes) == inline
-    assert read_dead_rows(store, dead, len(rows)).tolist() == rows
+    assert read_bitmap(store, dead, len(rows)).tolist() == rows
     assert dead_rows_from_json(dead_rows_to_json(dead), where="x") == dead
     discard(store)
 
@@ -64,7 +63,7 @@ def test_a_long_bitmap_is_a_file(store):
     dead = written(counting, rows)
     assert stamp_of(dead.bitmap.path) == 3
     assert [found.path for found in store.list("data/")] == [dead.bitmap.path]
-    assert (read_dead_rows(counting, dead, len(rows)) == rows).all()
+    assert (read_bitmap(counting, dead, len(rows)) == rows).all()
     assert sum(counting.counts.values()) == 2
 
 
@@ -87,7 +86,7 @@ def test_a_damaged_bitmap_is_corruption(store, dead, rows):
     """Length, sum, stream, number of bits, bits beyond the rows: never rows that live again."""
     store.put("data/a.dead", PACKED)
     with pytest.raises(CorruptionError):
-        read_dead_rows(store, dead, rows)
+        read_bitmap(store, dead, rows)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 
 from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format import snapshots
-from clog.storage.format.dead_rows import BitmapFile, DeadRows
+from clog.storage.format.bitmaps.bitmap import BitmapFile
+from clog.storage.format.dead_rows import DeadRows
 from clog.storage.format.documents import decode, encode
 from clog.storage.format.edits import Edit
 from clog.storage.format.head import SnapshotRef

@@ -6,8 +6,10 @@ from collections import Counter
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.sweep.objects import sweep_released
 from clog.storage import InvalidInputError, Log, LogReplacedError, NotFoundError
 from clog.storage.deletion import delete_log
+from clog.storage.diagnostics.verify import Check, verify_log
 from clog.storage.ids import SeededIds
 from clog.storage.publications.delta.view import CHECKPOINT_VERSIONS
 from clog.storage.testing.clocked import ClockedStore
@@ -143,15 +145,16 @@ def test_versions_that_a_view_needs_are_not_swept(make_log, store, clock):
     clean(log)
     for _ in range(3):
         clock.advance(DAY_MS)
-        Cleaner(log).run_once()
+        assert sweep_released(log.handle, now_ms=clock.now_ms()).objects == ()
         check(log, store)
     log.publish("delta")
     clock.advance(999)
-    Cleaner(log).run_once()
-    check(log, store, 0)
-    clock.advance(2_000)
     log._publications.release("delta")
-    Cleaner(log).run_once()
+    assert sweep_released(log.handle, now_ms=clock.now_ms()).objects == ()
+    check(log, store, 0)
+    clock.advance(1)
+    log._publications.release("delta")
+    assert len(sweep_released(log.handle, now_ms=clock.now_ms()).objects) == 2
     assert [pin.view for pin in log.handle.tip.head.pins["delta"]] == [1]
     with pytest.raises(FileNotFoundError):
         delta_rows(store, 0)
@@ -306,7 +309,7 @@ def test_a_publisher_that_fell_asleep(make_log, store, clock, open_log, monkeypa
             put(other, range(9), "2")
             clean(other)
             clock.advance(3 * DAY_MS)
-            Cleaner(other).run_once()
+            assert sweep_released(other.handle, now_ms=clock.now_ms()).objects == ()
             assert other.handle.tip.head.oldest_readable <= state.source.version
             other.publish("delta")
             put(other, [3], "3")
@@ -342,3 +345,28 @@ def test_a_version_that_expired_while_it_was_prepared(
     monkeypatch.setattr(type(publications), "_pin", sleepy)
     assert log.publish("delta").version > slept[0]
     check(log, store)
+
+
+def test_verify_checks_what_views_name(make_log, store):
+    """S63: an object that is gone, and a view that cannot be read, are found; a view that was
+    taken away is not damage.
+    """
+    log = make_log(config={"min.cleanable.dirty.ratio": "0"})
+    put(log, range(5))
+    log.publish("delta")
+    clean(log)
+    put(log, range(5), "2")
+    clean(log)
+    log.publish("delta")
+    assert verify_log(store).findings == ()
+    (path,) = delta_adds(store, 0)[0]
+    data = store.get(path)
+    store.delete(path)
+    found = [(f.check, f.where) for f in verify_log(store).findings if f.check is Check.VIEW]
+    assert found == [(Check.VIEW, "delta")]
+    store.put(path, data)
+    store.put("_delta_log/00000000000000000001.json", b"{")
+    assert "is no version of a Delta table" in verify_log(store).findings[0].message
+    for listed in list(store.list("_delta_log/")):
+        store.delete(listed.path)
+    assert verify_log(store).findings == ()

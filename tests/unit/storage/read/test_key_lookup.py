@@ -4,7 +4,7 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import CorruptionError, VersionExpiredError
-from clog.storage.format import dead_rows
+from clog.storage.format.bitmaps import bitmap
 from clog.storage.keys.key_index import KeyIndex
 from clog.storage.objects import encoding, reader
 from clog.storage.read import key_index_cache, key_lookup, scan, table_plan
@@ -216,7 +216,7 @@ def test_many_keys_of_one_object_are_read_together(make_log, counting, large):
 
 def test_dead_rows_cost_no_more_when_warm(make_log, counting, large, monkeypatch):
     """A bitmap's file is kept in memory as an index is; a dead row is not found."""
-    monkeypatch.setattr(dead_rows, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(bitmap, "INLINE_BYTES_MAX", 0)
     log = make_log(config={"object.bytes": "20000"}, on=counting)
     log.append([{"key": key(i), "value": "old"} for i in (0, *range(KEYS))])
     log.roll()

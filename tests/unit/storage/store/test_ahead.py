@@ -9,6 +9,8 @@ from clog.cleaner.rewrite.coalescing import coalesce
 from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.ids import SeededIds
+from clog.storage.read import key_lookup
+from clog.storage.read.key_lookup import pieces_of_keys
 from clog.storage.read.scan import plan_range, read_pieces
 from clog.storage.store.ahead import BYTES_MAX, CALLS_MAX, ahead, begin_in_thread
 from clog.storage.testing.crash import discard, inside, memory_store
@@ -106,6 +108,31 @@ def test_objects_of_several_partitions_go_ahead_together(near, far):
     log = Log.open(far, clock=ManualClock(1_000_000))
     assert sum(batch.num_rows for batch in log.read()) == 64
     assert far.now_ms <= 1500
+
+
+def test_the_first_look_up_of_a_key(near, far):
+    """Of a hundred objects that have no index: their keys are read, all in 1.5 s, and only once."""
+    log_of(near, 100, partitions=3)
+    log = Log.open(far, clock=ManualClock(1_000_000))
+    before = far.now_ms
+    table = log.table()
+    assert table.get("k57") == b"v"
+    assert far.now_ms - before <= 1500
+    assert far.most_at_once == CALLS_MAX
+    before = far.requests
+    assert (table.get("k58"), table.get("none")) == (b"v", None)
+    assert far.requests - before <= 1
+
+
+def test_a_task_that_looks_for_keys(near, far, monkeypatch):
+    """In large objects keys are read first, and the rest of those that hold one."""
+    monkeypatch.setattr(key_lookup, "WHOLE_BYTES", 10)
+    log = log_of(near, 100)
+    pieces = plan_range(log.handle.manifest(), 0, 0, 100)
+    found = [*pieces_of_keys(inside(far), pieces, [b"k57"], seed=1)]
+    assert [(piece.base, piece.rows) for piece in found] == [(57, 1)]
+    assert far.now_ms <= 1000
+    assert far.most_at_once == CALLS_MAX
 
 
 def test_coalescing_small_objects(near, far):

@@ -47,8 +47,9 @@ function row(cells) {
 }
 
 async function showLogs() {
-  const logs = await ask("/api/logs");
+  const {logs, cleaner} = await ask("/api/logs");
   const now = Date.now();
+  showCleaner(cleaner);
   $("logs").tBodies[0].replaceChildren(...logs.map((log) => {
     const name = el("td");
     const link = el("button", log.url, {class: "link", type: "button"});
@@ -66,8 +67,25 @@ async function showLogs() {
   return logs;
 }
 
+function showCleaner(cleaner) {
+  $("cleaner").hidden = cleaner === null;
+  if (cleaner === null) return;
+  $("cleaner-idle").textContent = cleaner.passes.length ? "" : "idle, looked " + ago(cleaner.idle_ms) + " ago";
+  $("passes").replaceChildren(...cleaner.passes.map((pass) => {
+    const left = pass.left_ms === null ? "" : ", " + ago(pass.left_ms) + " left";
+    const line = el("li", pass.url + ", partition " + pass.partition + " (" + pass.reason + "): " + pass.phase + " " +
+      count(pass.records_done) + " of " + count(pass.records_total) + " records, " + size(pass.bytes_moved) + " moved, for " +
+      ago(pass.spent_ms) + left + " ");
+    line.append(el("progress", null, {max: Math.max(1, pass.records_total), value: pass.records_done, "aria-label": "this phase of the pass"}));
+    return line;
+  }));
+  $("cleaned").replaceChildren(...cleaner.logs.map((log) =>
+    row([log.url, count(log.passes), count(log.removed), size(log.bytes_read), size(log.bytes_written),
+      el("td", log.error || "well", log.error ? {class: "bad"} : {})])));
+}
+
 async function choose(number) {
-  if (number !== chosen) $("found").replaceChildren();
+  if (number !== chosen) for (const id of ["found", "bill"]) $(id).replaceChildren();
   chosen = number;
   newest = null;
   await refresh();
@@ -143,12 +161,35 @@ function showCommits(commits) {
     if (c.operation === "clean") bar.setAttribute("class", "clean");
     return bar;
   }));
+  const sum = (name) => commits.reduce((total, c) => total + (c.effect ? c.effect[name] : 0), 0);
+  $("removed").textContent = "These " + count(commits.length) + " commits removed " + count(sum("removed_records")) + " records (" +
+    size(sum("removed_bytes")) + ") and rewrote " + size(sum("rewritten_bytes")) + " for it.";
   $("history").replaceChildren(...commits.toReversed().map((c) => {
-    const cleaned = Object.entries(c.first_dirty || {}).map(([p, offset]) => "partition " + p + " clean to " + offset).join(", ");
-    const writers = (c.writers || []).join(", ");
+    const cleaned = Object.entries(c.first_dirty || {}).map(([p, offset]) => "partition " + p + " clean to " + offset);
+    const effect = c.effect || {};
+    const removed = effect.removed_records ? ["removed " + count(effect.removed_records) + " records, " + size(effect.removed_bytes)] : [];
+    const rewritten = effect.rewritten_bytes ? ["rewrote " + size(effect.rewritten_bytes)] : [];
     return row([c.version, moment(c.time_ms), c.operation, c.records ? count(c.records) : "", c.size_bytes ? size(c.size_bytes) : "",
-      cleaned || writers]);
+      [...(c.writers || []), ...cleaned, ...removed, ...rewritten].join(", ")]);
   }));
+}
+
+const dollars = (n) => "$" + n.toFixed(2);
+
+async function showCost() {
+  const readers = $("priced").elements.readers.value.trim() || "0";
+  try {
+    const bill = await ask("/api/logs/" + chosen + "/cost?readers=" + encodeURIComponent(readers));
+    const sum = (name) => bill.daily.reduce((total, line) => total + line[name], 0);
+    const line = (what, of) => row([what, ...["puts", "gets", "lists"].map((name) => count(Math.round(of(name)))),
+      size(Math.round(of("bytes_out"))), size(Math.round(of("bytes_in"))), dollars(of("dollars"))]);
+    $("bill").replaceChildren(...bill.daily.map((each) => line(each.what, (name) => each[name])), line("all", sum));
+    $("priced-note").textContent = "Requests a day, if it goes on as in its newest " + count(bill.past.commits) +
+      " commits, with an append each " + ago(bill.trigger_ms) + ". Stored: " + size(bill.stored_bytes) + ", " + dollars(bill.stored_dollars) +
+      " a month. List prices of " + bill.prices.name + ", " + bill.prices.as_of + "; clog cost takes others.";
+  } catch (error) {
+    $("priced-note").textContent = error.message;
+  }
 }
 
 function bytesCell(record, name) {
@@ -221,6 +262,7 @@ function select(tab) {
     other.tabIndex = on ? 0 : -1;
     $(other.getAttribute("aria-controls")).hidden = !on;
   }
+  if (tab.id === "tab-cost" && chosen !== null) showCost();
 }
 
 async function refresh() {
@@ -250,6 +292,7 @@ document.querySelector("[role=tablist]").addEventListener("keydown", (event) => 
   select(next);
   next.focus();
 });
+$("priced").addEventListener("submit", (event) => { event.preventDefault(); showCost(); });
 $("browse").addEventListener("submit", (event) => { event.preventDefault(); browse(); });
 $("browse").elements.view.addEventListener("change", () => { tellView(); browse(); });
 $("browse").elements.at.addEventListener("input", tellVersion);

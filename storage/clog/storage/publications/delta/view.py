@@ -135,9 +135,12 @@ class DeltaView:
         written_ms = {v: ms for v, ms in self._listing.written_ms.items() if v >= keep}
         self._listing = Listing(written_ms, tuple(c for c in checkpoints if c >= keep))
 
-    def files(self) -> set[str]:
-        """Returns the paths of the files in the log's folder that versions which are left may name,
-        but for objects; a GET for each version.
+    def named(self, first: int = 0) -> set[str]:
+        """Returns the paths in the log's folder that versions from the ``first`` on name: objects
+        and files of vectors; a LIST, and a GET for each version that is left.
+
+        Raises:
+            CorruptionError: a version cannot be read.
         """
         folder = f"{paths.folder_of(self._standing.log_id)}/"
         listing = listed(self._root)
@@ -147,15 +150,11 @@ class DeltaView:
             reach = {v: ms for v, ms in listing.written_ms.items() if v <= version}
             begun = tuple(c for c in listing.checkpoints[:1] if c <= version)
             table = read_table(self._root, Listing(reach, begun), table)
-            for add in table.adds.values():
-                path = vectors.file_of(add.get("deletionVector"))
-                if path is not None and path.startswith(folder):
-                    found.add(path.removeprefix(folder))
-        return found
-
-    def objects(self) -> dict[str, Action]:
-        """Returns what the newest version that was seen names, by path relative to the root."""
-        return {} if self._table is None else self._table.adds
+            if version < first:
+                continue
+            named = {*table.adds, *map(vectors.file_of, map(_vector, table.adds.values()))}
+            found.update(path for path in named if path is not None)
+        return {path.removeprefix(folder) for path in found if path.startswith(folder)}
 
     def _write_checkpoint(self, table: DeltaTable) -> None:
         said = table.said
@@ -243,6 +242,10 @@ def _add(
     if vector is not None:
         add |= {"deletionVector": vector, "tags": {_DIGEST: shown.digest}}
     return add
+
+
+def _vector(add: Action) -> vectors.Descriptor | None:
+    return add.get("deletionVector")
 
 
 def _remove(add: Action, now_ms: int) -> dict[str, Any]:

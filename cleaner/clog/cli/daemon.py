@@ -2,6 +2,7 @@
 
 import logging
 import signal
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,6 +20,7 @@ from clog.cli.arguments import (
 )
 from clog.cli.cleaning.clean import DryRun
 from clog.cli.output import ERRORS_AS, counted, print_json_line, say, stderr
+from clog.cli.ui.logs import ShownLogs
 from clog.cli.views.pass_view import (
     maintenance_json,
     maintenance_lines,
@@ -29,15 +31,19 @@ from clog.cli.views.pass_view import (
 from clog.cli.views.plan_view import tell_plans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from clog.cleaner import Cleaner, MaintenanceResult, PassResult
     from clog.cleaner.daemon.broker_config import BrokerConfig
     from clog.cleaner.daemon.finder import Finder
+    from clog.cleaner.daemon.http import MonitorServer
+    from clog.cleaner.daemon.request_meter import RequestMeter
     from clog.cleaner.dry_run import PlannedRound
     from clog.storage import Log
 
 ENVIRONMENT = "CLOG_CLEANER_CONFIG"
+METRICS = ("prometheus_client", "starlette", "uvicorn")
+"""What the extra `metrics` brings."""
 
 
 def _address(text: str) -> str:
@@ -84,7 +90,8 @@ Listen = Annotated[
     typer.Option(
         metavar="[HOST:]PORT",
         parser=_address,
-        help="Serve /metrics (Prometheus) and /healthz here.",
+        help="Serve /metrics (Prometheus) and /healthz here; on a loopback address also the"
+        " page of clog ui at /, with what the cleaner does.",
         show_default=False,
     ),
 ]
@@ -151,7 +158,8 @@ def cleaner(
         _check_cleaned(logs)
         return
     notice(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
-    _run(daemon, finder, notice, listen=listen, live=live)
+    shown = ShownLogs(urls or (), discover or (), storage_options(options), clock=finder.clock)
+    _run(daemon, finder, notice, shown, listen=listen, live=live)
 
 
 def _check_cleaned(logs: "Iterable[Log]") -> None:
@@ -273,40 +281,47 @@ def _daemon(
 
 
 def _run(
-    daemon: "Cleaner", finder: "Finder", notice: _Notice, *, listen: str | None, live: bool
+    daemon: "Cleaner",
+    finder: "Finder",
+    notice: _Notice,
+    shown: ShownLogs,
+    *,
+    listen: str | None,
+    live: bool,
 ) -> None:
-    from clog.cleaner.daemon.health import ailments
-    from clog.cleaner.daemon.http import MonitorServer
-
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: daemon.stop())
-    server = None
-    if listen is not None:
-        try:
-            from clog.cleaner.daemon.metrics import registry
-
-            metrics = registry(daemon, finder.stores)
-        except ModuleNotFoundError as e:
-            if e.name is None or not e.name.startswith("prometheus_client"):
-                raise
-            from clog.storage.installation import install_extra
-
-            raise typer.BadParameter(
-                f"--listen needs prometheus_client: {install_extra('metrics')}"
-            ) from e
-        server = MonitorServer(listen, lambda: ailments(daemon), metrics)
-        notice(f"/metrics and /healthz at http://{server.address}")
-    try:
+    with ExitStack() as open_things:
+        if listen is not None:
+            server = _server(listen, daemon, finder.stores, shown)
+            open_things.callback(server.close)
+            page = ", and a page at /" if server.has_page else ""
+            notice(f"/metrics and /healthz{page} on http://{server.address}")
         if live:
             from clog.cli.views.daemon_view import watching
 
-            with watching(daemon.monitor):
-                daemon.run()
-        else:
-            daemon.run()
-    finally:
-        if server is not None:
-            server.close()
+            open_things.enter_context(watching(daemon.monitor))
+        daemon.run()
+
+
+def _server(
+    address: str, daemon: "Cleaner", stores: "Mapping[str, RequestMeter]", shown: "ShownLogs"
+) -> "MonitorServer":
+    try:
+        from clog.cleaner.daemon.http import MonitorServer
+        from clog.cleaner.daemon.metrics import registry
+        from clog.cli.ui.activity import ShownCleaner
+        from clog.cli.ui.server import application
+    except ModuleNotFoundError as e:
+        if e.name is None or e.name.partition(".")[0] not in METRICS:
+            raise
+        from clog.storage.installation import install_extra
+
+        raise typer.BadParameter(f"--listen needs {e.name}: {install_extra('metrics')}") from e
+    from clog.cleaner.daemon.health import ailments
+
+    page = application(shown, ShownCleaner(daemon.monitor))
+    return MonitorServer(address, lambda: ailments(daemon), registry(daemon, stores), page)
 
 
 def _plan(log: "Log", settings: "BrokerConfig") -> "PlannedRound":

@@ -1,0 +1,1 @@
+"""Masks of superseded rows: kept up with what is appended, carried over by what is rewritten."""

@@ -1,0 +1,278 @@
+"""Masks of superseded rows against the model (FORMAT.md §13), for random histories.
+
+With passes, coalescing, deletions, rewrites that were planned before masks were set, and masks that
+lag behind: tables, changes and state tables are the model's, and no bit is wrong, at any version.
+"""
+
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import Phase, event, given, settings
+from hypothesis import strategies as st
+
+from clog.cleaner import Cleaner
+from clog.cleaner.masks import upkeep
+from clog.cleaner.masks.carrying import offsets_of
+from clog.cleaner.masks.upkeep import keep_masks
+from clog.cleaner.rewrite.coalescing import coalesce
+from clog.storage import Log, ManualClock
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format.bitmaps import bitmap
+from clog.storage.format.bitmaps.bitmap import read_bitmap
+from clog.storage.ids import SeededIds
+from clog.storage.read.changes import changes_batches
+from clog.storage.read.key_index_cache import KeyIndexCache
+from clog.storage.read.latest_keys import ROW_BYTES
+from clog.storage.read.small_views import small_view_batches
+from clog.storage.read.table_plan import plan_table
+from clog.storage.read.table_scan import table_batches
+from clog.storage.read.view_masks import view_masks
+from clog.storage.testing.crash import discard, inside, memory_store
+from clog.storage.testing.model import ModelLog, fields_of, rows_in
+from clog.storage.testing.strategies import TIME_MS_MAX, placed_records
+
+PARTITIONS = 2
+CONFIG = {
+    "min.cleanable.dirty.ratio": "0",
+    "delete.retention.ms": "1000",
+    "file.delete.delay.ms": "1000000",
+    "segment.bytes": "300",
+}
+
+
+class World:
+    """A log with masks, and its model."""
+
+    def __init__(self, nulls):
+        self.clock = ManualClock(now_ms=TIME_MS_MAX)
+        self.store = memory_store()
+        self.model = ModelLog(PARTITIONS)
+        config = {"cleanup.policy": "delete", "retention.ms": "-1"} if nulls else {}
+        self.log = Log.create(
+            self.store, PARTITIONS, {**CONFIG, **config}, clock=self.clock, ids=SeededIds(1)
+        )
+        self.log.upgrade(["superseded-rows"])
+        self.seed = 1
+
+    def opened(self):
+        self.seed += 1
+        return Log.open(self.store, clock=self.clock, ids=SeededIds(self.seed))
+
+    def perform(self, name, argument):
+        match name:
+            case "append":
+                self.log.append(
+                    [fields_of(r) for _, r in argument], partition=[p for p, _ in argument]
+                )
+                self.model.append(argument)
+            case "roll":
+                self.log.roll()
+            case "advance":
+                self.clock.advance(argument)
+            case "clean":
+                Cleaner(self.opened()).run_once(force=True)
+            case "coalesce":
+                handle = self.opened().handle
+                coalesce(handle, handle.store, now_ms=self.clock.now_ms(), force=True)
+            case "mask":
+                masked(self.opened(), argument)
+            case "late":
+                self.late(argument)
+            case "delete":
+                ends = self.log.end_offsets()
+                self.log.delete_records({p: int(end * argument) for p, end in ends.items()})
+                self.model.starts = list(self.log.start_offsets().values())
+
+    def late(self, what):
+        """A rewrite, or masks, planned before masks are set or chunks rewritten, commits after."""
+        handle, other = self.opened().handle, self.opened()
+        commit, done = handle.commit, []
+
+        def late(prepare, *, operation):
+            if not done and operation == what:
+                done.append(operation)
+                if what == "mask":
+                    Cleaner(other).run_once(force=True)
+                else:
+                    masked(other, 1000)
+            return commit(prepare, operation=operation)
+
+        handle.commit = late
+        if what == "mask":
+            masked(Log(handle), 1000)
+        elif what == "clean":
+            Cleaner(Log(handle)).run_once(force=True)
+        else:
+            coalesce(handle, handle.store, now_ms=self.clock.now_ms(), force=True)
+
+    def expected(self):
+        tables = [self.model.table(p) for p in range(PARTITIONS)]
+        return {(p, key): row for p in range(PARTITIONS) for key, row in tables[p].items()}
+
+
+def masked(log, step_rows):
+    handle = log.handle
+    handle.refresh()
+    with patch.object(upkeep, "STEP_ROWS", step_rows):
+        keep_masks(handle, KeyIndexCache(handle.store, seed=handle.tip.head.log.key_seed))
+
+
+def appends(nulls):
+    return st.tuples(st.just("append"), placed_records(PARTITIONS, nulls=nulls))
+
+
+def operations(nulls):
+    return st.one_of(
+        *(appends(nulls), appends(nulls)),
+        st.tuples(st.just("mask"), st.sampled_from([1, 3, 1000])),
+        st.tuples(st.just("late"), st.sampled_from(["mask", "clean", "coalesce"])),
+        st.tuples(st.just("coalesce"), st.none()),
+        st.tuples(st.just("roll"), st.none()),
+        st.tuples(st.just("clean"), st.none()),
+        st.tuples(st.just("advance"), st.sampled_from([1, 500, 1500])),
+        st.tuples(st.just("delete"), st.floats(0, 1)),
+    )
+
+
+def masked_offsets(store, manifest):
+    """By partition, the offsets that masks say are superseded, and are tombstones; checks that
+    covered chunks lie where they must."""
+    found = {}
+    for p, segments in enumerate(manifest.segments):
+        superseded, tombstones, known = set(), set(), set()
+        for chunk in (c for s in segments for c in s.chunks):
+            if chunk.mask is None:
+                continue
+            assert chunk.next <= manifest.covered[p] <= manifest.head.partitions.end[p]
+            offsets = offsets_of(store, chunk)
+            known |= set(offsets.tolist())
+            for bits, into in (
+                (chunk.mask.superseded, superseded),
+                (chunk.mask.tombstones, tombstones),
+            ):
+                if bits is not None:
+                    into |= set(offsets[read_bitmap(store, bits, chunk.rows)].tolist())
+        found[p] = superseded, tombstones, known
+    return found
+
+
+def check_bits(world, store, manifest):
+    """Each bit is set where it must be, and nowhere else; below the log start they mean nothing."""
+    for p, (superseded, tombstones, known) in masked_offsets(store, manifest).items():
+        records = world.model.records[p]
+        covered = manifest.covered[p] if manifest.covered else 0
+        last = {records[o].key: o for o in range(covered)}
+        start = manifest.head.partitions.start[p]
+        for offset in (o for o in known if o >= start):
+            record = records[offset]
+            must = record.key is None or last[record.key] != offset
+            assert (offset in superseded) == must, (p, offset)
+            assert (offset in tombstones) == (record.value is None), (p, offset)
+
+
+def view(store, manifest, starts, entries):
+    rows = [
+        row
+        for p, start in enumerate(starts)
+        for row in rows_in(
+            table_batches(store, plan_table(manifest, p, start), map_bytes=entries * ROW_BYTES)
+        )
+    ]
+    found = {(row[0], row[2].key): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+@settings(max_examples=80, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(
+    st.booleans().flatmap(
+        lambda nulls: st.tuples(
+            st.just(nulls), st.lists(operations(nulls), min_size=1, max_size=14)
+        )
+    ),
+    st.sampled_from([1, 3, 1000]),
+    st.booleans(),
+)
+def test_tables_by_masks_are_the_models(given_, entries, inline):
+    """At every version, whatever was done by then or since, with any budget of the map; nothing
+    that was deleted shows (S36)."""
+    nulls, history = given_
+    world = World(nulls)
+    try:
+        with patch.object(bitmap, "INLINE_BYTES_MAX", 1024 if inline else 0):
+            then = {0: {}}
+            for name, argument in history:
+                world.perform(name, argument)
+                then[world.log.version] = world.expected()
+        starts = list(world.log.start_offsets().values())
+        store = inside(world.store)
+        before = {}
+        for version, expected in then.items():
+            manifest = world.log.handle.manifest_at(version)
+            kept = {key: row for key, row in expected.items() if row[1] >= starts[row[0]]}
+            assert view(store, manifest, starts, entries) == kept
+            plans = [plan_table(manifest, p, starts[p]) for p in range(PARTITIONS)]
+            assert {(r[0], r[2].key): r for r in rows_in(small_view_batches(store, plans))} == kept
+            check_bits(world, store, manifest)
+            now = masked_offsets(store, manifest)
+            for p, (superseded, _, _) in before.items():
+                assert superseded & now[p][2] <= now[p][0], "a row that was superseded stays so"
+            before = now
+            shown = [row for m in view_masks(store, manifest, starts) for row in rows_of(store, m)]
+            assert sorted(shown) == sorted(
+                (r[2].key, r[2].value, r[2].timestamp_ms) for r in kept.values()
+            )
+        event(f"masked: {bool(world.log.handle.manifest().covered)}")
+        assert verify_log(world.log.handle.standing.root).findings == ()
+    finally:
+        discard(world.store)
+
+
+def rows_of(store, mask):
+    """Key, value and timestamp of what a mask leaves of its object, read by Parquet alone."""
+    read = pq.read_table(pa.BufferReader(store.get(mask.object.path)))
+    rows = read.filter(pa.array(~mask.hidden)).select(["key", "value", "timestamp"]).to_pylist()
+    return [(r["key"], r["value"], round(r["timestamp"].timestamp() * 1000)) for r in rows]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(operations(nulls=False), min_size=1, max_size=14),
+    st.sampled_from([1, 3, 1000]),
+    st.lists(st.floats(0, 1), min_size=PARTITIONS, max_size=PARTITIONS),
+)
+def test_changes_by_masks_are_the_last_records_since(history, entries, shares):
+    """From any position on, tombstones included; those whose horizon came are missing, and nothing
+    else."""
+    world = World(nulls=False)
+    try:
+        for name, argument in history:
+            world.perform(name, argument)
+        manifest = world.log.handle.manifest_at(world.log.version)
+        starts = {
+            p: world.model.starts[p] + int((world.model.end(p) - world.model.starts[p]) * share)
+            for p, share in enumerate(shares)
+        }
+        batches = changes_batches(
+            inside(world.store), manifest, starts, map_bytes=entries * ROW_BYTES
+        )
+        rows = rows_in(batches)
+        found = {(row[0], row[2].key): row for row in rows}
+        assert len(found) == len(rows)
+        last = {(p, row[2].key): row for p in starts for row in world.model.read(p, starts[p])}
+        assert found.items() <= last.items()
+        lost = [row for key, row in last.items() if key not in found]
+        removed = {p: offset for p, _, offset in manifest.tombstones_removed}
+        assert all(row[2].value is None and row[1] <= removed[row[0]] for row in lost)
+        keys = [key for _, key in last]
+        table = world.log.table()
+        assert table.get_many(keys) == {
+            key: row[2].value
+            for (_, key), row in sorted(
+                world.expected().items(), key=lambda pair: (pair[1][2].timestamp_ms, pair[1][0])
+            )
+            if key in keys
+        }
+    finally:
+        discard(world.store)

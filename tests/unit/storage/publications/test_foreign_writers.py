@@ -1,0 +1,89 @@
+"""Who may write to a published view: nobody but clog (S63). delta-rs and Polars, on a copy."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.storage import Log
+
+deltalake = pytest.importorskip("deltalake")
+polars = pytest.importorskip("polars")
+ROWS = pa.table({"key": pa.array([b"z"]), "value": pa.array([b"z"])})
+
+
+def merge(path):
+    table = deltalake.DeltaTable(path)
+    named = {"source_alias": "s", "target_alias": "t"}
+    table.merge(ROWS, "t.key = s.key", **named).when_matched_update_all().execute()
+
+
+REFUSED = {
+    "append": lambda path: deltalake.write_deltalake(path, ROWS, mode="append"),
+    "overwrite": lambda path: deltalake.write_deltalake(path, ROWS, mode="overwrite"),
+    "update": lambda path: deltalake.DeltaTable(path).update(updates={"value": "key"}),
+    "delete": lambda path: deltalake.DeltaTable(path).delete("key is not null"),
+    "merge": merge,
+    "optimize": lambda path: deltalake.DeltaTable(path).optimize.compact(),
+    "z-order": lambda path: deltalake.DeltaTable(path).optimize.z_order(["key"]),
+    "restore": lambda path: deltalake.DeltaTable(path).restore(0),
+    "polars": lambda path: polars.DataFrame(ROWS).write_delta(path, mode="append"),
+}
+
+
+def contents(path):
+    return {
+        str(found.relative_to(path)): found.read_bytes()
+        for found in Path(path).rglob("*")
+        if found.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A log whose view removed objects that older versions of it still name."""
+    path = str(tmp_path_factory.mktemp("published") / "log")
+    log = Log.create(path, 1, {"min.cleanable.dirty.ratio": "0"}, {"fsync": False})
+    for i in range(4):
+        log.append([{"key": f"k{j}", "value": str(i)} for j in range(i, i + 9)])
+    log.publish("delta")
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    log.append([{"key": "k1", "value": "x"}])
+    assert log.publish("delta").table_version == 1
+    return path
+
+
+@pytest.fixture
+def copy(published, tmp_path):
+    path = str(tmp_path / "log")
+    shutil.copytree(published, path)
+    return path
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_nobody_else_writes(copy, name):
+    """S63: the table demands a writer feature that nobody knows; no file is missing, changed or
+    left behind.
+    """
+    before = contents(copy)
+    with pytest.raises(Exception, match="clogView"):
+        REFUSED[name](copy)
+    after = contents(copy)
+    assert {path: after.get(path) for path in before} == before
+    assert {Path(path).name[:5] for path in after.keys() - before.keys()} <= {"part-"}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_vacuum_deletes_nothing(copy, full):
+    """S63: it is refused, or does not see what lies in the log's folder, however old it is."""
+    before = contents(copy)
+    table = deltalake.DeltaTable(copy)
+    given = {"retention_hours": 0, "enforce_retention_duration": False, "full": full}
+    with suppress(deltalake.exceptions.DeltaError):
+        assert table.vacuum(dry_run=False, **given) == []
+    assert contents(copy) == before
+    assert Log.open(copy).table().to_arrow().num_rows == polars.read_delta(copy).height

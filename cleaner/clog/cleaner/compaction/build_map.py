@@ -100,17 +100,18 @@ def build_map(
     offset_map.advance(covered - 1)
     stats.maps += 1
     stats.map_entries += offset_map.entries
-    return MappedRange(offset_map, start, covered, keyless)
+    return MappedRange(offset_map, start, covered, keyless, records=waiting.taken)
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Rows on their way into a map, so many that a put is worth it."""
+    """Rows on their way into a map, so many that a put is worth it; ``taken`` are in it."""
 
     offset_map: OffsetMap
     hashes: list[Hashes] = field(default_factory=list)
     offsets: list[Offsets] = field(default_factory=list)
     rows: int = 0
+    taken: int = 0
 
     def add(self, hashes: Hashes, offsets: Offsets) -> int | None:
         """Adds rows; the offset of the first one that did not fit, None where all did so far."""
@@ -126,4 +127,5 @@ class _Waiting:
         hashes, offsets = np.concatenate(self.hashes), np.concatenate(self.offsets)
         self.hashes, self.offsets, self.rows = [], [], 0
         taken = self.offset_map.put(hashes, offsets)
+        self.taken += taken
         return int(offsets[taken]) if taken < len(offsets) else None

@@ -19,7 +19,7 @@ from clog.cleaner.compaction.build_map import KeyHasher
 from clog.cleaner.compaction.index_filter import IndexFilter
 from clog.cleaner.compaction.mapped_range import FoundDead, MappedRange
 from clog.cleaner.compaction.offset_map import OffsetMap
-from clog.cleaner.compaction.recheck import Recheck
+from clog.cleaner.compaction.recheck import Recheck, Unexplained
 from clog.cleaner.compaction.record_retention import Verdict, decide_retention
 from clog.cleaner.compaction.selection import earliest_horizon_ms
 from clog.storage.errors import CorruptionError
@@ -30,9 +30,9 @@ from clog.storage.numpy_arrays import Mask, scalar, to_arrow, to_numpy
 from clog.storage.read.scan import DELETE_HORIZON, piece_of, presence_column, read_pieces
 from clog.storage.store.base import Store
 
-_FEW = 8
-"""Where less than one row of so many goes the chunk may only be marked, and is not read again: the
-recheck asks those rows here."""
+_FEW = 4
+"""Where less than one row of so many goes the chunk may only be marked (`rewrite_policy`), and is
+not read again: the recheck asks those rows here."""
 
 
 @dataclass(slots=True)
@@ -212,7 +212,8 @@ class Judge:
         if self.mapped.decides(chunk) and not tombstones_count:
             dead = self.mapped.superseded(chunk)
             removed = Removed(superseded=int(np.count_nonzero(dead)))
-            self.recheck.count_latest(chunk.rows - removed.total)
+            self._recheck_unread(partition, chunk, dead)
+            self.recheck.count_chunk(chunk.rows, chunk.rows - removed.total)
             return JudgedChunk(chunk, removed, ~dead if 0 < removed.total < chunk.rows else None)
         removed = Removed()
         keeps: list[Mask] = []
@@ -230,6 +231,11 @@ class Judge:
             keep if is_mixed else None,
             new_horizon if new_horizon.any() else None,
         )
+
+    def _recheck_unread(self, partition: int, chunk: Chunk, dead: Mask) -> None:
+        offsets = np.arange(chunk.base, chunk.base + chunk.rows)
+        rows = pa.RecordBatch.from_arrays([to_arrow(offsets)], names=["offset"])
+        self.recheck.check_unread(partition, rows, dead)
 
     def _reaches(self, chunk: Chunk) -> bool:
         """Tells whether the map goes as far as the chunk."""
@@ -256,11 +262,10 @@ class Judge:
     ) -> Iterator[tuple[Mask, Mask]]:
         """Yields (keep, stamp) of all live rows of the chunk, in order; counts into ``removed``."""
         known = self.mapped.superseded(chunk) if self.mapped.decides(chunk) else None
-        before = self.found.of(chunk)
+        before, few, rows = self.found.of(chunk), _FewGone(chunk.live_rows), 0
         tombstone = presence_column("value", self.schema, ())
         values = (tombstone, DELETE_HORIZON) if tombstones_count else ()
         columns = ("offset", *(() if known is not None else ("key",)), *values)
-        rows = 0
         piece = piece_of(partition, chunk, chunk.base, chunk.next, self.schema)
         for batch in read_pieces(store, [piece], columns=columns):
             here = slice(rows, rows + batch.num_rows)
@@ -273,12 +278,14 @@ class Judge:
                 superseded = superseded | before[here]
             below = int(np.searchsorted(to_numpy(batch.column("offset")), self.log_start))
             verdict = self.judge(batch.slice(below), superseded[below:], key_valid[below:])
-            gone = ~verdict.keep
-            if known is None and np.count_nonzero(gone) * _FEW < len(gone):
-                earlier = None if before is None else before[here][below:][gone]
-                self.recheck.check(partition, batch.slice(below).filter(to_arrow(gone)), earlier)
+            above, gone = batch.slice(below), ~verdict.keep
+            if known is not None:
+                self.recheck.check_unread(partition, above, gone)
+            elif few.holds(int(np.count_nonzero(gone))):
+                earlier = None if before is None else before[here][below:]
+                few.rows.append(self.recheck.unexplained(above, gone, earlier))
             latest = key_valid[below:] & (verdict.keep | verdict.expired)
-            self.recheck.count(to_numpy(batch.column("offset"))[below:], latest)
+            self.recheck.count(to_numpy(above.column("offset")), key_valid[below:], latest)
             removed.trimmed += below
             removed.superseded += verdict.superseded
             removed.without_key += verdict.invalid
@@ -287,9 +294,27 @@ class Judge:
                 removed.last_expired = batch.column("offset")[below + int(expired[-1])].as_py()
             gone = np.zeros(below, np.bool_)
             yield np.concatenate((gone, verdict.keep)), np.concatenate((gone, verdict.new_horizon))
+        self.recheck.check_keys(partition, few.rows)
         if rows != chunk.live_rows:
             raise CorruptionError(
                 f"{chunk.object.path} has {rows} records at [{chunk.base}, {chunk.next}) of"
                 f" partition {partition}, but the manifest says {chunk.live_rows};"
                 " nothing was changed"
             )
+
+
+@dataclass(slots=True)
+class _FewGone:
+    """What is to be rechecked of a chunk in which little died; nothing, once it is much."""
+
+    live_rows: int
+    gone: int = 0
+    rows: list[Unexplained] = field(default_factory=list)
+
+    def holds(self, gone: int) -> bool:
+        """Tells whether it is little with so many rows more."""
+        self.gone += gone
+        is_little = self.gone * _FEW < self.live_rows
+        if not is_little:
+            self.rows.clear()
+        return is_little

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from clog.cleaner.compaction.offset_map import OffsetMap
 from clog.storage.format.chunks import Chunk
-from clog.storage.numpy_arrays import Mask
+from clog.storage.numpy_arrays import Mask, Offsets
 
 WINDOW_OFFSETS = 1 << 24
 """Offsets of the mapped range that are unfolded at once, a byte each."""
@@ -27,13 +27,21 @@ class MappedRange:
     Args:
         keyless: the first and the last offset of a record without a key, which the map does not
             know; None where there is none.
+        records: how many records with a key the map took.
     """
 
     def __init__(
-        self, offset_map: OffsetMap, start: int, end: int, keyless: tuple[int, int] | None
+        self,
+        offset_map: OffsetMap,
+        start: int,
+        end: int,
+        keyless: tuple[int, int] | None,
+        *,
+        records: int,
     ) -> None:
         self.start = start
         self.end = end
+        self.records = records
         self._map = offset_map
         self._keyless = keyless
         self._window = (0, 0)
@@ -51,12 +59,27 @@ class MappedRange:
 
     def superseded(self, chunk: Chunk) -> Mask:
         """Returns which rows of a chunk that it decides are not the last of their key."""
-        base, end = chunk.base, chunk.base + chunk.rows
+        return ~self._is_last_in(chunk.base, chunk.base + chunk.rows)
+
+    def is_outdated(self, offsets: Offsets) -> Mask:
+        """Returns which of some ascending offsets are in the range and not the last one of a key;
+        none of those that are too far apart to be unfolded together.
+        """
+        outdated = np.zeros(len(offsets), np.bool_)
+        first, behind = np.searchsorted(offsets, [self.start, self.end])
+        inside = offsets[first:behind]
+        if inside.size and inside[-1] - inside[0] < WINDOW_OFFSETS:
+            base = int(inside[0])
+            is_last = self._is_last_in(base, int(inside[-1]) + 1).take(inside - base)
+            np.logical_not(is_last, out=outdated[first:behind])
+        return outdated
+
+    def _is_last_in(self, start: int, end: int) -> Mask:
         low, high = self._window
-        if base < low or end > high:
-            low, high = base, max(end, min(base + WINDOW_OFFSETS, self.end))
+        if start < low or end > high:
+            low, high = start, max(end, min(start + WINDOW_OFFSETS, self.end))
             self._window, self._is_last = (low, high), self._map.is_last(low, high)
-        return ~self._is_last[base - low : end - low]
+        return self._is_last[start - low : end - low]
 
 
 class FoundDead:

@@ -1,20 +1,29 @@
 """The recheck: whether each row that goes may go, found once more from the rows themselves.
 
-Judging works with masks, offsets and chunks. A fault there could drop a row that lives while every
-sum is right. So rows that are about to be left out are checked again, as they were read, and by
-nothing of judging but the map. Each must
+Judging works with masks, row numbers and chunks. A fault there could drop a row that lives while
+every sum is right. So rows that are about to be left out are checked again, as they were read, and
+by nothing of judging but the map. Each must
 
-- lie below the log start (S37), or have no key, or
-- be a tombstone whose delete horizon has come (S23), or
-- have a key for which the map has a higher offset (S21); an earlier map of the pass may have had
-  it, and that one's finding is believed.
+- lie below the log start (S37), or
+- lie in the range of the last map and not be the last of its key, by its own offset: the map knows
+  all last offsets of its range (`mapped_range`), or
+- have no key, or have one for which the map has a higher offset (S21); an earlier map of the pass
+  may have had it, and that one's finding is believed, or
+- be a tombstone whose delete horizon has come (S23).
 
-And of the range of the last map as many rows must stay, or be such tombstones, as the map has
-entries. Where one of it does not hold nothing is committed, and the partition is uncleanable (S28).
+The second needs no hash, so it does not show that the row's key is in the map at all. That is shown
+by two sums and by a sample. As many rows with a key as the map took must be judged in its range,
+and as many of them must stay, or be such tombstones, as it has entries. The first `ALL_ROWS` rows
+that go by their offsets are looked up by their keys, too, and of those after them one of `ONE_OF`.
 
-Costs: a hash and a look-up for each row that goes, and the keys of rewritten chunks of which
-nothing is left.
+Where one of it does not hold nothing is committed, and the partition is uncleanable (S28).
+
+Costs: a look at a byte for each row of the range that goes; a hash and a look-up for each one below
+it, and for the sample; and the keys of rewritten chunks of which nothing is left.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +33,21 @@ from clog.cleaner.compaction.build_map import KeyHasher
 from clog.cleaner.compaction.mapped_range import MappedRange
 from clog.cleaner.compaction.offset_map import OffsetMap
 from clog.storage.errors import CorruptionError
-from clog.storage.numpy_arrays import Mask, scalar, to_numpy
+from clog.storage.numpy_arrays import Mask, Offsets, scalar, to_arrow, to_numpy
 from clog.storage.read.scan import DELETE_HORIZON
+
+ALL_ROWS = 4096
+ONE_OF = 32
+_ASKED_ROWS = 1 << 14
+"""So many keys are looked up together: a call costs more than a few of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unexplained:
+    """Rows that go, and whose reason only their keys can show."""
+
+    offsets: Offsets
+    keys: pa.Array
 
 
 class Recheck:
@@ -53,49 +75,85 @@ class Recheck:
         self._hasher = hasher
         self._log_start = log_start
         self._now_ms = now_ms
+        self._by_offset = 0
+        self._waiting: list[Unexplained] = []
+        self._seen = 0
         self._latest = 0
 
-    def check(self, partition: int, rows: pa.RecordBatch, found: Mask | None) -> None:
-        """Checks rows that go: offset and key, value and `DELETE_HORIZON` where tombstones may go.
+    def check(
+        self, partition: int, rows: pa.RecordBatch, gone: Mask, found: Mask | None = None
+    ) -> None:
+        """Checks rows that go, some of them only when `finish` is called: offset and key, value
+        and `DELETE_HORIZON` where tombstones may go.
 
         Args:
             partition: theirs.
-            rows: in any order.
+            rows: in the order of their offsets.
+            gone: which of them go.
             found: which of them an earlier map of the pass found superseded.
 
         Raises:
             CorruptionError: a row has no reason to go.
         """
-        offsets, keys = to_numpy(rows.column("offset")), rows.column("key")
-        may_go = offsets < self._log_start
-        if found is not None:
-            may_go |= found
-        valid = to_numpy(keys.is_valid())
-        may_go |= ~valid
-        may_go[valid] |= self._map.get(self._hasher(keys.drop_null())) > offsets[valid]
-        if DELETE_HORIZON in rows.schema.names:
-            horizon = to_numpy(
-                pc.fill_null(rows.column(DELETE_HORIZON), scalar(self._now_ms + 1, pa.int64()))
-            )
-            tombstone = to_numpy(rows.column("value").is_null())
-            may_go |= tombstone & (horizon <= self._now_ms)
-        if not may_go.all():
-            offset = offsets[np.flatnonzero(~may_go)[0]]
-            raise CorruptionError(
-                f"the record at offset {offset} of partition {partition} would have been removed,"
-                " but nothing shows that it is dead; nothing was changed"
-            )
+        self._waiting.append(self.unexplained(rows, gone, found))
+        if sum(len(some.offsets) for some in self._waiting) >= _ASKED_ROWS:
+            self.finish(partition)
 
-    def count(self, offsets: np.ndarray, latest: Mask) -> None:
-        """Counts rows that the map has as the latest of their keys, those outside its range left
-        out.
+    def finish(self, partition: int) -> None:
+        """Checks what `check` left; to be called before a group is committed.
+
+        Raises:
+            CorruptionError: a row has no reason to go.
+        """
+        waiting, self._waiting = self._waiting, []
+        self.check_keys(partition, waiting)
+
+    def unexplained(
+        self, rows: pa.RecordBatch, gone: Mask, found: Mask | None = None
+    ) -> Unexplained:
+        """Returns those of the rows that go for which their keys are to be asked: all that their
+        offsets, values and horizons do not explain, and the sample.
+        """
+        places, by_offset = self._without_keys(rows, gone, found)
+        places = np.concatenate((self._sample(by_offset), places))
+        offsets = to_numpy(rows.column("offset")).take(places)
+        return Unexplained(offsets, rows.column("key").take(to_arrow(places)))
+
+    def check_unread(self, partition: int, rows: pa.RecordBatch, gone: Mask) -> None:
+        """Checks rows of the range that go, of which no key was read; else as `check`."""
+        places, _ = self._without_keys(rows, gone, None)
+        if places.size:
+            raise _alive(partition, rows.column("offset")[int(places[0])].as_py())
+
+    def check_keys(self, partition: int, rows: Sequence[Unexplained]) -> None:
+        """Checks that the map has a higher offset for each key that there is.
+
+        Raises:
+            CorruptionError: it has none.
+        """
+        if not rows:
+            return
+        offsets = np.concatenate([some.offsets for some in rows])
+        keys = pa.concat_arrays([some.keys for some in rows])
+        if keys.null_count:
+            offsets, keys = offsets[to_numpy(keys.is_valid())], keys.drop_null()
+        dead = self._map.get(self._hasher(keys)) > offsets
+        if not dead.all():
+            raise _alive(partition, int(offsets[~dead].min()))
+
+    def count(self, offsets: Offsets, key_valid: Mask, latest: Mask) -> None:
+        """Counts rows that have a key, and those of them that the map has as the latest of theirs;
+        those outside its range left out.
         """
         in_range = (self._mapped.start <= offsets) & (offsets < self._mapped.end)
-        self.count_latest(int(np.count_nonzero(latest & in_range)))
+        self.count_chunk(
+            int(np.count_nonzero(key_valid & in_range)), int(np.count_nonzero(latest & in_range))
+        )
 
-    def count_latest(self, rows: int) -> None:
+    def count_chunk(self, rows: int, latest: int) -> None:
         """Counts such rows of a chunk that lies in the range."""
-        self._latest += rows
+        self._seen += rows
+        self._latest += latest
 
     def check_range(self, partition: int) -> None:
         """Compares what was counted with the map, after all of its range was judged.
@@ -103,9 +161,50 @@ class Recheck:
         Raises:
             CorruptionError: they differ.
         """
+        where = f"[{self._mapped.start}, {self._mapped.end}) of partition {partition}"
+        if self._seen != self._mapped.records:
+            raise CorruptionError(
+                f"{self._seen} records with a key were judged in {where}, but the map was made of"
+                f" {self._mapped.records}; the pass stops here"
+            )
         if self._latest != self._map.entries:
             raise CorruptionError(
-                f"partition {partition} has {self._map.entries} keys in"
-                f" [{self._mapped.start}, {self._mapped.end}), but {self._latest} of their records"
-                " would have been kept; the pass stops here"
+                f"there are {self._map.entries} keys in {where}, but {self._latest} of their"
+                " records would have been kept; the pass stops here"
             )
+
+    def _without_keys(
+        self, rows: pa.RecordBatch, gone: Mask, found: Mask | None
+    ) -> tuple[Offsets, Offsets]:
+        """Returns which rows go without a reason but what their keys may tell, and which go by
+        their offsets.
+        """
+        places = np.flatnonzero(gone if found is None else gone & ~found)
+        offsets = to_numpy(rows.column("offset")).take(places)
+        if offsets.size and offsets[0] < self._log_start:
+            below = int(np.searchsorted(offsets, self._log_start))
+            places, offsets = places[below:], offsets[below:]
+        outdated = self._mapped.is_outdated(offsets)
+        if outdated.all():
+            return places[:0], places
+        by_offset, places = places.compress(outdated), places.compress(~outdated)
+        if DELETE_HORIZON in rows.schema.names and places.size:
+            horizon = to_numpy(
+                pc.fill_null(rows.column(DELETE_HORIZON), scalar(self._now_ms + 1, pa.int64()))
+            )
+            expired = to_numpy(rows.column("value").is_null()) & (horizon <= self._now_ms)
+            places = places[~expired.take(places)]
+        return places, by_offset
+
+    def _sample(self, by_offset: Offsets) -> Offsets:
+        """Returns which of the rows that go by their offsets are looked up, too."""
+        before, self._by_offset = self._by_offset, self._by_offset + len(by_offset)
+        all_of = max(0, ALL_ROWS - before)
+        return np.concatenate((by_offset[:all_of], by_offset[all_of::ONE_OF]))
+
+
+def _alive(partition: int, offset: int) -> CorruptionError:
+    return CorruptionError(
+        f"the record at offset {offset} of partition {partition} would have been removed, but"
+        " nothing shows that it is dead; nothing was changed"
+    )

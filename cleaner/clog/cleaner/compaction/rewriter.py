@@ -95,6 +95,7 @@ class Rewriter:
                     _count(c, stats)
             else:
                 chunks.extend(self._kept(c) for c in run)
+        self.recheck.finish(self.partition)
         stats.tombstones_stamped += sum(new_horizons_in(c) for c in group.chunks)
         return Replacement(
             partition=self.partition,
@@ -178,8 +179,7 @@ class Rewriter:
 
     def _recheck(self, chunk: Chunk, batch: pa.RecordBatch, gone: Mask, here: slice) -> None:
         found = self.found.of(chunk)
-        found = None if found is None else found[here][gone]
-        self.recheck.check(self.partition, batch.filter(to_arrow(gone)), found)
+        self.recheck.check(self.partition, batch, gone, None if found is None else found[here])
 
     def _parts(self, c: JudgedChunk) -> Iterator[tuple[pa.RecordBatch | CopiedGroup, slice]]:
         """Yields the live rows of a chunk, as row groups where nothing happens to any of theirs,

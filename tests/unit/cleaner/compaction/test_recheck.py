@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.compaction import judge, rewriter
+from clog.cleaner.compaction import build_map, judge, rewriter
 from clog.cleaner.compaction.build_map import KeyHasher
 from clog.cleaner.compaction.mapped_range import MappedRange
 from clog.cleaner.compaction.offset_map import OffsetMap
@@ -58,6 +58,46 @@ def leave_out_the_wrong_rows(monkeypatch):
     monkeypatch.setattr(rewriter.Rewriter, "_parts", parts)
 
 
+def lose_a_row_on_the_way_into_the_map(monkeypatch):
+    """The map takes all rows of the range but the first two."""
+    original = build_map._Waiting.add
+    monkeypatch.setattr(
+        build_map._Waiting,
+        "add",
+        lambda self, hashes, offsets: original(self, hashes[2:], offsets[2:]),
+    )
+
+
+def test_a_map_that_lacks_rows_is_refused(make_log, there, store, monkeypatch):
+    """Rows that the map never took would go by their offsets: as many must be judged as it took."""
+    log = make_log()
+    append(log, "a=1 b=1 c=1")
+    with monkeypatch.context() as broken:
+        lose_a_row_on_the_way_into_the_map(broken)
+        assert Cleaner(log).run_once(force=True) == []
+    assert there(log) == "0:a=1 1:b=1 2:c=1"
+    check_log(store)
+    Cleaner(log).run_once(force=True)
+    assert there(log) == "0:a=1 1:b=1 2:c=1"
+
+
+@pytest.mark.parametrize("fault", [misjudge_the_mapped_range, drop_a_live_row])
+def test_marks_of_live_rows_are_refused(make_log, there, store, monkeypatch, fault):
+    """Where little died nothing is read again: the rows that are to be marked are checked, too."""
+    log = make_log(object_bytes="800", segment_bytes="10000")
+    words = [f"k{i:02}=1" for i in range(30)]
+    append(log, " ".join([*words[:28], "gone", "k07=2"]))
+    with monkeypatch.context() as broken:
+        fault(broken)
+        assert Cleaner(log).run_once(force=True) == []
+    (detail,) = log.describe()["partition_details"]
+    assert "nothing shows that it is dead" in str(detail["uncleanable"])
+    assert len(there(log).split()) == 30
+    result = Cleaner(log).run_once(force=True)
+    assert result[0].stats.records_marked == 1
+    check_log(store)
+
+
 @pytest.mark.parametrize(
     "fault", [drop_a_live_row, misjudge_the_mapped_range, leave_out_the_wrong_rows]
 )
@@ -87,10 +127,14 @@ def test_the_range_of_a_map_must_add_up():
     offset_map = OffsetMap(memory_bytes=1 << 12)
     hashes = np.array([[1, 1], [2, 2], [1, 1]], np.uint64)
     offset_map.put(hashes, np.array([5, 6, 9]))
-    mapped = MappedRange(offset_map, 5, 10, None)
+    mapped = MappedRange(offset_map, 5, 10, None, records=3)
     recheck = Recheck(offset_map, mapped, KeyHasher(1), log_start=0, now_ms=0)
-    recheck.count(np.array([4, 6, 9, 10]), np.array([True, True, True, True]))
+    recheck.count(np.array([4, 6, 9, 10]), np.ones(4, np.bool_), np.ones(4, np.bool_))
+    recheck.count_chunk(1, 0)
     recheck.check_range(0)
-    recheck.count_latest(1)
-    with pytest.raises(CorruptionError, match=r"2 keys in \[5, 10\), but 3 of their records"):
+    recheck.count_chunk(0, 1)
+    with pytest.raises(CorruptionError, match=r"2 keys in \[5, 10\) .* but 3 of their records"):
+        recheck.check_range(0)
+    recheck.count_chunk(1, 0)
+    with pytest.raises(CorruptionError, match=r"4 records .* but the map was made of 3"):
         recheck.check_range(0)

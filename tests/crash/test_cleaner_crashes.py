@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.masks.upkeep import keep_masks
 from clog.cleaner.retention.apply import apply_retention, seal_idle
 from clog.cleaner.rewrite.coalescing import coalesce
 from clog.cleaner.rewrite.trimming import trim
@@ -26,6 +27,7 @@ from clog.storage import Log, ManualClock
 from clog.storage.ids import SeededIds
 from clog.storage.objects.arrow_types import BYTES
 from clog.storage.objects.records import to_records
+from clog.storage.read.key_index_cache import KeyIndexCache
 from clog.storage.read.table_scan import table_batches
 from clog.storage.testing.crash import contents, copy_of, crash_runs, discard, inside, memory_store
 from clog.storage.testing.invariants import check_log
@@ -115,6 +117,27 @@ def marked(store):
     log.roll()
 
 
+def to_mask(store):
+    """Chunks with masks, and some that came since and supersede some of theirs."""
+    dirty(store)
+    log = open_at(store, BEGIN_MS, seed=5)
+    log.upgrade(["superseded-rows"])
+    mask(log)
+    put(log, "b=3 h", "z=2 b=4")
+
+
+def masked(store):
+    """All chunks have masks, some of which are carried over, others go."""
+    to_mask(store)
+    mask(open_at(store, BEGIN_MS, seed=6))
+
+
+def mask(log):
+    handle = log.handle
+    handle.refresh()
+    keep_masks(handle, KeyIndexCache(handle.store, seed=handle.tip.head.log.key_seed))
+
+
 def clean(log):
     Cleaner(log, dedupe_buffer_bytes=1 << 12).run_once(force=True)
 
@@ -160,6 +183,9 @@ SCENARIOS = {
     "retention": (expired, retain, BEGIN_MS + 2 * HOUR_MS),
     "trim": (below_the_start, trim_it, BEGIN_MS),
     "coalesce": (dirty, coalesce_it, BEGIN_MS),
+    "masks": (to_mask, mask, BEGIN_MS),
+    "clean, with masks": (masked, clean, BEGIN_MS),
+    "coalesce, with masks": (masked, coalesce_it, BEGIN_MS),
     "sweep of replaced objects": (unneeded, sweep_replaced, BEGIN_MS + LATER_MS),
     "sweep of orphans": (unneeded, sweep_the_rest, BEGIN_MS + LATER_MS),
 }
@@ -244,7 +270,8 @@ def bitmap_files(monkeypatch):
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_every_crash_point(scenario):
-    """A killed round leaves the log right at every point, and another one finishes its work."""
+    """A killed round leaves the log right at every point, and another one finishes its work (masks:
+    C24 to C26)."""
     begin, act, now_ms = scenario
     seen, checked = Counter(), set()
     before, expected = {}, []

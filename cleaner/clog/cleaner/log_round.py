@@ -170,6 +170,8 @@ class LogRound:
             self._retention_checked_ms = since_ms
         self._rewritten(lambda: trim(self._handle, self._store()))
         config = with_defaults(self._handle.tip.head.config, self._settings.defaults)
+        if self._handle.tip.head.pins:
+            self._masked()  # Then a publication reads no keys.
         published = self._publishing.publish_due(config, now_ms=since_ms)
         return MaintenanceResult(sealed, gone, published)
 

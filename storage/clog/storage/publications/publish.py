@@ -26,7 +26,7 @@ from clog.storage.errors import (
 )
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Edit
-from clog.storage.format.features import PUBLICATIONS, FeatureNames
+from clog.storage.format.features import PUBLICATIONS, SUPERSEDED_ROWS, FeatureNames
 from clog.storage.format.views.pins import Pin
 from clog.storage.publications.delta.view import DeltaView
 from clog.storage.publications.pinning import with_pin, without_expired
@@ -34,6 +34,9 @@ from clog.storage.publications.table_state import Source, source_of, table_state
 
 RACES_MAX = 20
 """Publications by others, one after the other, after which one gives up."""
+
+_FEATURES = (PUBLICATIONS, SUPERSEDED_ROWS)
+"""What a log gets when it is first published: masks spare each later publication the keys."""
 
 View = DeltaView
 _VIEWS: Mapping[str, type[View]] = {"delta": DeltaView}
@@ -154,7 +157,7 @@ class Publications:
             if after == before:
                 return NothingToCommit()
             lacks = PUBLICATIONS not in tip.head.log.features
-            features = FeatureNames(write=(PUBLICATIONS,)) if lacks else None
+            features = FeatureNames(write=_FEATURES) if lacks else None
             return Edit(features=features, pins={view.format: after})
 
         self._handle.commit(prepare, operation="publish")

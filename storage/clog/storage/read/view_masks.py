@@ -5,14 +5,16 @@ A view of the table in another format, which names the objects as they are, must
 A row is hidden where no chunk holds it, where it is dead or below the log start, a tombstone or
 without key, and where a later record of its key superseded it.
 
-V1. Of each partition take the offsets that its table shows (`table_scan`).
+V0. Where a chunk has a mask (FORMAT.md §13), and nothing is dirty, the mask is the answer: no
+    object is read.
+V1. Of what is left of a partition take the offsets that its table shows (`table_scan`).
 V2. Find their rows: in a dense object by counting, else by its column `offset`.
 V3. All other rows of an object are hidden, once each partition was asked that has rows in it.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from clog.storage.format.manifest import Manifest
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.numpy_arrays import Mask, Offsets, to_numpy
 from clog.storage.objects.reader import BATCH_ROWS, open_ranges
-from clog.storage.read.scan import ReadPiece
+from clog.storage.read.scan import ReadPiece, dead_rows_of
 from clog.storage.read.table_plan import TablePlan, plan_table
 from clog.storage.read.table_scan import table_batches
 from clog.storage.store.base import Store
@@ -60,14 +62,34 @@ def view_masks(store: Store, manifest: Manifest, starts: Sequence[int]) -> Itera
         yield _all_hidden(objects[path])
     masks: dict[str, ViewMask] = {}
     for plan in plans:
-        shown = _shown_offsets(store, plan)
-        for piece in _pieces(plan):
+        told = [not plan.dirty and _is_told_by_mask(piece) for piece in _pieces(plan)]
+        asked = tuple(p for p, by_mask in zip(plan.clean, told, strict=False) if not by_mask)
+        shown = _shown_offsets(store, replace(plan, clean=asked))
+        for piece, by_mask in zip(_pieces(plan), told, strict=True):
             path = piece.object.path
             mask = masks.setdefault(path, _all_hidden(piece.object))
-            mask.hidden[_rows_of(store, plan, piece, shown)] = False
+            if by_mask:
+                end = piece.first_row + piece.rows
+                mask.hidden[piece.first_row : end] = _hidden_by_mask(store, plan, piece)
+            else:
+                mask.hidden[_rows_of(store, plan, piece, shown)] = False
             left[path] -= 1
             if not left[path]:
                 yield masks.pop(path)
+
+
+def _is_told_by_mask(piece: ReadPiece) -> bool:
+    """Tells whether a piece has a mask, and is known to be cut to its rows."""
+    return piece.is_masked and (piece.object.dense or piece.start == piece.base)
+
+
+def _hidden_by_mask(store: Store, plan: TablePlan, piece: ReadPiece) -> Mask | bool:
+    """Returns which rows of a piece its bitmaps leave out (V0)."""
+    try:
+        (rows,) = dead_rows_of(store, [piece])
+    except FileNotFoundError as e:
+        raise version_expired(store.url, plan.version, gone=e) from e
+    return False if rows is None else rows
 
 
 def _all_hidden(obj: ObjectRef) -> ViewMask:

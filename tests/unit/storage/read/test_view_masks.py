@@ -7,6 +7,7 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.storage import Log, VersionExpiredError
 from clog.storage.read.view_masks import view_masks
+from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import inside
 
 
@@ -97,6 +98,27 @@ def test_an_object_that_is_gone_is_an_expired_version(make_log, store):
         inside(store).delete(path)
     with pytest.raises(VersionExpiredError):
         list(view_masks(log.handle.store, manifest, [0]))
+
+
+def test_masks_of_the_log_are_the_answer(make_log, store):
+    """Where all chunks have them nothing is read, but bitmaps that are files; and what came since
+    is compared by its keys."""
+    log = make_log(partitions=2)
+    log.upgrade(["superseded-rows"])
+    put(log, 0, a="1", b="2")
+    put(log, 0, a="2", c=None)
+    expected = masks_of(log)
+    Cleaner(log).run_once()
+    counting = CountingStore(log.handle.store)
+    log.handle.refresh()
+    found = list(view_masks(counting, log.handle.manifest(), [0, 0]))
+    assert sorted(mask.hidden.tolist() for mask in found) == [[False, True], [True, False]]
+    assert not counting.counts
+    assert masks_of(log) == expected == ["h.", ".h"]
+    put(log, 0, b="3")
+    assert masks_of(log) == ["hh", ".h", "."]
+    log.delete_records({0: 3})
+    assert masks_of(log) == ["hh", "hh", "."]
 
 
 def test_a_mask_counts_what_is_shown(make_log):

@@ -4,6 +4,7 @@ import independent_reader as ir
 import make_golden
 import pyarrow as pa
 
+from clog.storage.format.bitmaps.masks import mask_to_json
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.dead_rows import dead_rows_to_json
 
@@ -19,6 +20,7 @@ def agree(root, log, *, whole_history=True):
     manifest = log.handle.manifest()
     assert state["version"] == manifest.version
     assert state["first_dirty"] == list(manifest.first_dirty)
+    assert state["covered"] == list(manifest.covered or [0] * len(state["covered"]))
     assert state["released"] == [
         (r.path, r.size_bytes, r.version, r.time_ms) for r in manifest.released
     ]
@@ -40,7 +42,7 @@ def plainly(row):
 
 def chunks_of(segment):
     rows = [
-        (chunk["object"], *(chunk[name] for name in ir.CHUNK), chunk.get("dead"))
+        (chunk["object"], *(chunk[name] for name in ir.CHUNK), chunk.get("dead"), chunk.get("mask"))
         for chunk in segment["chunks"]
     ]
     return segment["base"], segment["next"], segment["created_ms"], rows
@@ -52,6 +54,7 @@ def as_row(c: Chunk):
         *(c.first_timestamp_ms, c.max_timestamp_ms, c.tombstones, c.version, c.append_time_ms),
         *(c.horizon_min, c.horizon_max, c.horizon, c.up_to),
         None if c.dead is None else dead_rows_to_json(c.dead),
+        None if c.mask is None else mask_to_json(c.mask),
     )
 
 

@@ -16,7 +16,7 @@ FIELDS = (
     *("version", "id", "time_ms", "log", "config", "config_epoch", "orphan_floor"),
     *("oldest_readable", "tombstones_removed", "uncleanable"),
 )
-COLUMNS = ("start", "end", "jitter_ms", "changed", "first_dirty")
+COLUMNS = ("start", "end", "jitter_ms", "changed", "first_dirty", "covered")
 DamagedError = FormatError
 State = dict[str, Any]
 
@@ -77,6 +77,7 @@ def segment_of(segment: state.Segment) -> dict:
             "object": chunk.object.path,
             **dict(zip(CHUNK, chunk.numbers(), strict=True)),
             **({"dead": chunk.dead} if chunk.dead else {}),
+            **({} if chunk.mask is None else {"mask": chunk.mask}),
         }
         for chunk in segment.chunks
     ]

@@ -185,6 +185,28 @@ def field_ids(root: Path) -> None:
             cleaner.run_once(force=True)
 
 
+def masks(root: Path) -> None:
+    """Masks inline and in files, of clean and dirty chunks, some carried over by rewrites; a bitmap
+    that took the place of another; rows without key; chunks that came after."""
+    names = {"delete_retention_ms": "1000", "min_cleanable_dirty_ratio": "0"}
+    log = create(root, partitions=2, segment_bytes="3000", **names)
+    log.upgrade(["superseded-rows"])
+    cleaner = Cleaner(log, clock=log.handle.clock)
+    for n in range(9):
+        log.handle.clock.advance(400)
+        rows = [(f"k{(n * 7 + i) % 40:02}", None if i % 5 == n % 5 else f"{n}") for i in range(20)]
+        log.append([{"key": k, "value": v} for k, v in rows])
+        if n % 3 == 1:
+            log.roll()
+        with patch.object(storage_bitmaps, "INLINE_BYTES_MAX", 1024 * (n % 2)):
+            cleaner.run_once(force=n % 4 == 2)
+    log.delete_records({0: 11})
+    log.alter({"cleanup.policy": "delete"})
+    log.append([{"key": None if i == 2 else f"k{i:02}", "value": "x"} for i in range(9)])
+    cleaner.run_once()
+    log.append([{"key": "k03", "value": "after"}])
+
+
 def columns(root: Path) -> None:
     """Heads that hold the columns of some partitions, and refer to those of all; one with all."""
     with patch.object(storage_columns, "INLINE_PARTITIONS_MAX", 8):
@@ -289,6 +311,7 @@ CASES: dict[str, Case] = {
     "cleaned": cleaned,
     "indexed": indexed,
     "dead-rows": dead_rows,
+    "masks": masks,
     "upgraded": upgraded,
     "field-ids": field_ids,
     "columns": columns,

@@ -46,7 +46,7 @@ LIMITS = {
     f"{STORAGE}.format.producers.WRITERS_MAX": (3, 5),
     f"{STORAGE}.format.writer_pages.PAGE_BYTES_MAX": (600, 1 << 16),
     f"{STORAGE}.format.transactions.POSITIONS_BYTES_MAX": (60, 1_024),
-    f"{STORAGE}.format.dead_rows.INLINE_BYTES_MAX": (0, 1_024),
+    f"{STORAGE}.format.bitmaps.bitmap.INLINE_BYTES_MAX": (0, 1_024),
     f"{STORAGE}.format.columns.INLINE_PARTITIONS_MAX": (2, 256),
     f"{STORAGE}.objects.encoding.GROUP_ROWS": (5, 32_768),
     f"{STORAGE}.objects.encoding.WHOLE_BYTES": (0, 1 << 20),
@@ -188,7 +188,9 @@ class RandomLog:
         self.log.alter({name: self.draw.choice(values)})
 
     def upgrade(self) -> None:
-        self.log.upgrade(["dead-rows", *self.draw.choice([[], ["transactions"]])])
+        self.log.upgrade(
+            ["dead-rows", *self.draw.choice([[], ["transactions"], ["superseded-rows"]])]
+        )
 
     def evolve(self) -> None:
         if self.evolutions:

@@ -5,6 +5,7 @@ from dataclasses import replace as changed
 from typing import Any
 
 from second_reader.documents import Json, columns, horizon, integer, need, safe_path
+from second_reader.masks import check_covered, covered, masks
 from second_reader.replacements import lose, lose_bitmap, partition_at, replace
 from second_reader.state import (
     Chunk,
@@ -58,6 +59,7 @@ def apply(state: State, commit: Json, edit: Json) -> None:
             objects = _add(state, edit["add"])
         if key == "uncleanable" and "writers" in edit:
             _writers(state, edit["writers"], len(objects))
+    check_covered(state)
     state.check_object_names()
 
 
@@ -292,6 +294,8 @@ STEPS: dict[str, Callable[[State, Any], None]] = {
     "replace": replace,
     "horizons": _horizons,
     "dead": _dead,
+    "masks": masks,
+    "covered": covered,
     "first_dirty": _first_dirty,
     "tombstones_removed": _tombstones_removed,
     "uncleanable": _uncleanable,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from second_reader import edits, objects, snapshots
+from second_reader import edits, masks, objects, snapshots
 from second_reader.documents import (
     HEX32,
     ExpiredError,
@@ -193,11 +193,16 @@ class Log:
                 need(kept.facts()[name] == fact, "4", f"the snapshot of {version} has other {name}")
         for number, partition in enumerate(state.partitions):
             self.records(number, version)
+            stored: dict[str, objects.Rows] = {}
             for chunk in partition.chunks():
-                rows = objects.read_object(self.folder, chunk.object, state.schema)
+                rows = stored[chunk.object.path] = objects.read_object(
+                    self.folder, chunk.object, state.schema
+                )
                 objects.check_statistics(chunk, rows, state.schema)
                 objects.check_index(self.folder, chunk.object, rows, state.log["seed"])
                 objects.dead_rows(self.folder, chunk)
+            if partition.covered:
+                masks.check_table(self.folder, partition, stored)
 
 
 def log_folder(root: Path) -> Path:

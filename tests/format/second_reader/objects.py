@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from second_reader.documents import MIB, DamagedError, Folder, inflate, integer, need
+from second_reader.documents import MIB, DamagedError, Folder, Json, inflate, integer, need
 from second_reader.keys import index_blocks, kept_part, key_hash
 from second_reader.state import Chunk, DataObject
 from second_reader.types import (
@@ -194,29 +194,31 @@ def _headers(array: pa.Array) -> list[list[tuple[str | None, bytes | None]] | No
 
 def dead_rows(folder: Folder, chunk: Chunk) -> set[int]:
     """The dead rows of a chunk, counted from its first (§5.4)."""
-    marks = chunk.dead
-    if marks is None:
-        return set()
+    return set() if chunk.dead is None else set_bits(folder, chunk.dead, chunk.rows, "5.4")
+
+
+def set_bits(folder: Folder, marks: Json, rows: int, section: str) -> set[int]:
+    """The rows of a bitmap of a chunk with so many."""
     if "path" in marks:
         stream = folder.read(marks["path"])
-        need(len(stream) == marks["bytes"], "5.4", f"{marks['path']} has {len(stream)} bytes")
+        need(len(stream) == marks["bytes"], section, f"{marks['path']} has {len(stream)} bytes")
         need(
             xxhash.xxh3_128_hexdigest(stream) == marks["xxh3_128"],
-            "5.4",
+            section,
             "a bitmap with another checksum",
         )
     else:
         try:
             stream = bytes.fromhex(marks["bits"])
         except ValueError as error:
-            raise DamagedError("5.4", "bits that are not hex") from error
-    size = (chunk.rows + 7) // 8
-    bits = inflate(stream, size, "5.4")
-    need(len(bits) == size, "5.4", "a bitmap of another length")
+            raise DamagedError(section, "bits that are not hex") from error
+    size = (rows + 7) // 8
+    bits = inflate(stream, size, section)
+    need(len(bits) == size, section, "a bitmap of another length")
     dead = {i for i in range(8 * size) if bits[i // 8] >> i % 8 & 1}
     need(
-        len(dead) == marks["rows"] and max(dead, default=0) < chunk.rows,
-        "5.4",
+        len(dead) == marks["rows"] and max(dead, default=0) < rows,
+        section,
         "a bitmap of other rows",
     )
     return dead

@@ -37,11 +37,20 @@ def lose(state: State, chunk: Chunk) -> None:
     """The chunk leaves the manifest, and its bitmap with it (§5.4, §6)."""
     release(state, chunk.object.path, chunk.object.bytes)
     lose_bitmap(state, chunk)
+    lose_mask(state, chunk, {})
 
 
 def lose_bitmap(state: State, chunk: Chunk) -> None:
     if chunk.dead and "path" in chunk.dead:
         release(state, chunk.dead["path"], chunk.dead["bytes"])
+
+
+def lose_mask(state: State, chunk: Chunk, new: Json) -> None:
+    """The files of a chunk's mask that the new one has not (§13)."""
+    kept = {part.get("path") for part in new.values()}
+    for part in (chunk.mask or {}).values():
+        if "path" in part and part["path"] not in kept:
+            release(state, part["path"], part["bytes"])
 
 
 def replace(state: State, value: list[Json]) -> None:
@@ -81,6 +90,7 @@ def _replace_one(state: State, body: Json, partition: Partition) -> None:
     if body.get("segments") is not None:
         _retile(partition, base, end, body["segments"])
     _keep_dead(inside, created)
+    _keep_masks(inside, created)
     _insert(partition, created, base, end)
     if in_active:
         rows, sizes = (sum(c.rows for c in each) for each in (inside, created)), (inside, created)
@@ -98,6 +108,8 @@ def _replace_one(state: State, body: Json, partition: Partition) -> None:
             release(state, chunk.object.path, chunk.object.bytes)
         if chunk.name not in named:
             lose_bitmap(state, chunk)
+        if (chunk.name, chunk.rows) not in {(c.name, c.rows) for c in created}:
+            lose_mask(state, chunk, {})
 
 
 def _replacing(body: Json, state: State) -> list[Chunk]:
@@ -142,6 +154,12 @@ def _keep_dead(inside: list[Chunk], created: list[Chunk]) -> None:
             "3.3",
             "a new chunk in an object with dead rows",
         )
+
+
+def _keep_masks(inside: list[Chunk], created: list[Chunk]) -> None:
+    masks = {(c.name, c.rows): c.mask for c in inside}
+    for chunk in created:
+        chunk.mask = masks.get((chunk.name, chunk.rows))
 
 
 def _insert(partition: Partition, created: list[Chunk], base: int, end: int) -> None:

@@ -21,6 +21,7 @@ from second_reader.state import (
     columns_digest,
     data_object,
     head_columns,
+    mask,
 )
 from second_reader.types import parse_schema
 
@@ -47,6 +48,7 @@ def load_snapshot(folder: Folder, path: str, log_id: str) -> State:
     )
     for row, own, dirty in zip(rows, segments, first_dirty, strict=True):
         state.partitions.append(Partition(row[0], integer(dirty, "4"), row[7], row[8], own))
+    _read_masks(state, manifest, head)
     _read_head(state, head)
     _read_rest(state, manifest)
     check_head(folder, state, head)
@@ -54,6 +56,14 @@ def load_snapshot(folder: Folder, path: str, log_id: str) -> State:
         check_tiling(partition)
     state.check_object_names()
     return state
+
+
+def _read_masks(state: State, manifest: Json, head: Json) -> None:
+    covered = manifest.get("covered", [0] * len(state.partitions))
+    need(len(covered) == len(state.partitions), "13", "covered is not over P")
+    for partition, offset in zip(state.partitions, covered, strict=True):
+        partition.covered = integer(offset, "13")
+    state.masked = head.get("masked")
 
 
 def _read_head(state: State, head: Json) -> None:
@@ -148,6 +158,9 @@ def _chunks(body: Json) -> list[Chunk]:
             "two bitmaps of a chunk",
         )
         chunks[number].dead = bitmap(marks, chunks[number].rows)
+    for number, body_of in body.get("masks", []):
+        need(integer(number, "4") < len(chunks), "13", "a mask of no chunk")
+        chunks[number].mask = mask(body_of, chunks[number].rows)
     return chunks
 
 
@@ -168,6 +181,7 @@ def check_head(folder: Folder, state: State, head: Json) -> None:
         "8",
         "another config",
     )
+    need(head.get("masked") == state.masked, "13", "another version has masks")
     need(head["orphan_floor"] == state.orphan_floor, "8", "another orphan floor")
     need(head["oldest_readable"] == state.oldest_readable, "8", "another oldest readable version")
     need(head["writers"] == state.writers, "8", "the head has other writers")

@@ -35,7 +35,7 @@ class DataObject:
 
 @dataclass
 class Chunk:
-    """A run of rows of one partition in one object; ``dead`` is its bitmap."""
+    """A run of rows of one partition in one object; ``dead`` is its bitmap, ``mask`` its mask."""
 
     object: DataObject
     row: int
@@ -53,6 +53,7 @@ class Chunk:
     horizon: int = -1
     up_to: int = -1
     dead: Json | None = None
+    mask: Json | None = None
 
     @property
     def name(self) -> tuple[str, int]:
@@ -83,6 +84,7 @@ class Partition:
     jitter_ms: int = 0
     changed: int = 0
     segments: list[Segment] = field(default_factory=lambda: [Segment(0, 0)])
+    covered: int = 0
 
     @property
     def active(self) -> Segment:
@@ -136,6 +138,7 @@ class State:
     released: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     tombstones_removed: list[tuple[int, int, int]] = field(default_factory=list)
     uncleanable: dict[str, Json] = field(default_factory=dict)
+    masked: int | None = None
 
     @property
     def features(self) -> list[str]:
@@ -163,6 +166,7 @@ class State:
         return {
             "log": self.log,
             "config": (self.config, self.config_epoch),
+            "masked": self.masked,
             "versions": (
                 self.version,
                 self.id,
@@ -171,12 +175,13 @@ class State:
                 self.oldest_readable,
             ),
             "writers": (self.writers, self.older_writers),
-            "partitions": [(p.head_row(), p.first_dirty) for p in self.partitions],
+            "partitions": [(p.head_row(), p.first_dirty, p.covered) for p in self.partitions],
             "segments": [
                 [(s.base, s.next, s.created_ms) for s in p.segments] for p in self.partitions
             ],
             "chunks": [
-                [(c.object, c.numbers(), c.dead) for c in p.chunks()] for p in self.partitions
+                [(c.object, c.numbers(), c.dead, c.mask) for c in p.chunks()]
+                for p in self.partitions
             ],
             "released": self.released,
             "tombstones_removed": sorted(self.tombstones_removed),
@@ -246,13 +251,27 @@ def bitmap(body: Any, rows: int) -> Json:
     need(isinstance(body, dict), "5.4", "no bitmap")
     need(1 <= integer(body.get("rows"), "5.4") < rows, "5.4", "a bitmap of no or of all rows")
     integer(body.get("since_ms"), "5.4")
+    return {"rows": body["rows"], "since_ms": body["since_ms"], **_bits(body)}
+
+
+def mask(body: Any, rows: int) -> Json:
+    """A mask of a chunk with so many rows (§13)."""
+    need(isinstance(body, dict), "13", "no mask")
+    parts = {name: body[name] for name in ("superseded", "tombstones") if name in body}
+    for part in parts.values():
+        need(isinstance(part, dict), "13", "no bitmap")
+        need(1 <= integer(part.get("rows"), "13") <= rows, "13", "a bitmap of too many rows")
+    return {name: {"rows": part["rows"], **_bits(part)} for name, part in parts.items()}
+
+
+def _bits(body: Json) -> Json:
     if "bits" in body:
         need(isinstance(body["bits"], str) and "path" not in body, "5.4", "no bits")
-        return {name: body[name] for name in ("rows", "since_ms", "bits")}
+        return {"bits": body["bits"]}
     safe_path(body.get("path"))
     integer(body.get("bytes"), "5.4")
     need(bool(HEX32.fullmatch(str(body.get("xxh3_128")))), "5.4", "no checksum of a bitmap")
-    return {name: body[name] for name in ("rows", "since_ms", "path", "bytes", "xxh3_128")}
+    return {name: body[name] for name in ("path", "bytes", "xxh3_128")}
 
 
 def check_writer(entry: Any, after: int) -> None:

@@ -395,5 +395,5 @@ class Cleaner:
     def _watch(self, log_round: LogRound) -> None:
         manifest = log_round.log.handle.manifest()
         now_ms = log_round.clock.now_ms()
-        config, lags_ms = log_round.config(manifest), log_round.lags_ms
-        self.monitor.saw(log_round.log.url, manifest, config, now_ms=now_ms, lags_ms=lags_ms)
+        config, beside = log_round.config(manifest), (log_round.lags_ms, log_round.readers())
+        self.monitor.saw(log_round.log.url, manifest, config, beside, now_ms=now_ms)

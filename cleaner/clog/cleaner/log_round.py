@@ -45,7 +45,7 @@ from clog.cleaner.sweep.clock_skew import check_clock, is_comparable
 from clog.cleaner.sweep.commit_blocks import close_blocks
 from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
 from clog.cleaner.sweep.schedule import SweepSchedule
-from clog.storage import Log
+from clog.storage import Log, Reader
 from clog.storage.clock import Clock
 from clog.storage.config.log_config import LogConfig, fitting_defaults, with_defaults
 from clog.storage.errors import ClogError, CorruptionError, LogReplacedError
@@ -79,12 +79,15 @@ class CleanerSettings:
             (``log.retention.check.interval.ms``).
         hash_algorithm: how keys are hashed: ``xxh3_128``, seeded at random for each pass, or the
             cryptographic ``blake2b`` (``log.cleaner.hash.algorithm``).
+        watch_readers_ms: minimum interval between two looks at the named readers of a log, for
+            metrics; 0: none.
     """
 
     defaults: Mapping[str, str] = field(default_factory=dict)
     compaction: bool = True
     retention_check_ms: int = 0
     hash_algorithm: str = "xxh3_128"
+    watch_readers_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -136,6 +139,8 @@ class LogRound:
         self._blocks_checked_ms: int | None = None
         self._clock_checked_ms: int | None = None
         self._retention_checked_ms: int | None = None
+        self._readers_seen_ms: int | None = None
+        self._readers: Sequence[Reader] = ()
         self._partition_rest: dict[int, Rest] = {}
         self._choosing = Choosing()
         self._left_out: set[str] = set()
@@ -174,6 +179,17 @@ class LogRound:
             self._masked()  # Then a publication reads no keys.
         published = self._publishing.publish_due(config, now_ms=since_ms)
         return MaintenanceResult(sealed, gone, published)
+
+    def readers(self) -> Sequence[Reader]:
+        """Returns the named readers, at most ``watch_readers_ms`` old, where they are watched."""
+        every_ms, now_ms = self._settings.watch_readers_ms, self.clock.monotonic_ms()
+        if every_ms and _is_due(self._readers_seen_ms, now_ms, every_ms):
+            self._readers_seen_ms = now_ms
+            try:
+                self._readers = self.log.readers()
+            except (ClogError, OSError) as e:
+                logger.warning("the readers of %s cannot be listed: %s", self.log.url, e)
+        return self._readers
 
     @property
     def lags_ms(self) -> Mapping[str, int]:

@@ -18,6 +18,7 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.cleanable import cleanable_bounds
+from clog.storage.readers.lag import Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class LogState:
     """One log as the last round found it; of one that does not compact no ``partitions``, as in
     Kafka. ``failures`` are rounds in a row that failed, not for damage: no restart mends that.
     ``error`` is that of the last round. ``lags_ms``: by format, how far a published view is behind.
+    ``readers``: the named readers, where they are watched.
     ``error`` is that of the last round. ``undecided`` transactions hold readers back, the first of
     them since ``undecided_since_ms``.
     """
@@ -48,6 +50,7 @@ class LogState:
     last_pass: PassResult | None = None
     totals: Counter[str] = field(default_factory=Counter)
     lags_ms: Mapping[str, int] = field(default_factory=dict)
+    readers: Sequence[Reader] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,11 @@ class Monitor:
         url: str,
         manifest: Manifest,
         config: LogConfig,
+        beside: tuple[Mapping[str, int], Sequence[Reader]] = ({}, ()),
         *,
         now_ms: int,
-        lags_ms: Mapping[str, int] = {},
     ) -> None:
-        """Notes the state of a log."""
+        """Notes the state of a log; ``beside``: its `LogState.lags_ms` and `LogState.readers`."""
         compacted = range(manifest.head.log.partitions if config.compact else 0)
         partitions = [_state(manifest, p, config, now_ms) for p in compacted]
         began = [e.started_ms for e in manifest.head.unended if e.first]
@@ -111,7 +114,8 @@ class Monitor:
             self._logs[url] = replace(
                 before,
                 partitions=partitions,
-                lags_ms=lags_ms,
+                lags_ms=beside[0],
+                readers=beside[1],
                 undecided=len(began),
                 undecided_since_ms=min(began, default=None),
             )

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from clog.storage import Log
 
 ENVIRONMENT = "CLOG_CLEANER_CONFIG"
+WATCH_READERS_MS = 60_000
+"""How far apart the named readers of a log are listed, where somebody may ask for metrics."""
 METRICS = ("prometheus_client", "starlette", "uvicorn")
 """What the extra `metrics` brings."""
 
@@ -151,7 +153,7 @@ def cleaner(
         tell_plans(((log.url, _plan(log, settings)) for log in logs), json=json)
         return
     teller = _Teller(json, live)
-    daemon = _daemon(logs, settings, finder, teller)
+    daemon = _daemon(logs, settings, finder, teller, watched=listen is not None)
     if once:
         daemon.run_once()
         teller.nothing_due(logs)
@@ -256,6 +258,8 @@ def _daemon(
     settings: "BrokerConfig",
     finder: "Finder",
     teller: _Teller,
+    *,
+    watched: bool,
 ) -> "Cleaner":
     from clog.cleaner import Cleaner
     from clog.cleaner.compaction.memory import save_memory
@@ -273,6 +277,7 @@ def _daemon(
             compaction=settings.compaction,
             retention_check_ms=settings.retention_check_ms,
             hash_algorithm=settings.hash_algorithm,
+            watch_readers_ms=WATCH_READERS_MS if watched else 0,
         ),
         on_pass=teller.passed,
         on_maintained=teller.maintained,

@@ -65,6 +65,7 @@ class CleanerCollector(Collector):
         yield _gauge("healthy", "1 when /healthz says so", int(not ailments(self._cleaner)))
         yield _build_info()
         yield from _lags(logs)
+        yield from _readers(logs)
         yield from _sums(logs)
         yield from _requests(self._stores)
 
@@ -120,6 +121,33 @@ def _kafkas(logs: Mapping[str, LogState]) -> Iterator[Metric]:
         for p in state.partitions:
             ratio.add_metric([url, str(p.partition)], p.dirty_ratio)
     yield from (count, size, ratio, undecided)
+
+
+def _readers(logs: Mapping[str, LogState]) -> Iterator[Metric]:
+    """Yields how far named readers are behind, and what is about to overtake them (S64)."""
+    labels = ["log", "reader"]
+    records = GaugeMetricFamily("clog_reader_lag_records", "records it has not read", labels=labels)
+    size = GaugeMetricFamily("clog_reader_lag_bytes", "bytes of these", labels=labels)
+    time = GaugeMetricFamily("clog_reader_lag_seconds", "since the first of these", labels=labels)
+    until = GaugeMetricFamily(
+        "clog_reader_overtaken_in_seconds",
+        "until retention, the removal of a tombstone or version expiry overtakes it; 0: it has",
+        labels=[*labels, "by"],
+    )
+    for url, state in logs.items():
+        for reader in state.readers:
+            at = [url, reader.name]
+            records.add_metric(at, reader.lag_records)
+            size.add_metric(at, reader.lag_bytes)
+            time.add_metric(at, reader.lag_ms / 1000)
+            for by, left_ms in (
+                ("retention", reader.until_retention_ms),
+                ("tombstone", reader.until_tombstone_ms),
+                ("version", reader.until_version_ms),
+            ):
+                if left_ms is not None:
+                    until.add_metric([*at, by], left_ms / 1000)
+    yield from (records, size, time, until)
 
 
 def _lags(logs: Mapping[str, LogState]) -> Iterator[Metric]:

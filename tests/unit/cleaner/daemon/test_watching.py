@@ -22,6 +22,7 @@ from clog.cleaner.daemon.http import MonitorServer
 from clog.cleaner.daemon.json_logs import JsonFormatter
 from clog.cleaner.daemon.metrics import registry
 from clog.cleaner.daemon.request_meter import RequestMeter
+from clog.cleaner.log_round import CleanerSettings
 from clog.storage import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.testing.crash import inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -277,3 +278,36 @@ def test_json_lines():
     said = json.loads(line)
     assert (said["level"], said["message"]) == ("warning", "a\n1")
     assert "OSError: away" in said["error"]
+
+
+def test_the_metrics_of_named_readers(make_log, put, clock):
+    """S64: lag and what overtakes each, looked at once a minute, and not at all unasked: a log
+    pays nothing for readers that nobody watches.
+    """
+    log = make_log()
+    put(log, "a=1 b=1")
+    log.reader("billing").commit({0: 0})
+    unasked = Cleaner(log)
+    unasked.run_once()
+    assert not [name for name, *_ in values(unasked) if name.startswith("clog_reader")]
+    cleaner = Cleaner(log, settings=CleanerSettings(watch_readers_ms=60_000))
+    cleaner.run_once()
+    ends = sum(log.end_offsets().values())
+    found = values(cleaner)
+    assert found["clog_reader_lag_records", "billing"] == ends
+    assert found["clog_reader_lag_bytes", "billing"] > 0
+    assert not [key for key in found if key[0] == "clog_reader_overtaken_in_seconds"]
+    put(log, "c=1")
+    clock.advance(59_000)
+    cleaner.run_once()
+    assert values(cleaner)["clog_reader_lag_records", "billing"] == ends
+    clock.advance(1_000)
+    cleaner.run_once()
+    found = values(cleaner)
+    assert found["clog_reader_lag_records", "billing"] == ends + 1
+    assert found["clog_reader_lag_seconds", "billing"] == 60
+    put(log, "a")
+    clock.advance(60_000)
+    cleaner.run_once()
+    until = {key[1:]: n for key, n in values(cleaner).items() if "_overtaken_" in key[0]}
+    assert {tuple(sorted(key)): n for key, n in until.items()} == {("billing", "tombstone"): 86_400}

@@ -7,11 +7,12 @@ environment.
 import os
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
@@ -22,6 +23,8 @@ from clog.storage.testing.strategies import TIME_MS_MAX, placed_records
 
 deltalake = pytest.importorskip("deltalake")
 polars = pytest.importorskip("polars")
+pytest.importorskip("fastavro")
+pyiceberg = pytest.importorskip("pyiceberg.table")
 
 HISTORIES = int(os.environ.get("HISTORIES", "60"))
 PARTITIONS = 2
@@ -57,6 +60,7 @@ def perform(log, clock, name, argument):
             log.delete_records({p: int(end * argument) for p, end in ends.items()})
         case "publish":
             log.publish("delta")
+            log.publish("iceberg")
 
 
 def by_delta_rs(path, version=None):
@@ -69,14 +73,40 @@ def by_polars(path, version=None):
     return polars.read_delta(path, version=version).to_arrow()
 
 
+def by_pyiceberg(path, version=None):
+    table = pyiceberg.StaticTable.from_metadata(metadata_of(path, version))
+    return table.scan().to_arrow()
+
+
+def by_polars_iceberg(path, version=None):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It would be faster with a package more.
+        return polars.scan_iceberg(metadata_of(path, version)).collect().to_arrow()
+
+
+def metadata_of(path, version):
+    found = {int(p.name[1:].split(".")[0]): p for p in Path(path).glob("metadata/v*.metadata.json")}
+    return str(found[max(found) if version is None else version])
+
+
+READERS = {
+    "delta": (by_delta_rs, by_polars),
+    "iceberg": (by_pyiceberg, by_polars_iceberg),
+}
+
+
 def rows_of(table):
-    """Rows as comparable values, in any order."""
+    """Rows as comparable values, in any order; no headers are an empty list, too (FORMAT.md
+    §5.1).
+    """
     names = ("key", "value", "timestamp", "headers")
     columns = [table.column(name).to_pylist() for name in names]
-    return sorted(repr(row) for row in zip(*columns, strict=True))
+    return sorted(repr((*row, headers or [])) for *row, headers in zip(*columns, strict=True))
 
 
-@settings(max_examples=HISTORIES, deadline=None)
+@settings(
+    max_examples=HISTORIES, deadline=None, phases=[Phase.generate]
+)  # Files are slow to shrink.
 @given(st.lists(STEPS, max_size=14))
 def test_every_reader_sees_the_table(steps):
     """S63: equal to `table()` at the version that the view states, at its newest and at older
@@ -86,24 +116,22 @@ def test_every_reader_sees_the_table(steps):
     try:
         path, clock = str(Path(folder) / "log"), ManualClock(now_ms=TIME_MS_MAX)
         log = Log.create(path, PARTITIONS, CONFIG, {"fsync": False}, clock=clock, ids=SeededIds(1))
-        published = {}
-        for name, argument in steps:
+        published = {name: {} for name in READERS}
+        for name, argument in [*steps, ("publish", None)]:
             perform(log, clock, name, argument)
-            if name == "publish":
-                result = log.publish("delta")
-                published[result.table_version] = result.version
             if name == "delete":
-                published.clear()  # Older versions of the view expire with the next one.
-        newest = log.publish("delta")
-        published[newest.table_version] = newest.version
-        event(f"{min(len(published), 3)} versions")
-        lowest = log.handle.tip.head.pins["delta"][0].view
+                published = {name: {} for name in READERS}  # They expire with the next version.
+            for view in READERS if name == "publish" else ():
+                result = log.publish(view)
+                published[view][result.table_version] = result.version
+        event(f"{min(len(published['delta']), 3)} versions")
+        lowest = {view: pins[0].view for view, pins in log.handle.tip.head.pins.items()}
         Cleaner(log).run_once()  # It takes nothing that a version from there on needs.
-        for table_version, version in published.items():
-            if table_version < lowest:
-                continue
-            expected = rows_of(log.table(at=version).to_arrow())
-            assert rows_of(by_delta_rs(path, table_version)) == expected
-            assert rows_of(by_polars(path, table_version)) == expected
+        for view, versions in published.items():
+            for table_version, version in versions.items():
+                if table_version >= lowest[view]:
+                    expected = rows_of(log.table(at=version).to_arrow())
+                    for read in READERS[view]:
+                        assert rows_of(read(path, table_version)) == expected
     finally:
         shutil.rmtree(folder)

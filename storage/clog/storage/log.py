@@ -338,9 +338,9 @@ class Log(TransactionsOfLog, ReadersOfLog):
         return administration.roll(self._handle, partition)
 
     def publish(self, format: str) -> PublishResult:
-        """Publishes the newest version's table as a view that other engines read at the log's own
-        URL: ``delta``. It names the log's objects, and copies none. What is published already is
-        left alone.
+        """Publishes the newest version's table as a view that other engines read, ``delta`` at the
+        log's own URL, ``iceberg`` at ``metadata/v<table_version>.metadata.json`` under it. It names
+        the log's objects, and copies none. What is published already is left alone.
 
         Raises:
             InvalidInputError: a format that is unknown, or has no type for a field of the schema;

@@ -32,6 +32,7 @@ def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list
             continue
         view = publications.view(name)
         view.look()
-        named = view.named()
-        unneeded += [f for number, f in files if number <= view.newest and f.path not in named]
+        known = {found.path: number for number, found in files if number <= view.newest}
+        unnamed = view.unnamed(known)
+        unneeded += [found for _, found in files if found.path in unnamed]
     return unneeded

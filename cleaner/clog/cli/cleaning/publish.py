@@ -9,7 +9,7 @@ from clog.cli.output import print_json, say
 
 Formats = Annotated[
     list[str] | None,
-    typer.Option("--format", help="delta; once for each; as table.publish says, else delta"),
+    typer.Option("--format", help="delta, iceberg; may be repeated; else as table.publish says"),
 ]
 
 
@@ -23,7 +23,8 @@ def publish(
 ) -> None:
     r"""Publish the table for other engines.
 
-    Delta readers then open the log's own URL. The view names the log's objects and copies none;
+    Readers of Delta then open the log's own URL, those of Iceberg its metadata file. The view
+    names the log's objects and copies none;
     what is published already is left alone. With table.publish=delta the cleaner does it by itself.
 
     \b

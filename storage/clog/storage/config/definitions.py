@@ -231,7 +231,7 @@ _ALL = (
     ),
     Definition(
         "table.publish",
-        SetOf(("none", "delta")),
+        SetOf(("none", "delta", "iceberg")),
         frozenset({"none"}),
         "as what the cleaner publishes the table, for other engines to read; none = not at all",
     ),

@@ -29,8 +29,9 @@ from clog.storage.format.edits import Edit
 from clog.storage.format.features import PUBLICATIONS, SUPERSEDED_ROWS, FeatureNames
 from clog.storage.format.views.pins import Pin
 from clog.storage.publications.delta.view import DeltaView
+from clog.storage.publications.iceberg.view import IcebergView
 from clog.storage.publications.pinning import with_pin, without_expired
-from clog.storage.publications.table_state import Source, source_of, table_state
+from clog.storage.publications.table_state import NextVersion, Source, source_of, table_state
 
 RACES_MAX = 20
 """Publications by others, one after the other, after which one gives up."""
@@ -38,8 +39,8 @@ RACES_MAX = 20
 _FEATURES = (PUBLICATIONS, SUPERSEDED_ROWS)
 """What a log gets when it is first published: masks spare each later publication the keys."""
 
-View = DeltaView
-_VIEWS: Mapping[str, type[View]] = {"delta": DeltaView}
+View = DeltaView | IcebergView
+_VIEWS: Mapping[str, type[View]] = {"delta": DeltaView, "iceberg": IcebergView}
 FORMATS = tuple(_VIEWS)
 """In which a log can be published."""
 
@@ -111,8 +112,8 @@ class Publications:
                 if handle.refresh() is tip:
                     raise
                 continue
-            now_ms = handle.clock.now_ms()
-            if view.publish(state, now_ms=now_ms, file_id=handle.ids.new_id()):  # U3
+            lowest, now_ms = self._lowest(view), handle.clock.now_ms()
+            if view.publish(state, NextVersion(now_ms, handle.ids.new_id(), lowest)):  # U3
                 self._tidy(view)
                 return PublishResult(state.source.version, view.newest, published=True)
         raise CommitConflictError(
@@ -174,8 +175,11 @@ class Publications:
         return with_defaults(tip.head.config, self._defaults).file_delete_delay_ms
 
     def _tidy(self, view: View) -> None:
+        view.tidy(self._lowest(view))
+
+    def _lowest(self, view: View) -> int:
         pins = self._handle.tip.head.pins.get(view.format, ())
-        view.tidy(pins[0].view if pins else view.newest)
+        return pins[0].view if pins else view.newest
 
 
 def _is_current(shown: Source, tip: Commit) -> bool:

@@ -72,6 +72,17 @@ class TableState:
     objects: Sequence[ShownObject]
 
 
+@dataclass(frozen=True, slots=True)
+class NextVersion:
+    """What a format needs to make a version beside the table: the time, 32 hex digits that name its
+    files, the lowest version that a pin is for.
+    """
+
+    now_ms: int
+    file_id: str
+    lowest_view: int
+
+
 def source_of(head: Head, *, version: int, commit_id: str) -> Source:
     """Returns which table is to be published, from the head alone."""
     columns = head.partitions.folded()

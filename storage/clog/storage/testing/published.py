@@ -1,10 +1,12 @@
-"""What a published view shows, read by nothing of clog's reading: Delta's log by its specification,
-vectors by pyroaring, files by Arrow. For stores that other readers do not reach.
+"""What a published view shows, read by nothing of clog's reading: Delta's log and Iceberg's
+metadata by their specifications, vectors by pyroaring, files by Arrow. For stores that other
+readers do not reach.
 """
 
 import io
 import json
 import struct
+import zlib
 from typing import Any
 
 import pyarrow as pa
@@ -102,3 +104,64 @@ def _unz85(text: str) -> bytes:
             number = number * 85 + _ALPHABET.index(character)
         data += struct.pack(">I", number)
     return data
+
+
+def iceberg_versions(root: Store) -> list[int]:
+    """Returns the versions of an Iceberg table that are there, ascending."""
+    names = [f.path for f in root.list("metadata/v") if f.path.endswith(".metadata.json")]
+    return sorted(int(n.removeprefix("metadata/v").removesuffix(".metadata.json")) for n in names)
+
+
+def iceberg_files(root: Store, version: int | None = None) -> tuple[dict[str, Any], int]:
+    """Returns the entries of a version's manifests by location, those of vectors under the
+    locations that they are for, and the version of the log that it names.
+    """
+    import fastavro
+
+    wanted = iceberg_versions(root)[-1] if version is None else version
+    metadata = json.loads(root.get(f"metadata/v{wanted}.metadata.json"))
+    snapshot = metadata["snapshots"][-1]
+    assert snapshot["snapshot-id"] == metadata["current-snapshot-id"]
+    prefix = metadata["location"] + "/"
+
+    def entries(location: str) -> list[Any]:
+        return list(fastavro.reader(io.BytesIO(root.get(location.removeprefix(prefix)))))
+
+    found: dict[str, Any] = {}
+    for manifest in entries(snapshot["manifest-list"]):
+        data = root.get(manifest["manifest_path"].removeprefix(prefix))
+        assert len(data) == manifest["manifest_length"]
+        for entry in entries(manifest["manifest_path"]):
+            file = entry["data_file"]
+            path = file["referenced_data_file"] or file["file_path"]
+            kind = "vector" if file["content"] else "data"
+            assert kind not in found.setdefault(path.removeprefix(prefix), {})
+            found[path.removeprefix(prefix)][kind] = {**file, "prefix": prefix}
+    return found, int(metadata["properties"]["clog.version"])
+
+
+def iceberg_rows(root: Store, version: int | None = None) -> tuple[list[tuple[bytes, bytes]], int]:
+    """Returns what `delta_rows` does, of an Iceberg table."""
+    from pyarrow import parquet
+    from pyroaring import BitMap64
+
+    files, stated = iceberg_files(root, version)
+    rows = []
+    for path, file in files.items():
+        data = root.get(path)
+        assert len(data) == file["data"]["file_size_in_bytes"]
+        table = parquet.read_table(io.BytesIO(data), columns=_SCHEMA.names)
+        assert table.num_rows == file["data"]["record_count"]
+        hidden: set[int] = set()
+        if vector := file.get("vector"):
+            puffin = root.get(vector["file_path"].removeprefix(vector["prefix"]))
+            assert (puffin[:4], puffin[-4:]) == (b"PFA1", b"PFA1")
+            start = vector["content_offset"]
+            blob = puffin[start : start + vector["content_size_in_bytes"]]
+            assert struct.unpack(">I", blob[:4])[0] == len(blob) - 8
+            assert struct.unpack(">I", blob[-4:])[0] == zlib.crc32(blob[4:-4])
+            hidden = set(BitMap64.deserialize(blob[8:-4]))
+            assert len(hidden) == vector["record_count"]
+        pairs = zip(*(table.column(name).to_pylist() for name in _SCHEMA.names), strict=True)
+        rows += [pair for i, pair in enumerate(pairs) if i not in hidden]
+    return sorted(rows), stated

@@ -14,9 +14,16 @@ from clog.storage.ids import SeededIds
 from clog.storage.publications.delta.view import CHECKPOINT_VERSIONS
 from clog.storage.testing.clocked import ClockedStore
 from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.published import delta_adds, delta_rows, delta_versions
+from clog.storage.testing.published import (
+    delta_adds,
+    delta_rows,
+    delta_versions,
+    iceberg_rows,
+    iceberg_versions,
+)
 
 pytest.importorskip("pyroaring")
+pytest.importorskip("fastavro")
 DAY_MS = 86_400_000
 
 
@@ -32,11 +39,22 @@ def rows_of(log, at=None):
     )
 
 
-def check(log, store, version=None):
+READERS = {"delta": (delta_rows, delta_versions), "iceberg": (iceberg_rows, iceberg_versions)}
+FIRST = {"delta": 0, "iceberg": 1}
+both = pytest.mark.parametrize("name", READERS)
+
+
+def check(log, store, version=None, name="delta"):
     """The view is the table at the version that it states."""
-    rows, stated = delta_rows(store, version)
+    at = None if version is None else version + FIRST[name]
+    rows, stated = READERS[name][0](store, at)
     assert rows == rows_of(log, stated)
     return stated
+
+
+def versions(store, name):
+    """Counted from 0, as all numbers of versions in these tests."""
+    return [version - FIRST[name] for version in READERS[name][1](store)]
 
 
 def actions_of(store, version):
@@ -50,7 +68,8 @@ def clean(log):
     Cleaner(log).run_once(force=True)
 
 
-def test_the_view_is_the_table(make_log, store, clock):
+@both
+def test_the_view_is_the_table(name, make_log, store, clock):
     """S63: superseded rows, tombstones, rows without key, deleted ones, several partitions; before
     and after a pass.
     """
@@ -61,17 +80,17 @@ def test_the_view_is_the_table(make_log, store, clock):
     log.append([{"key": "k6", "value": None, "timestamp": 1}])
     log.append([{"key": None, "value": "none", "timestamp": 1}])
     put(log, [7], "other", partition=0)
-    result = log.publish("delta")
-    assert (result.version, result.table_version, result.published) == (6, 0, True)
-    assert check(log, store) == 6
+    result = log.publish(name)
+    assert (result.version, result.table_version, result.published) == (6, FIRST[name], True)
+    assert check(log, store, name=name) == 6
     log.delete_records({0: 3, 1: 2})
-    log.publish("delta")
-    check(log, store)
+    log.publish(name)
+    check(log, store, name=name)
     log.alter({"cleanup.policy": "compact"})
     put(log, range(3, 9), "3")
     clean(log)
-    assert log.publish("delta").published
-    check(log, store)
+    assert log.publish(name).published
+    check(log, store, name=name)
 
 
 def test_an_empty_log_is_an_empty_table(make_log, store):
@@ -87,19 +106,21 @@ def test_an_empty_log_is_an_empty_table(make_log, store):
     assert delta_adds(store)[0] == {}
 
 
-def test_publishing_again_changes_nothing(make_log, store, open_log):
+@both
+def test_publishing_again_changes_nothing(name, make_log, store, open_log):
     """S63: whoever does it, and after commits that change no table."""
     log = make_log()
     put(log, range(9))
-    first = log.publish("delta")
+    first = log.publish(name)
     before = {found.path: store.get(found.path) for found in store.list("")}
-    again = open_log().publish("delta")
-    assert (again.version, again.table_version, again.published) == (first.version, 0, False)
+    again = open_log().publish(name)
+    assert (again.version, again.published) == (first.version, False)
+    assert again.table_version == first.table_version == FIRST[name]
     assert {found.path: store.get(found.path) for found in store.list("")} == before
     log.alter({"segment.ms": "1000"})
     log.roll()
-    assert open_log().publish("delta").version == first.version
-    assert delta_versions(store) == [0]
+    assert open_log().publish(name).version == first.version
+    assert versions(store, name) == [0]
 
 
 def test_a_publication_is_the_difference(make_log, store):
@@ -115,66 +136,70 @@ def test_a_publication_is_the_difference(make_log, store):
     check(log, store)
 
 
-def test_two_publishers_make_one_version(make_log, store, open_log, monkeypatch):
+@both
+def test_two_publishers_make_one_version(name, make_log, store, open_log, monkeypatch):
     """S63: who comes second finds the first one's, and publishes what is newer, if anything is."""
     log, other = make_log(), open_log()
     put(log, range(3))
-    view, done = log._publications.view("delta"), []
+    view, done = log._publications.view(name), []
     real = type(view).publish
 
-    def slow(self, state, **given):
+    def slow(self, state, following):
         if self is view and not done:
-            done.append(other.publish("delta"))
-        return real(self, state, **given)
+            done.append(other.publish(name))
+        return real(self, state, following)
 
     monkeypatch.setattr(type(view), "publish", slow)
-    result = log.publish("delta")
-    assert delta_versions(store) == [0]
+    result = log.publish(name)
+    assert versions(store, name) == [0]
     assert (result.published, done[0].published) == (False, True)
-    check(log, store)
+    check(log, store, name=name)
 
 
-def test_versions_that_a_view_needs_are_not_swept(make_log, store, clock):
+@both
+def test_versions_that_a_view_needs_are_not_swept(name, make_log, store, clock):
     """S63: objects that were replaced stay while a published version within its retention names
     them; then they go.
     """
     log = make_log(config={"file.delete.delay.ms": "1000", "min.cleanable.dirty.ratio": "0"})
     put(log, range(9))
     put(log, range(9), "2")
-    log.publish("delta")
+    log.publish(name)
     clean(log)
     for _ in range(3):
         clock.advance(DAY_MS)
         assert sweep_released(log.handle, now_ms=clock.now_ms()).objects == ()
-        check(log, store)
-    log.publish("delta")
+        check(log, store, name=name)
+    log.publish(name)
     clock.advance(999)
-    log._publications.release("delta")
+    log._publications.release(name)
     assert sweep_released(log.handle, now_ms=clock.now_ms()).objects == ()
-    check(log, store, 0)
+    check(log, store, 0, name)
     clock.advance(1)
-    log._publications.release("delta")
+    log._publications.release(name)
     assert len(sweep_released(log.handle, now_ms=clock.now_ms()).objects) == 2
-    assert [pin.view for pin in log.handle.tip.head.pins["delta"]] == [1]
-    with pytest.raises(FileNotFoundError):
-        delta_rows(store, 0)
-    check(log, store)
+    assert [pin.view - FIRST[name] for pin in log.handle.tip.head.pins[name]] == [1]
+    if name == "delta":  # Of Iceberg's, the version itself goes at once.
+        with pytest.raises(FileNotFoundError):
+            delta_rows(store, 0)
+    check(log, store, name=name)
 
 
-def test_a_start_that_moves_expires_older_versions(make_log, store):
+@both
+def test_a_start_that_moves_expires_older_versions(name, make_log, store):
     """S63: an old version never shows what was deleted."""
     log = make_log()
     for i in range(4):
         put(log, [i])
-        log.publish("delta")
+        log.publish(name)
     log.delete_records({0: 2})
-    log.publish("delta")
-    assert delta_versions(store) == [4]
-    check(log, store)
+    log.publish(name)
+    assert versions(store, name) == [4]
+    check(log, store, name=name)
     put(log, [9])
-    log.publish("delta")
-    assert delta_versions(store) == [4, 5]
-    assert check(log, store, 4) < check(log, store, 5)
+    log.publish(name)
+    assert versions(store, name) == [4, 5]
+    assert check(log, store, 4, name) < check(log, store, 5, name)
 
 
 def test_checkpoints_come_and_old_versions_go(make_log, store, clock):
@@ -219,33 +244,37 @@ def test_a_writer_who_came_in_all_the_same_is_undone(make_log, store):
     check(log, store)
 
 
-def test_a_log_that_was_recreated_takes_the_view_over(make_log, store, open_log):
+@both
+def test_a_log_that_was_recreated_takes_the_view_over(name, make_log, store, open_log):
     """S47, S63: all of the old log's goes, and an old handle publishes nothing more."""
     old = make_log()
     put(old, range(5))
-    old.publish("delta")
+    old.publish(name)
     delete_log(store)
     new = make_log()
     put(new, [77])
-    result = new.publish("delta")
-    assert (result.published, delta_versions(store)) == (True, [1])
-    check(new, store)
+    result = new.publish(name)
+    assert (result.published, versions(store, name)) == (True, [1])
+    check(new, store, name=name)
     with pytest.raises((LogReplacedError, NotFoundError)):
-        old.publish("delta")
-    assert delta_versions(store) == [1]
+        old.publish(name)
+    assert versions(store, name) == [1]
 
 
-def test_times_that_objects_do_not_say_are_refused(make_log, store):
+@both
+def test_times_that_objects_do_not_say_are_refused(name, make_log, store):
     """S63: readers of the objects would see other timestamps than the table's."""
     log = make_log(config={"message.timestamp.type": "LogAppendTime"})
     put(log, [1])
     with pytest.raises(InvalidInputError, match="time of their commit as timestamp"):
-        log.publish("delta")
-    assert delta_versions(store) == []
+        log.publish(name)
+    assert versions(store, name) == []
 
 
 def test_an_unknown_format_is_refused(make_log):
-    with pytest.raises(InvalidInputError, match="'hudi' is unknown; a log is published as delta"):
+    with pytest.raises(
+        InvalidInputError, match="'hudi' is unknown; a log is published as delta or iceberg"
+    ):
         make_log().publish("hudi")
 
 
@@ -293,16 +322,17 @@ def test_what_publishing_costs(make_log, store, clock):
             assert published == {"create": 1, "put": 1, "get": 1}
 
 
-def test_a_publisher_that_fell_asleep(make_log, store, clock, open_log, monkeypatch):
+@both
+def test_a_publisher_that_fell_asleep(name, make_log, store, clock, open_log, monkeypatch):
     """S63: its pin holds what it is about to publish; its create is refused once others made the
     view's version, and then it publishes what is newest.
     """
     log = make_log(config={"file.delete.delay.ms": "1000", "min.cleanable.dirty.ratio": "0"})
     put(log, range(9))
-    view = log._publications.view("delta")
+    view = log._publications.view(name)
     real, slept = type(view).publish, []
 
-    def sleepy(self, state, **given):
+    def sleepy(self, state, following):
         if self is view and not slept:
             slept.append(state)
             other = open_log()
@@ -311,19 +341,20 @@ def test_a_publisher_that_fell_asleep(make_log, store, clock, open_log, monkeypa
             clock.advance(3 * DAY_MS)
             assert sweep_released(other.handle, now_ms=clock.now_ms()).objects == ()
             assert other.handle.tip.head.oldest_readable <= state.source.version
-            other.publish("delta")
+            other.publish(name)
             put(other, [3], "3")
-        return real(self, state, **given)
+        return real(self, state, following)
 
     monkeypatch.setattr(type(view), "publish", sleepy)
-    result = log.publish("delta")
+    result = log.publish(name)
     assert slept
-    assert (result.table_version, delta_versions(store)) == (1, [0, 1])
-    check(log, store)
+    assert (result.table_version - FIRST[name], versions(store, name)) == (1, [0, 1])
+    check(log, store, name=name)
 
 
+@both
 def test_a_version_that_expired_while_it_was_prepared(
-    make_log, store, clock, open_log, monkeypatch
+    name, make_log, store, clock, open_log, monkeypatch
 ):
     """S63: it is not pinned any more: the newest one is published instead."""
     log = make_log(config={"file.delete.delay.ms": "0", "min.cleanable.dirty.ratio": "0"})
@@ -343,8 +374,8 @@ def test_a_version_that_expired_while_it_was_prepared(
         return real(self, view, version)
 
     monkeypatch.setattr(type(publications), "_pin", sleepy)
-    assert log.publish("delta").version > slept[0]
-    check(log, store)
+    assert log.publish(name).version > slept[0]
+    check(log, store, name=name)
 
 
 def test_verify_checks_what_views_name(make_log, store):

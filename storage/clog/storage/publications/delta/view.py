@@ -14,6 +14,7 @@ undone is done with the next publication, as the version itself says which are t
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from clog.storage.commit.identity import StandingLog
@@ -32,7 +33,7 @@ from clog.storage.publications.delta.table_log import (
     read_table,
     version_path,
 )
-from clog.storage.publications.table_state import ShownObject, Source, TableState
+from clog.storage.publications.table_state import NextVersion, ShownObject, Source, TableState
 from clog.storage.publications.versions import create_version
 
 WRITER_FEATURE: Final = "clogView"
@@ -88,7 +89,7 @@ class DeltaView:
         """
         return None if view > self.newest else self._listing.written_ms.get(view, 0)
 
-    def publish(self, state: TableState, *, now_ms: int, file_id: str) -> bool:
+    def publish(self, state: TableState, following: NextVersion) -> bool:
         """Creates the next version (COMMIT.md, U3); False where another came first.
 
         Raises:
@@ -96,7 +97,7 @@ class DeltaView:
             InvalidInputError: Delta has no type or name for a field.
         """
         assert self._table is not None
-        version = self.newest + 1
+        version, now_ms, file_id = self.newest + 1, following.now_ms, following.file_id
         folder = paths.view_folder(self.format, version)
         where = f"{paths.folder_of(self._standing.log_id)}/{folder}"
         actions, file = self._actions(state, now_ms=now_ms, file_id=file_id, folder=where)
@@ -134,6 +135,12 @@ class DeltaView:
             self._root.delete(path)
         written_ms = {v: ms for v, ms in self._listing.written_ms.items() if v >= keep}
         self._listing = Listing(written_ms, tuple(c for c in checkpoints if c >= keep))
+
+    def unnamed(self, files: Mapping[str, int]) -> set[str]:
+        """Returns which of the files in the log's folder, with the versions for which they were
+        made, no version that is left names.
+        """
+        return files.keys() - self.named()
 
     def named(self, first: int = 0) -> set[str]:
         """Returns the paths in the log's folder that versions from the ``first`` on name: objects

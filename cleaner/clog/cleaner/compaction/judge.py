@@ -1,14 +1,15 @@
 """P2: what is dead in each sealed segment (S21, S23).
 
-Only what can be dead is read, and of it only keys; values only of chunks with tombstones whose
-horizon this pass sets, or that it removes. Chunks wholly below the log start, wholly beyond the
-map, or without any record that could go are judged without reading, and so are clean ones that hold
-no key of the map by their key index (`index_filter`); those of the range of the last map by their
-offsets (`mapped_range`).
+Only what can be dead is read, and of it only keys; values only of chunks with tombstones that may
+go, or that get their horizon while their chunk is marked: in a fresh chunk all that stay get one,
+and which these are is seen when it is rewritten, values and all, and does not matter where all of
+its rows stay. Chunks wholly below the log start, wholly beyond the map, or without any record that
+could go are judged without reading, and so are clean ones that hold no key of the map by their key
+index (`index_filter`); those of the range of the last map by their offsets (`mapped_range`).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -65,13 +66,15 @@ class JudgedChunk:
     """A chunk and what becomes of its rows, those that were dead before left out.
 
     ``keep`` is None when all rows stay or none does; ``new_horizon`` says which tombstones get
-    their horizon by this pass, None when there are none. ``action`` is decided by `rewrite_policy`.
+    their horizon by this pass, None when there are none. In an ``undated`` one all do that stay,
+    and which they are was not read. ``action`` is decided by `rewrite_policy`.
     """
 
     chunk: Chunk
     removed: Removed = field(default_factory=Removed)
     keep: Mask | None = None
     new_horizon: Mask | None = None
+    undated: bool = False
     action: Action = Action.KEEP
 
     @property
@@ -85,7 +88,7 @@ class JudgedChunk:
 
     @property
     def sets_horizons(self) -> bool:
-        return self.new_horizon is not None
+        return self.undated or self.new_horizon is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,6 +145,26 @@ class Judge:
         """Judges all chunks of a segment."""
         chunks = tuple(self._judge_chunk(store, partition, c) for c in segment.chunks)
         return JudgedSegment(segment, chunks)
+
+    def with_horizons(self, store: Store, partition: int, segment: JudgedSegment) -> JudgedSegment:
+        """Returns the segment with the tombstones of chunks that are to be marked: which of those
+        stay their values tell alone.
+        """
+        chunks = tuple(
+            self._dated(store, partition, c) if c.undated and c.action is Action.MARK else c
+            for c in segment.chunks
+        )
+        return replace(segment, chunks=chunks)
+
+    def _dated(self, store: Store, partition: int, c: JudgedChunk) -> JudgedChunk:
+        assert c.keep is not None, "a marked chunk keeps some rows and loses others"
+        piece = piece_of(partition, c.chunk, c.chunk.base, c.chunk.next, self.schema)
+        columns = ("offset", presence_column("value", self.schema, ()))
+        batches = read_pieces(store, [piece], columns=columns)
+        tombstone = np.concatenate([to_numpy(b.column("value").is_null()) for b in batches])
+        self._check_rows(partition, c.chunk, len(tombstone))
+        new_horizon = tombstone & c.keep
+        return replace(c, undated=False, new_horizon=new_horizon if new_horizon.any() else None)
 
     def find_dead(self, store: Store, partition: int, segment: Segment) -> None:
         """Finds what the map supersedes in a segment, for a judge with a later map."""
@@ -209,12 +232,17 @@ class Judge:
         is_whole = chunk.base >= self.log_start and self.found.of(chunk) is None
         if is_whole and not tombstones_count and self._holds_none(store, chunk):
             return JudgedChunk(chunk)
-        if self.mapped.decides(chunk) and not tombstones_count:
+        # A row of a fresh chunk has no horizon that could have come.
+        if self.mapped.decides(chunk) and (
+            not tombstones_count or earliest_horizon_ms(chunk) == NONE
+        ):
             dead = self.mapped.superseded(chunk)
             removed = Removed(superseded=int(np.count_nonzero(dead)))
             self._recheck_unread(partition, chunk, dead)
             self.recheck.count_chunk(chunk.rows, chunk.rows - removed.total)
-            return JudgedChunk(chunk, removed, ~dead if 0 < removed.total < chunk.rows else None)
+            keep = ~dead if 0 < removed.total < chunk.rows else None
+            undated = tombstones_count and removed.total < chunk.rows
+            return JudgedChunk(chunk, removed, keep, undated=undated)
         removed = Removed()
         keeps: list[Mask] = []
         horizons: list[Mask] = []
@@ -295,6 +323,9 @@ class Judge:
             gone = np.zeros(below, np.bool_)
             yield np.concatenate((gone, verdict.keep)), np.concatenate((gone, verdict.new_horizon))
         self.recheck.check_keys(partition, few.rows)
+        self._check_rows(partition, chunk, rows)
+
+    def _check_rows(self, partition: int, chunk: Chunk, rows: int) -> None:
         if rows != chunk.live_rows:
             raise CorruptionError(
                 f"{chunk.object.path} has {rows} records at [{chunk.base}, {chunk.next}) of"

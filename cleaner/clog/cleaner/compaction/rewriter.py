@@ -90,13 +90,13 @@ class Rewriter:
             if is_rewritten:
                 # No object may be larger than the segment it is to fit into.
                 size_bytes = min(limit, self.config.segment_bytes) if merged else limit
-                chunks.extend(self._write_run(run, size_bytes))
+                chunks.extend(self._write_run(run, size_bytes, stats))
                 for c in run:
                     _count(c, stats)
             else:
                 chunks.extend(self._kept(c) for c in run)
+                stats.tombstones_stamped += sum(map(new_horizons_in, run))
         self.recheck.finish(self.partition)
-        stats.tombstones_stamped += sum(new_horizons_in(c) for c in group.chunks)
         return Replacement(
             partition=self.partition,
             base=group.base,
@@ -107,14 +107,14 @@ class Rewriter:
         )
 
     def _kept(self, c: JudgedChunk) -> Chunk:
-        if c.new_horizon is None:
-            return c.chunk
-        return self._dated(c.chunk)
+        return self._dated(c.chunk) if c.sets_horizons else c.chunk
 
     def _dated(self, chunk: Chunk) -> Chunk:
         return replace(chunk, horizon=AT_COMMIT, up_to=self.up_to)
 
-    def _write_run(self, run: Sequence[JudgedChunk], object_bytes: int) -> list[Chunk]:
+    def _write_run(
+        self, run: Sequence[JudgedChunk], object_bytes: int, stats: PassStats
+    ) -> list[Chunk]:
         dated: list[Offsets] = []
         objects = write_rewritten(
             self.store,
@@ -137,6 +137,7 @@ class Rewriter:
                 f" {removed} were to be removed and {written} were written, so"
                 f" {before - removed - written} are unaccounted for; nothing was changed"
             )
+        stats.tombstones_stamped += sum(map(len, dated))
         version = max(c.chunk.version for c in run)
         chunks = [rewritten_chunk(obj, version=version) for obj in objects]
         return [self._dated(c) if _holds_any(c, dated) else c for c in chunks]
@@ -155,12 +156,11 @@ class Rewriter:
                 give_back()
                 read_bytes = 0
             for part, here in self._parts(c):
+                dated.append(_dated_in(c, part, here))
                 if isinstance(part, CopiedGroup):
                     yield part
                     continue
                 batch = left = part
-                if c.new_horizon is not None and c.new_horizon[here].any():
-                    dated.append(to_numpy(batch.column("offset"))[c.new_horizon[here]])
                 if c.keep is not None and not c.keep[here].all():
                     keep = c.keep[here]
                     self._recheck(c.chunk, batch.select(_RECHECKED), ~keep, here)
@@ -232,8 +232,26 @@ def _count(c: JudgedChunk, stats: PassStats) -> None:
     stats.records_without_key += c.removed.without_key
 
 
+def _dated_in(c: JudgedChunk, part: pa.RecordBatch | CopiedGroup, here: slice) -> Offsets:
+    """Returns the offset of each tombstone in a part of a chunk that gets its horizon now; in a
+    copied group, which lies in one object, its first offset for each.
+    """
+    if isinstance(part, CopiedGroup):
+        # Of one with others than undated ones nothing is copied (`_changed_rows`).
+        return np.full(part.stats.tombstones if c.undated else 0, part.stats.first_offset)
+    dated = None if c.new_horizon is None else c.new_horizon[here]
+    if c.undated:
+        dated = to_numpy(part.column("value").is_null())
+        if c.keep is not None:
+            dated = dated & c.keep[here]
+    offsets = to_numpy(part.column("offset"))
+    return offsets[:0] if dated is None else offsets[dated]
+
+
 def new_horizons_in(c: JudgedChunk) -> int:
-    """Returns how many tombstones of a chunk get their horizon now."""
+    """Returns how many tombstones get their horizon now in a chunk that is not rewritten."""
+    if c.undated:
+        return c.chunk.tombstones  # All of its rows stay.
     return 0 if c.new_horizon is None else int(np.count_nonzero(c.new_horizon))
 
 

@@ -131,7 +131,10 @@ def execute_pass(
     sealed = _sealed_below(manifest, p, covered, next_max=dirty[1])
     progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
     policy = RewritePolicy(config, DEAD_ROWS in manifest.head.log.features.read, plan.now_ms)
-    judged = (policy.decided(judge.judge_segment(metered, p, s)) for s in sealed)
+    judged = (
+        judge.with_horizons(metered, p, policy.decided(judge.judge_segment(metered, p, s)))
+        for s in sealed
+    )
     whole = not sealed or sealed[-1].next >= covered
     rechecked = _rechecked(judged, judge.recheck, p) if whole else judged
     counted = progress.counted(rechecked)

@@ -16,6 +16,7 @@ from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
 
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 LEFT_ALONE, REWRITTEN = "a b c=1", "a=1 a b=1"
 
 
@@ -153,3 +154,28 @@ def test_every_time_at_its_bound(make_log, put, open_log, store, clock, policy, 
         assert log.describe()
         assert log.handle.manifest().uncleanable == {}
     check_log(store, every_version=False)
+
+
+def test_values_of_fresh_chunks_are_not_read_to_find_their_tombstones(make_log, clean, clock):
+    """S23: what is rewritten is read once, what stays but for its keys not at all; the
+    tombstones get their horizons all the same.
+    """
+    each, rng = 30_000, np.random.default_rng(1)
+    config = {"segment_bytes": 8 << 20, "object_bytes": 8 << 20, "compression_type": "none"}
+    log = make_log(**config)
+
+    def append(keys, deleted):
+        rows = [{"key": f"k{i}", "value": rng.bytes(each)} for i in keys]
+        log.append([*rows, {"key": deleted, "value": None}], partition=0)
+        log.roll()
+
+    append(range(80), "gone")
+    kept = clean(log).stats
+    assert (kept.records_written, kept.tombstones_stamped) == (0, 1)
+    assert kept.bytes_read < each
+    append([*range(80, 120)] * 2, "away")
+    rewritten = clean(log).stats
+    assert (rewritten.records_superseded, rewritten.tombstones_stamped) == (40, 1)
+    assert rewritten.bytes_read < 81 * each
+    horizon = clock.now_ms() + DAY_MS
+    assert horizons(log) == {80: horizon, 161: horizon}

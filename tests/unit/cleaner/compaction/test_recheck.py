@@ -83,18 +83,26 @@ def test_a_map_that_lacks_rows_is_refused(make_log, there, store, monkeypatch):
 
 @pytest.mark.parametrize("fault", [misjudge_the_mapped_range, drop_a_live_row])
 def test_marks_of_live_rows_are_refused(make_log, there, store, monkeypatch, fault):
-    """Where little died nothing is read again: the rows that are to be marked are checked, too."""
+    """Where little died nothing is read again: the rows that are to be marked are checked, too, in
+    the range of the map and below it.
+    """
     log = make_log(object_bytes="800", segment_bytes="10000")
-    words = [f"k{i:02}=1" for i in range(30)]
-    append(log, " ".join([*words[:28], "gone", "k07=2"]))
+    words = " ".join([*(f"k{i:02}=1" for i in range(30)), "gone"])
+    if fault is drop_a_live_row:
+        append(log, words)
+        Cleaner(log).run_once(force=True)
+        append(log, "k07=2")
+    else:
+        append(log, f"{words} k07=2")
     with monkeypatch.context() as broken:
         fault(broken)
         assert Cleaner(log).run_once(force=True) == []
     (detail,) = log.describe()["partition_details"]
     assert "nothing shows that it is dead" in str(detail["uncleanable"])
-    assert len(there(log).split()) == 30
-    result = Cleaner(log).run_once(force=True)
-    assert result[0].stats.records_marked == 1
+    assert len(there(log).split()) == 32
+    (result,) = Cleaner(log).run_once(force=True)
+    assert result.stats.records_marked == 1
+    assert result.stats.tombstones_stamped == (fault is misjudge_the_mapped_range)
     check_log(store)
 
 

@@ -84,6 +84,7 @@ def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
     from clog.connector.options.parsing import as_text
     from clog.connector.options.settings import read_options
     from clog.connector.read.batch_reader import check_batch
+    from clog.connector.read.columns import of_the_logs_keys
     from clog.storage.log import Log
 
     given = {"path": source} if isinstance(source, str) else dict(source)
@@ -91,7 +92,7 @@ def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
     settings = read_options(given)
     check_batch(settings)
     handle = Log.open(settings.location.store()).handle
-    return _explained(handle, settings)
+    return _explained(handle, of_the_logs_keys(handle, settings))
 
 
 def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:

@@ -180,6 +180,32 @@ def test_a_stream_reads_them(url, log):
         plain.prepareForTriggerAvailableNow()
 
 
+def test_keys_are_those_of_the_logs_type(url, log, tmp_path):
+    """Each text stands for a key, in every view and stream; one that stands for none is refused
+    instead of found nowhere.
+    """
+    one = '["{\\"id\\": 1}"]'
+    assert [row["key"] for row in rows(url, keys=one)] == [{"id": 1}]
+    assert [row["value"]["n"] for row in rows(url, view="table", keys=one, columns="value.n")] == [
+        1
+    ]
+    source = ClogDataSource({"path": url, "startingoffsets": "earliest", "keys": one})
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    found = [b for p in reader.partitions(start, end) for b in reader.read(p)]
+    assert [row["key"]["id"] for batch in found for row in batch.to_pylist()] == [1]
+    assert explain(url, keys=one).objects.read == 1
+    for wrong in ('["1"]', '["x"]', '["{\\"zz\\": 1}"]'):
+        with pytest.raises(OptionError, match="has a key that is no struct"):
+            rows(url, keys=wrong)
+    numbers = str(tmp_path / "numbers")
+    Log.create(numbers, schema={"key": pa.int64(), "value": pa.int8()}).append(
+        [{"key": n, "value": n} for n in range(9)]
+    )
+    assert sorted(row["key"] for row in rows(numbers, keys='["7", "2"]')) == [2, 7]
+
+
 def test_explain_knows_fields(url, log):
     found = explain(url, columns="value.n,key")
     assert found.version == 1

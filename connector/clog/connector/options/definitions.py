@@ -154,8 +154,9 @@ DEFINITIONS = (
         "keys",
         "read",
         "all",
-        'JSON list of strings: read only records with these keys, `["order-1", "order-2"]`;'
-        " large objects are searched by their key index, or by their keys alone",
+        'JSON list of strings: read only records with these keys, `["order-1", "order-2"]`; of a'
+        " typed log each as `clog get` takes it, a number as its digits; large objects are searched"
+        " by their key index, or by their keys alone",
     ),
     Definition("keysBase64", "read", "all", "the same for binary keys, each in Base64"),
     Definition(

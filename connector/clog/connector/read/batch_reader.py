@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from clog.connector.opened_logs import check_meant
 from clog.connector.options.parsing import EARLIEST, LATEST, Position, Since, Times
 from clog.connector.options.settings import ReadOptions
-from clog.connector.read.columns import check_columns, check_columns_of
+from clog.connector.read.columns import check_columns, check_columns_of, of_the_logs_keys
 from clog.connector.read.input_partitions import LogPartition, TablePartition
 from clog.connector.read.plan_ranges import batch_partitions
 from clog.connector.read.plan_views import view_partitions
@@ -49,6 +49,7 @@ class ClogReader(DataSourceReader):
         handle = self._opened()
         table = check_columns_of(handle, options, self._schema)
         check_meant(handle, options.log_id)
+        options = of_the_logs_keys(handle, options)
         if options.view != "log":
             return view_partitions(handle, options, table)
         return batch_partitions(handle.store, handle.manifest(), options)

@@ -1,13 +1,15 @@
-"""Whether the columns that a query asks for are those of the log, and whether it asks for rows of
-its table or for records.
+"""Whether the columns that a query asks for are those of the log, whether it asks for rows of its
+table or for records, and what keys it asks for.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clog.connector.opened_logs import try_open, types_of
 from clog.connector.options.settings import ReadOptions
 from clog.connector.schema import check_read_schema, needs_types, read_schema, typed_columns
 from clog.connector.table_columns import LogTypes, TableColumns, table_read, table_schema
+from clog.storage.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -67,3 +69,33 @@ def check_columns_of(
         asked = {f.name.lower() for f in schema.fields}
         check_read_schema(schema, typed_columns([f for f in types.schema if f.name in asked]))
     return table
+
+
+def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:
+    """Returns the options with keys as the log compares them: each text of ``keys`` stands for one
+    of the log's type, as ``clog get`` takes it.
+
+    Raises:
+        OptionError: one stands for none.
+    """
+    types = types_of(handle)
+    if types is None or options.keys is None:
+        return options
+    import pyarrow as pa
+
+    from clog.storage.errors import InvalidInputError
+    from clog.storage.objects.python_keys import asked_keys
+    from clog.storage.objects.typed_json import key_from_text
+
+    kind = types.schema.field("key").type
+    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
+        return options
+    try:
+        meant = [key_from_text(text.decode(), kind) for text in options.keys]
+        keys = asked_keys(meant, handle.tip.head.log.schema)
+    except (InvalidInputError, UnicodeDecodeError):
+        raise OptionError(
+            f'option "keys" has a key that is no {kind}, the type that the log has; write each as a'
+            ' JSON text, ["7"], of a struct its object, ["{\\"id\\": 7}"]'
+        ) from None
+    return replace(options, keys=tuple(sorted(keys)))

@@ -24,7 +24,7 @@ from clog.connector.opened_logs import check_meant
 from clog.connector.options.parsing import Since
 from clog.connector.options.settings import ReadOptions
 from clog.connector.read.admission import limited, limited_bytes
-from clog.connector.read.columns import check_columns, check_columns_of
+from clog.connector.read.columns import check_columns, check_columns_of, of_the_logs_keys
 from clog.connector.read.data_loss import available_start, check_partitions, check_tombstones
 from clog.connector.read.input_partitions import LogPartition
 from clog.connector.read.offsets import (
@@ -204,7 +204,8 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         # Not the old version's bounds: what was deleted since is gone (S36).
         ranges = self._ranges(handle.tip.head, starts, to.next)
-        return log_partitions(manifest, ranges, self._options, follow=True)
+        options = of_the_logs_keys(handle, self._options)
+        return log_partitions(manifest, ranges, options, follow=True)
 
     @shallow_iterator
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:

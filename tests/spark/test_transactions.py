@@ -94,9 +94,28 @@ def test_a_driver_that_was_replaced_is_fenced(spark, home):
     assert in_the_log(home)[0] == [("a", "1"), ("a", "1"), ("b", "2")]
     with pytest.raises(InvalidInputError, match="is at sequence 2 already, and 1 comes before"):
         transaction("job", 1, home=home)
-    with (
-        pytest.raises(InvalidInputError, match="several logs are not built yet"),
-        transaction("job", 3, home=home) as t,
-    ):
-        t.write(frame, f"{home}-other")
     assert len(in_the_log(home)[1]) == 3
+
+
+def test_a_batch_to_several_logs(spark, words, home, tmp_path):
+    """S50: all of a batch or nothing, in each log, once, whatever fails and runs again."""
+    other, checkpoint = str(tmp_path / "other"), tmp_path / "checkpoint"
+    fails = {1}
+
+    def each_batch(df, batch_id):
+        with transaction("job", batch_id, home=home) as t:
+            t.write(df.filter("value < 'm'"), home)
+            t.write(df.filter("value >= 'm'"), other)
+            if batch_id in fails:
+                fails.discard(batch_id)
+                raise ZeroDivisionError("on purpose")
+
+    words.append([{"key": "k", "value": value} for value in "az"], partition=0)
+    stream(spark, words, checkpoint, each_batch)
+    words.append([{"key": "k", "value": value} for value in "by"], partition=0)
+    with pytest.raises(StreamingQueryException, match="on purpose"):
+        stream(spark, words, checkpoint, each_batch)
+    assert in_the_log(home)[0] == [("k", "a")]
+    stream(spark, words, checkpoint, each_batch)
+    assert in_the_log(home)[0] == [("k", "a"), ("k", "b")]
+    assert in_the_log(other)[0] == [("k", "y"), ("k", "z")]

@@ -142,7 +142,7 @@ def _pieces(handle: "Handle", options: "ReadOptions") -> tuple[list["ReadPiece"]
 
 
 def _planned(handle: "Handle", options: "ReadOptions") -> Iterator["ReadPiece"]:
-    from clog.connector.read.plan_ranges import batch_ranges
+    from clog.connector.read.plan_ranges import batch_ranges, isolation_of
     from clog.connector.read.plan_views import view_plans
     from clog.storage.read.scan import plan_range
 
@@ -152,7 +152,7 @@ def _planned(handle: "Handle", options: "ReadOptions") -> Iterator["ReadPiece"]:
         return
     manifest = handle.manifest()
     for p, (start, end) in batch_ranges(handle.store, manifest, options).items():
-        yield from plan_range(manifest, p, start, end)
+        yield from plan_range(manifest, p, start, end, isolation=isolation_of(options.uncommitted))
 
 
 def _segments(manifest: "Manifest", pieces: list["ReadPiece"]) -> Share:

@@ -1,4 +1,4 @@
-"""Several DataFrames of a micro-batch, written to a log together or not at all, once.
+"""Several DataFrames of a micro-batch, written to one or more logs together or not at all, once.
 
 ``foreachBatch`` is at least once: a batch can run again after it was written, and a function that
 writes twice can die in between. `transaction` makes one transaction of the log of it, under the
@@ -8,8 +8,9 @@ J1. It takes the id up, once for each driver: a driver that was replaced is fenc
 J2. The number is that of the last batch that was committed: nothing is done again.
 J3. Each `BatchTransaction.write` runs the DataFrame; its tasks write objects, as those of a sink do
     (`write_task`), and answer with what they made.
-J4. The end of the ``with`` block commits all objects at once. Crash before: orphans, and the batch
-    runs again; after: J2.
+J4. The end of the ``with`` block commits all objects at once, or, where they are of several logs,
+    prepares these and decides in the home (COMMIT.md §9). Crash before: orphans, or records that
+    are undecided until the next driver takes the id up, and the batch runs again; after: J2.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,6 @@ from clog.connector.micro_batch import RUN_ID, local_property
 from clog.connector.options.parsing import as_text
 from clog.connector.options.settings import write_options
 from clog.storage.errors import InvalidInputError, LogReplacedError, TransactionFencedError
-from clog.storage.store.urls import redact
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,24 +73,22 @@ class BatchTransaction:
 
         Args:
             df: the rows.
-            url: the log, which is the home: others are refused, as transactions over several logs
-                are not built yet.
+            url: the log, the home or any other; the first batch creates it.
 
         Raises:
-            InvalidInputError: a column is missing or has a wrong type; another log; a second
-                transaction of the batch.
+            InvalidInputError: a column is missing or has a wrong type; a second transaction of the
+                batch.
         """
+        from clog.connector.opened_logs import opened_or_created
+        from clog.storage.log import Log
+
         settings = write_options({**self._options, "path": url})
-        if settings.location != self._location:
-            raise InvalidInputError(
-                f"the transaction was begun in {redact(self._location.url)}, and cannot write to"
-                f" {redact(url)}: transactions over several logs are not built yet; write to one"
-                " log, and copy from it to others"
-            )
         self._run_id = local_property(df, RUN_ID) or ""
         mine = self._run_id, self._batch_id
         if self._real.is_open:
-            self._real.append_objects(_objects(df, settings))
+            is_home = settings.location == self._location
+            log = None if is_home else Log(opened_or_created(settings).handle)
+            self._real.append_objects(_objects(df, settings), log=log)
         elif self._run_id and _done.get((self._location, self._real.id)) == mine:
             raise InvalidInputError(
                 f"job {self._real.id!r} has committed batch {self._batch_id} in this run already,"

@@ -41,6 +41,14 @@ DEFINITIONS = (
         " milliseconds since 1970",
     ),
     Definition(
+        "isolation",
+        "read",
+        "read_committed",
+        "`read_committed`: up to the first record of a transaction that has not ended;"
+        " `read_uncommitted`, with `view=log`: records of such transactions, too, which may be"
+        " aborted later",
+    ),
+    Definition(
         "startingOffsets",
         "read",
         "stream: latest, batch: earliest",

@@ -35,6 +35,12 @@ MAX_TRIGGER_DELAY_MS = 900_000
 """Default of ``maxTriggerDelay``, as in Spark's Kafka source."""
 
 
+_ISOLATION: tuple[Literal["read_committed"], Literal["read_uncommitted"]] = (
+    "read_committed",
+    "read_uncommitted",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """The limits of a stream's batches; None: no limit.
@@ -75,6 +81,7 @@ class ReadOptions:
     keys: tuple[bytes, ...] | None = field(repr=False)
     log_id: str | None = None
     reader_id: str | None = None
+    uncommitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +107,18 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     """
     given = _Given(options)
     location = given.location()
+    isolation = given.parsed("isolation", values.choice(*_ISOLATION), _ISOLATION[0])
+    uncommitted = isolation != _ISOLATION[0]
+    view: Literal["log", "table", "latest"]
+    view = given.parsed("view", values.choice("log", "table", "latest"), "log")
+    if uncommitted and view != "log":
+        raise OptionError(
+            f'option "isolation" is read_uncommitted, but view={view} shows what is committed'
+            " alone; leave one of them out"
+        )
     return ReadOptions(
         location=location,
-        view=given.parsed("view", values.choice("log", "table", "latest"), "log"),
+        view=view,
         as_of_version=given.parsed("asOfVersion", values.natural, None),
         as_of_ms=given.parsed("asOfTimestamp", units.time_ms, None),
         starting=_starting(given, location.name),
@@ -118,6 +134,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         keys=_keys(given),
         log_id=given.parsed("logId", values.text, None),
         reader_id=given.parsed("readerId", values.reader_name, None),
+        uncommitted=uncommitted,
     )
 
 

@@ -32,6 +32,7 @@ class LogPartition(InputPartition):
     follow: bool
     fail_on_data_loss: bool
     keys: tuple[bytes, ...] | None = field(default=None, repr=False)
+    uncommitted: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clog.storage.commit.handle import Handle
     from clog.storage.format.head import Head
     from clog.storage.format.manifest import Manifest
+    from clog.storage.read.scan import Isolation
     from clog.storage.store.base import Store
 
 
@@ -35,12 +36,15 @@ def partitions_read(head: "Head", wanted: Sequence[int] | None, *, url: str) -> 
     return tuple(wanted)
 
 
-def offset_bounds(head: "Head", parts: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+def offset_bounds(
+    head: "Head", parts: Sequence[int], *, uncommitted: bool = False
+) -> tuple[dict[int, int], dict[int, int]]:
     """Returns the log start offsets of these partitions, and where their readers end: at the last
-    stable offsets (S51).
+    stable offsets (S51), or with ``uncommitted`` at the end offsets.
     """
-    start = head.partitions.start
-    return {p: start[p] for p in parts}, {p: head.stable_offset(p) for p in parts}
+    start, end = head.partitions.start, head.partitions.end
+    ends = {p: end[p] if uncommitted else head.stable_offset(p) for p in parts}
+    return {p: start[p] for p in parts}, ends
 
 
 def positions(
@@ -50,6 +54,7 @@ def positions(
     position: Position | Times,
     *,
     option: str,
+    uncommitted: bool = False,
 ) -> dict[int, int]:
     """Returns the offset that a position names in each partition. Times cost requests: chunks that
     may hold the first record that is late enough are read.
@@ -58,7 +63,7 @@ def positions(
         OptionError: it does not name all partitions, or one that does not exist, or a time later
             than every record.
     """
-    lows, highs = offset_bounds(manifest.head, parts)
+    lows, highs = offset_bounds(manifest.head, parts, uncommitted=uncommitted)
     if not isinstance(position, Times):
         return resolve(position, lows, highs, option=f"{option}Offsets")
     times = dict.fromkeys(parts, position.ms) if isinstance(position.ms, int) else position.ms
@@ -86,6 +91,13 @@ def since(handle: "Handle", position: Since, parts: Sequence[int]) -> dict[int, 
     return offset_bounds(handle.manifest_at(position.version).head, parts)[1]
 
 
+def isolation_of(uncommitted: bool) -> "Isolation":  # noqa: FBT001 - it has the name
+    """Returns what a read sees of transactions that have not ended."""
+    from clog.storage.read.scan import Isolation
+
+    return Isolation.UNCOMMITTED if uncommitted else Isolation.COMMITTED
+
+
 def log_partitions(
     manifest: "Manifest",
     ranges: Mapping[int, tuple[int, int]],
@@ -97,7 +109,10 @@ def log_partitions(
     from clog.connector.read.deal_tasks import deal
     from clog.storage.read.scan import plan_range
 
-    pieces = {p: plan_range(manifest, p, start, end) for p, (start, end) in ranges.items()}
+    pieces = {
+        p: plan_range(manifest, p, start, end, isolation=isolation_of(options.uncommitted))
+        for p, (start, end) in ranges.items()
+    }
     tasks = deal(
         pieces,
         min_tasks=options.min_partitions,
@@ -113,6 +128,7 @@ def log_partitions(
             follow=follow,
             fail_on_data_loss=options.fail_on_data_loss,
             keys=options.keys,
+            uncommitted=options.uncommitted,
         )
         for task in tasks
     ]
@@ -133,10 +149,14 @@ def batch_ranges(
     starting = options.starting or "earliest"
     assert not isinstance(starting, Since), "a batch read of the log itself refuses it"
     starts = positions(store, manifest, parts, starting, option="starting")
-    ends = positions(store, manifest, parts, options.ending or "latest", option="ending")
+    is_dirty = options.uncommitted
+    ends = positions(
+        store, manifest, parts, options.ending or "latest", option="ending", uncommitted=is_dirty
+    )
     ranges = {}
     for p in parts:
-        if ends[p] == manifest.head.stable_offset(p):  # Beyond it may be records, not yet decided.
+        if not is_dirty and ends[p] == manifest.head.stable_offset(p):
+            # A start beyond it is a position: what lies there is not decided yet (S51).
             ends[p] = max(ends[p], min(starts[p], highs[p]))
         # A start at the log start may be the default: then the end is of records that are deleted.
         if ends[p] < starts[p] != lows[p]:

@@ -158,10 +158,12 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if at is None or not self._is_same_log(at):
             begin = self._begin if at is None else self._begin_anew
             first = self._first = self._first or begin(head)
-            end = self._admitted(first.next, self._ends(head)) if is_limited else self._ends(head)
+            end = self._until(head, first.next)
+            end = self._admitted(first.next, end) if is_limited else end
             self._admitted_ms = self._clock.monotonic_ms()
             return StreamOffsets(end, first.version, first.next, self._planned()).to_json()
-        starts, end = self._starts(at.next, head), self._ends(head)
+        starts = self._starts(at.next, head)
+        end = self._until(head, starts)
         if is_limited:
             if self._waits(starts, end):
                 return start
@@ -348,7 +350,20 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, head: "Head") -> dict[int, int]:
         if self._target is not None:
             return self._target
-        return offset_bounds(head, self._parts(head))[1]
+        return self._bounds(head, self._parts(head))[1]
+
+    def _until(self, head: "Head", starts: "Mapping[int, int] | None") -> dict[int, int]:
+        """Returns where a batch ends that starts there: not before its start, which may lie among
+        records that are undecided (S51).
+        """
+        there, known = head.partitions.end, starts or {}
+        return {
+            p: max(end, start) if (start := known.get(p, end)) <= there[p] else end
+            for p, end in self._ends(head).items()
+        }
+
+    def _bounds(self, head: "Head", parts: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+        return offset_bounds(head, parts, uncommitted=self._options.uncommitted)
 
     def _starts(self, known: Mapping[int, int], head: "Head") -> dict[int, int]:
         """Returns where the next batch starts: at the log start in partitions that the checkpoint
@@ -361,7 +376,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             url=self._opened().store.url,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
-        lows, highs = offset_bounds(head, parts)
+        lows, highs = self._bounds(head, parts)
         starts = {p: max(low, known.get(p, low)) for p, low in lows.items()}
         for p, offset in starts.items():
             if offset > highs[p]:

@@ -170,6 +170,7 @@ def _planned_anew(
     """Plans the rest of the pieces anew, from the newest version: offsets are stable, only their
     objects changed. None where the log is gone with its records, and another stands there.
     """
+    from clog.connector.read.plan_ranges import isolation_of
     from clog.storage.log import Log
     from clog.storage.read.scan import plan_range
 
@@ -178,6 +179,7 @@ def _planned_anew(
         return None
     manifest = handle.manifest()
     heads = manifest.head.partitions
+    isolation = isolation_of(partition.uncommitted)
     rest: list[ReadPiece] = []
     starts: dict[int, int] = {}
     for piece in pieces:
@@ -190,7 +192,7 @@ def _planned_anew(
                 fail_on_data_loss=partition.fail_on_data_loss,
             )
             starts.setdefault(p, start)
-            rest.extend(plan_range(manifest, p, start, piece.end))
+            rest.extend(plan_range(manifest, p, start, piece.end, isolation=isolation))
     # The plan knew the tombstones of its own version; what went since may be of this range.
     check_tombstones(
         manifest,

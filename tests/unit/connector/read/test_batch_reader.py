@@ -24,6 +24,7 @@ from clog.storage.log import Log
 from clog.storage.read import key_lookup
 from clog.storage.read.key_lookup import pieces_of_keys
 from clog.storage.read.scan import plan_range
+from clog.storage.testing.undecided import append_undecided, end
 
 
 @pytest.fixture
@@ -53,6 +54,25 @@ def offsets(url, **options):
 
 
 ALL = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
+
+
+def test_a_read_ends_where_all_is_decided(log):
+    """S51, S55: read_uncommitted, asked for, goes on; a start beyond is one, and yields nothing."""
+    append_undecided(log, [{"key": "u", "value": "1"}], partition=1)
+    log.append([{"key": "v", "value": "1"}], partition=1)
+    assert offsets(log.url) == ALL
+    assert offsets(log.url, isolation="read_uncommitted") == [*ALL, (1, 1), (1, 2)]
+    later = '{"0": 0, "1": 2}'
+    assert offsets(log.url, startingOffsets=later) == ALL[:4]
+    assert offsets(log.url, startingOffsets=later, isolation="read_uncommitted")[4:] == [(1, 2)]
+    assert len(rows(log.url, view="table")) == 2
+    with pytest.raises(OptionError, match="leave one of them out"):
+        rows(log.url, view="table", isolation="read_uncommitted")
+    with pytest.raises(OptionError, match="read_committed"):
+        rows(log.url, isolation="serializable")
+    end(log, commit=False)
+    assert offsets(log.url) == [*ALL, (1, 2)]
+    assert offsets(log.url, isolation="read_uncommitted") == [*ALL, (1, 2)]
 
 
 def test_a_record_has_kafkas_columns(log):

@@ -28,6 +28,7 @@ from clog.storage.format.edits import Edit, Replacement
 from clog.storage.log import Log
 from clog.storage.store import open_store
 from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.undecided import append_undecided, end
 
 ALL = ReadAllAvailable()
 
@@ -85,6 +86,38 @@ def test_a_stream_reads_each_record_once(log):
     append(log, "d", partition=1)
     assert source.batch() == [(0, 2, "c"), (1, 0, "d")]
     assert source.batch() is None
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
+def test_a_stream_ends_where_all_is_decided(log, commit):
+    """S51: it waits for the end of the transaction, and then has each record once, in order."""
+    append(log, "a")
+    source = Source(log.url, startingOffsets="earliest", pollInterval="0s")
+    dirty = Source(
+        log.url, startingOffsets="earliest", pollInterval="0s", isolation="read_uncommitted"
+    )
+    append_undecided(log, [{"key": "u", "value": "u"}])
+    append(log, "b")
+    assert source.batch() == [(0, 0, "a")]
+    assert source.batch() is None
+    assert dirty.batch() == [(0, 0, "a"), (0, 1, "u"), (0, 2, "b")]
+    end(log, commit=commit)
+    assert source.batch() == [*([(0, 1, "u")] if commit else []), (0, 2, "b")]
+    assert dirty.batch() == []
+    append(log, "c")
+    assert source.batch() == dirty.batch() == [(0, 4, "c")]
+
+
+def test_a_stream_may_start_beyond_what_is_decided(log):
+    """S51: such a position is one; nothing comes twice, and nothing from before it."""
+    append_undecided(log, [{"key": "u", "value": "u"}])
+    append(log, "a", "b")
+    starting = '{"0": 2, "1": 0}'
+    source = Source(log.url, startingOffsets=starting, pollInterval="0s")
+    assert source.batch() == []
+    assert source.batch() is None
+    end(log, commit=True)
+    assert source.batch() == [(0, 2, "b")]
 
 
 def test_latest_is_decided_once(log):

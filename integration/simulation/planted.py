@@ -31,9 +31,9 @@ import clog.storage.commit.store_clock
 import clog.storage.commit.tip_tracker
 import clog.storage.format.producers
 import clog.storage.format.writer_pages
+import clog.storage.transactions.committing
 import clog.storage.transactions.deferred
 import clog.storage.transactions.id_states
-import clog.storage.transactions.transaction
 from clog.cleaner.compaction.rebase import SourcesChangedError
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.versions import Block, Found, try_read
@@ -404,7 +404,7 @@ def committed_forgotten(patch: Patch) -> None:
 def abort_in_doubt_trusted(patch: Patch) -> None:
     """A transaction in doubt is aborted without a look: its commit may be on its way (H-T13)."""
     patch(
-        storage.transactions.transaction,
+        storage.transactions.committing,
         "end_unknown",
         lambda _handle, _ours: storage.transactions.id_states.NotCommitted(by_us=True),
     )

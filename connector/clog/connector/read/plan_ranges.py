@@ -47,6 +47,19 @@ def offset_bounds(
     return {p: start[p] for p in parts}, ends
 
 
+def not_before(
+    ends: Mapping[int, int], starts: Mapping[int, int] | None, head: "Head"
+) -> dict[int, int]:
+    """Returns the ends of a batch that starts there: not before its start, which may lie among
+    records that are undecided (S51).
+    """
+    there, known = head.partitions.end, starts or {}
+    return {
+        p: max(end, start) if (start := known.get(p, end)) <= there[p] else end
+        for p, end in ends.items()
+    }
+
+
 def positions(
     store: "Store",
     manifest: "Manifest",

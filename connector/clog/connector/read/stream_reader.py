@@ -36,6 +36,7 @@ from clog.connector.read.offsets import (
 )
 from clog.connector.read.plan_ranges import (
     log_partitions,
+    not_before,
     offset_bounds,
     partitions_read,
     positions,
@@ -158,12 +159,12 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if at is None or not self._is_same_log(at):
             begin = self._begin if at is None else self._begin_anew
             first = self._first = self._first or begin(head)
-            end = self._until(head, first.next)
+            end = not_before(self._ends(head), first.next, head)
             end = self._admitted(first.next, end) if is_limited else end
             self._admitted_ms = self._clock.monotonic_ms()
             return StreamOffsets(end, first.version, first.next, self._planned()).to_json()
         starts = self._starts(at.next, head)
-        end = self._until(head, starts)
+        end = not_before(self._ends(head), starts, head)
         if is_limited:
             if self._waits(starts, end):
                 return start
@@ -351,16 +352,6 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             return self._target
         return self._bounds(head, self._parts(head))[1]
-
-    def _until(self, head: "Head", starts: "Mapping[int, int] | None") -> dict[int, int]:
-        """Returns where a batch ends that starts there: not before its start, which may lie among
-        records that are undecided (S51).
-        """
-        there, known = head.partitions.end, starts or {}
-        return {
-            p: max(end, start) if (start := known.get(p, end)) <= there[p] else end
-            for p, end in self._ends(head).items()
-        }
 
     def _bounds(self, head: "Head", parts: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
         return offset_bounds(head, parts, uncommitted=self._options.uncommitted)

@@ -29,6 +29,7 @@ from clog.storage.keys.partitioner import partitions_for
 from clog.storage.numpy_arrays import to_numpy
 from clog.storage.objects.data_object import DataObject, record_sizes
 from clog.storage.objects.records import Appendable, to_records
+from clog.storage.objects.typed_columns import shaped
 from clog.storage.objects.writer import ObjectWriter
 from clog.storage.store.base import Store
 
@@ -117,6 +118,9 @@ def put_records(
     """
     _check_records_early(handle, records)
     objects = object_writer(handle, stamp=stamp)
+    if records.schema.types != objects.columns.types:  # The tip has moved since: it evolved (S61).
+        batches = [shaped(batch, objects.columns) for batch in records.to_batches()]
+        records = pa.Table.from_batches(batches)
     objects.add(records, partition)
     return objects.finish()
 

@@ -630,3 +630,21 @@ def test_a_forged_footer_is_damage_and_nothing_else(make_typed, store):
         except CorruptionError:
             damaged += 1
     assert damaged > 300
+
+
+def test_a_writer_that_rested_while_the_schema_evolved_goes_on(make_typed, store, clock):
+    """S61: he looks whether his log still stands before he writes, and finds the later schema; what
+    he was given fits it as well.
+    """
+    log = make_typed()
+    rested = Log.open(store, clock=clock, ids=SeededIds(77))
+    rested.append(ROWS)
+    log.evolve(add={"value.later": pa.string()}, widen={"value.n": pa.int64()})
+    clock.advance(900_000)
+    rested.append(ROWS, producer=("p", 1))
+    clock.advance(900_000)
+    log.evolve(add={"value.latest": pa.list_(pa.int8())})
+    clock.advance(900_000)
+    rested.append(ROWS)
+    values = rested.table().to_arrow().column("value").to_pylist()
+    assert {"later", "latest"} <= values[0].keys()

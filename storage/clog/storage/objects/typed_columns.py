@@ -176,7 +176,9 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns these columns of a batch, of structs the fields that the schema has."""
+    """Returns these columns of a batch, of structs the fields that the schema has; those of an
+    earlier one as they are under a later one.
+    """
     arrays = [as_type(batch.column(field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -92,6 +92,11 @@ class ObjectWriter:
         self._kept_bytes = 0
         self._objects: list[DataObject] = []
 
+    @property
+    def columns(self) -> pa.Schema:
+        """What records must be that it takes."""
+        return self._schema
+
     def add(self, records: pa.Table | pa.RecordBatch, partition: _Ints) -> None:
         """Takes records, ``partition[i]`` being that of row i; may put objects.
 

@@ -106,6 +106,10 @@ class RandomLog:
         return Log.open(self.store, clock=self.clock, ids=SeededIds(next(self._ids)))
 
     @property
+    def first_readable(self) -> int:
+        return self._opened().handle.tip.head.oldest_readable
+
+    @property
     def log(self) -> Log:
         return self.draw.choice(self.logs)
 

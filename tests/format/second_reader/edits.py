@@ -15,6 +15,8 @@ from second_reader.state import (
     State,
     bitmap,
     check_chunk,
+    check_config,
+    check_features,
     check_log,
     check_writer,
     data_object,
@@ -64,7 +66,7 @@ def apply(state: State, commit: Json, edit: Json) -> None:
 
 
 def _chunk(state: State, entry: Any, size: int) -> Chunk:
-    need(isinstance(entry, list) and len(entry) >= size, "3.2", "a short entry")
+    need(isinstance(entry, list) and len(entry) == size, "3.2", "an entry of another length")
     name = safe_path(entry[1]), integer(entry[2], "3.2")
     found = [chunk for chunk in partition_at(state, entry[0]).chunks() if chunk.name == name]
     need(len(found) == 1, "3.2", f"no chunk {name} in partition {entry[0]}")
@@ -72,19 +74,15 @@ def _chunk(state: State, entry: Any, size: int) -> Chunk:
 
 
 def _features(state: State, value: Json) -> None:
+    names = check_features(value)
     for name in ("read", "write"):
-        state.log["features"][name] += [
-            each for each in value.get(name, []) if each not in state.features
-        ]
+        known = state.features
+        state.log["features"][name] += [each for each in names[name] if each not in known]
     check_log(state.log)
 
 
 def _config(state: State, value: Any) -> None:
-    need(
-        isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
-        "3.2",
-        "no config",
-    )
+    check_config(value)
     state.config, state.config_epoch = dict(value), state.version
 
 
@@ -130,6 +128,8 @@ def _horizons(state: State, value: list[list[Any]]) -> None:
 
 def _dead(state: State, value: list[list[Any]]) -> None:
     need("dead-rows" in state.log["features"]["read"], "5.4", "dead rows without their feature")
+    names = [tuple(entry[:3]) for entry in value]
+    need(len(set(names)) == len(names), "3.2", "a chunk gets two bitmaps")
     for entry in value:
         chunk = _chunk(state, entry, 4)
         partition = partition_at(state, entry[0])
@@ -160,11 +160,8 @@ def _tombstones_removed(state: State, value: Json) -> None:
     for number, offset in value.items():
         partition_at(state, number)
         p = int(number)
-        kept = [
-            step
-            for step in state.tombstones_removed
-            if step[0] != p or step[2] > integer(offset, "3.2")
-        ]
+        integer(offset, "3.2")
+        kept = [step for step in state.tombstones_removed if step[0] != p or step[2] > offset]
         state.tombstones_removed = [*kept, (p, state.version, offset)]
 
 
@@ -178,7 +175,9 @@ def _uncleanable(state: State, value: Json) -> None:
 
 def _add(state: State, body: Json) -> list[DataObject]:
     time_ms = integer(body.get("append_time_ms", -1), "3.3", -1)
-    rolls = {(p, base): jitter for p, base, jitter in body.get("rolls", [])}
+    for each in body["rolls"]:
+        need(all(integer(number, "3.3") >= 0 for number in each), "3.3", "no roll")
+    rolls = {(p, base): jitter for p, base, jitter in body["rolls"]}
     objects = []
     for each in body["objects"]:
         described = data_object(each)
@@ -250,6 +249,9 @@ def _older_writers(state: State, value: Json) -> None:
     state.writers = [each for place, each in enumerate(state.writers) if place not in set(left)]
     state.older_writers = {name: value[name] for name in ("path", "bytes", "count", "level")}
     safe_path(value["path"])
+    for name in ("bytes", "count", "level"):
+        integer(value[name], "3.2")
+    need(value["level"] <= 8, "4", "a tree of more than 8 levels")
 
 
 def _orphan_floor(state: State, value: int) -> None:

@@ -11,16 +11,13 @@ from second_reader.documents import (
     Folder,
     Json,
     MissingError,
-    UnsupportedError,
     integer,
     need,
     parse_document,
     version_path,
 )
 from second_reader.objects import Record
-from second_reader.state import State
-
-KNOWN = {"dead-rows", "typed-columns"}
+from second_reader.state import State, check_known
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class Log:
         check_names(body)
         parent = body.get("parent")
         need((parent is None) == (version == 0), "3.1", "a commit without its parent")
-        check_features(body["head"])
+        check_known(body["head"]["log"])
         need(body["head"]["log"]["log_id"] == self.id, "1", "a commit of another log")
         first = version - len(body["earlier"])
         need(
@@ -228,10 +225,3 @@ def check_names(entry: Json) -> None:
     need(bool(HEX32.fullmatch(str(entry.get("id")))), "3.1", "a commit without id")
     integer(entry.get("time_ms"), "3.1")
     integer(entry.get("version"), "3.1")
-
-
-def check_features(head: Json) -> None:
-    """Refuses a log with a feature in ``read`` that this reader does not know (§0)."""
-    unknown = set(head["log"]["features"]["read"]) - KNOWN
-    if unknown:
-        raise UnsupportedError("0", f"features {sorted(unknown)}")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from second_reader.documents import Json, columns, integer, need
+from second_reader.documents import Json, columns, integer, need, safe_path
 from second_reader.state import (
     CHUNK_FIELDS,
     Chunk,
@@ -61,6 +61,9 @@ def replace(state: State, value: list[Json]) -> None:
 def _replace_one(state: State, body: Json, partition: Partition) -> None:
     base, end = integer(body.get("base"), "3.3"), integer(body.get("next"), "3.3")
     need(base < end, "3.3", "an empty range is replaced")
+    for path, row in body["sources"]:
+        safe_path(path)
+        integer(row, "3.3")
     inside = [c for c in partition.chunks() if base <= c.base and c.next <= end]
     cut = [c for c in partition.chunks() if c.base < end and base < c.next]
     need(cut == inside, "3.3", "a replacement cuts a chunk")
@@ -84,7 +87,7 @@ def _replace_one(state: State, body: Json, partition: Partition) -> None:
             "3.3",
             "a replacement beyond the sealed segments",
         )
-    created = [chunk for each in body.get("objects", []) for chunk in _replacing(each, state)]
+    created = [chunk for each in body["objects"] for chunk in _replacing(each, state)]
     for segment in partition.segments:
         segment.chunks = [c for c in segment.chunks if c not in inside]
     if body.get("segments") is not None:
@@ -129,6 +132,8 @@ def _retile(partition: Partition, base: int, end: int, segments: list[list[int]]
         "3.3",
         "the range does not begin and end with segments",
     )
+    for numbers in segments:
+        need(all(integer(each, "3.3", -1) >= -1 for each in numbers), "3.3", "no segment")
     new = [Segment(first, last, created_ms) for first, last, created_ms in segments]
     need(all(s.base < s.next for s in new), "3.3", "an empty segment")
     edges = [base, *(s.next for s in new)]

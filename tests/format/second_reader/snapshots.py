@@ -15,6 +15,8 @@ from second_reader.state import (
     State,
     bitmap,
     check_chunk,
+    check_config,
+    check_known,
     check_log,
     check_writer,
     chunk_of,
@@ -32,7 +34,9 @@ def load_snapshot(folder: Folder, path: str, log_id: str) -> State:
     version, manifest, head = integer(body.get("version"), "4"), body["manifest"], body["head"]
     need(path.endswith(f"/{version:020d}.json"), "4", "a snapshot under another version's name")
     log = head["log"]
+    need(bool(HEX32.fullmatch(str(body.get("id")))), "4", "a snapshot without id")
     check_log(log)
+    check_known(log)
     need(log["log_id"] == log_id, "1", "a snapshot of another log")
     state = State(
         version, body["id"], integer(body["time_ms"], "4"), log, [], parse_schema(log["schema"])
@@ -70,8 +74,15 @@ def _read_head(state: State, head: Json) -> None:
     state.config, state.config_epoch = head["config"], integer(head["config_epoch"], "3.4")
     state.orphan_floor = integer(head["orphan_floor"], "3.4")
     state.oldest_readable = integer(head["oldest_readable"], "3.4")
+    check_config(head["config"])
     for entry in head["writers"]:
         check_writer(entry, 1)
+    if head["older_writers"] is not None:
+        safe_path(head["older_writers"]["path"])
+        sizes = [
+            integer(head["older_writers"][name], "3.4") for name in ("bytes", "count", "level")
+        ]
+        need(sizes[2] <= 8, "4", "a tree of more than 8 levels")
     state.writers, state.older_writers = head["writers"], head["older_writers"]
 
 
@@ -86,6 +97,8 @@ def _read_rest(state: State, manifest: Json) -> None:
             integer(time_ms, "4"),
         )
     steps = columns(manifest["tombstones_removed"], "p version offset", "4")
+    for step in steps:
+        need(all(integer(number, "4") >= 0 for number in step), "4", "no step")
     state.tombstones_removed = [(p, version, offset) for p, version, offset in steps]
     state.uncleanable = dict(manifest["uncleanable"])
     numbers = [int(p) for p in state.uncleanable] + [step[0] for step in state.tombstones_removed]
@@ -100,6 +113,8 @@ def _all_segments(folder: Folder, manifest: Json, count: int) -> list[list[Segme
     for reference in manifest["pages"]:
         page = parse_segments(folder.reference(reference, "page"), count)
         for number, (base, end) in reference["ranges"].items():
+            integer(base, "4")
+            integer(end, "4")
             need(
                 number.isdecimal() and str(int(number)) == number and int(number) < count,
                 "2",
@@ -127,6 +142,7 @@ def parse_segments(body: Json, count: int) -> list[list[Segment]]:
         body["segments"], "p base next created_ms chunks", "4"
     ):
         need(integer(p, "2") < count, "2", f"no partition {p}")
+        need(integer(base, "4") <= integer(end, "4"), "4", "a segment that ends before it begins")
         need((p, base) > before and 0 <= base <= end, "4", "segments out of order")
         before = (p, base)
         mine = chunks[at : at + integer(held, "4")]
@@ -199,6 +215,7 @@ def check_head(folder: Folder, state: State, head: Json) -> None:
             "3.4",
             "a snapshot that is not before",
         )
+        integer(snapshot.get("bytes"), "3.4")
         need(bool(HEX32.fullmatch(str(snapshot.get("id")))), "3.4", "a snapshot without id")
 
 

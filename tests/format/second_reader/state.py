@@ -1,5 +1,6 @@
 """The state of a log at a version: partitions, segments, chunks (FORMAT.md §3.4, §4)."""
 
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +8,16 @@ from typing import Any
 
 import xxhash
 
-from second_reader.documents import HEX32, Json, columns, horizon, integer, need, safe_path
+from second_reader.documents import (
+    HEX32,
+    Json,
+    UnsupportedError,
+    columns,
+    horizon,
+    integer,
+    need,
+    safe_path,
+)
 from second_reader.types import BYTES, Schema, check_evolution, parse_schema
 
 OBJECT_FIELDS = "path bytes footer xxh3_128 rows stamp dense"
@@ -16,6 +26,7 @@ CHUNK_FIELDS = (
     " horizon_min horizon_max horizon up_to"
 )
 HEAD_COLUMNS = "start end base bytes chunks first_ms created_ms jitter_ms changed"
+KNOWN = {"dead-rows", "typed-columns"}
 WRITER_KINDS = ("producer", "stream", "txn", "transaction")
 
 
@@ -194,12 +205,9 @@ def check_log(log: Json) -> None:
     need(bool(HEX32.fullmatch(str(log.get("log_id")))), "1", "no log id")
     integer(log.get("created_ms"), "3.2")
     need(1 <= integer(log.get("partitions"), "3.2") <= 65536, "3.2", "too many partitions")
-    features = log.get("features")
-    need(isinstance(features, dict), "0", "no features")
-    read, write = log["features"].get("read"), log["features"].get("write")
-    need(isinstance(read, list) and isinstance(write, list), "0", "no lists of features")
-    need(all(isinstance(each, str) for each in read + write), "0", "a feature is a name")
-    need(len(set(read + write)) == len(read + write), "0", "a feature is named twice")
+    read = check_features(log.get("features"))["read"]
+    need(bool(re.fullmatch("[0-9a-f]{16}", str(log.get("seed")))), "3.2", "no seed")
+    need(isinstance(log.get("seed"), str), "3.2", "no seed")
     schema = log.get("schema")
     need(isinstance(schema, dict), "4", "no schema")
     need(
@@ -207,6 +215,32 @@ def check_log(log: Json) -> None:
         "12",
         "typed-columns and the schema disagree",
     )
+
+
+def check_known(log: Json) -> None:
+    """Refuses a log with a feature in ``read`` that this reader does not know (§0)."""
+    unknown = set(log["features"]["read"]) - KNOWN
+    if unknown:
+        raise UnsupportedError("0", f"features {sorted(unknown)}")
+
+
+def check_config(value: Any) -> None:
+    """Refuses what is no config (§3.2)."""
+    need(
+        isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
+        "3.2",
+        "no config",
+    )
+
+
+def check_features(body: Any) -> Json:
+    """Refuses what are no two lists of names (§0)."""
+    need(isinstance(body, dict), "0", "no features")
+    read, write = body.get("read"), body.get("write")
+    need(isinstance(read, list) and isinstance(write, list), "0", "no lists of features")
+    need(all(isinstance(each, str) for each in read + write), "0", "a feature is a name")
+    need(len(set(read + write)) == len(read + write), "0", "a feature is named twice")
+    return dict(body)
 
 
 def data_object(body: Json) -> DataObject:

@@ -14,11 +14,10 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.format.edits import WriterEntry
 from clog.storage.format.head import Head
 from clog.storage.format.producers import find_writer
+from clog.storage.format.writer_json import WRITER_ID_BYTES_MAX
 from clog.storage.format.writer_pages import WriterPages
 from clog.storage.objects.content_hash import ContentHash
 
-WRITER_ID_BYTES_MAX = 1024
-"""The head repeats the ids of recent writers in each commit."""
 BEFORE_THE_FIRST = -1
 """The sequence of a stream that is known, but has no records in the log yet."""
 SEQUENCE_MAX = (1 << 63) - 1

@@ -6,6 +6,7 @@ partition. Its *identity* is (object, first row): the same rows keep it, whateve
 set for them.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,9 @@ from clog.storage.format.paths import check_inside
 NONE = -1
 """Stands for "none" in a column of numbers that are never negative. Part of the format."""
 _INTEGERS = 1 << 63
+_CHECKSUM = re.compile("[0-9a-f]{32}")
+_OVERHEAD = 12
+"""What each record counts, whatever is in it (FORMAT.md §3.3)."""
 TIME_MS_MAX = (1 << 63) - 1
 """The latest time there is: what would lie beyond counts as this (FORMAT.md §5.3)."""
 
@@ -101,6 +105,30 @@ class Chunk:
         return other is not None and replace(self, mask=other.mask) == other
 
 
+def checked(c: Chunk) -> Chunk:
+    """Returns the chunk, whose rows must be some of its object's, and its numbers possible.
+
+    Raises:
+        ValueError: they are not.
+    """
+    times = (c.first_timestamp_ms, c.max_timestamp_ms, c.append_time_ms)
+    least = min(*times, c.horizon_min, c.horizon_max, c.horizon, c.up_to)
+    if not (0 <= c.first_row < c.first_row + c.rows <= c.object.rows and c.base >= 0):
+        raise ValueError(
+            f"a chunk from offset {c.base} on has rows [{c.first_row}, {c.first_row + c.rows}) of"
+            f" the {c.object.rows} of {c.object.path}"
+        )
+    if c.rows > c.next - c.base:
+        raise ValueError(f"a chunk has {c.rows} rows for offsets [{c.base}, {c.next})")
+    if c.size_bytes < _OVERHEAD * c.rows or not 0 <= c.tombstones <= c.rows:
+        raise ValueError(
+            f"a chunk of {c.rows} rows has {c.size_bytes} bytes, {c.tombstones} tombstones"
+        )
+    if least < NONE or c.version < 0:
+        raise ValueError(f"a chunk of version {c.version} has the number {least}, below {NONE}")
+    return c
+
+
 def object_json(ref: ObjectRef) -> dict[str, Any]:
     """Returns an object's own fields; `chunk columns` are added beside them."""
     index = {"index": ref.index_bytes} if ref.index_bytes else {}
@@ -120,14 +148,35 @@ def object_from_json(value: dict[str, Any], *, where: str) -> ObjectRef:
     """Returns the object that `object_json` described."""
     return ObjectRef(
         path=check_inside(value["path"], where=where),
-        size_bytes=whole(value["bytes"]),
-        footer_bytes=whole(value["footer"]),
-        checksum=str(value["xxh3_128"]),
-        rows=whole(value["rows"]),
-        stamp=whole(value["stamp"]),
-        dense=bool(value["dense"]),
-        index_bytes=whole(value.get("index", 0)),
+        size_bytes=natural(value["bytes"]),
+        footer_bytes=natural(value["footer"]),
+        checksum=checksum_from(value["xxh3_128"]),
+        rows=natural(value["rows"]),
+        stamp=natural(value["stamp"]),
+        dense=flag(value["dense"]),
+        index_bytes=natural(value.get("index", 0)),
     )
+
+
+def natural(value: object) -> int:
+    """Returns the value, which must be an integer of 64 bits and not negative."""
+    if (number := whole(value)) < 0:
+        raise ValueError(f"{number}, where no number is below 0")
+    return number
+
+
+def checksum_from(value: object) -> str:
+    """Returns the value, which must be an XXH3-128, or an id, in hex."""
+    if not isinstance(value, str) or not _CHECKSUM.fullmatch(value):
+        raise ValueError(f"a checksum or id that is not 32 hex digits: {value!r:.80}")
+    return value
+
+
+def flag(value: object) -> bool:
+    """Returns the value, which must be true or false."""
+    if not isinstance(value, bool):
+        raise TypeError(f"expected true or false, found {value!r:.80}")
+    return value
 
 
 def whole(value: object) -> int:
@@ -163,6 +212,8 @@ def rows_of(columns: dict[str, Any], names: Sequence[str]) -> Iterable[tuple[Any
         CorruptionError: columns of different lengths.
     """
     lists = [columns[name] for name in names]
+    if not all(isinstance(column, list) for column in lists):
+        raise CorruptionError(f"columns that are no lists, among {', '.join(names)}")
     if len({len(column) for column in lists}) > 1:
         lengths = {name: len(columns[name]) for name in names}
         raise CorruptionError(f"columns of different lengths: {lengths}")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
-from clog.storage.format.chunks import whole
+from clog.storage.format.chunks import NONE, whole
 from clog.storage.format.paths import check_inside, columns_path
 from clog.storage.store.base import Store
 
@@ -318,9 +318,12 @@ def _array_of(value: dict[str, Any], count: int) -> _Array:
     if any(set(map(type, column)) - {int} for column in columns):
         raise TypeError("columns of other than integers")
     try:
-        return np.array(columns, np.int64)
+        array = np.array(columns, np.int64)
     except OverflowError as e:
         raise ValueError("an integer of more than 64 bits") from e
+    if (array < NONE).any():
+        raise ValueError(f"columns with {array.min()}, below {NONE}")
+    return array
 
 
 def _checksum(array: _Array) -> str:

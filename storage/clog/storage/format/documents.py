@@ -62,9 +62,18 @@ def body_json(body: dict[str, Any]) -> bytes:
 def fetch(store: "Store", kind: str, path: str, size_bytes: int | None = None) -> bytes:
     """Returns the bytes of a document, or so many that `decode` refuses them: none that is longer
     than one of its kind may be, or than ``size_bytes``, is read to its end. One GET.
+
+    Raises:
+        CorruptionError: it has not ``size_bytes``.
     """
     longest = BODY_BYTES_MAX[kind] + _HEADER_BYTES_MAX + 1
-    return store.get(path, 0, min(longest, longest if size_bytes is None else size_bytes) + 1)
+    data = store.get(path, 0, min(longest, longest if size_bytes is None else size_bytes) + 1)
+    if size_bytes is not None and len(data) != size_bytes:
+        has = f"is truncated: it has {len(data)} of" if len(data) < size_bytes else "has more than"
+        raise CorruptionError(
+            f"{path} of {store.url} {has} {size_bytes} bytes; keep the file, restore it from a copy"
+        )
+    return data
 
 
 def encode(kind: str, body: dict[str, Any]) -> bytes:

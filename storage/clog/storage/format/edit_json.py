@@ -14,8 +14,11 @@ from clog.storage.format.bitmaps.masks import MaskMark, mask_from_json, mask_to_
 from clog.storage.format.chunks import (
     NONE,
     Chunk,
+    checked,
+    checksum_from,
     columns_of,
     horizon_from,
+    natural,
     object_from_json,
     object_json,
     rows_of,
@@ -59,6 +62,7 @@ CHUNK_COLUMNS = (
 PARTITIONS_MAX = 1 << 16
 """A head has columns of so many entries. Part of the format; `Log.create` allows those tested."""
 
+_PARTITION = re.compile("0|[1-9][0-9]{0,9}")
 _T = TypeVar("_T")
 
 
@@ -108,12 +112,14 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
         return Edit(
             create=info_from_json(value["create"]) if "create" in value else None,
             features=_features_from_json(value["features"]) if "features" in value else None,
-            config=_texts(value["config"]) if "config" in value else None,
+            config=texts(value["config"]) if "config" in value else None,
             schema=next_schema_from_json(value["schema"]) if "schema" in value else None,
             start=_offsets(value, "start"),
             drop=_offsets(value, "drop"),
-            seal=tuple((whole(p), whole(jitter)) for p, jitter in value.get("seal", ())),
-            replace=tuple(_replacement_from_json(r, where) for r in value.get("replace", ())),
+            seal=tuple((natural(p), natural(jitter)) for p, jitter in value.get("seal", ())),
+            replace=tuple(
+                _replacement_from_json(r, version, where) for r in value.get("replace", ())
+            ),
             horizons=tuple(_horizon_from_json(h, where) for h in value.get("horizons", ())),
             dead=tuple(_mark_from_json(mark, where) for mark in value.get("dead", ())),
             marked=tuple((whole(p), whole(o), whole(ms)) for p, o, ms in value.get("marked", ())),
@@ -125,16 +131,19 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
             first_dirty=_offsets(value, "first_dirty"),
             tombstones_removed=_offsets(value, "tombstones_removed"),
             uncleanable={
-                int(p): uncleanable_from_json(u) for p, u in value.get("uncleanable", {}).items()
+                partition_of(p): uncleanable_from_json(u)
+                for p, u in value.get("uncleanable", {}).items()
             },
             add=_append_from_json(value["add"], version, where) if "add" in value else None,
             writers=tuple(appended_by_from_json(value, version)),
-            older_writers=paged_from_json(value.get("older_writers"), where),
-            orphan_floor=_optional(value.get("orphan_floor")),
-            oldest_readable=_optional(value.get("oldest_readable")),
+            older_writers=paged_from_json(value["older_writers"], where)
+            if "older_writers" in value
+            else None,
+            orphan_floor=_version(value, "orphan_floor"),
+            oldest_readable=_version(value, "oldest_readable"),
             forget=tuple(check_inside(path, where=where) for path in value.get("forget", ())),
             pins=pins_from_json(value.get("pins", {})),
-            reset_times=value.get("reset_times", False) is True,
+            reset_times=_is_said(value, "reset_times"),
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
         raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
@@ -158,8 +167,8 @@ def info_from_json(value: dict[str, Any]) -> LogInfo:
     errors.
     """
     return LogInfo(
-        log_id=str(value["log_id"]),
-        created_ms=whole(value["created_ms"]),
+        log_id=checksum_from(value["log_id"]),
+        created_ms=natural(value["created_ms"]),
         partitions=_partitions(value["partitions"]),
         partitioner=str(value["partitioner"]),
         seed=_seed(value["seed"]),
@@ -173,8 +182,14 @@ def _features_to_json(names: FeatureNames) -> dict[str, list[str]]:
 
 
 def _features_from_json(value: dict[str, Any]) -> FeatureNames:
-    read, write = (tuple(str(name) for name in value[which]) for which in ("read", "write"))
-    return FeatureNames(read, write)
+    read, write = (value[which] for which in ("read", "write"))
+    if not all(isinstance(names, list) for names in (read, write)):
+        raise TypeError("features that are no lists")
+    if not all(isinstance(name, str) for name in read + write):
+        raise TypeError("features are names")
+    if len({*read, *write}) < len(read + write):
+        raise ValueError(f"a feature is named twice: {read}, {write}")
+    return FeatureNames(tuple(read), tuple(write))
 
 
 def _partitions(value: Any) -> int:
@@ -200,7 +215,7 @@ def uncleanable_from_json(value: dict[str, Any] | None) -> Uncleanable | None:
     """Reads what `uncleanable_json` made."""
     if value is None:
         return None
-    return Uncleanable(str(value["reason"]), whole(value["time_ms"]), whole(value["attempts"]))
+    return Uncleanable(str(value["reason"]), whole(value["time_ms"]), natural(value["attempts"]))
 
 
 def chunk_row(c: Chunk) -> tuple[int, ...]:
@@ -216,7 +231,7 @@ def chunk_of(ref: ObjectRef, row: Sequence[Any]) -> Chunk:
     """Returns the chunk of a row of `CHUNK_COLUMNS`."""
     *numbers, horizon_ms, up_to = row
     made = (*map(whole, numbers), horizon_from(horizon_ms), whole(up_to))
-    return Chunk(ref, *made)  # type: ignore[arg-type] # the rest of its fields but `dead`
+    return checked(Chunk(ref, *made))  # type: ignore[arg-type] # the rest but `dead`
 
 
 def _by_object(
@@ -253,10 +268,12 @@ def _append_from_json(value: dict[str, Any], version: int, where: str) -> Append
             p, rows, base, size, first_ms, max_ms, tombstones = map(whole, row)
             sizes = (first_row, rows, base, base + rows, size)
             chunk = Chunk(ref, *sizes, first_ms, max_ms, tombstones, version, append_time_ms)
-            chunks.append((p, chunk))
+            if append_time_ms != NONE and not first_ms == max_ms == append_time_ms:
+                raise ValueError(f"times {first_ms} and {max_ms} of an append at {append_time_ms}")
+            chunks.append((p, checked(chunk)))
             first_row += rows
         _check_rows(ref, first_row, where)
-    rolls = tuple((whole(p), whole(base), whole(ms)) for p, base, ms in value["rolls"])
+    rolls = tuple((natural(p), natural(base), natural(ms)) for p, base, ms in value["rolls"])
     return Append(tuple(chunks), rolls)
 
 
@@ -277,34 +294,29 @@ def _replacement_to_json(r: Replacement) -> dict[str, Any]:
     return out
 
 
-def _replacement_from_json(value: dict[str, Any], where: str) -> Replacement:
+def _replacement_from_json(value: dict[str, Any], version: int, where: str) -> Replacement:
     chunks: list[Chunk] = []
     for entry in value["objects"]:
         ref = object_from_json(entry, where=where)
         rows = rows_of(entry["chunks"], CHUNK_COLUMNS)
-        chunks.extend(_whole_chunk(ref, row, where) for row in rows)
+        chunks.extend(chunk_of(ref, row) for row in rows)
+    if later := [chunk.version for chunk in chunks if chunk.version > version]:
+        raise ValueError(f"rows that came in by versions {later}")
     segments = value.get("segments")
     return Replacement(
-        partition=whole(value["p"]),
-        base=whole(value["base"]),
-        next=whole(value["next"]),
-        sources=tuple((check_inside(o, where=where), whole(row)) for o, row in value["sources"]),
+        partition=natural(value["p"]),
+        base=natural(value["base"]),
+        next=natural(value["next"]),
+        sources=tuple((check_inside(o, where=where), natural(row)) for o, row in value["sources"]),
         chunks=tuple(chunks),
-        segments=None
-        if segments is None
-        else tuple((whole(base), whole(end), whole(ms)) for base, end, ms in segments),
+        segments=None if segments is None else tuple(_tile(*numbers) for numbers in segments),
     )
 
 
-def _whole_chunk(ref: ObjectRef, row: Sequence[Any], where: str) -> Chunk:
-    chunk = chunk_of(ref, row)
-    last_row = chunk.first_row + chunk.rows
-    if not (0 <= chunk.first_row < last_row <= ref.rows and chunk.rows <= chunk.next - chunk.base):
-        raise CorruptionError(
-            f"{where}: a chunk has rows [{chunk.first_row}, {last_row}) of the {ref.rows} of"
-            f" {ref.path}, for offsets [{chunk.base}, {chunk.next})"
-        )
-    return chunk
+def _tile(base: object, end: object, created_ms: object) -> tuple[int, int, int]:
+    if whole(created_ms) < NONE:
+        raise ValueError(f"a segment that was created at {created_ms} ms")
+    return natural(base), natural(end), whole(created_ms)
 
 
 def _check_rows(ref: ObjectRef, found: int, where: str) -> None:
@@ -349,14 +361,28 @@ def _mask_mark_from_json(value: list[Any], where: str) -> MaskMark:
 
 
 def _offsets(value: dict[str, Any], name: str) -> dict[int, int]:
-    return {int(p): whole(offset) for p, offset in value.get(name, {}).items()}
+    return {partition_of(p): natural(offset) for p, offset in value.get(name, {}).items()}
 
 
-def _texts(value: dict[str, Any]) -> dict[str, str]:
+def partition_of(text: str) -> int:
+    """Returns the partition that is the key of an object: a number without leading zeros."""
+    if not _PARTITION.fullmatch(text):
+        raise ValueError(f"no partition: {text!r:.80}")
+    return int(text)
+
+
+def texts(value: dict[str, Any]) -> dict[str, str]:
+    """Returns configs, which are text by name."""
     if not all(isinstance(text, str) for text in value.values()):
         raise TypeError("config values must be text")
     return dict(value)
 
 
-def _optional(value: object) -> int | None:
-    return None if value is None else whole(value)
+def _version(value: dict[str, Any], name: str) -> int | None:
+    return natural(value[name]) if name in value else None
+
+
+def _is_said(value: dict[str, Any], name: str) -> bool:
+    if name in value and value[name] is not True:
+        raise ValueError(f"{name} is {value[name]!r:.80}; it is true, or absent")
+    return name in value

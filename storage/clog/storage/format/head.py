@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clog.storage.errors import CorruptionError, UnsupportedFormatError
-from clog.storage.format.chunks import NONE, whole
+from clog.storage.format.chunks import NONE, checksum_from, natural, whole
 from clog.storage.format.columns import (
     BASE,
     BYTES,
@@ -26,7 +26,7 @@ from clog.storage.format.columns import (
     columns_to_json,
     resolved,
 )
-from clog.storage.format.edit_json import info_from_json, info_to_json
+from clog.storage.format.edit_json import info_from_json, info_to_json, texts
 from clog.storage.format.edits import (
     Append,
     AppendedBy,
@@ -366,15 +366,15 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
     try:
         info = info_from_json(value["log"])
         check_readable(info, where=where)
-        if info.schema is not None and TYPED_COLUMNS not in info.features.read:
-            raise ValueError(f"a schema without the feature {TYPED_COLUMNS!r}")
+        if (info.schema is not None) != (TYPED_COLUMNS in info.features.read):
+            raise ValueError(f"a schema without the feature {TYPED_COLUMNS!r}, or the reverse")
         return Head(
             log=info,
-            config={str(name): str(text) for name, text in value["config"].items()},
-            config_epoch=whole(value["config_epoch"]),
+            config=texts(value["config"]),
+            config_epoch=natural(value["config_epoch"]),
             snapshot=_snapshot_from_json(value["snapshot"]),
-            orphan_floor=whole(value["orphan_floor"]),
-            oldest_readable=whole(value["oldest_readable"]),
+            orphan_floor=natural(value["orphan_floor"]),
+            oldest_readable=natural(value["oldest_readable"]),
             partitions=columns_from_json(value["partitions"], info.partitions, where=where),
             writers=tuple(writer_from_json(w) for w in value["writers"]),
             older_writers=page_from_json(value["older_writers"], where),
@@ -396,5 +396,5 @@ def _snapshot_from_json(value: dict[str, Any] | None) -> SnapshotRef | None:
     if value is None:
         return None
     commit_id = value.get("id")
-    named = None if commit_id is None else str(commit_id)
-    return SnapshotRef(whole(value["version"]), whole(value["bytes"]), named)
+    named = None if commit_id is None else checksum_from(commit_id)
+    return SnapshotRef(natural(value["version"]), natural(value["bytes"]), named)

@@ -110,6 +110,8 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
             do not tile, whatever `head.advance` refuses.
     """
     version = manifest.version + 1
+    if time_ms < manifest.time_ms and not edit.reset_times:
+        raise CorruptionError(f"version {version} is of {time_ms} ms, earlier than its parent")
     head = advance(manifest.head, edit, version=version, time_ms=time_ms)
     work = _Work(manifest, version, time_ms)
     for p, offset in edit.start.items():

@@ -1,10 +1,13 @@
 """Segments, and the rules by which replacements change them (FORMAT.md §3.3). Pure."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.chunks import Chunk, TransactionName
+from clog.storage.format.chunks import NONE, Chunk, TransactionName
+from clog.storage.format.columns import CREATED_MS, END, START, Row
 from clog.storage.format.dead_rows import DeadRows
 from clog.storage.format.edits import Replacement
 
@@ -49,6 +52,64 @@ class Segment:
 def index_at(segments: tuple[Segment, ...], offset: int) -> int:
     """Returns the index of the segment that covers the offset; the first one for anything below."""
     return max(0, bisect_right(segments, offset, key=lambda s: s.base) - 1)
+
+
+def check_order(segment: Segment, *, after: list[Segment], partition: int) -> None:
+    """Raises unless a segment comes after the one before it, and its chunks lie in it, in order.
+
+    Raises:
+        ValueError: it does not, or they do not.
+    """
+    edges = [segment.base, *(at for c in segment.chunks for at in (c.base, c.next)), segment.next]
+    if segment.base < 0 or edges != sorted(edges):
+        raise ValueError(f"partition {partition}: chunks at {edges[1:-1]} in [{segment.base}, …")
+    if after and after[-1].next > segment.base:
+        raise ValueError(f"partition {partition}: two segments have offset {segment.base}")
+
+
+def check_follow(segments: Sequence[Segment], partition: int) -> None:
+    """Raises where there is a gap between two segments.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for before, after in pairwise(segments):
+        if before.next != after.base:
+            raise ValueError(
+                f"partition {partition}: segment [{before.base}, {before.next}) is followed by one"
+                f" at {after.base}"
+            )
+
+
+def check_places(partition: int, paged: Sequence[tuple[int, int]], mine: Sequence[Segment]) -> None:
+    """Raises unless the ranges that pages have, and the segments after them, follow one another.
+
+    Raises:
+        ValueError: they do not.
+    """
+    ranges = [*paged, (mine[0].base, mine[0].base)]
+    for (base, end), (after, _) in pairwise(ranges):
+        if not base < end == after:
+            raise ValueError(
+                f"pages of partition {partition} have [{base}, {end}), and go on at {after}"
+            )
+    check_follow(mine, partition)
+
+
+def check_active(partition: int, row: Row, active: Segment) -> None:
+    """Raises unless the active segment is that of which a head has the row.
+
+    Raises:
+        ValueError: it is not.
+    """
+    chunks = active.chunks
+    first_ms = chunks[0].first_timestamp_ms if chunks else NONE
+    sums = sum(c.size_bytes for c in chunks), len(chunks), first_ms
+    found = active.next, active.base, *sums, active.created_ms
+    if found != row[END : CREATED_MS + 1] or row[START] > active.next:
+        raise ValueError(
+            f"the active segment of partition {partition} is {found}, in the head {row}"
+        )
 
 
 def check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:

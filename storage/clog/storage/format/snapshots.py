@@ -16,12 +16,21 @@ from typing import Any
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.bitmaps.masks import mask_from_json, mask_to_json
-from clog.storage.format.chunks import columns_of, rows_of, whole
+from clog.storage.format.chunks import (
+    NONE,
+    checksum_from,
+    columns_of,
+    flag,
+    natural,
+    rows_of,
+    whole,
+)
 from clog.storage.format.dead_rows import dead_rows_from_json, dead_rows_to_json
 from clog.storage.format.edit_json import (
     CHUNK_COLUMNS,
     chunk_of,
     chunk_row,
+    partition_of,
     uncleanable_from_json,
     uncleanable_json,
 )
@@ -29,7 +38,13 @@ from clog.storage.format.head import Head, SnapshotRef, head_from_json, head_to_
 from clog.storage.format.manifest import Manifest, Released, SegmentPage
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import check_inside, page_path, snapshot_path
-from clog.storage.format.segments import Segment
+from clog.storage.format.segments import (
+    Segment,
+    check_active,
+    check_follow,
+    check_order,
+    check_places,
+)
 from clog.storage.format.undecided import (
     markers_from_json,
     markers_to_json,
@@ -192,6 +207,7 @@ def _read_page(store: Store, page: SegmentPage) -> dict[int, tuple[Segment, ...]
         mine = tuple(s for s in found.get(p, ()) if base <= s.base and s.next <= end)
         if not mine or (mine[0].base, mine[-1].next) != (base, end):
             raise CorruptionError(f"{where} does not hold [{base}, {end}) of partition {p}")
+        check_follow(mine, p)
         out[p] = mine
     return out
 
@@ -244,8 +260,8 @@ def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Seg
     objects = [
         ObjectRef(
             check_inside(path, where=where),
-            *(whole(size), whole(footer), str(checksum), whole(rows), whole(stamp), bool(dense)),
-            whole(index_bytes),
+            *(natural(size), natural(footer), checksum_from(checksum), natural(rows)),
+            *(natural(stamp), flag(dense), natural(index_bytes)),
         )
         for path, size, footer, checksum, rows, stamp, dense, index_bytes in rows_of(
             columns, (*_OBJECT_COLUMNS, _INDEX)
@@ -268,8 +284,11 @@ def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Seg
     at = 0
     for row in rows_of(value["segments"], _SEGMENT_COLUMNS):
         p, base, end, created_ms, count = map(whole, row)
-        mine = tuple(chunks[at : at + count])
-        out.setdefault(p, []).append(Segment(base, end, created_ms, mine))
+        segment = Segment(base, end, created_ms, tuple(chunks[at : at + count]))
+        if count < 0 or created_ms < NONE:
+            raise ValueError(f"a segment of {count} chunks, created at {created_ms} ms")
+        check_order(segment, after=out.setdefault(p, []), partition=p)
+        out[p].append(segment)
         at += count
     if at != len(chunks):
         raise CorruptionError(f"{where} has {len(chunks)} chunks, its segments count {at}")
@@ -319,35 +338,36 @@ def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
     head = head_from_json(body["head"], where=where)
     if snapshot_path(whole(body["version"])) != where:
         raise CorruptionError(f"{where} holds version {body['version']}")
+    if head.snapshot is not None and head.snapshot.version >= body["version"]:
+        raise ValueError(f"its head names a snapshot of version {head.snapshot.version}")
     if head.partitions.rest is None:
         raise CorruptionError(f"{where} does not hold all columns of its head")
     segments = _segments_from_json(value, where)
     partitions = range(head.log.partitions)
     if set(segments) != set(partitions) or len(value["first_dirty"]) != len(partitions):
         raise CorruptionError(f"{where} does not hold the {len(partitions)} partitions of the log")
-    uncleanable = {int(p): uncleanable_from_json(u) for p, u in value["uncleanable"].items()}
+    pages = tuple(_pages(value["pages"], where))
+    for p in partitions:
+        check_places(p, [g.ranges[p] for g in pages if p in g.ranges], segments[p])
+        check_active(p, head.partitions.row(p), segments[p][-1])
+    uncleanable = {
+        partition_of(p): uncleanable_from_json(u) for p, u in value["uncleanable"].items()
+    }
     return Manifest(
         version=whole(body["version"]),
-        commit_id=str(body["id"]),
-        time_ms=whole(body["time_ms"]),
+        commit_id=checksum_from(body["id"]),
+        time_ms=natural(body["time_ms"]),
         head=head,
         segments=tuple(tuple(segments[p]) for p in partitions),
-        first_dirty=tuple(whole(offset) for offset in value["first_dirty"]),
+        first_dirty=tuple(natural(offset) for offset in value["first_dirty"]),
         released=tuple(_released(value["released"], where)),
         tombstones_removed=tuple(
-            (whole(p), whole(version), whole(offset))
+            (natural(p), natural(version), natural(offset))
             for p, version, offset in rows_of(value["tombstones_removed"], _STEP_COLUMNS)
         ),
         uncleanable={p: why for p, why in uncleanable.items() if why is not None},
         markers=markers_from_json(value["markers"]) if "markers" in value else (),
-        pages=tuple(
-            SegmentPage(
-                check_inside(page["path"], where=where),
-                whole(page["bytes"]),
-                {int(p): (whole(base), whole(end)) for p, (base, end) in page["ranges"].items()},
-            )
-            for page in value["pages"]
-        ),
+        pages=pages,
         covered=_covered(value.get("covered", ()), len(partitions), where),
     )
 
@@ -355,10 +375,20 @@ def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
 def _covered(value: Sequence[Any], partitions: int, where: str) -> tuple[int, ...]:
     if len(value) not in (0, partitions):
         raise CorruptionError(f"{where} says of {len(value)} partitions how far they are covered")
-    covered = tuple(map(whole, value))
+    covered = tuple(map(natural, value))
     return covered if any(covered) else ()
+
+
+def _pages(value: list[Any], where: str) -> Iterable[SegmentPage]:
+    for page in value:
+        ranges = {
+            partition_of(p): (natural(base), natural(end))
+            for p, (base, end) in page["ranges"].items()
+        }
+        yield SegmentPage(check_inside(page["path"], where=where), natural(page["bytes"]), ranges)
 
 
 def _released(columns: dict[str, Any], where: str) -> Iterable[Released]:
     for path, size, version, time_ms in rows_of(columns, _RELEASED_COLUMNS):
-        yield Released(check_inside(path, where=where), whole(size), whole(version), whole(time_ms))
+        numbers = natural(size), natural(version), natural(time_ms)
+        yield Released(check_inside(path, where=where), *numbers)

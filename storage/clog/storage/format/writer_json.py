@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from clog.storage.format.chunks import whole
+from clog.storage.format.chunks import natural, whole
 from clog.storage.format.edits import AppendedBy, PagedWriters, PageRef, WriterEntry
 from clog.storage.format.paths import check_inside
 from clog.storage.format.transactions import (
@@ -14,6 +14,8 @@ from clog.storage.format.transactions import (
     state_to_json,
 )
 
+WRITER_ID_BYTES_MAX = 1024
+"""The head repeats the ids of recent writers in each commit. Part of the format."""
 WRITER_LEVEL_MAX = 8
 """Levels of pages of older writers, above the lowest. Part of the format."""
 
@@ -26,10 +28,15 @@ def writer_to_json(entry: WriterEntry) -> list[Any]:
 def writer_from_json(value: list[Any]) -> WriterEntry:
     """Reads what `writer_to_json` made; what an entry of another kind has more is ignored."""
     writer_id, kind, query_id, sequence, content, version, *more = value
-    state = _state_from_json(str(kind), more)
-    return WriterEntry(
-        *(str(writer_id), str(kind), query_id, whole(sequence), content, whole(version)), state
-    )
+    if not all(isinstance(text, str) for text in (writer_id, kind)):
+        raise TypeError("a writer's id and kind are text")
+    if not 1 <= len(writer_id.encode()) <= WRITER_ID_BYTES_MAX:
+        raise ValueError(f"a writer's id has {len(writer_id.encode())} bytes")
+    if not all(text is None or isinstance(text, str) for text in (query_id, content)):
+        raise TypeError("a writer's query id and content are text, or null")
+    state = _state_from_json(kind, more)
+    named = (writer_id, kind, query_id, whole(sequence), content)
+    return WriterEntry(*named, natural(version), state)
 
 
 def _state_from_json(kind: str, more: list[Any]) -> TransactionState | None:
@@ -80,12 +87,14 @@ def page_to_json(page: PageRef) -> dict[str, Any]:
 
 def page_from_json(value: dict[str, Any] | None, where: str) -> PageRef | None:
     """Reads what `page_to_json` made; None for null."""
-    if value is None:
-        return None
+    return None if value is None else _page_from_json(value, where)
+
+
+def _page_from_json(value: dict[str, Any], where: str) -> PageRef:
     path, level = check_inside(value["path"], where=where), whole(value["level"])
     if not 0 <= level <= WRITER_LEVEL_MAX:
         raise ValueError(f"pages of level {level}; allowed: 0 to {WRITER_LEVEL_MAX}")
-    return PageRef(path, whole(value["bytes"]), whole(value["count"]), level)
+    return PageRef(path, natural(value["bytes"]), natural(value["count"]), level)
 
 
 def paged_to_json(paged: PagedWriters) -> dict[str, Any]:
@@ -93,12 +102,9 @@ def paged_to_json(paged: PagedWriters) -> dict[str, Any]:
     return {**page_to_json(paged.root), "left": list(paged.left)}
 
 
-def paged_from_json(value: dict[str, Any] | None, where: str) -> PagedWriters | None:
-    """Reads what `paged_to_json` made; None for none."""
-    root = page_from_json(value, where)
-    if value is None or root is None:
-        return None
-    left = tuple(whole(place) for place in value["left"])
-    if list(left) != sorted({*left}) or (left and left[0] < 0):
+def paged_from_json(value: dict[str, Any], where: str) -> PagedWriters:
+    """Reads what `paged_to_json` made."""
+    root, left = _page_from_json(value, where), tuple(map(natural, value["left"]))
+    if not isinstance(value["left"], list) or list(left) != sorted({*left}):
         raise ValueError(f"places {list(left)}, which are not ascending")
     return PagedWriters(root, left)

@@ -180,16 +180,13 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
                 rolls=draw(st.booleans()),
                 append_time_ms=draw(st.sampled_from([NONE, NONE, 5_000])),
             )
-            entry = WriterEntry(f"w{p}", "producer", None, manifest.version, "ab")
+            version = manifest.version
+            entry = WriterEntry(f"w{p}", "producer", None, version, "ab", version + 1)
             return replace(edit, writers=(AppendedBy(entry, 0, 1),)) if kind == "writer" else edit
 
 
 def _some(things: list[_T]) -> st.SearchStrategy[list[_T]]:
     return st.lists(st.sampled_from(things), max_size=2, unique=True) if things else st.just([])
-
-
-def _tuples(texts: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, ...]]:
-    return st.lists(texts, max_size=2).map(tuple)
 
 
 @st.composite
@@ -231,7 +228,8 @@ def _chunks_of(draw: st.DrawFn, ref: ObjectRef) -> Chunk:
     first_row = draw(st.integers(0, ref.rows - 1))
     rows = draw(st.integers(1, ref.rows - first_row))
     base = draw(st.integers(0, 2**62))
-    numbers = [draw(_NUMBERS) for _ in range(5)]
+    numbers = [12 * rows + draw(st.integers(0, 2**60)), draw(_NUMBERS), draw(_NUMBERS)]
+    numbers += [draw(st.integers(0, rows)), draw(st.integers(0, 7))]
     horizons = [draw(st.integers(NONE, 2**60)) for _ in range(5)]
     row = (first_row, rows, base, base + rows + draw(_PARTITIONS), *numbers, *horizons)
     return chunk_of(ref, row)
@@ -257,14 +255,15 @@ def any_edits() -> st.SearchStrategy[Edit]:
     texts = st.text(st.characters(codec="utf-8"), max_size=8)
     uncleanable = st.none() | st.builds(Uncleanable, texts, _NUMBERS, _NUMBERS)
     kinds = st.sampled_from(["producer", "stream", "txn"])
-    some = st.none() | texts
+    some, ids = st.none() | texts, texts.filter(len)
     writers = st.builds(
-        WriterEntry, texts, kinds, some, _NUMBERS, some, st.just(7)
-    ) | _transaction_entries(texts)
+        WriterEntry, ids, kinds, some, _NUMBERS, some, st.just(7)
+    ) | _transaction_entries(ids)
+    names = st.lists(texts, max_size=4, unique=True)
     paths = _IDS.map(lambda i: data_path(3, i))
     return st.builds(
         Edit,
-        features=st.none() | st.builds(FeatureNames, _tuples(texts), _tuples(texts)),
+        features=st.none() | names.map(lambda n: FeatureNames(tuple(n[:2]), tuple(n[2:]))),
         config=st.none() | st.dictionaries(texts, texts, max_size=3),
         start=_OFFSETS,
         drop=_OFFSETS,

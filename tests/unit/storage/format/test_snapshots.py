@@ -330,6 +330,7 @@ def test_a_page_that_lacks_its_range_is_corruption(store, small_pages):
     store.put(page.path, data[:-1])
     with pytest.raises(CorruptionError, match="truncated"):
         unpage(store, manifest)
-    store.put(page.path, encode("page", {"writers": []}))
+    other = encode("page", {"writers": []})
+    store.put(page.path, other)
     with pytest.raises(CorruptionError, match="violates the format"):
-        unpage(store, replace(manifest, pages=(replace(page, size_bytes=10**6),)))
+        unpage(store, replace(manifest, pages=(replace(page, size_bytes=len(other)),)))

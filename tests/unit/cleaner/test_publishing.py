@@ -5,10 +5,14 @@ import logging
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.storage import InvalidInputError
+from clog.cleaner.sweep.objects import sweep_orphans
+from clog.storage import InvalidInputError, Log
+from clog.storage.ids import SeededIds
+from clog.storage.testing.clocked import ClockedStore
 from clog.storage.testing.published import delta_rows, delta_versions
 
 pytest.importorskip("pyroaring")
+pytest.importorskip("fastavro")
 PUBLISHED = {"table.publish": "delta", "table.publish.interval.ms": "10s"}
 
 
@@ -106,3 +110,29 @@ def test_what_cannot_be_published_holds_nothing_up(make_log, store, clock, caplo
 def test_none_and_a_format_contradict_each_other(make_log):
     with pytest.raises(InvalidInputError, match="says both none and a format"):
         make_log(**{"table.publish": "none,delta"})
+
+
+def test_what_refused_writers_left_is_told(make_log, store, clock, caplog):
+    """S63: it is not clog's to delete, and no reader sees it."""
+    log = make_log()
+    put(log, ("a", "1"))
+    log.publish("delta")
+    store.put("part-00000-1.parquet", b"left")
+    with caplog.at_level(logging.WARNING):
+        sweep_orphans(log.handle, now_ms=clock.now_ms())
+    assert "1 files of 4 bytes that another writer" in caplog.text
+    assert store.get("part-00000-1.parquet") == b"left"
+
+
+def test_a_view_that_cannot_be_read_does_not_stop_the_sweep(make_log, store, clock, caplog):
+    """S27, S63: its files stay, all else goes."""
+    clocked = ClockedStore(store, clock)
+    log = Log.create(clocked, 1, clock=clock, ids=SeededIds(1))
+    put(log, ("a", "1"))
+    log.publish("iceberg")
+    store.put("metadata/v1.metadata.json", b"{")
+    clock.advance(30 * 86_400_000)
+    with caplog.at_level(logging.WARNING):
+        sweep_orphans(log.handle, now_ms=clock.now_ms())
+    assert "files of the iceberg view" in caplog.text
+    assert [f for f in store.list("_clog/") if "/views/iceberg/" in f.path]

@@ -4,23 +4,27 @@ A publisher may sleep for any time between such a file and the version of the vi
 once that version is there, by whomever, he cannot create it.
 """
 
+import logging
+
 from clog.storage.commit.handle import Handle
+from clog.storage.errors import CorruptionError, InvalidInputError
 from clog.storage.format import paths
 from clog.storage.publications.publish import FORMATS, Publications
 from clog.storage.store.base import Store, StoredObject
 
+_LOGGER = logging.getLogger(__name__)
+_STRAYS = "part-"
+"""How names of files begin that other writers of a table leave behind when they are refused."""
+
 
 def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list[StoredObject]:
     """Returns the files of views that were written before ``before_ms`` and that nothing names;
-    only in a log that was published a LIST, and where there is anything old a LIST of each view
-    and a GET for each of its versions.
-
-    Raises:
-        CorruptionError: a view cannot be read.
-        InvalidInputError: a table that clog did not write stands where the view was.
+    only in a log that was published two LISTs, and where there is anything old a LIST of each view
+    and a GET for each of its versions. Those of a view that cannot be read stay.
     """
     if not handle.tip.head.pins:
         return []
+    _tell_of_strays(handle)
     old: dict[str, list[tuple[int, StoredObject]]] = {}
     for found in store.list(paths.VIEWS):
         if (of := paths.view_of(found.path)) is not None and found.modified_ms < before_ms:
@@ -31,8 +35,25 @@ def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list
         if name not in FORMATS:
             continue
         view = publications.view(name)
-        view.look()
-        known = {found.path: number for number, found in files if number <= view.newest}
-        unnamed = view.unnamed(known)
+        try:
+            view.look()
+            known = {found.path: number for number, found in files if number <= view.newest}
+            unnamed = view.unnamed(known)
+        except (CorruptionError, InvalidInputError) as e:
+            url, why = store.url, str(e)
+            _LOGGER.warning("files of the %s view of %s are not swept: %s", name, url, why)
+            continue
         unneeded += [found for _, found in files if found.path in unnamed]
     return unneeded
+
+
+def _tell_of_strays(handle: Handle) -> None:
+    """Names what refused writers left at the root, in a warning: it is not clog's to delete."""
+    root = handle.standing.root
+    strays = [found for found in root.list(_STRAYS) if "/" not in found.path]
+    if strays:
+        _LOGGER.warning(
+            "%s has %d files of %d bytes that another writer of its view left, such as %s; no"
+            " reader sees them; delete them if nobody needs them",
+            *(root.url, len(strays), sum(s.size_bytes for s in strays), strays[0].path),
+        )

@@ -13,10 +13,11 @@ another created is followed by one of ours that says nothing of it.
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from clog.storage.commit.identity import StandingLog
-from clog.storage.errors import CorruptionError, InvalidInputError
+from clog.storage.errors import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.format import paths
 from clog.storage.publications.iceberg.manifests import (
     Snapshot,
@@ -135,7 +136,8 @@ class IcebergView:
         self._written_ms[version] = now_ms
         self._metadata, self._version, self.newest = metadata, version, version
         self.source = self._source(metadata)
-        self._root.put(HINT, str(version).encode())
+        with suppress(StoreUnavailableError):  # Nothing depends on it.
+            self._root.put(HINT, str(version).encode())
         return True
 
     def tidy(self, lowest_view: int) -> None:

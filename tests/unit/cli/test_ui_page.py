@@ -185,6 +185,22 @@ def test_it_follows_a_log_that_is_written_and_cleaned(open_page, log):
     api.expect(page.locator("#cleaned tr td").nth(1)).not_to_have_text("0")
 
 
+def test_readers_writers_and_what_is_undecided(open_page, log):
+    """By name, with the lag; a transaction that is open, and the stable offset that it pins."""
+    log.append([{"key": "order-9", "value": "x"}], producer=("shop", 7))
+    reader = log.reader("billing")
+    reader.commit(log.start_offsets())
+    with log.transaction("copies", visible=True) as t:
+        t.append([{"key": "order-10", "value": "undecided"}])
+        page = open_page(log.url)
+        assert "stable" in page.locator("#bars").inner_text()
+        page.get_by_role("tab", name="Readers and writers").click()
+        api.expect(page.locator("#readers")).to_contain_text("billing")
+        api.expect(page.locator("#transactions")).to_contain_text("copies")
+        api.expect(page.locator("#writers tr", has_text="shop")).to_contain_text("producer7")
+    api.expect(page.locator("#transactions")).to_contain_text("none is open")
+
+
 def test_what_a_log_costs(open_page, log):
     """Asked when the tab is opened, and again for another number of readers."""
     page = open_page(log.url)

@@ -140,6 +140,21 @@ class ShownLogs:
             del known[old]
         return [known[v] for v in sorted(known)]
 
+    def users(self, number: int) -> dict[str, Any]:
+        """Returns who reads a log by name, what is undecided, and who writes it: a LIST, and a
+        request for each reader.
+        """
+        log = self.log(number)
+        found = [asdict(r) | {"position": dict(r.position)} for r in log.readers()]
+        writers = [
+            {"id": w.writer_id, "kind": w.kind, "sequence": w.sequence, "version": w.version}
+            for w in reversed(log.handle.tip.head.writers)
+        ]
+        open_ones = [
+            asdict(t) | {"first_offsets": dict(t.first_offsets)} for t in log.transactions()
+        ]
+        return {"readers": found, "transactions": open_ones, "writers": writers}
+
     def cost(self, number: int, readers: int) -> dict[str, Any]:
         """Returns what the log costs a day if it goes on as in its newest commits; a request for
         each of these.

@@ -40,8 +40,8 @@ def application(shown: ShownLogs, cleaner: ShownCleaner | None = None) -> Starle
         doing = None if cleaner is None else cleaner.state()
         return JSONResponse({"logs": shown.overview(), "cleaner": doing})
 
-    def log(request: Request) -> Response:
-        return JSONResponse(shown.details(_number(request)))
+    def of_log(found: Callable[[int], Any]) -> Callable[[Request], Response]:
+        return lambda request: JSONResponse(found(_number(request)))
 
     def cost(request: Request) -> Response:
         readers = _integer(request.query_params.get("readers"), "readers") or 0
@@ -67,8 +67,9 @@ def application(shown: ShownLogs, cleaner: ShownCleaner | None = None) -> Starle
         routes=[
             Route("/", _page),
             Route("/api/logs", logs),
-            Route("/api/logs/{number:int}", log),
+            Route("/api/logs/{number:int}", of_log(shown.details)),
             Route("/api/logs/{number:int}/cost", cost),
+            Route("/api/logs/{number:int}/users", of_log(shown.users)),
             Route("/api/logs/{number:int}/records", records),
             Route("/api/logs/{number:int}/key", key),
             Route("/api/logs/{number:int}/table", table),

@@ -85,7 +85,7 @@ function showCleaner(cleaner) {
 }
 
 async function choose(number) {
-  if (number !== chosen) for (const id of ["found", "bill"]) $(id).replaceChildren();
+  if (number !== chosen) for (const id of ["found", "bill", "readers", "transactions", "writers"]) $(id).replaceChildren();
   chosen = number;
   newest = null;
   await refresh();
@@ -172,6 +172,20 @@ function showCommits(commits) {
     return row([c.version, moment(c.time_ms), c.operation, c.records ? count(c.records) : "", c.size_bytes ? size(c.size_bytes) : "",
       [...(c.writers || []), ...cleaned, ...removed, ...rewritten].join(", ")]);
   }));
+}
+
+async function showUsers() {
+  const {readers, transactions, writers} = await ask("/api/logs/" + chosen + "/users");
+  const left = (ms) => ms === null ? "" : ms === 0 ? el("td", "overtaken", {class: "bad"}) : ago(ms);
+  $("readers").replaceChildren(...readers.map((r) => r.damage
+    ? row([r.name, el("td", "counts for nothing: " + r.damage, {class: "bad", colspan: 7})])
+    : row([r.name, count(r.lag_records) + " records", size(r.lag_bytes), ago(r.lag_ms), moment(r.committed_ms),
+        left(r.until_retention_ms), left(r.until_tombstone_ms), left(r.until_version_ms)])));
+  if (!readers.length) $("readers").replaceChildren(row([el("td", "no reader has a name", {class: "none", colspan: 8})]));
+  $("transactions").replaceChildren(...transactions.map((t) => row([t.id, t.state, moment(t.started_ms), moment(t.started_ms + t.timeout_ms),
+    Object.entries(t.first_offsets).map(([p, offset]) => "partition " + p + ": " + offset).join(", "), t.home || "this log"])));
+  if (!transactions.length) $("transactions").replaceChildren(row([el("td", "none is open", {class: "none", colspan: 6})]));
+  $("writers").replaceChildren(...writers.map((w) => row([w.id, w.kind, w.sequence, w.version])));
 }
 
 const dollars = (n) => "$" + n.toFixed(2);
@@ -262,6 +276,7 @@ function select(tab) {
     other.tabIndex = on ? 0 : -1;
     $(other.getAttribute("aria-controls")).hidden = !on;
   }
+  if (tab.id === "tab-users" && chosen !== null) showUsers();
   if (tab.id === "tab-cost" && chosen !== null) showCost();
 }
 
@@ -270,6 +285,7 @@ async function refresh() {
     const logs = await showLogs();
     if (chosen === null && logs.length && !logs[0].error) chosen = logs[0].number;
     if (chosen !== null) await showLog();
+    if (chosen !== null && !$("users").hidden) await showUsers();
     $("state").textContent = logs.length + (logs.length === 1 ? " log" : " logs") + ", " + moment(Date.now());
   } catch (error) {
     $("state").textContent = error.message;

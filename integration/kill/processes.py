@@ -12,6 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 POLL_S = 0.02
+STOPS_WITHIN_S = 600
 
 
 class RunError(Exception):
@@ -52,7 +53,7 @@ class Child:
     def is_running(self) -> bool:
         return self.process.poll() is None
 
-    def stop(self, timeout_s: float = 60) -> None:
+    def stop(self, timeout_s: float = STOPS_WITHIN_S) -> None:
         """Asks it to end, and waits.
 
         Raises:

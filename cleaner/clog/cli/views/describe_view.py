@@ -146,9 +146,11 @@ def _partition(
     amount = f" {size(detail['size_bytes'])}, {counted(detail['records'], 'record')}"
     room = max(BAR_WIDTH_MIN, width - len(label) - max(len(amount), AMOUNT_WIDTH))
     picture = Text.assemble((label, "bold"), bar(detail, room, ascii_only=ascii_only), amount)
+    covered = detail["covered_offset"]
     facts = (
         f"start {detail['log_start_offset']}",
         f"first dirty {detail['first_dirty_offset']}",
+        *([] if covered is None else [f"masks to {covered}"]),
         f"active {detail['active_base_offset']}",
         f"end {detail['end_offset']}",
         f"dirty ratio {detail['dirty_ratio']:.2f}",

@@ -6,6 +6,7 @@ from typing import TypedDict
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE
+from clog.storage.format.features import SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.producers import count_writers
 from clog.storage.format.segments import Segment
@@ -52,6 +53,7 @@ class PartitionDescription(TypedDict):
         end_offset: the offset that the next record gets.
         stable_offset: where readers end: the first record that is undecided, else the end offset.
         first_dirty_offset: where the next pass of the cleaner begins; below it each key is unique.
+        covered_offset: below it masks say what no table shows; None in a log without masks.
         first_uncleanable_offset: where such a pass ends now: at the active segment, or at records
             younger than ``min.compaction.lag.ms``.
         active_base_offset: the first offset of the active segment.
@@ -78,6 +80,7 @@ class PartitionDescription(TypedDict):
     end_offset: int
     stable_offset: int
     first_dirty_offset: int
+    covered_offset: int | None
     first_uncleanable_offset: int
     active_base_offset: int
     segments: int
@@ -200,6 +203,12 @@ def describe(handle: Handle) -> LogDescription:
     }
 
 
+def _covered(manifest: Manifest, partition: int) -> int | None:
+    if SUPERSEDED_ROWS not in manifest.head.log.features:
+        return None
+    return manifest.covered[partition] if manifest.covered else 0
+
+
 def _partition(manifest: Manifest, b: CleanableBounds) -> PartitionDescription:
     p = b.partition
     segments = manifest.segments[p]
@@ -213,6 +222,7 @@ def _partition(manifest: Manifest, b: CleanableBounds) -> PartitionDescription:
         "end_offset": manifest.head.partitions.end[p],
         "stable_offset": manifest.head.stable_offset(p),
         "first_dirty_offset": b.first_dirty,
+        "covered_offset": _covered(manifest, p),
         "first_uncleanable_offset": b.first_uncleanable,
         "active_base_offset": segments[-1].base,
         "segments": len(segments),

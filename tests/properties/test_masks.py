@@ -18,6 +18,7 @@ from clog.cleaner.masks.upkeep import keep_masks
 from clog.cleaner.rewrite.coalescing import coalesce
 from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
+from clog.storage.diagnostics.verify_masks import mask_problems
 from clog.storage.format.bitmaps import bitmap
 from clog.storage.format.bitmaps.bitmap import read_bitmap
 from clog.storage.ids import SeededIds
@@ -274,5 +275,55 @@ def test_changes_by_masks_are_the_last_records_since(history, entries, shares):
             )
             if key in keys
         }
+    finally:
+        discard(world.store)
+
+
+class Undecided(World):
+    """A log with masks, to which transactions write that others see, and do not."""
+
+    def __init__(self):
+        super().__init__(nulls=False)
+        self.open = None
+
+    def perform(self, name, argument):
+        if name == "begin" and self.open is None:
+            self.open = self.opened().transaction("t", visible=True)
+        if name in ("begin", "more") and self.open is not None:
+            rows = [fields_of(record) for _, record in argument]
+            self.open.append(rows, partition=[p for p, _ in argument])
+        elif name == "end" and self.open is not None:
+            ended, self.open = self.open, None
+            ended.commit() if argument else ended.abort()
+        elif name not in ("begin", "more", "end", "delete"):
+            super().perform(name, argument)
+
+
+PLACED = placed_records(PARTITIONS)
+UNDECIDED = st.one_of(
+    operations(nulls=False),
+    st.tuples(st.just("begin"), PLACED),
+    st.tuples(st.just("more"), PLACED),
+    st.tuples(st.just("end"), st.booleans()),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(UNDECIDED, min_size=1, max_size=16))
+def test_masks_beside_transactions(history):
+    """S51, S52: at every version the table by masks is that by keys; what is undecided is not
+    covered, and what was aborted supersedes nothing."""
+    world = Undecided()
+    try:
+        for name, argument in history:
+            world.perform(name, argument)
+        store = inside(world.store)
+        for version in range(world.log.version + 1):
+            manifest = world.log.handle.manifest_at(version)
+            assert list(mask_problems(store, manifest)) == []
+            for p, covered in enumerate(manifest.covered):
+                assert covered <= manifest.head.stable_offset(p)
+        event(f"undecided: {world.open is not None}, masked: {bool(manifest.covered)}")
+        assert verify_log(world.log.handle.standing.root).findings == ()
     finally:
         discard(world.store)

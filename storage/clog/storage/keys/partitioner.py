@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from clog.storage.errors import InvalidInputError
 from clog.storage.keys.key_bytes import key_bytes
+from clog.storage.keys.short_keys import LENGTH_MAX, LENGTH_MIN, hash_short_64
 from clog.storage.numpy_arrays import to_numpy
 
 ALGORITHMS = ("xxh3", "murmur2")
@@ -64,11 +65,16 @@ def partitions_for(
 
 def _xxh3_64(keys: pa.Array) -> NDArray[np.uint64]:
     hashes = np.empty(len(keys), np.uint64)
-    for first in range(0, len(keys), _SLICE_KEYS):  # slices stay in the cache: see key_hash
-        part = keys.slice(first, _SLICE_KEYS).to_pylist()
-        hashes[first : first + len(part)] = np.fromiter(
-            map(xxhash.xxh3_64_intdigest, part), np.uint64, len(part)
-        )
+    for first in range(0, len(keys), _SLICE_KEYS):  # Slices stay in the cache (`hashing`).
+        part = keys.slice(first, _SLICE_KEYS)
+        out = hashes[first : first + len(part)]
+        starts, ends, data = _layout(part)
+        lengths = ends - starts
+        if ((lengths >= LENGTH_MIN) & (lengths <= LENGTH_MAX)).all():
+            out[:] = hash_short_64(data, starts, lengths)
+        else:
+            digests = map(xxhash.xxh3_64_intdigest, part.to_pylist())
+            out[:] = np.fromiter(digests, np.uint64, len(part))
     return hashes
 
 

@@ -115,3 +115,14 @@ def test_an_unknown_algorithm_is_refused():
     """And the valid ones are named."""
     with pytest.raises(InvalidInputError, match="xxh3 or murmur2"):
         partitions_for(pa.array([b"k"], pa.binary()), partitions=1, algorithm="crc32")
+
+
+@pytest.mark.parametrize("lengths", [(4, 8), (9, 16), (4, 16), (16, 16), (0, 30)])
+@pytest.mark.parametrize("skipped", [0, 3])
+def test_many_short_keys_are_hashed_as_the_library_does(lengths, skipped):
+    """A key goes to the partition of its xxh3_64, however many are hashed together."""
+    rng = np.random.default_rng(sum(lengths))
+    keys = [rng.bytes(int(n)) for n in rng.integers(*lengths, 9_000, endpoint=True)]
+    expected = [xxhash.xxh3_64_intdigest(key) % 977 for key in keys[skipped:]]
+    array = pa.array(keys, pa.binary()).slice(skipped)
+    assert partitions_for(array, partitions=977, algorithm="xxh3").tolist() == expected

@@ -83,7 +83,7 @@ class Cache:
         timestamp.
         """
         codec = self._codec
-        stored = self.stored(codec.keys((key,))[0])
+        stored = self.stored(codec.stored_key(key))
         return None if stored is None else codec.value(stored)
 
     def stored(self, key: bytes) -> bytes | None:

@@ -63,6 +63,12 @@ class RowCodec:
         """
         return asked_keys(keys, self.schema)
 
+    def stored_key(self, key: Any) -> bytes:
+        """Returns the bytes of one key that is asked for; raises as `keys`."""
+        if self._types is None and type(key) is bytes:
+            return key
+        return self.keys((key,))[0]
+
     def prefix(self, prefix: Any) -> bytes:
         """Returns what the bytes of all keys with a prefix begin with.
 

@@ -176,7 +176,7 @@ class StateStore:
         """
         with self._lock:
             self._check_readable()
-            return self._file.asked(lambda cache: self._get(cache.codec.keys((key,))[0], cache))
+            return self._file.asked(lambda cache: self._get(cache.codec.stored_key(key), cache))
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """Returns the values of those keys that are there; raises as `get`."""
@@ -207,15 +207,13 @@ class StateStore:
         with self._lock:
             self._check_writable()
             codec = self._changes.codec
-            (stored,) = codec.keys((key,))
-            self._changes.put(stored, codec.stored_value(value))
+            self._changes.put(codec.stored_key(key), codec.stored_value(value))
 
     def delete(self, key: Any) -> None:
         """Deletes a key, whether it is there or not; raises as `put`."""
         with self._lock:
             self._check_writable()
-            (stored,) = self._changes.codec.keys((key,))
-            self._changes.put(stored, None)
+            self._changes.put(self._changes.codec.stored_key(key), None)
 
     def commit(
         self,

@@ -10,6 +10,7 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import (
+    CommitConflictError,
     CommitStateUnknownError,
     InvalidInputError,
     Log,
@@ -186,6 +187,26 @@ def test_others_append_to_the_log_too(make_log, open_store):
     log.append([{"key": "a", "value": "theirs"}])
     assert s.refresh().changed == (b"a",)
     assert s.get("a") == b"theirs"
+
+
+def test_an_undecided_transaction_of_another_comes_before(make_log, open_store, open_log):
+    """S51: what the store committed behind it is not shown yet; nothing older is shown instead."""
+    log = make_log()
+    s = open_store()
+    s.put("a", "1")
+    s.commit()
+    other = open_log().transaction("other", visible=True)
+    other.append([{"key": "b", "value": "theirs"}])
+    s.put("a", "2")
+    s.commit()
+    for use in (lambda: s.get("a"), lambda: s.put("a", "3"), lambda: s.get_many(["a"])):
+        with pytest.raises(CommitConflictError, match="cannot show what it committed yet"):
+            use()
+    other.commit()
+    assert (s.get("a"), s.get("b")) == (b"2", b"theirs")
+    s.put("a", "3")
+    s.commit()
+    assert dict(s.scan()) == table_of(log) == {b"a": b"3", b"b": b"theirs"}
 
 
 def test_two_stores_with_one_id(make_log, open_store):

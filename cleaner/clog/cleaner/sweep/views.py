@@ -13,14 +13,16 @@ from clog.storage.publications.publish import FORMATS, Publications
 from clog.storage.store.base import Store, StoredObject
 
 _LOGGER = logging.getLogger(__name__)
-_STRAYS = "part-"
-"""How names of files begin that other writers of a table leave behind when they are refused."""
+_STRAYS = ("part-", "data/")
+"""How names of files begin that other writers of a table leave at its root when they are refused:
+those of Delta, of Iceberg.
+"""
 
 
 def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list[StoredObject]:
     """Returns the files of views that were written before ``before_ms`` and that nothing names;
-    only in a log that was published two LISTs, and where there is anything old a LIST of each view
-    and a GET for each of its versions. Those of a view that cannot be read stay.
+    only in a log that was published three LISTs, and where there is anything old a LIST of each
+    view and a GET for each of its versions. Those of a view that cannot be read stay.
     """
     if not handle.tip.head.pins:
         return []
@@ -50,7 +52,7 @@ def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list
 def _tell_of_strays(handle: Handle) -> None:
     """Names what refused writers left at the root, in a warning: it is not clog's to delete."""
     root = handle.standing.root
-    strays = [found for found in root.list(_STRAYS) if "/" not in found.path]
+    strays = [found for begin in _STRAYS for found in root.list(begin)]
     if strays:
         _LOGGER.warning(
             "%s has %d files of %d bytes that another writer of its view left, such as %s; no"

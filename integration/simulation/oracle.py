@@ -15,11 +15,14 @@ After each commit:
   which the manifest tells readers (S41);
 - a tombstone is gone only with all older values of its key, and below the first dirty offset each
   key stands once (S12, `table`);
-- a horizon stays what it was, and is not too early (S23);
+- a horizon counts from the commit that sets it, and stays what it was (S23);
 - a transaction is its holder's, and what it did was next (S48, S54; `taken`).
 
-At each deletion: no readable version needs it, its delay or age is over, the floor is committed
-(S27, W1-W6, B1, B2).
+When a block is closed, its youngest commit was written a day before, whatever its writer's clock
+said (G1).
+
+At each deletion: it is clog's, no readable version needs it, its delay or age is over, the floor is
+committed (S27, W1-W6, B1, B2).
 """
 
 from dataclasses import replace
@@ -49,6 +52,11 @@ RETENTION_MS_MIN = 1_800_000
 _HARMLESS = ("FileNotFoundError", "VersionExpiredError", "CommitStateUnknownError")
 """Why a pass may fail: others were faster, by hours; nobody knows whether it is done."""
 _COLUMNS = ("offset", "key", "value", "delete_horizon")
+STRANGERS = (
+    *("notes.txt", "clock-1", "data/.keep", "pages/notes.json", "edits/notes.txt"),
+    *(f"{kind}/kept/{0:020d}.json" for kind in ("commits", "snapshots", "columns", "blocks")),
+)
+"""Names in a log's folder that no clog makes: nobody deletes them while the log stands."""
 _HEAD = [name for name in Head.__dataclass_fields__ if name != "snapshot"]
 
 
@@ -70,7 +78,6 @@ class Oracle:
         self.is_over = False
         self.gone_ms: int | None = None
         self.records: list[list[tuple]] = [[] for _ in range(partitions)]
-        self.appended_ms: list[list[int]] = [[] for _ in range(partitions)]
         self.seen: dict[int, Seen] = {}
         self.manifest: Manifest | None = None
         self.ghosts = 0
@@ -92,7 +99,6 @@ class Oracle:
         """One that knows as much, of a copy of the disk."""
         other = Oracle(store, clock, len(self.records))
         other.records = [list(rows) for rows in self.records]
-        other.appended_ms = [list(times) for times in self.appended_ms]
         other.manifest = self.manifest
         other._taken = Taken(dict(self._taken.states))
         other._intents = {
@@ -122,6 +128,8 @@ class Oracle:
 
     def written(self, path: str, *, is_new: bool) -> None:
         """Hears of an object that was put or created."""
+        if path in STRANGERS:
+            return
         if self.is_over:
             self._note_stray(path)
             return
@@ -162,6 +170,7 @@ class Oracle:
 
     def deleted(self, path: str) -> None:
         """Hears of an object that is gone."""
+        assert path not in STRANGERS, f"{path} deleted, which is not clog's"
         kind = path[: path.rfind("/") + 1]
         if kind == paths.DATA:
             self._data_deleted(path)
@@ -202,6 +211,8 @@ class Oracle:
             return
         made = {v: i for v, i in self._commit_ids.items() if paths.block_of(v) == first}
         assert ids == made, f"block {first} names {ids}, committed were {made}"
+        age_ms = self._age_ms(max(made))
+        assert age_ms >= AGE_MS - 2 * SKEW_MS, f"block {first} is closed, {age_ms} ms old"
 
     def keys_at(self, version: int, p: int) -> dict[bytes, int]:
         """The last offset of each key of a partition at a version, tombstones too."""
@@ -238,6 +249,10 @@ class Oracle:
         floor, is_old = self.manifest.head.orphan_floor, self._is_old(path)
         versions = (floor, self.newest) if is_old else range(floor, self.newest + 1)
         return [self._heads[v] for v in versions if paths.commit_path(v) in self.store]
+
+    def _age_ms(self, version: int) -> int:
+        """How long a commit is there, whatever its writer's clock said."""
+        return self.clock.now_ms() - self._written_ms[paths.commit_path(version)]
 
     def _is_old(self, path: str) -> bool:
         return self.clock.now_ms() - self._written_ms[path] >= AGE_MS - 2 * SKEW_MS
@@ -292,33 +307,39 @@ class Oracle:
         ahead_ms = self._time_ms[self.newest] - now_ms
         assert ahead_ms <= AHEAD_MS_MAX + SKEW_MS, f"version {self.newest} is {ahead_ms} ms ahead"
         if edit.orphan_floor:
-            age_ms = now_ms - self._time_ms[edit.orphan_floor]
+            age_ms = self._age_ms(edit.orphan_floor)
             assert age_ms >= AGE_MS - 2 * SKEW_MS, f"floor {edit.orphan_floor} is {age_ms} ms old"
         for p, given in edit.uncleanable.items():
             harmless = given is None or given.reason.startswith(_HARMLESS)
             assert harmless, f"partition {p} is uncleanable: {given.reason}"
 
     def _append(self, version: int, edit) -> None:
+        """Several appends, where they waited for one another (group commit)."""
         if edit.add is None:
             return
-        offsets: dict[int, tuple[int, int]] = {}
-        paths_added = [c.object.path for _, c in edit.add.chunks]
-        intent = self._intent_of[paths_added[0]]
-        left: dict[int, list[tuple]] = {}
-        for path in dict.fromkeys(paths_added):
-            for p, rows in intent.objects[path].items():
-                left.setdefault(p, []).extend(rows)
+        added = dict.fromkeys(c.object.path for _, c in edit.add.chunks)
+        left = {
+            (path, p): list(rows)
+            for path in added
+            for p, rows in self._intent_of[path].objects[path].items()
+        }
+        offsets: dict[Intent, dict[int, tuple[int, int]]] = {}
         for p, chunk in edit.add.chunks:
-            assert chunk.object.path in self.store, f"{chunk.object.path} is committed and gone"
+            path = chunk.object.path
+            intent = self._intent_of[path]
+            assert path in self.store, f"{path} is committed and gone"
             assert chunk.base == len(self.records[p]), f"offset {chunk.base} given out of turn"
-            rows, left[p] = left[p][: chunk.rows], left[p][chunk.rows :]
-            assert len(rows) == chunk.rows, f"{intent.name}: rows of {chunk.object.path}"
+            rows, left[path, p] = left[path, p][: chunk.rows], left[path, p][chunk.rows :]
+            assert len(rows) == chunk.rows, f"{intent.name}: rows of {path}"
             self.records[p].extend(rows)
-            self.appended_ms[p].extend([self.clock.now_ms()] * len(rows))
-            offsets[p] = (offsets.get(p, (chunk.base, 0))[0], chunk.next)
-        assert not any(left.values()), f"{intent.name} lost records: {left}"
-        intent.commits.append((version, offsets))
-        assert len(intent.commits) == 1, f"{intent.name} happened twice: {intent.commits}"
+            mine = offsets.setdefault(intent, {})
+            base, end = mine.get(p, (chunk.base, chunk.base))
+            assert end == chunk.base, f"{intent.name}: another's records are between its own"
+            mine[p] = base, chunk.next
+        assert not any(left.values()), f"records were lost: {left}"
+        for intent, mine in offsets.items():
+            intent.commits.append((version, mine))
+            assert len(intent.commits) == 1, f"{intent.name} happened twice: {intent.commits}"
 
     def _note_released(self, before: Manifest, after: Manifest) -> None:
         gone = _paths(before) - _paths(after)
@@ -378,7 +399,7 @@ class Oracle:
         for o, horizon in was.items():
             kept = now.get(o, horizon)
             if horizon == NONE != kept:
-                least_ms = self.appended_ms[p][o] + RETENTION_MS_MIN - SKEW_MS
+                least_ms = self._time_ms[self.newest] + RETENTION_MS_MIN
                 assert kept >= least_ms, f"horizon {kept} of {o} is too early"
             else:
                 assert kept == horizon, f"horizon of {o} of {p} was {horizon}, is {kept}"

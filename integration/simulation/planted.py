@@ -15,6 +15,7 @@ import keepers
 from limits import Patch, patching
 from world import BEGINNINGS, beginning
 
+import clog.cleaner.compaction.commit_pass
 import clog.cleaner.compaction.group_cleaner
 import clog.cleaner.compaction.judge
 import clog.cleaner.compaction.rebase
@@ -22,9 +23,11 @@ import clog.cleaner.compaction.rewriter
 import clog.cleaner.compaction.run_pass
 import clog.cleaner.log_round
 import clog.cleaner.rewrite.relayout
+import clog.cleaner.sweep.commit_blocks
 import clog.cleaner.sweep.documents
 import clog.cleaner.sweep.objects
 import clog.storage.append
+import clog.storage.commit.append_queue
 import clog.storage.commit.committer
 import clog.storage.commit.idempotence
 import clog.storage.commit.store_clock
@@ -415,6 +418,59 @@ def positions_swept(patch: Patch) -> None:
     patch(cleaner.sweep.documents, "_positions", lambda _head: ())
 
 
+def standing_not_asked(patch: Patch) -> None:
+    """Who looks for newer versions never reads ``_clog/log``: what another old handle left in the
+    folder of a deleted log is news (COMMIT.md §1).
+    """
+    patch(storage.commit.tip_tracker.TipTracker, "_check_standing", lambda _self: None)
+
+
+def strangers_files_swept(patch: Patch) -> None:
+    """A sweep takes all that lies in the log's own folders for its own (COMMIT.md §5)."""
+    patch(cleaner.sweep.documents, "_is_document", lambda _path: True)
+
+
+def strangers_commits_swept(patch: Patch) -> None:
+    """The closer of a block takes what has the name of a commit in another folder for one."""
+    version_of = paths.version_of
+    loose = SimpleNamespace(**vars(paths))
+    loose.version_of = lambda path: version_of(paths.COMMITS + path.rpartition("/")[2])
+    patch(cleaner.sweep.commit_blocks, "paths", loose)
+
+
+def horizon_from_planning(patch: Patch) -> None:
+    """A tombstone's horizon counts from when its pass was planned, hours ago (S23)."""
+    commit = cleaner.compaction.run_pass.commit_pass
+    dated = cleaner.compaction.commit_pass._with_horizons
+
+    def early(handle, planned, partition, edit, **more):
+        def as_planned(edit, *, commit_ms, delete_retention_ms):
+            del commit_ms
+            planned_ms = planned.time_ms
+            return dated(edit, commit_ms=planned_ms, delete_retention_ms=delete_retention_ms)
+
+        with patching() as inner:
+            inner(cleaner.compaction.commit_pass, "_with_horizons", as_planned)
+            return commit(handle, planned, partition, edit, **more)
+
+    patch(cleaner.compaction.run_pass, "commit_pass", early)
+
+
+def trouble_marks_partition(patch: Patch) -> None:
+    """A store that fails makes the partition uncleanable that was cleaned (S28)."""
+    patch(cleaner.log_round, "PASSING_TROUBLE", ())
+
+
+def group_shares_offsets(patch: Patch) -> None:
+    """Appends of a group are all prepared against the head as it was before them (Q2)."""
+    patch(storage.commit.append_queue, "advance", lambda head, _edit, **_: head)
+
+
+def group_mixes_writers(patch: Patch) -> None:
+    """Each writer of a group is said to have appended its first objects (decision 0010)."""
+    patch(storage.commit.append_queue, "_shifted", lambda by, _objects: by)
+
+
 BUGS: dict[str, Callable[[Patch], None]] = {
     "block file not re-read after create": block_file_not_read,
     "conflict not read back": conflict_not_read_back,
@@ -451,6 +507,13 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     "committed transaction forgotten": committed_forgotten,
     "abort in doubt without a look": abort_in_doubt_trusted,
     "positions swept": positions_swept,
+    "deleted log is asked for itself alone": standing_not_asked,
+    "strangers' files swept": strangers_files_swept,
+    "strangers' commits swept": strangers_commits_swept,
+    "horizon counts from planning": horizon_from_planning,
+    "trouble with the store marks a partition": trouble_marks_partition,
+    "group shares offsets": group_shares_offsets,
+    "group mixes writers": group_mixes_writers,
 }
 """By name."""
 

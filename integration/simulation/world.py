@@ -19,12 +19,14 @@ from functools import cache
 
 from actors import PlainWriter, Producer, Sink, Zombie, ZombieProducer
 from chased import Chased
+from company import Company
 from crowd import Crowd
 from disk import Clock, Disk
 from keepers import CleanerActor, Coalescer, Operator, Recreator, Sweeper, sweep
 from limits import small_limits
 from logs import Logs
 from marks import GHOST, MODES, points_of
+from oracle import STRANGERS
 from readers import Follower, Reader, expected_rows, expected_table, rows_of
 from records import PARTITIONS, TIME_MS, batches
 from scheduler import Scheduler
@@ -78,6 +80,7 @@ ROLES = (
     ("twin/2", Producer, 40),
     ("sink", Sink, 50),
     ("crowd", Crowd, 15),
+    ("company", Company, 20),
     ("job/1", Transactor, 30),
     ("job/2", Transactor, 30),
     ("zombie", Zombie, 30),
@@ -201,8 +204,10 @@ class World:
                 self._check_end(self.logs.standing)
 
     def create_log(self, store, clock, ids) -> None:
-        """A new log, of any config."""
-        Log.create(store, PARTITIONS, self._config(), clock=clock, ids=ids)
+        """A new log, of any config; a stranger keeps files among its own."""
+        log = Log.create(store, PARTITIONS, self._config(), clock=clock, ids=ids)
+        for name in STRANGERS:
+            self.disk.put(f"{paths.folder_of(log.handle.standing.log_id)}/{name}", b"kept")
 
     def keep_house(self) -> None:
         """Everything that is due is done, and what is then, and in days."""
@@ -227,9 +232,10 @@ class World:
         self.calls_left -= 1
         self.scheduler.wake()
         creates = call.operation == "create" and path.startswith(paths.COMMITS)
-        if creates and actor.sleeps and self.roll(3) < 2:
+        hints = call.operation == "put" and path == paths.LATEST
+        if (creates or hints) and actor.sleeps and self.roll(3) < 2:
             self.trace.append(f"{actor.name} sleeps")
-            version = paths.version_of(path)
+            version = paths.version_of(path) if creates else oracle.newest
             self.scheduler.sleep(lambda: oracle.is_long_gone(version))
         else:
             self.scheduler.turn()
@@ -239,6 +245,8 @@ class World:
         stands = oracle is not None and not oracle.is_over
         points = points_of(call, actor, oracle) if stands else []
         kind = actor.storm(call) or self._kind(call, points)
+        if creates and oracle.gone_ms is not None and self.roll(2):
+            kind = FaultKind.CRASH_AFTER  # What it leaves in the folder may look like news.
         self.trace.append(f"{actor.name} {call.operation} {path} {kind or ''}")
         if kind is None:
             return None

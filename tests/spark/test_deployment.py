@@ -112,11 +112,16 @@ def run_block(code, spark, tmp_path, *names, **given):
 def test_the_spark_of_the_readme_runs(spark, queries, tmp_path):
     """As it stands, from the session to the table, on a log as the README's Python makes it."""
     queries.append(Log.create(str(tmp_path / "orders")), "a", "b", "a")
-    (code,) = spark_blocks("README.md")
+    code, columns = spark_blocks("README.md")
     found = run_block(code, spark, tmp_path, "orders", "orders-copy", "checkpoint")
     assert found["spark"] is spark
     assert sorted(queries.values(tmp_path / "orders-copy")) == ["a", "a", "b"]
     assert found["latest"].count() == 2
+    assert run_block(columns, spark, tmp_path, "trips")["table"].columns == [
+        "id",
+        "city",
+        "minutes",
+    ]
 
 
 def test_the_examples_for_users_of_kafka_run(spark, tmp_path):
@@ -142,18 +147,20 @@ def test_the_example_of_tables_runs(spark, tmp_path):
 
 
 def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
-    """A write, a copy, a table; an upsert; a table and what follows it; a table beside a stream; a
-    round of cleaning.
+    """A write, a copy, a table; plain columns; an upsert; a table and what follows it; a table
+    beside a stream; a round of cleaning.
     """
-    named = ("orders", "copy", "counts", "accounts", "enriched")
+    named = ("orders", "copy", "trips", "counts", "accounts", "enriched")
     logs = {name: f"s3://bucket/{name}" for name in named}
     state = ["s3://bucket/checkpoint", "s3://bucket/state"]
     made = tmp_path / "bucket"
-    write, count, follow, beside = spark_blocks("connector/README.md")
+    write, columns, count, follow, beside = spark_blocks("connector/README.md")
     names = (logs["orders"], logs["copy"], state[0])
     run_block(write, spark, tmp_path, *names, orders=queries.frame(("a", "1"), ("b", "2")))
     queries.stop_all()
     assert sorted(queries.values(made / "orders")) == ["1", "2"]
+    run_block(columns, spark, tmp_path, logs["trips"])
+    assert Log.open(str(made / "trips")).table().get("t1") == {"city": "Riga", "minutes": 31}
     words = queries.stream(made / "orders", startingOffsets="earliest")
     words = words.selectExpr("string(key) AS word")
     run_block(count, spark, tmp_path, logs["counts"], state[1], words=words)

@@ -25,6 +25,7 @@ def detail(**changes):
         "log_start_offset": 0,
         "end_offset": 100,
         "first_dirty_offset": 40,
+        "covered_offset": None,
         "first_uncleanable_offset": 70,
         "active_base_offset": 90,
         "segments": 4,
@@ -135,6 +136,13 @@ def test_the_page_fits_80_columns_without_colour():
     assert max(map(len, text.splitlines())) <= 80
     assert "start 1000000000000, first dirty 40, active 90, end 10000000000000" in text
     assert "earliest delete horizon in 1 d 1 h" in text.replace("\n    ", " ")
+
+
+def test_the_page_says_how_far_masks_go():
+    """Of a log that has any; of another not a word."""
+    text = page(partition_details=[detail(covered_offset=90)])
+    assert "first dirty 40, masks to 90, active 90" in text
+    assert "masks" not in page(partition_details=[detail()])
 
 
 def test_the_page_has_colours_on_a_terminal():

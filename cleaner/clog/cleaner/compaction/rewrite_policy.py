@@ -1,7 +1,7 @@
 """P3, first half: whether a chunk is left, marked or rewritten. Pure.
 
 A chunk in which little died stays, and gets a *bitmap* of its dead rows: they are invisible with
-the commit, their bytes go when the chunk is rewritten (storage/decisions/0006). Rewritten is
+the commit, their bytes go when the chunk is rewritten (docs/decisions/0006). Rewritten is
 
 - a chunk in which so much died that rewriting it now is the cheaper way (below);
 - one that shares its object or is small: rewriting it is cheap, and due for the layout's sake;
@@ -13,7 +13,7 @@ the commit, their bytes go when the chunk is rewritten (storage/decisions/0006).
 - one that a transaction left that was aborted (S53);
 - one in which a tombstone's horizon finds no place beside the one that its chunk has (S23).
 
-*Cost* (cleaner/decisions/0005). What rewriting now saves are the dead bytes, older ones counted:
+*Cost* (docs/decisions/0029). What rewriting now saves are the dead bytes, older ones counted:
 they would be stored and read until the chunk's deadline, which is ``dead.rows.delay.ms`` after the
 first of them was marked. What it takes is to write the bytes that live; but the deadline demands
 that anyway, so only the share of the delay that is left counts. A chunk is rewritten if

@@ -6,7 +6,7 @@ when it does not know that it was committed, with the same number: the log then 
 is there (`changed_batch`). `commit` learns no query id from Spark, so the tasks send it.
 
 Only the append mode: in complete mode each batch would be the whole result, see
-``docs/decisions/0001-complete-mode.md``.
+``docs/decisions/0023-complete-mode.md``.
 """
 
 from collections.abc import Iterator, Sequence

@@ -83,15 +83,13 @@ class Rows:
         )
 
     def _horizons(self) -> tuple[_Ints, _Ints]:
-        column = self.records.column(DELETE_HORIZON)
+        column = pc.fill_null(self.records.column(DELETE_HORIZON), scalar(NONE, pa.int64()))
+        values = self.ordered(to_numpy(column))
+        counts = values >= 0  # A negative one counts as null (FORMAT.md §5.3).
         latest = np.iinfo(np.int64).max
-        lows, highs = (
-            to_numpy(pc.fill_null(column, scalar(number, pa.int64()))) for number in (latest, NONE)
-        )
-        low = np.minimum.reduceat(self.ordered(lows), self.starts)
-        high = np.maximum.reduceat(self.ordered(highs), self.starts)
-        has_any = np.logical_or.reduceat(self.ordered(to_numpy(column.is_valid())), self.starts)
-        return np.where(has_any, low, NONE), high
+        low = np.minimum.reduceat(np.where(counts, values, latest), self.starts)
+        high = np.maximum.reduceat(np.where(counts, values, NONE), self.starts)
+        return np.where(np.logical_or.reduceat(counts, self.starts), low, NONE), high
 
     def facts(self) -> ObjectFacts:
         return ObjectFacts(

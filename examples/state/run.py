@@ -96,8 +96,7 @@ def play(job: str, url: str, folder: Path, options: dict[str, Any], kills: int, 
     start(standby, job, url, options)
     go(active)
     while done.kills < kills:
-        source.append(records(job, sent, RECORDS))
-        sent += RECORDS
+        sent = send(source, job, sent)
         time.sleep(chance.random() * 0.6)
         kill = chance.random() < 0.85
         if kill:
@@ -105,6 +104,7 @@ def play(job: str, url: str, folder: Path, options: dict[str, Any], kills: int, 
             done.kills += 1
         go(standby)
         if not kill:
+            sent = send(source, job, sent)  # Who has nothing to commit does not find out.
             end(active, kill=False)
             done.replaced += 1
         if chance.random() < 0.3:
@@ -117,6 +117,12 @@ def play(job: str, url: str, folder: Path, options: dict[str, Any], kills: int, 
         end(host, kill=True)
     done.differences = differences(job, url, folder, options, sent)
     return done
+
+
+def send(source: Log, job: str, sent: int) -> int:
+    """Appends the next records; returns how many there are now."""
+    source.append(records(job, sent, RECORDS))
+    return sent + RECORDS
 
 
 def finish(source: Log, state: Log, job: str) -> None:

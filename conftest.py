@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import logging
 import os
 import socket
 import subprocess
@@ -31,6 +32,17 @@ def memory_is_given_back():
     """What is left in fsspec's memory, each LIST there would go through for all modules to come."""
     yield
     MemoryFileSystem.store.clear()
+
+
+@pytest.fixture(autouse=True)
+def logging_is_given_back():
+    """As it was: the command line's daemon sets it up for its process, which here is ours."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
 
 
 @pytest.fixture(scope="session")

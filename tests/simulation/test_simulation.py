@@ -82,7 +82,10 @@ def test_planted_bugs_are_found():
 
 def test_a_failure_says_how_to_see_it_again():
     """Its seed in one command, and what was broken."""
-    code, output = run("--seed", 0, "--planted", "delete before commit")
+    for seed in range(100):  # Which of them finds it changes with the worlds.
+        code, output = run("--seed", seed, "--planted", "delete before commit")
+        if code != 0:
+            break
     assert code == 1, output
-    assert "python integration/simulation/run.py --seed 0 --trace\n" in output
+    assert f"python integration/simulation/run.py --seed {seed} --trace\n" in output
     assert "deleted, version" in output

@@ -1,7 +1,6 @@
 """A runner of the command line, in this process, on real files."""
 
 import json
-import logging
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,12 +38,7 @@ class Cli:
 def cli(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("CLOG_STORAGE_OPTIONS", raising=False)
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield Cli()
-    root.handlers[:] = handlers  # The daemon's writes to a stream that ends with the test.
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
+    return Cli()
 
 
 @pytest.fixture

@@ -22,13 +22,14 @@ from clog.cleaner.rewrite.coalescing import candidate_runs, is_due
 from clog.cleaner.rewrite.merging import mergeable
 from clog.cleaner.rewrite.relayout import Run
 from clog.cleaner.rewrite.trimming import due_runs
-from clog.cleaner.sweep.objects import due_objects
+from clog.cleaner.sweep.objects import due_objects, not_held
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.format.edits import Edit
 from clog.storage.format.features import DEAD_ROWS
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.format.segments import Segment
+from clog.storage.readers.holds import Holds, read_holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +112,23 @@ def plan_round(
     handle.refresh()
     manifest = handle.manifest()
     config = with_defaults(manifest.head.config, defaults)
+    holds = read_holds(handle, config, now_ms=now_ms)
     sealed = idle_partitions(manifest.head, now_ms=now_ms, defaults=defaults)
     if sealed:
         manifest = _after(manifest, Edit(seal=tuple((p, 0) for p in sealed)), now_ms)
     cuts = due_cuts(manifest, config, now_ms=now_ms)
     if cuts:
         manifest = _after(manifest, edit_of(cuts, jitter_ms=lambda: 0), now_ms)
-    eligible, resting = _eligible(manifest, config, now_ms, force=force, compaction=compaction)
+    eligible, resting = _eligible(
+        manifest, config, holds, now_ms, force=force, compaction=compaction
+    )
     policy = RewritePolicy(config, DEAD_ROWS in manifest.head.log.features.read, now_ms)
     runs = candidate_runs(manifest)
     runs = runs if is_due(handle, runs, now_ms=now_ms) else []
     merges = mergeable(manifest, config, _chunks_after(runs, config))
     dead = dead_row_purge.due_runs(manifest, config, now_ms=now_ms)
-    deleted = due_objects(manifest, config, now_ms=now_ms)
+    due = due_objects(manifest, config, now_ms=now_ms)
+    deleted = not_held(due, config, holds, now_ms=now_ms)
     return PlannedRound(
         sealed=sealed,
         cuts=expired(cuts),
@@ -139,12 +144,18 @@ def plan_round(
 
 
 def _eligible(
-    manifest: Manifest, config: LogConfig, now_ms: int, *, force: bool, compaction: bool
+    manifest: Manifest,
+    config: LogConfig,
+    holds: Holds,
+    now_ms: int,
+    *,
+    force: bool,
+    compaction: bool,
 ) -> tuple[list[Candidate], list[int]]:
     """Returns what would have a pass, and the partitions that would but rest."""
     if not (compaction or force):
         return [], []
-    found = candidates(manifest, config, now_ms=now_ms, force=force)
+    found = candidates(manifest, config, now_ms=now_ms, force=force, holds=holds)
     if force:  # An operator need not wait.
         return found, []
     resting = {c.partition for c in found if is_resting(manifest, c.partition, now_ms=now_ms)}

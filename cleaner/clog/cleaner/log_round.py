@@ -23,6 +23,7 @@ from clog.cleaner.compaction.stats import PassResult
 from clog.cleaner.masks.upkeep import keep_masks
 from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
 from clog.cleaner.publishing import Publishing
+from clog.cleaner.rest import Rest
 from clog.cleaner.retention.apply import (
     Expired,
     MaintenanceResult,
@@ -30,12 +31,7 @@ from clog.cleaner.retention.apply import (
     expired,
     seal_idle,
 )
-from clog.cleaner.retention.uncleanable import (
-    BACKOFF_MS,
-    PASSING_TROUBLE,
-    is_resting,
-    set_uncleanable,
-)
+from clog.cleaner.retention.uncleanable import PASSING_TROUBLE, is_resting, set_uncleanable
 from clog.cleaner.rewrite.coalescing import coalesce
 from clog.cleaner.rewrite.dead_row_purge import purge_dead_rows
 from clog.cleaner.rewrite.merging import merge_segments
@@ -52,6 +48,7 @@ from clog.storage.errors import ClogError, CorruptionError, LogReplacedError
 from clog.storage.format import paths
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.key_index_cache import KeyIndexCache
+from clog.storage.readers.holds import NO_HOLDS, read_holds
 from clog.storage.transactions.finishing import finish_all
 
 logger = logging.getLogger(__name__)
@@ -62,10 +59,8 @@ BLOCKS_CHECK_MS = 86_400_000
 """Blocks of old commits are looked at this often, the first time at once: that is cheap."""
 INDEX_BYTES = 32 << 20
 """Memory for the key indexes of a log with masks: those of six million keys."""
-REST_MS_MAX = 300_000
-"""A log that keeps failing is tried again at least this often; so is a partition on which somebody
-else is faster.
-"""
+HOLDS_SEEN_MS = 60_000
+"""For choosing, readers are asked this often at most what they hold; whoever plans asks anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,26 +83,6 @@ class CleanerSettings:
     retention_check_ms: int = 0
     hash_algorithm: str = "xxh3_128"
     watch_readers_ms: int = 0
-
-
-@dataclass(slots=True)
-class Rest:
-    """Waiting after failures: 15 s, doubled each time, up to `REST_MS_MAX`, and at random up to
-    half of it less.
-    """
-
-    until_ms: int = 0
-    failures: int = 0
-
-    def failed(self, now_ms: int, uniform: Callable[[], float]) -> None:
-        """Waits, longer than the last time."""
-        wait_ms = min(REST_MS_MAX, BACKOFF_MS << min(self.failures, 10))
-        self.failures += 1
-        self.until_ms = now_ms + int(wait_ms * (1 - uniform() / 2))
-
-    def succeeded(self) -> None:
-        """Waits no more."""
-        self.until_ms = self.failures = 0
 
 
 class LogRound:
@@ -140,6 +115,8 @@ class LogRound:
         self._clock_checked_ms: int | None = None
         self._retention_checked_ms: int | None = None
         self._readers_seen_ms: int | None = None
+        self._holds = NO_HOLDS
+        self._holds_seen_ms: int | None = None
         self._readers: Sequence[Reader] = ()
         self._partition_rest: dict[int, Rest] = {}
         self._choosing = Choosing()
@@ -202,7 +179,10 @@ class LogRound:
             return []
         now_ms, manifest = self.clock.now_ms(), self._handle.manifest()
         config = self.config(manifest)
-        found = self._choosing.candidates(manifest, config, now_ms=now_ms, force=force)
+        self._see_holds(config, now_ms)
+        found = self._choosing.candidates(
+            manifest, config, now_ms=now_ms, force=force, holds=self._holds
+        )
         return found if force else [c for c in found if not self._rests(manifest, c.partition)]
 
     def plan(self, partition: int, *, force: bool) -> PassPlan | None:
@@ -213,7 +193,8 @@ class LogRound:
         manifest = self._handle.manifest()
         now_ms = self.clock.now_ms()  # After the look: no horizon counts from before its record.
         config = self.config(manifest)
-        found = candidate(manifest, config, partition, now_ms=now_ms, force=force)
+        holds = read_holds(self._handle, config, now_ms=now_ms)
+        found = candidate(manifest, config, partition, now_ms=now_ms, force=force, holds=holds)
         if found is None:
             return None
         if found.bounds.reset:
@@ -222,7 +203,8 @@ class LogRound:
                 "partition %d of %s: first dirty offset %d is outside the log; starting at %d",
                 *(partition, self.log.url, recorded, start),
             )
-        return PassPlan(manifest, found, config, now_ms)
+        held = holds.of_partition(partition, now_ms=now_ms)
+        return PassPlan(manifest, found, config, now_ms, held)
 
     def clean(
         self, partition: int, map_bytes: int, progress: PassProgress, *, force: bool
@@ -367,6 +349,12 @@ class LogRound:
                 "readers of %s stop before an undecided transaction, id %s", self.log.url, text
             )
         self._stuck = stuck
+
+    def _see_holds(self, config: LogConfig, now_ms: int) -> None:
+        since_ms = self.clock.monotonic_ms()
+        if _is_due(self._holds_seen_ms, since_ms, HOLDS_SEEN_MS):
+            self._holds = read_holds(self._handle, config, now_ms=now_ms)
+            self._holds_seen_ms = since_ms
 
     def _tell_of_defaults(self) -> None:
         """Logs which of the cleaner's defaults contradict the log's configs, when that changes."""

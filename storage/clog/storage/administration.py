@@ -25,6 +25,7 @@ from clog.storage.format.rolling import new_jitter_ms
 from clog.storage.format.schema import LogSchema, key_columns_problem
 from clog.storage.objects.evolution import evolved
 from clog.storage.read.offsets import by_partition, partitions_named
+from clog.storage.readers.holds import features_of_holds
 
 
 def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
@@ -49,7 +50,9 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         if after == before:
             return NothingToCommit()
         _check_key_columns(tip.head.log.schema, settings)
-        return Edit(config=after)
+        needed = features_of_holds(settings)
+        has_all = tip.head.log.features.with_added(needed) == tip.head.log.features
+        return Edit(config=after, features=None if has_all else needed)
 
     handle.refresh()
     handle.commit(prepare, operation="alter")

@@ -25,6 +25,7 @@ from clog.storage.format.head import first_head
 from clog.storage.format.schema import LogSchema, key_columns_problem
 from clog.storage.ids import Ids
 from clog.storage.objects.arrow_types import schema_of
+from clog.storage.readers.holds import features_of_holds
 from clog.storage.store.base import Store
 
 PARTITIONS_MAX = 10_000
@@ -63,11 +64,12 @@ def create_log(
     log_id, now_ms = ids.new_id(), clock.now_ms()
     store = store_of(root, log_id)
     StoreClock(store, clock=clock, ids=ids).check(newest_ms=0)
+    features = NEW_LOG_FEATURES.with_added(features_of_holds(settings))
     info = LogInfo(
         *(log_id, now_ms, partitions),
         partitioner=settings.partitioner,
         seed=f"{ids.seed():016x}",
-        features=NEW_LOG_FEATURES if typed is None else NEW_LOG_FEATURES.with_added(_TYPED),
+        features=features if typed is None else features.with_added(_TYPED),
         schema=typed,
     )
     edit = Edit(create=info, config=overrides)

@@ -29,6 +29,7 @@ from clog.storage.format.schema import LogSchema
 from clog.storage.format.segments import Segment
 from clog.storage.numpy_arrays import Mask, scalar, to_arrow, to_numpy
 from clog.storage.read.scan import DELETE_HORIZON, piece_of, presence_column, read_pieces
+from clog.storage.readers.holds import NOTHING_HELD, HeldTombstones
 from clog.storage.store.base import Store
 
 _FEW = 4
@@ -117,6 +118,7 @@ class Judge:
         now_ms: the pass's start.
         index_filter: knows of chunks below ``first_dirty`` that hold none of the map's keys.
         schema: the log's.
+        held: tombstones that readers hold back.
 
     Attributes:
         recheck: hears which rows stay.
@@ -131,6 +133,7 @@ class Judge:
     now_ms: int
     index_filter: IndexFilter
     schema: LogSchema | None = None
+    held: HeldTombstones = NOTHING_HELD
     recheck: Recheck = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,6 +141,7 @@ class Judge:
             *(self.offset_map, self.mapped, self.hasher),
             log_start=self.log_start,
             now_ms=self.now_ms,
+            held=self.held,
         )
         object.__setattr__(self, "recheck", recheck)
 

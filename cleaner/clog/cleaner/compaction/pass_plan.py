@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from clog.cleaner.compaction.selection import Candidate
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.manifest import Manifest
+from clog.storage.readers.holds import NOTHING_HELD, HeldTombstones
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +17,14 @@ class PassPlan:
         candidate: the partition and its bounds.
         config: what holds for the log.
         now_ms: the pass's start: what has expired by then may go.
+        held: but for the tombstones that readers hold back.
     """
 
     manifest: Manifest
     candidate: Candidate
     config: LogConfig
     now_ms: int
+    held: HeldTombstones = NOTHING_HELD
 
     @property
     def partition(self) -> int:

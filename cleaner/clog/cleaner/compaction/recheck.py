@@ -9,7 +9,7 @@ by nothing of judging but the map. Each must
   all last offsets of its range (`mapped_range`), or
 - have no key, or have one for which the map has a higher offset (S21); an earlier map of the pass
   may have had it, and that one's finding is believed, or
-- be a tombstone whose delete horizon has come (S23).
+- be a tombstone whose delete horizon has come (S23), and which no reader holds (S64).
 
 The second needs no hash, so it does not show that the row's key is in the map at all. That is shown
 by two sums and by a sample. As many rows with a key as the map took must be judged in its range,
@@ -35,6 +35,7 @@ from clog.cleaner.compaction.offset_map import OffsetMap
 from clog.storage.errors import CorruptionError
 from clog.storage.numpy_arrays import Mask, Offsets, scalar, to_arrow, to_numpy
 from clog.storage.read.scan import DELETE_HORIZON
+from clog.storage.readers.holds import NOTHING_HELD, HeldTombstones
 
 ALL_ROWS = 4096
 ONE_OF = 32
@@ -59,6 +60,7 @@ class Recheck:
         hasher: makes the hashes of all.
         log_start: below it all is dead (S37).
         now_ms: the pass's start.
+        held: tombstones that readers hold back.
     """
 
     def __init__(
@@ -69,12 +71,14 @@ class Recheck:
         *,
         log_start: int,
         now_ms: int,
+        held: HeldTombstones = NOTHING_HELD,
     ) -> None:
         self._map = offset_map
         self._mapped = mapped
         self._hasher = hasher
         self._log_start = log_start
         self._now_ms = now_ms
+        self._held = held
         self._by_offset = 0
         self._waiting: list[Unexplained] = []
         self._seen = 0
@@ -193,6 +197,8 @@ class Recheck:
                 pc.fill_null(rows.column(DELETE_HORIZON), scalar(self._now_ms + 1, pa.int64()))
             )
             expired = to_numpy(rows.column("value").is_null()) & (horizon <= self._now_ms)
+            if self._held != NOTHING_HELD:
+                expired = expired & ~self._held.mask(to_numpy(rows.column("offset")), horizon)
             places = places[~expired.take(places)]
         return places, by_offset
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clog.storage.numpy_arrays import Mask, Offsets
+from clog.storage.readers.holds import NOTHING_HELD, HeldTombstones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,12 +51,14 @@ def decide_retention(
     delete_horizon_ms: Offsets,
     latest_offset: int,
     now_ms: int,
+    held: HeldTombstones = NOTHING_HELD,
 ) -> Verdict:
     """Decides for each row; the first line that fits counts (S21, S23)::
 
         offset > map's last offset                    keep    unknown, even without a key
         no key                                        drop    invalid
         map has a higher offset for the key           drop    superseded
+        tombstone, horizon come, held by a reader     keep
         tombstone, horizon set and now_ms >= horizon  drop    expired tombstone
         tombstone, horizon not set                    keep    and set it
         anything else                                 keep
@@ -72,12 +75,15 @@ def decide_retention(
         delete_horizon_ms: set by an earlier pass; -1 where none.
         latest_offset: the last one that the map covers.
         now_ms: time of the pass.
+        held: tombstones that readers hold back (S64).
     """
     mapped = offsets <= latest_offset
     invalid = mapped & ~key_valid
     latest_tombstone = mapped & key_valid & is_tombstone & ~superseded
     is_set = delete_horizon_ms >= 0
     expired = latest_tombstone & is_set & (delete_horizon_ms <= now_ms)
+    if held != NOTHING_HELD:
+        expired &= ~held.mask(offsets, delete_horizon_ms)
     return Verdict(
         keep=~(invalid | superseded | expired),
         new_horizon=latest_tombstone & ~is_set,

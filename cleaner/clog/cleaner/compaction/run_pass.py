@@ -184,6 +184,7 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
             *(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms),
             index_filter=index_filter,
             schema=manifest.head.log.schema,
+            held=plan.held,
         )
         if mapped.end == end or stats.maps == MAPS_MAX or found.size_bytes > FOUND_BYTES_MAX:
             return judge

@@ -24,6 +24,7 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
+from clog.storage.readers.holds import NO_HOLDS, NOTHING_HELD, HeldTombstones, Holds
 
 TOMBSTONE_SHARE_MIN = 0.1
 """Expired tombstones are worth a pass of their own from this share of the clean part's records."""
@@ -67,13 +68,18 @@ class Candidate:
 
 
 def candidates(
-    manifest: Manifest, config: LogConfig, *, now_ms: int, force: bool = False
+    manifest: Manifest,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    force: bool = False,
+    holds: Holds = NO_HOLDS,
 ) -> list[Candidate]:
     """Returns the eligible partitions, most urgent first; none when the policy does not compact
     (S31).
     """
     found = (
-        candidate(manifest, config, p, now_ms=now_ms, force=force)
+        candidate(manifest, config, p, now_ms=now_ms, force=force, holds=holds)
         for p in range(manifest.head.log.partitions)
     )
     eligible = [c for c in found if c is not None]
@@ -89,29 +95,36 @@ class Choosing:
 
     def __init__(self) -> None:
         self._manifest: Manifest | None = None
-        self._given: tuple[LogConfig, bool] | None = None
+        self._given: tuple[LogConfig, bool, Holds] | None = None
         self._judged_ms = 0
         self._found: dict[int, Candidate] = {}
 
     def candidates(
-        self, manifest: Manifest, config: LogConfig, *, now_ms: int, force: bool
+        self,
+        manifest: Manifest,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        force: bool,
+        holds: Holds = NO_HOLDS,
     ) -> list[Candidate]:
         """Returns the eligible partitions, most urgent first, as `candidates` does, but
         that those which did not change may be those of a few seconds ago.
         """
-        partitions = self._to_judge(manifest, (config, force), now_ms)
+        given = (config, force, holds)
+        partitions = self._to_judge(manifest, given, now_ms)
         if len(partitions) == manifest.head.log.partitions:
             self._judged_ms = now_ms
         for p in partitions:
             self._found.pop(p, None)
-            found = candidate(manifest, config, p, now_ms=now_ms, force=force)
+            found = candidate(manifest, config, p, now_ms=now_ms, force=force, holds=holds)
             if found is not None:
                 self._found[p] = found
-        self._manifest, self._given = manifest, (config, force)
+        self._manifest, self._given = manifest, given
         return sorted(self._found.values(), key=lambda c: c.urgency)
 
     def _to_judge(
-        self, manifest: Manifest, given: tuple[LogConfig, bool], now_ms: int
+        self, manifest: Manifest, given: tuple[LogConfig, bool, Holds], now_ms: int
     ) -> list[int]:
         before, count = self._manifest, manifest.head.log.partitions
         is_fresh = 0 <= now_ms - self._judged_ms < JUDGED_MS and given == self._given
@@ -129,14 +142,21 @@ class Choosing:
 
 
 def candidate(
-    manifest: Manifest, config: LogConfig, partition: int, *, now_ms: int, force: bool = False
+    manifest: Manifest,
+    config: LogConfig,
+    partition: int,
+    *,
+    now_ms: int,
+    force: bool = False,
+    holds: Holds = NO_HOLDS,
 ) -> Candidate | None:
     """Returns one partition as a candidate, where it is eligible."""
     if not config.compact:
         return None
     b = cleanable_bounds(manifest, partition, config, now_ms=now_ms)
     delay_ms = overdue_ms(manifest, b, config, now_ms=now_ms)
-    expired, wait_ms = expired_tombstones(manifest, b, now_ms=now_ms)
+    held = holds.of_partition(partition, now_ms=now_ms)
+    expired, wait_ms = expired_tombstones(manifest, b, held, now_ms=now_ms)
     is_long = wait_ms > TOMBSTONE_WAIT_MS_MAX
     if force and (b.cleanable_bytes or expired):
         reason = Reason.FORCED
@@ -162,10 +182,13 @@ def overdue_ms(manifest: Manifest, b: CleanableBounds, config: LogConfig, *, now
     return max(0, now_ms - config.max_compaction_lag_ms - oldest_ms)
 
 
-def expired_tombstones(manifest: Manifest, b: CleanableBounds, *, now_ms: int) -> tuple[int, int]:
+def expired_tombstones(
+    manifest: Manifest, b: CleanableBounds, held: HeldTombstones = NOTHING_HELD, *, now_ms: int
+) -> tuple[int, int]:
     """Returns how many tombstones and markers of the clean part are past their horizon, and for
     how long in ms the earliest waits. Chunks whose horizons have not all passed count nothing, nor
-    do tombstones that may be dead (`Chunk.tombstones_left`), until they are `in_doubt` for long.
+    do those of which a reader may hold a tombstone (S64), nor tombstones that may be dead
+    (`Chunk.tombstones_left`), until they are `in_doubt` for long.
     """
     count, wait_ms = 0, 0
     for m in manifest.markers:
@@ -177,7 +200,8 @@ def expired_tombstones(manifest: Manifest, b: CleanableBounds, *, now_ms: int) -
         for chunk in segment.chunks:
             horizon = latest_horizon_ms(chunk)
             left = chunk.tombstones_left or int(in_doubt(chunk, now_ms=now_ms))
-            if left and horizon != NONE and horizon <= now_ms:
+            may_go = horizon != NONE and horizon <= now_ms
+            if left and may_go and not held.may_hold(chunk.next, horizon):
                 count += left
                 wait_ms = max(wait_ms, now_ms - horizon)
     return count, wait_ms

@@ -11,7 +11,7 @@ from functools import partial
 
 from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.daemon.request_meter import RequestMeter
-from clog.cleaner.log_round import Rest
+from clog.cleaner.rest import Rest
 from clog.storage import Log
 from clog.storage.clock import Clock
 from clog.storage.errors import ClogError, NotFoundError, StoreUnavailableError

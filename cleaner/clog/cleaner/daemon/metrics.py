@@ -65,7 +65,7 @@ class CleanerCollector(Collector):
         yield _gauge("healthy", "1 when /healthz says so", int(not ailments(self._cleaner)))
         yield _build_info()
         yield from _lags(logs)
-        yield from _readers(logs)
+        yield from _readers(logs, monitor.clock.now_ms())
         yield from _sums(logs)
         yield from _requests(self._stores)
 
@@ -123,7 +123,7 @@ def _kafkas(logs: Mapping[str, LogState]) -> Iterator[Metric]:
     yield from (count, size, ratio, undecided)
 
 
-def _readers(logs: Mapping[str, LogState]) -> Iterator[Metric]:
+def _readers(logs: Mapping[str, LogState], now_ms: int) -> Iterator[Metric]:
     """Yields how far named readers are behind, and what is about to overtake them (S64)."""
     labels = ["log", "reader"]
     records = GaugeMetricFamily("clog_reader_lag_records", "records it has not read", labels=labels)
@@ -134,9 +134,14 @@ def _readers(logs: Mapping[str, LogState]) -> Iterator[Metric]:
         "until retention, the removal of a tombstone or version expiry overtakes it; 0: it has",
         labels=[*labels, "by"],
     )
+    held = GaugeMetricFamily(
+        "clog_reader_held_seconds", "for how long the cleaner still waits for it", labels=labels
+    )
     for url, state in logs.items():
         for reader in state.readers:
             at = [url, reader.name]
+            if reader.held_until_ms:
+                held.add_metric(at, max(0, reader.held_until_ms - now_ms) / 1000)
             records.add_metric(at, reader.lag_records)
             size.add_metric(at, reader.lag_bytes)
             time.add_metric(at, reader.lag_ms / 1000)
@@ -147,7 +152,7 @@ def _readers(logs: Mapping[str, LogState]) -> Iterator[Metric]:
             ):
                 if left_ms is not None:
                     until.add_metric([*at, by], left_ms / 1000)
-    yield from (records, size, time, until)
+    yield from (records, size, time, until, held)
 
 
 def _lags(logs: Mapping[str, LogState]) -> Iterator[Metric]:

@@ -5,11 +5,11 @@ block's file names them all, for good: a writer that slept and creates one of th
 there, and learns that its commit did not happen.
 
 G1. A block may be closed when nobody is to read a version of it or before it: the log says so, or
-    its last one was replaced longer than ``file.delete.delay.ms`` ago; when a snapshot of its last
-    version or a later one was read back whole, and its youngest commit is older than a day. Blocks
-    are closed from the oldest on, as who opens a log from cold counts on it. Where the log did not
-    say so, that is committed first, as only appends would never say it. (B0: some versions are no
-    longer readable, nothing is missing.)
+    its last one was replaced longer than ``file.delete.delay.ms`` ago and no reader holds it; when
+    a snapshot of its last version or a later one was read back whole, and its youngest commit is
+    older than a day. Blocks are closed from the oldest on, as who opens a log from cold counts on
+    it. Where the log did not say so, that is committed first, as only appends would never say it.
+    (B0: some versions are no longer readable, nothing is missing.)
 G2. Its file, which was made before its first commit and says that it is open, is overwritten with
     the ids. (B1: after a crash it says the truth, and nothing is missing yet.)
 G3. The commits of all closed blocks are deleted in the order of their versions, those that sleepers
@@ -19,6 +19,7 @@ Snapshots go with the sweep (`sweep.documents`). A block's file is never deleted
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 from clog.cleaner.sweep.clock_skew import check_clock, is_comparable
@@ -32,6 +33,7 @@ from clog.storage.format import documents, paths
 from clog.storage.format.commits import Commit, read_commit
 from clog.storage.format.snapshots import read_named_snapshot, unpage
 from clog.storage.format.views.pins import lowest_pinned
+from clog.storage.readers.holds import Holds, read_holds
 from clog.storage.store.base import Store
 
 
@@ -58,10 +60,12 @@ def close_blocks(
     if is_comparable(handle.clock):
         check_clock(handle, now_ms=now_ms, dry_run=dry_run)
     tip, store = handle.refresh(), store or handle.store
-    delay_ms = with_defaults(tip.head.config, defaults).file_delete_delay_ms
+    config = with_defaults(tip.head.config, defaults)
+    holds = read_holds(handle, config, now_ms=now_ms)
+    times = _Times(now_ms, now_ms - age_ms, config.file_delete_delay_ms)
     with handle.standing.unless_gone():
         first = end = first_open_version(store)
-    while _is_due(handle, store, end, young_ms=now_ms - age_ms, readable_ms=now_ms - delay_ms):
+    while _is_due(handle, store, end, holds, times):
         end += paths.BLOCK_VERSIONS
     if end > first and not _has_snapshot(handle, tip):
         end = first  # Others were faster, by days: the next run closes what is left.
@@ -85,9 +89,16 @@ def close_blocks(
     return Swept(tuple(o.path for o in old), sum(o.size_bytes for o in old))
 
 
-def _is_due(handle: Handle, store: Store, first: int, *, young_ms: int, readable_ms: int) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Times:
+    now_ms: int
+    young_ms: int
+    delay_ms: int
+
+
+def _is_due(handle: Handle, store: Store, first: int, holds: Holds, times: _Times) -> bool:
     """Does G1, but for reading the snapshot: tells whether the commits are older than
-    ``young_ms``, and were replaced before ``readable_ms``.
+    ``young_ms``, and were replaced ``delay_ms`` ago, and no reader holds one of them (S64).
     """
     end, tip = first + paths.BLOCK_VERSIONS, handle.tip
     snapshot = tip.head.snapshot
@@ -99,7 +110,12 @@ def _is_due(handle: Handle, store: Store, first: int, *, young_ms: int, readable
     last_ms, next_ms = (written_ms(handle, store, v) for v in (end - 1, end))
     if last_ms is None or next_ms is None:
         return False  # Another cleaner is closing it.
-    return last_ms < young_ms and (tip.head.oldest_readable >= end or next_ms < readable_ms)
+    if last_ms >= times.young_ms:
+        return False
+    due_ms = next_ms + times.delay_ms
+    return tip.head.oldest_readable >= end or (
+        due_ms < times.now_ms and not holds.keeps_version(end, due_ms, now_ms=times.now_ms)
+    )
 
 
 def _has_snapshot(handle: Handle, tip: Commit) -> bool:

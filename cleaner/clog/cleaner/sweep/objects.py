@@ -23,6 +23,7 @@ from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Edit
 from clog.storage.format.manifest import Manifest, Released
 from clog.storage.format.views.pins import lowest_pinned
+from clog.storage.readers.holds import Holds, read_holds
 from clog.storage.store.base import Store, StoredObject
 
 Track = Callable[[Sequence[str]], Iterable[str]]
@@ -58,6 +59,9 @@ def sweep_released(
     manifest = handle.manifest()
     config = with_defaults(manifest.head.config, defaults)
     due = due_objects(manifest, config, now_ms=now_ms)
+    if due:
+        holds = read_holds(handle, config, now_ms=now_ms)
+        due = not_held(due, config, holds, now_ms=now_ms)
     swept = Swept(tuple(r.path for r in due), sum(r.size_bytes for r in due))
     if dry_run or not due:
         return swept
@@ -107,6 +111,19 @@ def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[R
         and now_ms - r.time_ms > config.file_delete_delay_ms
         and (pinned is None or r.version <= pinned)
     ]
+
+
+def not_held(
+    due: list[Released], config: LogConfig, holds: Holds, *, now_ms: int
+) -> list[Released]:
+    """Returns those that are due and that no reader holds with its version (S64). Pure."""
+    delay_ms = config.file_delete_delay_ms
+    held = [
+        r.version
+        for r in due
+        if holds.keeps_version(r.version, r.time_ms + delay_ms, now_ms=now_ms)
+    ]
+    return [r for r in due if r.version < min(held)] if held else due
 
 
 def sweep_orphans(

@@ -28,8 +28,8 @@ def readers(
     r"""List the named readers, and what is about to overtake each.
 
     A reader has a name by Log.reader, the Spark option readerId, or clog consume --reader. The last
-    three columns say how long until retention removes what it has not read, until a tombstone that
-    it has not read goes, and until its version expires.
+    columns say how long until retention removes what it has not read, until a tombstone that it has
+    not read goes, until its version expires, and for how long the cleaner still waits for it.
 
     \b
     clog readers ./orders
@@ -48,16 +48,16 @@ def readers(
     if not found:
         say("no named readers")
         return
-    print_table(_table(found))
+    print_table(_table(found, log.handle.clock.now_ms()))
 
 
-def _table(found: "list[Reader]") -> Any:
+def _table(found: "list[Reader]", now_ms: int) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for name in ("reader", "records", "bytes", "behind", "told"):
         table.add_column(name, justify="left" if name == "reader" else "right")
-    for name in ("retention", "tombstone", "version"):
+    for name in ("retention", "tombstone", "version", "waited for"):
         table.add_column(name, justify="right")
     for reader in found:
         if reader.damage is not None:
@@ -74,6 +74,7 @@ def _table(found: "list[Reader]") -> Any:
                     reader.until_version_ms,
                 )
             ),
+            duration(reader.held_until_ms - now_ms) if reader.held_until_ms else "-",
         )
     return table
 

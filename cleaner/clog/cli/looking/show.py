@@ -128,10 +128,13 @@ def _actions(
     from clog.cleaner.compaction.selection import candidates
     from clog.cli.views.describe_view import next_action
     from clog.storage.config.log_config import LogConfig
+    from clog.storage.readers.holds import read_holds
 
     manifest = log.handle.manifest()
     settings = LogConfig.from_overrides(manifest.head.config)
-    due = {c.partition: c.reason.value for c in candidates(manifest, settings, now_ms=now_ms)}
+    holds = read_holds(log.handle, settings, now_ms=now_ms)
+    chosen = candidates(manifest, settings, now_ms=now_ms, holds=holds)
+    due = {c.partition: c.reason.value for c in chosen}
     return {d["partition"]: next_action(d, config, due.get(d["partition"])) for d in details}
 
 

@@ -167,6 +167,13 @@ def _partition(
     return Group(picture, Padding(lines, (0, 0, 0, INDENT)))
 
 
+def _held(holds: dict[str, int], now_ms: int) -> dict[str, str]:
+    if not holds:
+        return {}
+    shown = (f"{name} for {duration(ms - now_ms)}" for name, ms in sorted(holds.items()))
+    return {"waited for": ", ".join(shown)}
+
+
 def _totals(log: "LogDescription", now_ms: int) -> Table:
     details = log["partition_details"]
     age_ms = max(0, now_ms - log["committed_ms"])
@@ -180,6 +187,7 @@ def _totals(log: "LogDescription", now_ms: int) -> Table:
         "objects": f"{count(log['objects'])}, {size(log['object_bytes'])} stored",
         "replaced, not yet deleted": size(log["released_bytes"]),
         "writers": count(log["writers"]),
+        **_held(log["holds"], now_ms),
         "readable versions": f"{log['oldest_readable_version']} to {log['version']}",
         "newest snapshot": "none" if snapshot is None else f"version {snapshot}",
         "last commit": f"{duration(age_ms)} ago",

@@ -244,6 +244,13 @@ DEFINITIONS = (
         " goes on",
     ),
     Definition(
+        "readerHold",
+        "stream",
+        "0s",
+        "for how long after each word of it the cleaner waits for the reader that `readerId` names,"
+        " so that it misses no delete: as far as the log's `reader.hold.max.ms` allows",
+    ),
+    Definition(
         "singleWriter",
         "read, write",
         "false",

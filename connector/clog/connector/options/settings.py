@@ -81,6 +81,7 @@ class ReadOptions:
     keys: tuple[bytes, ...] | None = field(repr=False)
     log_id: str | None = None
     reader_id: str | None = None
+    reader_hold_ms: int = 0
     uncommitted: bool = False
 
 
@@ -134,6 +135,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         keys=_keys(given),
         log_id=given.parsed("logId", values.text, None),
         reader_id=given.parsed("readerId", values.reader_name, None),
+        reader_hold_ms=given.parsed("readerHold", units.duration_ms, 0),
         uncommitted=uncommitted,
     )
 

@@ -115,7 +115,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         check_stream(options)
         check_columns(options, schema)
-        self._told = ToldPosition(options.reader_id)
+        self._told = ToldPosition(options.reader_id, options.reader_hold_ms)
         self._options = options
         self._schema = schema
         self._clock = clock or SystemClock()

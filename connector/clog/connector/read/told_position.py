@@ -20,8 +20,9 @@ _LOGGER = logging.getLogger("clog.connector")
 class ToldPosition:
     """The position of one query. Nothing without a name."""
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str | None, hold_ms: int = 0) -> None:
         self._name = name
+        self._hold_ms = hold_ms
         self._reader: NamedReader | None = None
 
     def tell(self, handle: "Handle", at: StreamOffsets | None) -> None:
@@ -45,10 +46,10 @@ class ToldPosition:
             self._warn(e)
 
     def _of(self, handle: "Handle", name: str) -> "NamedReader":
-        from clog.storage.readers.named_reader import named_reader
+        from clog.storage.readers.named_reader import holding_reader
 
         if self._reader is None or self._reader.handle is not handle:
-            self._reader = named_reader(handle, name)
+            self._reader = holding_reader(handle, name, self._hold_ms)
         return self._reader
 
     def _warn(self, error: Exception) -> None:

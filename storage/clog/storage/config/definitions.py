@@ -184,6 +184,13 @@ _ALL = (
         " their bytes; 0 = rewritten at once",
     ),
     Definition(
+        "reader.hold.max.ms",
+        Integer(0),
+        0,
+        "ms for which named readers may hold back a tombstone or a version that could go, at most,"
+        " and never beyond max.compaction.lag.ms; 0 = not at all",
+    ),
+    Definition(
         "max.message.bytes",
         Integer(0, INT_MAX),
         1_048_588,

@@ -75,6 +75,7 @@ class LogConfig:
     retention_bytes: int
     file_delete_delay_ms: int
     dead_rows_delay_ms: int
+    reader_hold_max_ms: int
     max_message_bytes: int
     message_timestamp_type: str
     message_timestamp_before_max_ms: int

@@ -13,6 +13,7 @@ from clog.storage.format.segments import Segment
 from clog.storage.objects.schema_words import schema_words
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.read.offsets import partitions_named
+from clog.storage.readers.holds import read_holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ class LogDescription(TypedDict):
         object_bytes: their size in the store.
         released_bytes: size of the files that the version no longer needs, and the cleaner deletes.
         writers: number of producers, streams and transactional writers that are remembered.
+        holds: by reader for which the cleaner waits, until when; empty in a log that allows none.
         partition_details: one for each partition, in order.
     """
 
@@ -139,6 +141,7 @@ class LogDescription(TypedDict):
     object_bytes: int
     released_bytes: int
     writers: int
+    holds: dict[str, int]
     partition_details: list[PartitionDescription]
 
 
@@ -171,7 +174,7 @@ def earliest_horizon_ms(segment: Segment) -> int | None:
 
 def describe(handle: Handle) -> LogDescription:
     """Returns the log at its newest version, in values that JSON has; beside the requests for its
-    manifest those of `count_writers`.
+    manifest those of `count_writers` and `read_holds`.
     """
     tip = handle.refresh()
     manifest, now_ms = handle.manifest(), handle.clock.now_ms()
@@ -196,6 +199,7 @@ def describe(handle: Handle) -> LogDescription:
         "object_bytes": sum(objects.values()),
         "released_bytes": sum({r.path: r.size_bytes for r in manifest.released}.values()),
         "writers": handle.with_pages(tip, lambda at: count_writers(handle.writer_pages, at.head)),
+        "holds": {h.name: h.until_ms for h in read_holds(handle, config, now_ms=now_ms).holds},
         "partition_details": [
             _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms))
             for p in range(head.log.partitions)

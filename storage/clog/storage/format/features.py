@@ -134,6 +134,7 @@ FEATURES = {
             "18",
             "named readers that hold back tombstones and versions for a time",
             of_readers=False,
+            is_built=True,
         ),
     )
 }

@@ -12,6 +12,7 @@ from typing import Any
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
 from clog.storage.format import documents
+from clog.storage.format.chunks import NONE
 from clog.storage.format.paths import READERS, reader_name_of, reader_path
 from clog.storage.store.base import Store
 
@@ -86,16 +87,20 @@ def read_reader(handle: Handle, name: str) -> ReaderDocument:
     return _checked(handle, stored_reader(handle.store, name))
 
 
-def readers_of(handle: Handle) -> Iterator[tuple[str, ReaderDocument | StrayReaderError]]:
-    """Yields each reader's name, and what it said last, or why that counts for nothing; a LIST, and
-    the requests of `read_reader` for each.
+def readers_of(
+    handle: Handle, *, after_ms: int = NONE
+) -> Iterator[tuple[str, int, ReaderDocument | StrayReaderError]]:
+    """Yields each reader's name, when its file was written by the store's time, and what it said
+    last, or why that counts for nothing; a LIST, and the requests of `read_reader` for each that
+    was written after a time.
     """
-    listed = (reader_name_of(found.path) for found in handle.store.list(READERS))
-    for name in sorted(name for name in listed if name is not None):
+    listed = ((reader_name_of(f.path), f.modified_ms) for f in handle.store.list(READERS))
+    young = [(name, ms) for name, ms in listed if name is not None and ms > after_ms]
+    for name, written_ms in sorted(young):
         try:
-            yield name, read_reader(handle, name)
+            yield name, written_ms, read_reader(handle, name)
         except StrayReaderError as e:
-            yield name, e
+            yield name, written_ms, e
         except FileNotFoundError:
             continue  # Forgotten since.
 

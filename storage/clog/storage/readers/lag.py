@@ -7,6 +7,8 @@ Three things can overtake a reader that lags:
   (S41); one without a horizon is there for ``delete.retention.ms`` after the next pass at least;
 - its *version* expires, so that a batch that was planned at it cannot be read again.
 
+The last two wait for readers that hold (`holds`).
+
 Records and bytes are counted by chunk, and by share of the one that a position cuts. What is dead
 or superseded in it is not told apart from what is not.
 """
@@ -19,6 +21,7 @@ from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.readers.documents import ReaderDocument
+from clog.storage.readers.holds import Holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Reader:
         until_version_ms: how long until its version may expire; 0: it has, or may now; None:
             nothing it needs is replaced.
         hold_ms: for how long it asks to be waited for.
+        held_until_ms: until when the cleaner waits for it, in ms since 1970; 0: it does not.
         damage: why its document counts for nothing; None where it counts.
     """
 
@@ -56,31 +60,36 @@ class Reader:
     until_tombstone_ms: int | None = None
     until_version_ms: int | None = None
     hold_ms: int = 0
+    held_until_ms: int = 0
     damage: str | None = None
 
 
-def lag_of(reader: ReaderDocument, manifest: Manifest, config: LogConfig, *, now_ms: int) -> Reader:
-    """Returns how far a reader is behind at a version."""
+def lag_of(
+    reader: ReaderDocument, manifest: Manifest, config: LogConfig, holds: Holds, *, now_ms: int
+) -> Reader:
+    """Returns how far a reader is behind at a version, while readers hold what they hold now."""
     unread = list(_unread(manifest, reader.offsets))
-    first_ms = min((c.first_timestamp_ms for c, share in unread if share), default=now_ms)
+    first_ms = min((c.first_timestamp_ms for _, c, share in unread if share), default=now_ms)
     return Reader(
         name=reader.name,
         position=dict(reader.offsets),
-        lag_records=sum(round(c.live_rows * share) for c, share in unread),
+        lag_records=sum(round(c.live_rows * share) for _, c, share in unread),
         lag_ms=max(0, now_ms - first_ms),
         expires_ms=reader.expires_ms,
-        lag_bytes=sum(round(c.size_bytes * share) for c, share in unread),
+        lag_bytes=sum(round(c.size_bytes * share) for _, c, share in unread),
         version=reader.version,
         committed_ms=reader.time_ms,
         until_retention_ms=_until_retention(reader, manifest, config, now_ms=now_ms),
-        until_tombstone_ms=_until_tombstone(reader, manifest, config, unread, now_ms=now_ms),
-        until_version_ms=_until_version(reader, manifest, config, now_ms=now_ms),
+        until_tombstone_ms=_until_tombstone(reader, manifest, config, unread, holds, now_ms=now_ms),
+        until_version_ms=_until_version(reader, manifest, config, holds, now_ms=now_ms),
         hold_ms=reader.hold_ms,
     )
 
 
-def _unread(manifest: Manifest, position: Mapping[int, int]) -> Iterator[tuple[Chunk, float]]:
-    """Yields the chunks that hold records from the position on, and which share of them does."""
+def _unread(manifest: Manifest, position: Mapping[int, int]) -> Iterator[tuple[int, Chunk, float]]:
+    """Yields the chunks that hold records from the position on, each after its partition, and which
+    share of it does.
+    """
     for p, segments in enumerate(manifest.segments):
         at = max(position[p], manifest.head.partitions.start[p])
         for segment in reversed(segments):
@@ -89,7 +98,7 @@ def _unread(manifest: Manifest, position: Mapping[int, int]) -> Iterator[tuple[C
             for chunk in segment.chunks:
                 if chunk.next > at:
                     length = chunk.next - chunk.base
-                    yield chunk, min(1.0, (chunk.next - at) / length)
+                    yield p, chunk, min(1.0, (chunk.next - at) / length)
 
 
 def _until_retention(
@@ -110,7 +119,8 @@ def _until_tombstone(
     reader: ReaderDocument,
     manifest: Manifest,
     config: LogConfig,
-    unread: list[tuple[Chunk, float]],
+    unread: list[tuple[int, Chunk, float]],
+    holds: Holds,
     *,
     now_ms: int,
 ) -> int | None:
@@ -119,20 +129,24 @@ def _until_tombstone(
     if not config.compact:
         return None
     left = []
-    for chunk, _ in unread:
+    for p, chunk, _ in unread:
         horizons = [ms for ms in (chunk.horizon_min, chunk.horizon) if ms > NONE]
-        if horizons:
-            left.append(max(0, min(horizons) - now_ms))
-        elif chunk.tombstones:
-            left.append(config.delete_retention_ms)
+        if not horizons and chunk.tombstones:
+            horizons = [now_ms + config.delete_retention_ms]
+        goes_ms = (holds.tombstone_ms(p, chunk.next, ms) for ms in horizons)
+        left += [max(0, ms - now_ms) for ms in goes_ms]
     return min(left, default=None)
 
 
 def _until_version(
-    reader: ReaderDocument, manifest: Manifest, config: LogConfig, *, now_ms: int
+    reader: ReaderDocument, manifest: Manifest, config: LogConfig, holds: Holds, *, now_ms: int
 ) -> int | None:
     if reader.version < manifest.head.oldest_readable:
         return 0
-    gone = (r.time_ms for r in manifest.released if r.version > reader.version)
+    gone = (
+        holds.version_ms(r.version, r.time_ms + config.file_delete_delay_ms)
+        for r in manifest.released
+        if r.version > reader.version
+    )
     first_ms = min(gone, default=None)
-    return None if first_ms is None else max(0, first_ms + config.file_delete_delay_ms - now_ms)
+    return None if first_ms is None else max(0, first_ms - now_ms)

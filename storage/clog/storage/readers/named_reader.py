@@ -2,9 +2,9 @@
 
 A position is a file of its own, not a commit: it costs one PUT when it is worth it, writers nothing
 at all. It is worth it when the reader has moved and `COMMIT_INTERVAL_MS` have passed since it was
-said last, by the monotonic clock; when half of the time until it would be forgotten is over; and
-when the reader ends. So a crash takes back some seconds: what was read in them is read again. Who
-needs more commits positions in a transaction.
+said last, by the monotonic clock; when half of the time until it would be forgotten, or for which
+it is waited for, is over; and when the reader ends. So a crash takes back some seconds: what was
+read in them is read again. Who needs more commits positions in a transaction.
 """
 
 import logging
@@ -13,6 +13,8 @@ from typing import Self
 
 from clog.storage import forks
 from clog.storage.commit.handle import Handle
+from clog.storage.config.definitions import LONG_MAX
+from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import InvalidInputError, NotFoundError, OffsetOutOfRangeError
 from clog.storage.format.paths import reader_path
 from clog.storage.read.missed_deletes import missed_deletes
@@ -24,6 +26,7 @@ from clog.storage.readers.documents import (
     encode_reader,
     read_reader,
 )
+from clog.storage.readers.holds import hold_max_ms
 
 COMMIT_INTERVAL_MS = 10_000
 EXPIRES_AFTER_MS = 7 * 86_400_000
@@ -49,6 +52,12 @@ def named_reader(
     )
 
 
+def holding_reader(handle: Handle, name: str, hold_ms: int) -> "NamedReader":
+    """Returns the reader of this name, remembered for as long as it is to be waited for."""
+    expires_ms = max(EXPIRES_AFTER_MS, hold_ms)
+    return named_reader(handle, name, expires_after_ms=expires_ms, hold_ms=hold_ms)
+
+
 class NamedReader:
     """A reader that the log knows by its name; `Log.reader` makes one. Two of one name overwrite
     each other's position. A context manager, which says at its end how far it came.
@@ -69,6 +78,11 @@ class NamedReader:
                 raise InvalidInputError(
                     f"{what}={value!r} is out of range; allowed: {low} to {EXPIRES_AFTER_MS_MAX}"
                 )
+        if hold_ms > expires_after_ms:
+            raise InvalidInputError(
+                f"hold_ms={hold_ms} is above expires_after_ms={expires_after_ms}: nobody is waited"
+                " for after being forgotten; lower the first or raise the second"
+            )
         self.handle = handle
         self._name = check_name(name)
         self._expires_after_ms = expires_after_ms
@@ -192,8 +206,14 @@ class NamedReader:
             return True
         since_ms = self.handle.clock.monotonic_ms() - self._said_ms
         if now.offsets == self._said.offsets:
-            return 2 * (now.time_ms - self._said.time_ms) >= self._expires_after_ms
+            told_ms = now.time_ms - self._said.time_ms
+            return 2 * told_ms >= min(self._expires_after_ms, self._held_ms() or LONG_MAX)
         return since_ms >= self._interval_ms
+
+    def _held_ms(self) -> int:
+        """Returns for how long a word of it holds anything; 0: not at all."""
+        head = self.handle.tip.head
+        return min(self._hold_ms, hold_max_ms(head, LogConfig.from_overrides(head.config)))
 
     def _check_reachable(self, asked: Mapping[int, int]) -> None:
         handle = self.handle

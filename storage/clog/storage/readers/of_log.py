@@ -1,9 +1,12 @@
 """What a `Log` says of its named readers; `Log` inherits it."""
 
+from dataclasses import replace
+
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.paths import reader_path
 from clog.storage.readers.documents import StrayReaderError, check_name, readers_of
+from clog.storage.readers.holds import Holds, hold_max_ms, hold_of
 from clog.storage.readers.lag import Reader, lag_of
 from clog.storage.readers.named_reader import (
     COMMIT_INTERVAL_MS,
@@ -32,7 +35,9 @@ class ReadersOfLog:
             name: 1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first.
             expires_after_ms: how long after its last commit it may be forgotten.
             interval_ms: how far apart its positions are told to the log, at least.
-            hold_ms: for how long it asks the cleaner to wait for it, where the log allows that.
+            hold_ms: for how long after it said something last it asks the cleaner to wait for it:
+                to leave it the tombstones that it has not come to, and its version. At most
+                ``expires_after_ms``, and as far as the log's ``reader.hold.max.ms`` allows.
         """
         return named_reader(
             *(self._handle, name),
@@ -59,10 +64,20 @@ def list_readers(handle: Handle, config: LogConfig, *, now_ms: int) -> list[Read
     found = list(readers_of(handle))
     if not found:
         return []
-    manifest = handle.manifest()
+    manifest, max_ms = handle.manifest(), hold_max_ms(handle.tip.head, config)
+    holds = {
+        name: hold
+        for name, ms, reader in found
+        if not isinstance(reader, StrayReaderError)
+        and (hold := hold_of(reader, written_ms=ms, max_ms=max_ms, now_ms=now_ms)) is not None
+    }
+    held = Holds(tuple(holds.values()), max_ms)
     return [
         Reader(name, {}, damage=str(reader))
         if isinstance(reader, StrayReaderError)
-        else lag_of(reader, manifest, config, now_ms=now_ms)
-        for name, reader in found
+        else replace(
+            lag_of(reader, manifest, config, held, now_ms=now_ms),
+            held_until_ms=holds[name].until_ms if name in holds else 0,
+        )
+        for name, _, reader in found
     ]

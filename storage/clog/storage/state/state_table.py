@@ -14,7 +14,7 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.ids import SystemIds
 from clog.storage.read.table_scan import MAP_BYTES
 from clog.storage.readers.documents import check_name
-from clog.storage.readers.named_reader import NamedReader, named_reader
+from clog.storage.readers.named_reader import NamedReader, holding_reader
 from clog.storage.state.following import Follower, Refreshed
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
@@ -40,6 +40,7 @@ class StateTable:
         on_loss: str = "resync",
         map_bytes: int = MAP_BYTES,
         reader: str | None = None,
+        reader_hold_ms: int = 0,
     ) -> None:
         """Opens the table and refreshes it.
 
@@ -52,6 +53,7 @@ class StateTable:
                 was recreated meanwhile: ``resync`` builds it anew, with a warning; ``fail`` raises.
             map_bytes: memory for finding the last record of each key, in bytes.
             reader: a name under which the log is told how far the table is (`Log.reader`).
+            reader_hold_ms: for how long the cleaner waits for that reader, at most.
 
         Raises:
             NotFoundError: there is no log at this URL; or a delete was missed, and ``on_loss`` is
@@ -70,6 +72,7 @@ class StateTable:
         )
         self._reader_name = None if reader is None else check_name(reader)
         self._reader: NamedReader | None = None
+        self._reader_hold_ms = reader_hold_ms
         self._tell()
 
     def __enter__(self) -> Self:
@@ -152,5 +155,5 @@ class StateTable:
             return
         handle, at = self._file.handle, self._file.position
         if self._reader is None or self._reader.handle is not handle:
-            self._reader = named_reader(handle, self._reader_name)
+            self._reader = holding_reader(handle, self._reader_name, self._reader_hold_ms)
         self._reader.commit_at(at.offsets, at.version, at.commit_id)

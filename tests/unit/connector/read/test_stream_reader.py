@@ -770,11 +770,12 @@ def test_a_query_with_a_name_tells_the_log_how_far_it_is(log, caplog):
     """S64: after a batch, and at its end; what cannot be told fails no query."""
     append(log, "a", "b")
     options = {"readerId": "billing", "pollInterval": "0s", "startingOffsets": "earliest"}
-    source = Source(log.url, **options)
+    source = Source(log.url, **options, readerHold="8 days")
     assert len(source.batch()) == 2
     assert log.readers() == []
     source.reader.commit(source.at)
     (told,) = log.readers()
+    assert (told.hold_ms, told.expires_ms - told.committed_ms) == (8 * 86_400_000, 8 * 86_400_000)
     assert (told.name, dict(told.position), told.lag_records) == ("billing", log.end_offsets(), 0)
     append(log, "c")
     source.batch()

@@ -571,8 +571,8 @@ def test_a_table_with_a_name(make_log, open_table, clock):
     """S64: the log is told how far it is, at most each ten seconds, and at its end."""
     log = make_log()
     put(log, a="1")
-    table = open_table(reader="prices")
-    assert [dict(r.position) for r in log.readers()] == [{0: 1}]
+    table = open_table(reader="prices", reader_hold_ms=1000)
+    assert [(dict(r.position), r.hold_ms) for r in log.readers()] == [({0: 1}, 1000)]
     put(log, b="1")
     table.refresh()
     assert [dict(r.position) for r in log.readers()] == [{0: 1}]

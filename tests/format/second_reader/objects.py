@@ -189,6 +189,11 @@ def _headers(array: pa.Array) -> list[list[tuple[str | None, bytes | None]] | No
     need(kind.value_type.field("key").type == pa.string(), "5.1", "a header's key is no string")
     need(kind.value_type.field("value").type == pa.binary(), "5.1", "a header's value is no binary")
     rows = array.to_pylist()
+    need(
+        all(each is not None and each["key"] is not None for row in rows for each in row or ()),
+        "5.1",
+        "a header that is null or has no key",
+    )
     return [None if row is None else [(each["key"], each["value"]) for each in row] for row in rows]
 
 

@@ -16,7 +16,13 @@ from clog.storage.format.schema import LogSchema
 from clog.storage.keys.key_index import DamagedIndexError, decode, index_hashes
 from clog.storage.numpy_arrays import to_numpy
 from clog.storage.objects.arrow_types import column_types, has_ids, other_ids, with_ids
-from clog.storage.objects.data_object import DELETE_HORIZON, OFFSET, REWRITTEN_SCHEMA, record_sizes
+from clog.storage.objects.data_object import (
+    DELETE_HORIZON,
+    OFFSET,
+    REWRITTEN_SCHEMA,
+    check_rows,
+    record_sizes,
+)
 from clog.storage.objects.footer import read_footer
 from clog.storage.objects.typed_columns import can_read
 
@@ -44,8 +50,10 @@ def object_problems(
         read_footer(footer, rows=ref.rows, pages_end=ref.tail[0], typed=typed)
         table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read()
         problem = _schema_problem(table, schema)
+        for batch in [] if problem else table.to_batches():
+            check_rows(batch)
     except (pa.ArrowException, OSError, ValueError) as e:
-        yield f"cannot be read as Parquet: {e}"
+        yield f"cannot be read: {e}"
         return
     if problem is not None:
         yield problem
@@ -78,9 +86,8 @@ def _schema_problem(table: pa.Table, schema: LogSchema | None) -> str | None:
             return f"its column {field.name} has type {found.type}, expected {field.type}"
         if must_have_ids and (wrong := other_ids(found, with_ids(field))):
             return f"its columns {wrong} have other field ids than the format gives them"
-    for name in ("timestamp", OFFSET):
-        if name in names and table.column(name).null_count:
-            return f"its column {name} has nulls"
+    if OFFSET in names and table.column(OFFSET).null_count:
+        return f"its column {OFFSET} has nulls"
     return None
 
 
@@ -137,6 +144,7 @@ def _facts(rows: pa.Table, chunk: Chunk) -> dict[str, int]:
     else:
         times_ms = np.array([chunk.append_time_ms])
     horizons = to_numpy(rows.column(DELETE_HORIZON).drop_null())
+    horizons = horizons[horizons >= 0]  # A sum that ran over counts as none.
     return {
         "size": int(record_sizes(rows).sum()),
         "first timestamp": int(times_ms[0]),

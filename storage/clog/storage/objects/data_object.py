@@ -155,6 +155,23 @@ def record_sizes(records: pa.Table | pa.RecordBatch) -> np.ndarray[Any, np.dtype
     return sizes
 
 
+def check_rows(rows: pa.RecordBatch) -> None:
+    """Raises if stored rows hold what the format forbids, in those columns that are there.
+
+    Raises:
+        ValueError: they do (FORMAT.md §5.1).
+    """
+    names = rows.schema.names
+    if "timestamp" in names and rows.num_rows:
+        times = rows.column("timestamp")
+        if times.null_count or to_numpy(times.view(pa.int64())).min() < 0:
+            raise ValueError("it has timestamps that are null or before 1970")
+    if "headers" in names and rows.column("headers").null_count < rows.num_rows:
+        pairs = rows.column("headers").flatten()
+        if pairs.null_count or pairs.field(0).null_count:
+            raise ValueError("it has headers that are null or have no key")
+
+
 def _lengths(values: pa.Array) -> np.ndarray[Any, Any]:
     """Returns the bytes of each binary or string, 0 for null."""
     lengths = pc.binary_length(values)

@@ -16,7 +16,6 @@ right.
 Not here: which rows to read, and their offsets (`read.scan`).
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +30,8 @@ from clog.storage.errors import CorruptionError
 from clog.storage.format.object_ref import FOOTER_SUM_BYTES, ObjectRef
 from clog.storage.format.schema import LogSchema
 from clog.storage.objects.arrow_types import column_types
+from clog.storage.objects.data_object import OFFSET, check_rows
+from clog.storage.objects.fetched_parts import FetchedParts
 from clog.storage.objects.footer import RowGroup, read_footer
 from clog.storage.objects.typed_columns import as_type, can_read, leaves_of, projected
 from clog.storage.store.base import Store, coalesce
@@ -267,7 +268,9 @@ class _Source:
             else pa.nulls(batch.num_rows, field.type)
             for field in self._schema
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        check_rows(made)
+        return made
 
     def _fetch_footer(self) -> bytes:
         obj = self._obj
@@ -283,20 +286,24 @@ class _Source:
             )
         return footer
 
-    def _fetch(self, places: Sequence[tuple[int, int]]) -> "_Fetched":
+    def _fetch(self, places: Sequence[tuple[int, int]]) -> FetchedParts:
         parts = self._store.get_ranges(self._obj.path, places)
         for (start, end), part in zip(places, parts, strict=True):
             if len(part) != end - start:
                 raise self._damaged(
                     f"it has {start + len(part)} bytes, expected {self._obj.size_bytes}"
                 )
-        return _Fetched(places, parts, self._obj.size_bytes)
+        return FetchedParts(places, parts, self._obj.size_bytes)
 
     def _row_groups(self, data: bytes) -> tuple[RowGroup, ...]:
         """Returns the row groups by the footer that the data end with."""
         obj = self._obj
         footer, end = data[-obj.footer_bytes :], obj.tail[0]
-        return read_footer(footer, rows=obj.rows, pages_end=end, typed=self._is_typed)
+        groups = read_footer(footer, rows=obj.rows, pages_end=end, typed=self._is_typed)
+        has_offsets = any(path == OFFSET for path, _, _ in groups[0].pages)
+        if has_offsets == obj.dense:
+            raise self._damaged(f"the manifest says dense={obj.dense}, its columns say otherwise")
+        return groups
 
     def _needed(
         self, found: Sequence[RowGroup], wanted: Sequence[tuple[int, int, int]]
@@ -359,39 +366,3 @@ def _damaged(store: Store, obj: ObjectRef, what: str) -> CorruptionError:
     return CorruptionError(
         f"{obj.path} of {store.url} is damaged: {what}; keep the file, restore it from a copy"
     )
-
-
-class _Fetched:
-    """The parts of an object that were fetched, as the file that Parquet reads; others fail."""
-
-    def __init__(
-        self, places: Sequence[tuple[int, int]], parts: Sequence[bytes], size_bytes: int
-    ) -> None:
-        self._size_bytes = size_bytes
-        in_order = sorted(zip(places, parts, strict=True), key=lambda part: part[0])
-        self._starts = [start for (start, _), _ in in_order]
-        self._parts = [pa.py_buffer(data) for _, data in in_order]
-        self._at = 0
-        self.closed = False
-
-    def read_buffer(self, size: int) -> pa.Buffer:
-        """Returns the next bytes, without copying: Arrow calls this instead of `read`."""
-        i = bisect_right(self._starts, self._at) - 1
-        skip = self._at - self._starts[i]
-        if i < 0 or skip + size > self._parts[i].size:
-            raise OSError(f"bytes {self._at} to {self._at + size} are outside the columns")
-        self._at += size
-        return self._parts[i].slice(skip, size)
-
-    def read(self, size: int) -> bytes:
-        return bytes(self.read_buffer(size))
-
-    def seek(self, to: int, whence: int = 0) -> int:
-        self._at = to + (0, self._at, self._size_bytes)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def close(self) -> None:
-        self.closed = True

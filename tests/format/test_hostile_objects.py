@@ -1,0 +1,105 @@
+"""What FORMAT.md §5.1 forbids in the rows of an object, both readers refuse and `verify` names: the
+object's checksums are right, and what the log says of it, so nothing but its rows tells.
+"""
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from second_reader.documents import FormatError
+from second_reader.log import Log as SecondLog
+
+from clog.storage import CorruptionError, Log
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format.documents import decode, encode
+from clog.storage.objects.arrow_types import with_ids
+from clog.storage.objects.data_object import REWRITTEN_SCHEMA
+from clog.storage.store import open_store
+
+TIME_MS = 1_700_000_000_000
+SOUND = {
+    "key": [b"a", b"b", b"c"],
+    "value": [b"1", b"2", None],
+    "headers": [[{"key": "h", "value": None}], [], None],
+    "timestamp": [TIME_MS * 1000] * 3,
+}
+ROWS_BYTES = 3 * 12 + 3 + 2
+FORBIDDEN = {
+    "a header without key": {"headers": [[{"key": None, "value": b"x"}], None, None]},
+    "a header that is null": {"headers": [[None], None, None]},
+    "no timestamp": {"timestamp": [None, *SOUND["timestamp"][1:]]},
+    "a timestamp before 1970": {"timestamp": [-5, *SOUND["timestamp"][1:]]},
+    "offsets in a dense object": {"offset": [0, 1, 2]},
+}
+
+
+@pytest.fixture
+def forged(tmp_path):
+    """Makes a log whose one object has these columns, all that describes it as the format says."""
+
+    def make(columns):
+        log = Log.create(str(tmp_path / "log"), partitions=1)
+        log.append([{"key": key, "value": value} for key, value in (("a", "1"), ("b", "2"))])
+        store, path = log.handle.store, f"commits/{1:020d}.json"
+        body = decode("commit", store.get(path), where=path)
+        (described,) = body["edit"]["add"]["objects"]
+        data, footer = object_of(columns)
+        store.put(described["path"], data)
+        digest = xxhash.xxh3_128_hexdigest(data)
+        described.pop("index", None)
+        described.update(bytes=len(data), footer=footer, xxh3_128=digest, rows=3)
+        times = [0 if time is None else max(time, 0) // 1000 for time in columns["timestamp"]]
+        pairs = [pair for row in columns["headers"] for pair in row or () if pair]
+        size = ROWS_BYTES + sum(len(p["key"] or "") + len(p["value"] or b"") for p in pairs)
+        chunk = {"rows": 3, "bytes": size, "first_ms": times[0], "max_ms": max(times)}
+        described["chunks"].update({name: [n] for name, n in {**chunk, "tombstones": 1}.items()})
+        head = {"end": [3], "bytes": [size], "first_ms": [times[0]]}
+        body["head"]["partitions"].update(head)
+        store.put(path, encode("commit", body))
+        return str(tmp_path / "log")
+
+    return make
+
+
+def object_of(columns):
+    """The bytes of an object with these columns, and the size of its footer."""
+    fields = [with_ids(field) for field in REWRITTEN_SCHEMA if field.name in columns]
+    written = io.BytesIO()
+    table = pa.table({f.name: columns[f.name] for f in fields}, schema=pa.schema(fields))
+    pq.write_table(table, written, write_page_checksum=True)
+    data = written.getvalue()
+    size = int.from_bytes(data[-8:-4], "little") + 8
+    return data[:-size] + xxhash.xxh3_128_digest(data[-size:]) + data[-size:], size
+
+
+def test_what_is_sound_is_read(forged):
+    """An empty list of headers is none, and a header's value may be null."""
+    url = forged(SOUND)
+    assert [row["key"] for batch in Log.open(url).read() for row in batch.to_pylist()] == [
+        *SOUND["key"]
+    ]
+    SecondLog(url).check()
+    assert list(verify_log(open_store(url)).findings) == []
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_what_is_forbidden_is_refused_by_both_readers(forged, name):
+    """As damage, with the object's name; a read of other columns does not meet it."""
+    url = forged({**SOUND, **FORBIDDEN[name]})
+    with pytest.raises(
+        CorruptionError, match=r"data/.*\.parquet of .* is damaged: .*; keep the file"
+    ):
+        list(Log.open(url).read())
+    with pytest.raises(FormatError):
+        SecondLog(url).records(0)
+    (finding,) = verify_log(open_store(url)).findings
+    assert finding.where.startswith("data/")
+
+
+def test_a_delete_horizon_that_ran_over_is_none(forged):
+    """FORMAT.md §3.3, §5.3: nor do a chunk's bounds count it, for both readers and `verify`."""
+    url = forged({**SOUND, "delete_horizon": [None, None, -7]})
+    SecondLog(url).check()
+    assert list(verify_log(open_store(url)).findings) == []

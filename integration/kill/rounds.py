@@ -18,11 +18,15 @@ from switch import environment_of
 from world import LOGS, World
 
 from clog.cleaner import Cleaner
+from clog.cleaner.sweep.objects import due_objects
 from clog.storage.objects.records import to_records
 
 HIT_WITHIN_S = 600
 DRIVER_ENDS_WITHIN_S = 30
 ORPHAN_AGE_MS = 500
+LATE_MS = 1 << 53
+"""A time at which everything that was replaced is due."""
+
 DYING = {"driver and JVM": (0, 1), "JVM": (1,), "worker": ()}
 """Who goes with the Python worker that is at the point; places in the file of pids."""
 
@@ -106,7 +110,7 @@ class Rounds:
         elif named.program == "cleaner":
             child = self.cleaner(environment)
         else:
-            self._make_garbage(named.sweep)
+            self._make_garbage(named.sweep, nth)
             child = self.sweeper(named.sweep, ORPHAN_AGE_MS, environment)
         try:
             code = child.wait(HIT_WITHIN_S)
@@ -145,10 +149,10 @@ class Rounds:
             return []
         return [f"a batch in doubt is in {doubted} logs, not in {int(named.committed)}"]
 
-    def _make_garbage(self, sweep: str) -> None:
-        """Replaced objects in the log that is cleaned, or orphans in both."""
+    def _make_garbage(self, sweep: str, objects: int) -> None:
+        """At least so many replaced objects in the log that is cleaned, or orphans in both."""
         if sweep == "released":
-            Cleaner(self.world.open("table"), dedupe_buffer_bytes=1 << 20).run_once(force=True)
+            self._replace(objects)
             return
         for name in LOGS:
             log = self.world.open(name)
@@ -156,6 +160,18 @@ class Rounds:
             task = log.object_writer()
             task.add(records, np.zeros(records.num_rows, np.int32))
             task.finish()  # and nobody commits it
+
+    def _replace(self, objects: int) -> None:
+        """Cleans until so many objects await the sweep: a pass right after another replaces few."""
+        log = self.world.open("table")
+        deadline = time.monotonic() + HIT_WITHIN_S
+        while time.monotonic() < deadline:
+            Cleaner(log, dedupe_buffer_bytes=1 << 20).run_once(force=True)
+            manifest = log.handle.manifest()
+            if len(due_objects(manifest, manifest.head.config, now_ms=LATE_MS)) >= objects:
+                return
+            time.sleep(0.2)  # The bystander writes meanwhile.
+        raise RunError(f"no pass replaced {objects} objects within {HIT_WITHIN_S} s")
 
     def _start(
         self, program: str, name: str, arguments: list[str], environment: dict[str, str] | None

@@ -166,3 +166,23 @@ def test_a_log_that_is_deleted_meanwhile_is_not_damaged(store, clock, log, act, 
     clock.advance(asleep_ms)
     with pytest.raises(NotFoundError, match="deleted and recreated" if anew else "no log at"):
         act(reader)
+
+
+@pytest.mark.parametrize("closed", [3, 4])
+def test_a_block_that_came_while_one_looked(log, closed):
+    """Who is held up looks for a block before it comes, and then sees the one before it closed."""
+    while log.handle.tip.version < 4 * BLOCK:
+        log.append([{"key": "k", "value": "v"}])
+    folder = log.handle.store
+    close(folder, 0)
+    close(folder, BLOCK)
+    came = folder.get(paths.block_path(3 * BLOCK))
+    lose(folder, 3 * BLOCK)
+
+    def others_go_on():
+        folder.put(paths.block_path(3 * BLOCK), came)
+        for k in range(2, closed):
+            close(folder, k * BLOCK)
+
+    held_up = Fault(FaultKind.MEANWHILE, "get", paths.block_path(2 * BLOCK), run=others_go_on)
+    assert first_open_version(FaultyStore(folder, Faults(held_up))) == closed * BLOCK

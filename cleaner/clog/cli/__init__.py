@@ -1,8 +1,13 @@
 """The command line `clog`: a log in a shell, without Spark."""
 
+import os
+import sys
+from pathlib import Path
+
 
 def main() -> None:
     """Runs the command line; the entry point of the distribution."""
+    _open_closed_streams()
     try:
         from clog.cli.app import app
     except ModuleNotFoundError as e:
@@ -13,3 +18,12 @@ def main() -> None:
 
         raise SystemExit(f"the command line needs {e.name}: {install_extra('cli')}") from e
     app(prog_name="clog")
+
+
+def _open_closed_streams() -> None:
+    """Opens those of the three streams that the shell closed (``>&-``): who closed one wants to
+    know nothing, and the next file that is opened shall not take its number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the end

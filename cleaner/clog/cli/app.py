@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from inspect import cleandoc
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +20,13 @@ from clog.cli import daemon
 from clog.cli.cleaning import clean, publish, roll
 from clog.cli.logs import convert, copy, delete, ls, manage, transactions
 from clog.cli.looking import cost, dump, readers, show, verify, verify_store
-from clog.cli.output import ERRORS_AS, SafeFormatter, print_error, reader_has_left
+from clog.cli.output import (
+    ERRORS_AS,
+    WarningFormatter,
+    drop_output,
+    print_error,
+    reader_has_left,
+)
 from clog.cli.records import consume, export, get, produce
 from clog.cli.ui import command
 
@@ -77,13 +84,13 @@ class ClogGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Looks how errors shall be printed, before there are any."""
-        ERRORS_AS.set("json" if "--json" in args else "text")
+        ERRORS_AS.set("json" if _wants_json(args) else "text")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Runs a command."""
         if logging.lastResort is not None:  # What tells warnings where nothing else is set up.
-            logging.lastResort.setFormatter(SafeFormatter(logging.Formatter()))
+            logging.lastResort.setFormatter(WarningFormatter())
         try:
             done = super().invoke(ctx)
             sys.stdout.flush()
@@ -123,6 +130,12 @@ def _tell(error: Exception) -> int | None:
         print_error(str(error), error.kind)
     elif isinstance(error, FileNotFoundError):
         print_error(f"{error.filename or error} is gone: {error.strerror}", ErrorKind.CORRUPTION)
+    elif isinstance(error, OSError) and error.strerror:
+        # Those of stores are errors of clog's: it is a file of the user's, or the output.
+        if error.filename is None:
+            drop_output()
+        what = f"{error.filename or 'the output'} cannot be written or read"
+        print_error(f"{what}: {error.strerror}")
     elif isinstance(error, ImportError) and not _is_ours(error):
         print_error(f"a package is missing: {error}")
     else:
@@ -161,6 +174,13 @@ def _help(command: Callable[..., None]) -> str:
 
 def _name(command: Callable[..., None]) -> str:
     return command.__name__.replace("_", "-")
+
+
+def _wants_json(args: list[str]) -> bool:
+    """Tells whether errors shall be JSON: those of a command line that is wrong, too."""
+    return not {"--json", "--log-format=json"}.isdisjoint(args) or (
+        ("--log-format", "json") in pairwise(args)
+    )
 
 
 def _is_ours(error: ImportError) -> bool:

@@ -36,7 +36,7 @@ ERRORS_AS: ContextVar[Literal["text", "json", "log"]] = ContextVar("ERRORS_AS", 
 """How errors are printed: lines for people, one JSON object, or as log messages are."""
 
 _HINTS = {
-    "not_found": 'check the URL, or make the log with "clog create"',
+    "not_found": 'check the URL and the name; "clog ls" lists logs',
     "version_expired": '"clog describe" shows the readable versions, "clog verify" what is gone',
     "offset_out_of_range": 'see the ranges there are with "clog offsets"',
     "already_exists": 'look at it with "clog describe"',
@@ -75,6 +75,17 @@ class SafeFormatter(Formatter):
     def format(self, record: LogRecord) -> str:
         """Formats a message as the other formatter does."""
         return shown_on(sys.stderr, self._formatter.format(record))
+
+
+class WarningFormatter(Formatter):
+    """Warnings of a command that sets up no logging: lines, or JSON where errors are."""
+
+    def format(self, record: LogRecord) -> str:
+        """Formats a message as `ERRORS_AS` says."""
+        text = super().format(record)
+        if ERRORS_AS.get() == "json":
+            text = json.dumps({"warning": {"message": text}}, ensure_ascii=False)
+        return shown_on(sys.stderr, text)
 
 
 def stdout() -> Console:
@@ -135,6 +146,15 @@ def print_error(message: str, kind: str | None = None) -> None:
         console.print(Text(f"next: {hint}", style="dim"), soft_wrap=True)
 
 
+def print_note(text: str) -> None:
+    """Prints on standard error what is no error; JSON where errors are."""
+    if ERRORS_AS.get() == "json":
+        line = json.dumps({"note": {"message": text}}, ensure_ascii=False)
+        sys.stderr.write(shown_on(sys.stderr, line) + "\n")
+    else:
+        stderr().print(text, style="dim", soft_wrap=True)
+
+
 def shown(text: str) -> str:
     r"""Returns the text with its control characters spelt out.
 
@@ -162,9 +182,7 @@ def write_lines(lines: bytes) -> None:
 
 
 def reader_has_left() -> bool:
-    """Tells whether nobody reads standard output any more, and then closes it for good: what is
-    still buffered goes nowhere.
-    """
+    """Tells whether nobody reads standard output any more, and then closes it for good."""
     try:
         fd = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -173,10 +191,19 @@ def reader_has_left() -> bool:
     poll.register(fd, 0)
     if not any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0)):
         return False
+    drop_output()
+    return True
+
+
+def drop_output() -> None:
+    """Closes standard output for good: what is still buffered goes nowhere."""
+    try:
+        fd = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, fd)
     os.close(nowhere)
-    return True
 
 
 def count(number: int) -> str:

@@ -1,11 +1,12 @@
 """Deleting a log (COMMIT.md §1).
 
 D1. Delete ``_clog/log``: from now on no log stands here, for whoever opens or looks again.
-D2. Delete the files of its folder.
+D2. Delete the files of its published views, of which there would be no rows any more, and those of
+    its folder.
 
 A crash between the two leaves files of a log that does not stand anywhere. Deleting again, at a
 root without a log, does D2 for them. What only a creator can have left, which may be about to
-create its log, is not touched.
+create its log, is not touched; nor is a view of another log that is created meanwhile.
 
 Not here: stopping writers. One that goes on is told at its next commit, or within seconds.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from clog.storage.commit.identity import read_log_file
 from clog.storage.errors import NotFoundError
 from clog.storage.format import paths
+from clog.storage.publications.removal import ViewFiles, published_files
 from clog.storage.store.base import Store, StoredObject, is_temporary
 
 OF_A_CREATION = frozenset({paths.commit_path(0), paths.block_path(0)})
@@ -36,17 +38,22 @@ class Doomed:
 
 def doomed(root: Store) -> Doomed:
     """Returns the files of the log that stands at a root; where there is none, of those that were
-    deleted before. Costs a LIST of the folders.
+    deleted before. Costs a LIST of the folders, and the requests of `published_files`.
 
     Raises:
         NotFoundError: there is neither.
     """
+    return _doomed(root, published_files(root))
+
+
+def _doomed(root: Store, views: list[ViewFiles]) -> Doomed:
     try:
-        return _of_log(root, read_log_file(root).log_id)
+        return _of_log(root, read_log_file(root).log_id, views)
     except NotFoundError:
-        if not (left := _leftovers(root)):
+        left = (*_files_of(views), *_leftovers(root))
+        if not left:
             raise
-        return Doomed(None, tuple(left))
+        return Doomed(None, left)
 
 
 def delete_log(root: Store) -> Doomed:
@@ -55,18 +62,27 @@ def delete_log(root: Store) -> Doomed:
     Raises:
         NotFoundError: there is nothing to delete.
     """
-    found = doomed(root)
+    views = published_files(root)
+    found = _doomed(root, views)
     if found.log_id is not None:
         root.delete(paths.LOG_FILE)  # D1
-        found = _of_log(root, found.log_id)  # What was written until now.
+        # What was written until now; but another log may stand here already, and be published.
+        gone = {found.log_id, *(view.log_id for view in views)}
+        views = [view for view in published_files(root) if view.log_id in gone]
+        found = _of_log(root, found.log_id, views)
     for file in found.files:
         root.delete(file.path)  # D2
     return found
 
 
-def _of_log(root: Store, log_id: str) -> Doomed:
+def _of_log(root: Store, log_id: str, views: list[ViewFiles]) -> Doomed:
     folder = paths.folder_of(log_id) + "/"
-    return Doomed(log_id, (*root.list(folder), *root.list_temporary(folder)))
+    inside = (*root.list(folder), *root.list_temporary(folder))
+    return Doomed(log_id, (*_files_of(views), *inside))
+
+
+def _files_of(views: list[ViewFiles]) -> tuple[StoredObject, ...]:
+    return tuple(file for view in views for file in view.files)
 
 
 def _leftovers(root: Store) -> list[StoredObject]:

@@ -108,6 +108,20 @@ def test_what_is_no_address_is_refused(cli, url, log, address):
         assert "[HOST:]PORT" in told.stderr
 
 
+def test_listen_is_for_a_cleaner_that_stays(cli, url, log):
+    """Beside --once and --dry-run nothing would be served, so it is refused."""
+    for more in ("--once", "--dry-run"):
+        assert "leave one out" in cli("cleaner", url, "--listen=9404", more, code=2).stderr
+
+
+def test_a_wrong_command_line_is_json_too(cli, url, log):
+    """With --log-format json nothing else is on standard error, in either way of writing it."""
+    for form in (["--log-format", "json"], ["--log-format=json"]):
+        told = json.loads(cli("cleaner", url, "--listen=abc", *form, code=2).stderr)
+        assert told["error"]["kind"] == "usage"
+        assert "'abc' is not [HOST:]PORT" in told["error"]["message"]
+
+
 def test_once_beside_an_uncleanable_partition(cli, url, log):
     """S28: who schedules rounds learns from the exit code that one is not what it should be."""
     path = log.handle.manifest().segments[0][0].chunks[0].object.path

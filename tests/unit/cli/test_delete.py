@@ -30,6 +30,15 @@ def test_delete_leaves_files_of_others(cli, url, log):
     assert [p.name for p in Path(url).iterdir()] == ["notes.txt"]
 
 
+def test_delete_takes_the_published_table_along(cli, url, log):
+    """In both formats; the table of a log that is gone would name objects that are gone."""
+    for name in ("delta", "iceberg"):
+        cli("publish", url, "--format", name)
+    assert {p.name for p in Path(url).iterdir()} == {"_clog", "_delta_log", "metadata"}
+    cli("delete", url, "--yes")
+    assert not Path(url).exists()
+
+
 def test_delete_asks_first(cli, url, log):
     """Where nobody can be asked, it needs --yes; a dry run deletes nothing."""
     assert "--yes" in cli("delete", url, code=2).stderr
@@ -65,6 +74,23 @@ def test_ls_lists_logs(cli, tmp_path):
     assert "compact" in table
     assert "no log at" in table
     assert json.loads(cli("ls", tmp_path / "other", "--json").stdout)["logs"] == []
+    assert cli("ls", tmp_path / "other").stderr == f"no logs below {tmp_path}/other\n"
+
+
+def test_ls_of_nothing_says_so(cli, tmp_path):
+    """A folder that is misspelt is no folder without logs."""
+    told = json.loads(cli("ls", tmp_path / "wrong", "--json", code=1).stderr)["error"]
+    assert told["message"] == f"there is no folder {tmp_path}/wrong; correct the URL"
+
+
+def test_ls_finds_a_log_inside_of_a_log(cli, tmp_path):
+    """Nobody else would: neither whoever looks for it nor the cleaner (--discover)."""
+    urls = [str(tmp_path / name) for name in ("a", "a/b", "a/b/c")]
+    for url in urls:
+        log = Log.create(url, partitions=1)
+        log.append([{"key": "k", "value": "v"}])
+        log.publish("iceberg")
+    assert cli("ls", tmp_path).stdout.splitlines() == urls
 
 
 def test_roll_seals(cli, url, log):
@@ -73,6 +99,19 @@ def test_roll_seals(cli, url, log):
     assert cli("roll", url).stdout == "sealed the active segment of partition 0\n"
     assert cli("roll", url).stdout == "nothing to seal: active segments are empty\n"
     assert [len(log.segments(p)) for p in (0, 1)] == [2, 2]
+
+
+def test_clean_says_why_there_is_nothing_to_clean(cli, url, log):
+    """It sends nobody to --roll where nothing is left to seal."""
+    assert "--roll" in cli("clean", url, "--force").stdout
+    cli("clean", url, "--roll", "--force")
+    assert "all of it is clean" in cli("clean", url, "--force").stdout
+    log.alter({"min.compaction.lag.ms": "1d"})
+    log.append([{"key": "k", "value": "v"}])
+    log.roll()
+    assert "may not be cleaned yet" in cli("clean", url, "--force").stdout
+    log.alter({"cleanup.policy": "delete"})
+    assert 'no "compact"' in cli("clean", url, "--force").stdout
 
 
 def test_clean_rolls_first(cli, url, log):

@@ -69,7 +69,7 @@ def test_an_error_is_one_line_and_the_next_step(cli, url):
     assert hint == 'next: look at it with "clog describe"'
     missing = cli("describe", url + "x", code=1)
     assert (
-        missing.stderr.splitlines()[1] == 'next: check the URL, or make the log with "clog create"'
+        missing.stderr.splitlines()[1] == 'next: check the URL and the name; "clog ls" lists logs'
     )
 
 
@@ -112,7 +112,7 @@ def test_errors_are_json_with_json(cli, url):
     told = json.loads(refused.stderr)["error"]
     assert told["kind"] == "not_found"
     assert told["message"].startswith(f"no log at {url}")
-    assert "clog create" in told["next"]
+    assert "clog ls" in told["next"]
     assert refused.stdout == ""
     for given in (["create", url, "-c", "x"], ["describe"], ["describe", url, "--nonsense"]):
         wrong = json.loads(cli(*given, "--json", code=2).stderr)["error"]

@@ -1,6 +1,7 @@
 """What others wrote, on a terminal: shown, never obeyed."""
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -118,3 +119,21 @@ def test_text_and_tables_of_rich(monkeypatch, capsys):
     assert TITLE not in written
     assert "\x1b[31m" in written
     assert not re.findall(f"[{CONTROLS}\t]", re.sub(r"\x1b\[[0-9;]*m", "", written))
+
+
+def test_warnings_and_notes_are_json_where_errors_are(capsys):
+    """So that with --json each line of standard error is an object: also beside a warning of the
+    store's, which each command on some servers gives.
+    """
+    record = logging.makeLogRecord({"msg": "tested, not proven", "levelno": logging.WARNING})
+    before = output.ERRORS_AS.set("json")
+    try:
+        line = output.WarningFormatter().format(record)
+        output.print_note("exported 1 record")
+    finally:
+        output.ERRORS_AS.reset(before)
+    assert json.loads(line) == {"warning": {"message": "tested, not proven"}}
+    assert json.loads(capsys.readouterr().err) == {"note": {"message": "exported 1 record"}}
+    assert output.WarningFormatter().format(record) == "tested, not proven"
+    output.print_note("exported 1 record")
+    assert capsys.readouterr().err == "exported 1 record\n"

@@ -87,6 +87,34 @@ def test_ctrl_c_appends_what_waits(shell, tmp_path):
     assert done.stdout.splitlines()[-1] == "a\t1"
 
 
+def test_output_that_cannot_be_written_is_told(shell, tmp_path):
+    """A full disk, a folder that is not there: one line, and no word of damage to the log."""
+    log = Log.create(str(tmp_path / "a"), partitions=1)
+    log.append([{"key": "k", "value": "v"}])
+    for command in ("consume a", "describe a", "describe a --json", "export a - --format csv"):
+        done = shell(f"clog {command} > /dev/full")
+        told = "the output cannot be written or read: No space left on device"
+        assert (done.returncode, told in done.stderr) == (1, True), done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+    done = shell("touch file; mkdir folder; clog export a none/a.csv; clog export a file/a.csv")
+    assert done.stderr.count("does not exist; create it first") == 2
+    done = shell("clog export a folder --format csv --overwrite; ls -A folder; ls *.part")
+    assert "is no file" in done.stderr
+    done = shell("clog export a /dev/null --format csv --overwrite; test -c /dev/null")
+    assert (done.returncode, "is no file" in done.stderr) == (0, True)
+
+
+def test_closed_streams_are_no_error(shell, tmp_path):
+    """Of programs that are started with nothing to write to, or to read from."""
+    Log.create(str(tmp_path / "a"), partitions=1)
+    done = shell(
+        "printf 'k\\tv\\n' | clog produce a >&- && printf 'l\\tw\\n' | clog produce a 2>&- &&"
+        " clog produce a <&- && clog describe a >&- && clog consume a >&- 2>&- <&-"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shell("clog consume a | wc -l").stdout == "2\n"
+
+
 def test_exit_codes_are_those_of_the_document(shell):
     """0, 1 for what clog refuses, 2 for a wrong command line."""
     done = shell(

@@ -66,5 +66,7 @@ def test_readers_are_listed_and_forgotten(cli, url, log):
     assert billing["position"] == {"0": 1, "1": 2}
     assert billing["until_tombstone_ms"] is None
     assert odd["damage"]
+    unknown = cli("readers", url, "--forget", "billing", "--forget", "biling", code=1).stderr
+    assert "has no reader 'biling'; nobody was forgotten; there are: billing, odd" in unknown
     cli("readers", url, "--forget", "billing", "--forget", "odd")
     assert log.readers() == []

@@ -7,6 +7,7 @@ from clog.storage.deletion import OF_A_CREATION, delete_log, doomed
 from clog.storage.format import paths
 from clog.storage.store.folders import folder_exists, remove_empty_folders
 from clog.storage.testing.crash import crash_runs, memory_store
+from clog.storage.testing.published import delta_versions
 
 
 def fill(root):
@@ -83,3 +84,91 @@ def test_empty_folders_go_and_others_stay(tmp_path):
     remove_empty_folders(f"file://{tmp_path}/outside", {"fsync": False})
     assert not folder_exists(str(tmp_path / "outside"))
     remove_empty_folders(str(tmp_path / "outside"))
+
+
+def publish(root):
+    fill(root)
+    log = Log.open(root)
+    for name in ("delta", "iceberg"):
+        log.publish(name)
+        log.append([{"key": name, "value": "v"}])
+        log.publish(name)
+
+
+def _views(store):
+    names = {found.path for found in store.list("")}
+    return {name for name in names if name.startswith(("_delta_log/", "metadata/"))}
+
+
+def test_published_views_go_with_the_log_after_any_crash():
+    """Their rows are the log's: a table of objects that are gone helps nobody (D2)."""
+    runs = list(crash_runs(publish, delete_log))
+    assert len(runs) > 60
+    for run in runs:
+        if paths.LOG_FILE in {found.path for found in run.store.list("")}:
+            assert len(delta_versions(run.store)) == 2, str(run)
+        try:
+            delete_log(run.store)
+        except NotFoundError:
+            pass
+        assert not _views(run.store), str(run)
+
+
+def test_views_that_a_deleted_log_has_left_are_deleted():
+    """Also where nothing of the log is left, and where another one stands there by now."""
+    for again in (False, True):
+        store = memory_store()
+        publish(store)
+        views = {name: store.get(name) for name in _views(store)}
+        delete_log(store)
+        for name, body in views.items():
+            store.put(name, body)
+        if again:
+            fill(store)
+        found = delete_log(store)
+        assert (found.log_id is not None) == again
+        assert not list(store.list(""))
+
+
+def test_tables_of_others_stay():
+    """Whose newest version is not clog's, and files that others put beside versions of ours."""
+    store = memory_store()
+    publish(store)
+    theirs = {
+        "_delta_log/00000000000000000000.crc": b"{}",
+        "metadata/00001-aaaa.metadata.json": b"{}",
+        "metadata/notes.txt": b"mine",
+    }
+    for name, body in theirs.items():
+        store.put(name, body)
+    delete_log(store)
+    assert _views(store) == set(theirs)
+    fill(store)
+    others = (b"no json", b"[]", b'{"commitInfo":{"operationParameters":{"log":"x"}}}', b"{}")
+    for body in others:
+        store.put("_delta_log/00000000000000000007.json", body)
+        store.put("metadata/v7.metadata.json", body)
+        before = _views(store)
+        assert not [file for file in doomed(store).files if file.path in before]
+
+
+def test_a_view_of_a_log_that_is_created_meanwhile_stays():
+    """Whoever creates and publishes between D1 and D2 loses nothing (S47)."""
+    store = memory_store()
+    publish(store)
+
+    class CreatesMeanwhile:
+        def __getattr__(self, name):
+            return getattr(store, name)
+
+        def delete(self, path):
+            store.delete(path)
+            if path == paths.LOG_FILE:
+                fill(store)
+                Log.open(store).publish("delta")
+                Log.open(store).publish("iceberg")
+
+    delete_log(CreatesMeanwhile())
+    log = Log.open(store)
+    assert not log.publish("delta").published
+    assert not log.publish("iceberg").published

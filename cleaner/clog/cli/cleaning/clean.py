@@ -102,7 +102,7 @@ def clean(
     else:
         for line in [*([rolled_text(rolled)] if roll else []), *maintenance_lines(maintained)]:
             say(line)
-        _tell(log.url, results, uncleanable, force=force)
+        _tell(log, results, uncleanable, force=force)
     if uncleanable:
         raise typer.Exit(1)
 
@@ -128,14 +128,25 @@ def _cleaned(
         return maintained, cleaner.run_once(force=force)
 
 
-def _tell(url: str, results: "list[PassResult]", uncleanable: list[int], *, force: bool) -> None:
+def _tell(log: "Log", results: "list[PassResult]", uncleanable: list[int], *, force: bool) -> None:
     for result in results:
         say(pass_text(result))
     if uncleanable:
-        tell_uncleanable(url, uncleanable)
+        tell_uncleanable(log.url, uncleanable)
     elif not results:
-        hint = "active segments wait until they are sealed: --roll" if force else _FORCE
-        say(f"no partition of {url} is due; {hint}")
+        say(f"no partition of {log.url} is due; {_why_none(log) if force else _FORCE}")
+
+
+def _why_none(log: "Log") -> str:
+    """Returns why nothing could be cleaned, though it was asked for at any dirty ratio."""
+    found = log.describe()
+    if "compact" not in found["config"]["cleanup.policy"].split(","):
+        return 'cleanup.policy has no "compact"'
+    if any(d["active_bytes"] for d in found["partition_details"]):
+        return "active segments wait until they are sealed: --roll"
+    if any(d["first_dirty_offset"] < d["end_offset"] for d in found["partition_details"]):
+        return 'what is dirty may not be cleaned yet: "clog describe" says why'
+    return "all of it is clean"
 
 
 def sweep(

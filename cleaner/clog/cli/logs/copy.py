@@ -15,7 +15,7 @@ from clog.cli.arguments import (
     open_log,
     storage_options,
 )
-from clog.cli.output import counted, print_json, say, stderr
+from clog.cli.output import counted, print_json, print_note, say
 from clog.cli.views.progress import counting
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
                 more(records.num_rows)
     except BaseException:
         told = f"{made.url} has {counted(done, 'record')} of {total:,}: delete it, and copy again"
-        stderr().print(told, soft_wrap=True)
+        print_note(told)
         raise
     return done
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clog.cli.arguments import Json, Options, storage_options
-from clog.cli.output import count, duration, print_json, print_table, say, size
+from clog.cli.output import count, duration, print_json, print_note, print_table, say, size
 
 if TYPE_CHECKING:
     from clog.storage.clock import Clock
@@ -29,21 +29,27 @@ def ls(
 ) -> None:
     r"""List the logs below a folder.
 
-    Costs one listing for each folder that is no log; with --long also a few requests for each log.
+    Costs one listing for each folder; with --long also a few requests for each log.
 
     \b
     clog ls
     clog ls s3://bucket/logs --long
     """
     from clog.storage.clock import SystemClock
+    from clog.storage.errors import InvalidInputError
     from clog.storage.store.finding import find_logs
+    from clog.storage.store.folders import folder_exists
 
     given = storage_options(options)
     urls = find_logs(prefix, given)
+    if not urls and not folder_exists(prefix, given):
+        raise InvalidInputError(f"there is no folder {prefix}; correct the URL")
     rows = [_row(url, given, SystemClock()) if long else {"url": url} for url in urls]
     if json:
         print_json({"prefix": prefix, "logs": rows})
-    elif long and rows:
+    elif not rows:
+        print_note(f"no logs below {prefix}")
+    elif long:
         print_table(_table(rows))
     else:
         for url in urls:

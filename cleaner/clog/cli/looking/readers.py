@@ -9,7 +9,7 @@ from clog.cli.arguments import Json, Options, Url, open_log
 from clog.cli.output import count, counted, duration, moment, print_json, print_table, say, size
 
 if TYPE_CHECKING:
-    from clog.storage import Reader
+    from clog.storage import Log, Reader
 
 Forget = Annotated[
     list[str] | None,
@@ -36,8 +36,8 @@ def readers(
     clog readers ./orders --forget billing
     """
     log = open_log(url, options)
-    for name in forget or ():
-        log.forget_reader(name)
+    if forget:
+        _forget(log, forget)
     found = log.readers()
     if json:
         shown = [asdict(reader) | {"position": dict(reader.position)} for reader in found]
@@ -49,6 +49,21 @@ def readers(
         say("no named readers")
         return
     print_table(_table(found, log.handle.clock.now_ms()))
+
+
+def _forget(log: "Log", names: list[str]) -> None:
+    """Forgets readers; none of them where one is not known: a name that is misspelt is none."""
+    from clog.storage.errors import InvalidInputError
+
+    known = {reader.name for reader in log.readers()}
+    for name in names:
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise InvalidInputError(
+                f"{log.url} has no reader {name!r}; nobody was forgotten; there are: {there}"
+            )
+    for name in names:
+        log.forget_reader(name)
 
 
 def _table(found: "list[Reader]", now_ms: int) -> Any:

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from clog.cli.arguments import Json, Options, Partition, Url, open_log
-from clog.cli.output import counted, print_json, say, size, stderr
+from clog.cli.output import counted, print_json, print_note, say, size
 from clog.cli.records.consume import AsTable, At, Start, check_table, positions
 from clog.cli.views.progress import counting
 
@@ -115,19 +115,26 @@ def _checked(out: str, file_format: Format | None, *, overwrite: bool) -> Format
     """Returns the format to write.
 
     Raises:
-        typer.BadParameter: nothing tells it, or the file is there.
+        typer.BadParameter: nothing tells it, the file is there, or none can be.
     """
     chosen = file_format or _BY_ENDING.get(Path(out).suffix.lower())
     if chosen is None:
         raise typer.BadParameter(f"the ending of {out!r} tells no format; give --format")
-    if out != "-" and Path(out).exists() and not overwrite:
+    if out == "-":
+        return chosen
+    path = Path(out)
+    if not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"the folder of {out!r} does not exist; create it first")
+    if path.exists() and not path.is_file():
+        raise typer.BadParameter(f"{out!r} is no file; give one, or - for standard output")
+    if path.exists() and not overwrite:
         raise typer.BadParameter(f"{out} is there already; --overwrite replaces it")
     return chosen
 
 
 def _tell(url: str, out: str, records: int, *, json: bool) -> None:
     if out == "-":
-        stderr().print(f"exported {counted(records, 'record')}", style="dim")
+        print_note(f"exported {counted(records, 'record')}")
         return
     stored = Path(out).stat().st_size
     if json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log, typed_schema
-from clog.cli.output import count, counted, print_json, say, stderr
+from clog.cli.output import count, counted, print_json, print_note, say, stderr
 from clog.cli.records.interrupts import noting_interrupts
 from clog.cli.records.line_reader import LineReader
 
@@ -171,7 +171,7 @@ def _append_all(
         _progress(None, quiet=quiet)
     except (Exception, KeyboardInterrupt):
         if run.done.commits:
-            stderr().print(f"before the error: {run.done}", soft_wrap=True)
+            print_note(f"before the error: {run.done}")
         raise
 
 

@@ -10,15 +10,17 @@ DEPTH_MAX = 8
 """Folders deeper than this are not looked into."""
 LOG_FOLDER = "_clog"
 """What every log has, and no other folder."""
+ICEBERG_FOLDER = "metadata"
+"""What a log has beside, where its table is published as Iceberg."""
 
 
 def find_logs(url: str, storage_options: Mapping[str, object] | None = None) -> list[str]:
-    """Returns the URLs of the logs at and below a folder, sorted; what is inside a log is not
-    looked at.
+    """Returns the URLs of the logs at and below a folder, sorted.
 
-    Costs one listing for each folder that is no log.
+    Costs one listing for each folder that does not belong to a log.
 
     Raises:
+        NotFoundError: the bucket does not exist.
         StoreUnavailableError: the filesystem failed.
         InvalidInputError: the URL names no filesystem.
     """
@@ -36,7 +38,8 @@ def _below(fs: Any, folder: str, url: str, depth: int) -> Iterator[str]:
     names = _folders(fs, folder)
     if LOG_FOLDER in names:
         yield url
-    elif depth > 0:
+        names = [name for name in names if name != ICEBERG_FOLDER]
+    if depth > 0:
         for name in names:
             if not name.startswith((".", "_")):
                 yield from _below(fs, f"{folder}/{name}", f"{url}/{name}", depth - 1)
@@ -45,7 +48,9 @@ def _below(fs: Any, folder: str, url: str, depth: int) -> Iterator[str]:
 def _folders(fs: Any, folder: str) -> list[str]:
     try:
         found = fs.ls(folder or "/", detail=True)
-    except FileNotFoundError:
+    except FileNotFoundError as e:
+        if not failures.is_absent(e):
+            raise  # It is the bucket that is not there.
         return []
     return [
         entry["name"].rstrip("/").rpartition("/")[2]

@@ -36,7 +36,13 @@ _COLUMNS = re.compile(r"columns/([0-9]{20})-[0-9a-f]{32}\.json")
 _DATA_OBJECT = re.compile(r"data/([0-9]{20})-[0-9a-f]{32}\.(?:parquet|dead|mask)")
 _READER = re.compile(r"readers/([A-Za-z0-9_-][A-Za-z0-9._-]{0,127})\.json")
 _UNVERSIONED = re.compile(r"(?:pages|edits)/[0-9a-f]{32}\.json|clock-[0-9a-f]{32}")
-_OF_VIEW = re.compile(r"views/([a-z]+)/([0-9]{20})/[A-Za-z0-9._-]+")
+_UUID = "-".join(f"[0-9a-f]{{{digits}}}" for digits in (8, 4, 4, 4, 12))
+_OF_VIEW = (
+    re.compile(rf"views/(delta)/([0-9]{{20}})/deletion_vector_{_UUID}\.bin"),
+    re.compile(
+        r"views/(iceberg)/([0-9]{20})/[0-9a-f]{32}(?:-(?:data|deletes|list)\.avro|\.puffin)"
+    ),
+)
 
 
 def folder_of(log_id: str) -> str:
@@ -105,8 +111,10 @@ def view_of(path: str) -> tuple[str, int] | None:
     """Returns the format and the version of the view in the name of its file; None for any other
     name.
     """
-    match = _OF_VIEW.fullmatch(path)
-    return (match[1], int(match[2])) if match else None
+    for pattern in _OF_VIEW:
+        if match := pattern.fullmatch(path):
+            return match[1], int(match[2])
+    return None
 
 
 def reader_path(name: str) -> str:

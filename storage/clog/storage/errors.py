@@ -26,6 +26,8 @@ happened to what, the numbers on both sides and the remedy, never data and never
 errors pickle: Spark carries them from its workers to the driver.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar
@@ -207,3 +209,20 @@ class CorruptionError(ClogError):
     """Bytes contradict the format or their checksum; nothing was deleted."""
 
     kind = ErrorKind.CORRUPTION
+
+
+@contextmanager
+def enough_memory(where: str) -> Iterator[None]:
+    """Makes an error of ours of what is raised where a file takes more memory than there is: who
+    can write to a log chooses how much of it a reader needs, within the format's limits.
+
+    Raises:
+        StoreUnavailableError: there was not enough.
+    """
+    try:
+        yield
+    except MemoryError as e:
+        raise StoreUnavailableError(
+            f"{where} takes more memory than there is; read it where there is more, and no logs of"
+            " people whom you do not trust"
+        ) from e

@@ -15,7 +15,7 @@ LIMITS = {
     "commit": 256 * MIB,
     "edit": 256 * MIB,
     "snapshot": 1024 * MIB,
-    "page": 1024 * MIB,
+    "page": 256 * MIB,
     "columns": 64 * MIB,
     "block": 128 * 1024,
     "log": 4096,
@@ -128,7 +128,7 @@ def parse_document(raw: bytes, kind: str) -> Json:
 
 
 def _decode(stored: bytes, encoding: object, limit: int) -> bytes:
-    limit = min(limit, max(4 * MIB, 100 * len(stored)))
+    limit = min(limit, max(4 * MIB, 100 * len(stored)), max(256 * MIB, 20 * len(stored)))
     if encoding == "json":
         need(len(stored) <= limit, "2", "a body longer than its kind allows")
         return stored

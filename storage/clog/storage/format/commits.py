@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from clog.storage.errors import CorruptionError
+from clog.storage.errors import CorruptionError, enough_memory
 from clog.storage.format import documents
 from clog.storage.format.chunks import whole
 from clog.storage.format.edit_json import edit_from_json, edit_to_json
@@ -101,12 +101,13 @@ def read_commit(store: Store, version: int) -> Commit:
     where = f"{path} of {store.url}"
     body = documents.decode("commit", documents.fetch(store, "commit", path), where=where)
     try:
-        commit = Commit(
-            record=_record_from_json(body, body["parent"]),
-            parent=body["parent"],
-            earlier=tuple(_earlier_from_json(body)),
-            head=head_from_json(body["head"], where=where),
-        )
+        with enough_memory(where):
+            commit = Commit(
+                record=_record_from_json(body, body["parent"]),
+                parent=body["parent"],
+                earlier=tuple(_earlier_from_json(body)),
+                head=head_from_json(body["head"], where=where),
+            )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
     versions = [record.version for record in (*commit.earlier, commit.record)]
@@ -129,7 +130,8 @@ def edit_of(store: Store, record: EditRecord) -> Edit:
     else:
         data = documents.fetch(store, "edit", at["path"], at["bytes"])
         value = documents.decode("edit", data, where=f"{at['path']} of {store.url}")
-    return edit_from_json(value, version=record.version)
+    with enough_memory(f"the edit of version {record.version} of {store.url}"):
+        return edit_from_json(value, version=record.version)
 
 
 def goes_back_in_time(store: Store, before: EditRecord, record: EditRecord) -> bool:

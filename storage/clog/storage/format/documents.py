@@ -4,9 +4,9 @@ One line of JSON with kind, format, length and hash; then the body, JSON or one 
 Length and hash are checked before a byte of the body is believed, the format's number before that.
 
 Who can write to a log can write the hash, too, or put a file without end in a document's place. So
-no more is read than one of its kind may have, and a body inflates step by step, up to that and
-`RATIO_MAX` times what is stored: JSON takes up to thirty times its length in memory. Text is UTF-8
-that can be written again: no half of a surrogate pair.
+no more is read than one of its kind may have, and a body inflates step by step, up to that and so
+many times what is stored (`RATIOS`): JSON takes up to thirty times its length in memory. Text is
+UTF-8 that can be written again: no half of a surrogate pair.
 
 Not here: what the bodies mean (`edits`, `head`, `manifest`, `snapshots`).
 """
@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
+from clog.storage.errors import (
+    CorruptionError,
+    InvalidInputError,
+    UnsupportedFormatError,
+    enough_memory,
+)
 from clog.storage.installation import UPGRADE
 
 if TYPE_CHECKING:
@@ -30,16 +35,16 @@ BODY_BYTES_MAX = {
     "commit": 256 << 20,
     "edit": 256 << 20,
     "snapshot": 1 << 30,
-    "page": 1 << 30,
+    "page": 256 << 20,
     "columns": 64 << 20,
     "block": 128 << 10,
     "log": 4 << 10,
     "reader": 16 << 20,
 }
 """By kind the most bytes of a body before compression. Part of the format."""
-RATIO_MAX, RATIO_FREE_BYTES = 100, 4 << 20
-"""A compressed body longer than the latter is at most so many times as long as stored. Part of the
-format.
+RATIOS = ((4 << 20, 100), (256 << 20, 20))
+"""A compressed body longer than the first number is at most so many times as long as stored. Part
+of the format.
 """
 _HEADER_BYTES_MAX = 4096
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -65,9 +70,12 @@ def fetch(store: "Store", kind: str, path: str, size_bytes: int | None = None) -
 
     Raises:
         CorruptionError: it has not ``size_bytes``.
+        StoreUnavailableError: it takes more memory than there is.
     """
     longest = BODY_BYTES_MAX[kind] + _HEADER_BYTES_MAX + 1
-    data = store.get(path, 0, min(longest, longest if size_bytes is None else size_bytes) + 1)
+    end = min(longest, longest if size_bytes is None else size_bytes) + 1
+    with enough_memory(f"{path} of {store.url}"):
+        data = store.get(path, 0, end)
     if size_bytes is not None and len(data) != size_bytes:
         has = f"is truncated: it has {len(data)} of" if len(data) < size_bytes else "has more than"
         raise CorruptionError(
@@ -113,7 +121,13 @@ def decode(kind: str, data: bytes, *, where: str) -> dict[str, Any]:
     Raises:
         CorruptionError: truncated, damaged, of another kind, or no document at all.
         UnsupportedFormatError: written in a newer format.
+        StoreUnavailableError: it takes more memory than there is.
     """
+    with enough_memory(where):
+        return _decoded(kind, data, where)
+
+
+def _decoded(kind: str, data: bytes, where: str) -> dict[str, Any]:
     line, newline, stored = data.partition(b"\n")
     if not newline or len(line) > _HEADER_BYTES_MAX:
         raise CorruptionError(f"{where} is not a clog document: no header in {len(data)} bytes")
@@ -143,7 +157,10 @@ def decode(kind: str, data: bytes, *, where: str) -> dict[str, Any]:
 
 
 def _longest(kind: str, packed: bytes) -> int:
-    return min(BODY_BYTES_MAX[kind], max(RATIO_FREE_BYTES, RATIO_MAX * len(packed)))
+    longest = BODY_BYTES_MAX[kind]
+    for free_bytes, ratio in RATIOS:
+        longest = min(longest, max(free_bytes, ratio * len(packed)))
+    return longest
 
 
 def _inflate(kind: str, encoding: object, stored: bytes, where: str) -> bytes:

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from clog.storage.errors import CorruptionError
+from clog.storage.errors import CorruptionError, enough_memory
 from clog.storage.format import documents
 from clog.storage.format.bitmaps.masks import mask_from_json, mask_to_json
 from clog.storage.format.chunks import (
@@ -125,7 +125,8 @@ def read_snapshot(store: Store, version: int) -> Manifest:
     data = documents.fetch(store, "snapshot", where)
     body = documents.decode("snapshot", data, where=f"{where} of {store.url}")
     try:
-        return _snapshot_from_json(body, where)
+        with enough_memory(where):
+            return _snapshot_from_json(body, where)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
         raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
 
@@ -199,7 +200,8 @@ def _read_page(store: Store, page: SegmentPage) -> dict[int, tuple[Segment, ...]
     data = documents.fetch(store, "page", page.path, page.size_bytes)
     body = documents.decode("page", data, where=where)
     try:
-        found = _segments_from_json(body, page.path)
+        with enough_memory(where):
+            found = _segments_from_json(body, page.path)
     except (KeyError, TypeError, ValueError, IndexError) as e:
         raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
     out = {}

@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from clog.storage.errors import CorruptionError
+from clog.storage.errors import CorruptionError, StoreUnavailableError, enough_memory
 from clog.storage.format.object_ref import FOOTER_SUM_BYTES, ObjectRef
 from clog.storage.format.schema import LogSchema
 from clog.storage.objects.arrow_types import column_types
@@ -352,9 +352,10 @@ class _Source:
         else.
         """
         try:
-            yield
-        except MemoryError:
-            raise  # Arrow's own is an ArrowException too.
+            with enough_memory(f"{self._obj.path} of {self._store.url}"):
+                yield  # Arrow's own error of too little memory is an ArrowException, too.
+        except StoreUnavailableError:
+            raise
         except (pa.ArrowException, OSError, ValueError) as e:
             raise self._damaged(f"{what} does not decode: {e}") from e
 

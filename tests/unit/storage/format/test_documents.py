@@ -1,6 +1,7 @@
 """Documents: what is written is read back, and nothing else is believed (FORMAT.md §2)."""
 
 import json
+import random
 import zlib
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
 from clog.storage.format import documents
 from clog.storage.format.documents import COMPRESS_ABOVE_BYTES, body_json, decode, encode
+from clog.storage.format.snapshots import PAGE_BYTES_MAX
 
 _LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=9)
 _BODIES = st.dictionaries(
@@ -150,7 +152,7 @@ def test_what_is_written_can_be_read(monkeypatch):
     """A body that would inflate beyond what readers allow is stored as it is; one that is longer
     than its kind may be is refused (FORMAT.md §2).
     """
-    body = {"a": "x" * (documents.RATIO_FREE_BYTES + 1)}
+    body = {"a": "x" * (documents.RATIOS[0][0] + 1)}
     data = encode("page", body)
     assert b'"encoding":"json"}' in data[:200]
     assert decode("page", data, where="x") == body
@@ -159,6 +161,36 @@ def test_what_is_written_can_be_read(monkeypatch):
         encode("page", body)
     with pytest.raises(CorruptionError, match="more than a page may have"):
         decode("page", data, where="x")
+
+
+def test_a_large_body_inflates_less(monkeypatch):
+    """A page of any size inflates to 100 times what is stored; a body of more than 256 MiB, as a
+    snapshot's, to 20 times (FORMAT.md §2). Measured in KiB here.
+    """
+    assert [bytes_free >> 20 for bytes_free, _ in documents.RATIOS] == [4, 256]
+    small = tuple((bytes_free >> 10, ratio) for bytes_free, ratio in documents.RATIOS)
+    monkeypatch.setattr(documents, "RATIOS", small)
+    for zeros, noise, is_packed in (
+        *((230 << 10, 1000, False), (230 << 10, 5000, True)),
+        *((300 << 10, 8000, False), (300 << 10, 20000, True)),
+    ):
+        body = {"a": "0" * zeros, "b": random.Random(1).randbytes(noise).hex()}
+        data = encode("snapshot", body)
+        assert (b'"encoding":"json+zlib"' in data[:200]) is is_packed
+        assert decode("snapshot", data, where="x") == body
+        stored = zlib.compress(body_json(body), 6)
+        packed = _document(stored, clog="snapshot", encoding="json+zlib")
+        if is_packed:
+            assert decode("snapshot", packed, where="x") == body
+        else:
+            with pytest.raises(CorruptionError, match="when inflated"):
+                decode("snapshot", packed, where="x")
+
+
+def test_a_page_is_no_longer_than_a_commit():
+    """Writers cut pages at 512 KiB as stored, which inflate to 50 MiB."""
+    assert documents.BODY_BYTES_MAX["page"] == documents.BODY_BYTES_MAX["commit"]
+    assert PAGE_BYTES_MAX * documents.RATIOS[0][1] < documents.BODY_BYTES_MAX["page"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""A log decides how much memory its reader needs: where there is less, the error is ours."""
+
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clog.storage import Log, StoreUnavailableError
+from clog.storage.format import documents, paths
+from clog.storage.testing.crash import discard, memory_store
+from clog.storage.testing.model import rows_in
+
+_OPEN = """
+import re, resource, sys
+from clog.storage import ClogError, Log
+
+used = int(re.search(r"VmSize:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20),) * 2)
+try:
+    Log.open(sys.argv[1])
+except ClogError as e:
+    print(type(e).__name__, e)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+def test_a_document_that_takes_more_memory_than_there_is(tmp_path):
+    """8 MiB of empty lists take 180 MiB: it is told which document, and no raw MemoryError."""
+    url = str(tmp_path / "log")
+    log = Log.create(url, 1)
+    stored = documents.body_json({"later": [[]] * ((8 << 20) // 3)})
+    log.handle.store.put(paths.commit_path(0), documents.encode_json("commit", stored))
+    done = subprocess.run(
+        [sys.executable, "-c", _OPEN, url], capture_output=True, text=True, check=False
+    )
+    told = "StoreUnavailableError commits/00000000000000000000.json of "
+    assert done.stdout.startswith(told), done
+    assert "takes more memory than there is" in done.stdout
+
+
+def test_an_object_that_takes_more_memory_than_there_is(monkeypatch):
+    """Arrow's own error of it is neither passed on nor taken for damage."""
+    store = memory_store()
+    log = Log.create(store, 1)
+    log.append([{"key": "k", "value": "v"}])
+
+    def fails(*_, **__):
+        raise pa.ArrowMemoryError("malloc of size 68719476736 failed")
+
+    monkeypatch.setattr(pq, "read_metadata", fails)
+    with pytest.raises(StoreUnavailableError, match=r"data/.* takes more memory than there is"):
+        rows_in(log.read())
+    discard(store)

@@ -78,6 +78,7 @@ class Committing:
         self.several = Several(handle, self.ours, began.timeout_ms)
         self.visible = Visible(handle, self.ours, began.timeout_ms) if visible else None
         self._all_positions: Positions | None = None
+        self._in_doubt = False  # Of several logs: some try may have been decided.
         self._sequence = sequence
         if sequence == holder.sequence != NONE:
             self.result = found_result(handle, holder.transaction_id, holder.version)
@@ -126,11 +127,14 @@ class Committing:
         try:
             done = self._appended(tried=tried)
         except CommitStateUnknownError:
+            self._in_doubt = True
             raise
         except ClogError as e:
             # An earlier try may still be on its way, and would make what is told now a lie.
             is_over = not isinstance(e, (StoreUnavailableError, CommitConflictError))
             must_end = is_over if self.is_undecided else tried
+            if self._in_doubt and not must_end:
+                raise self._still_unknown(e) from e
             if not must_end or not self.make_certain():
                 self.tried = self.is_undecided
                 raise
@@ -185,11 +189,8 @@ class Committing:
             else:
                 done = end_unknown(self._handle, self.ours)
         except (StoreUnavailableError, CommitConflictError) as e:
-            raise CommitStateUnknownError(
-                f"whether transaction {self.ours.number} of id {self.ours.transaction_id!r} was"
-                f" committed to {self._url} is still not known: {e}; commit or abort it again"
-            ) from e
-        self.tried = False
+            raise self._still_unknown(e) from e
+        self.tried = self._in_doubt = False
         if isinstance(done, AlreadyCommitted):
             self.result, self.state = self._found(done), State.COMMITTED
             return True
@@ -200,6 +201,12 @@ class Committing:
             self.holder.is_lost = not self.is_undecided
         self._finished(ABORTED)
         return False
+
+    def _still_unknown(self, e: ClogError) -> CommitStateUnknownError:
+        return CommitStateUnknownError(
+            f"whether transaction {self.ours.number} of id {self.ours.transaction_id!r} was"
+            f" committed to {self._url} is still not known: {e}; commit or abort it again"
+        )
 
     def _found(self, done: AlreadyCommitted) -> TransactionResult:
         try:

@@ -145,6 +145,29 @@ def test_undecided_in_between(logs, reopened):
     assert seen(reopened()) == [["a"], ["b"], ["c"]]
 
 
+def test_a_commit_in_doubt_stays_so(logs, reopened):
+    """S50: the home has decided, and its reply was lost; that it cannot be reached when the
+    transaction is committed again is no reason to say that nothing is committed.
+    """
+    clock = logs[0].handle.clock
+    stores = [FaultyStore(log.handle.standing.root, clock=clock) for log in logs]
+    home, *parts = (Log.open(s, clock=clock, ids=SeededIds(70 + i)) for i, s in enumerate(stores))
+    t = home.transaction("job")
+    fill(t, [home, *parts])
+    lost = Fault(FaultKind.FAIL_AFTER, "create", "*/commits/*", nth=2)
+    stores[0].plan = Faults(lost, Fault(FaultKind.FAIL_BEFORE, "get", "*/commits/*", times=99))
+    with pytest.raises(CommitStateUnknownError):
+        t.commit()
+    assert seen(reopened())[0] == ["a"]
+    clock.advance(30_000)  # So that it is asked first whether the log still stands.
+    stores[0].plan = Faults(Fault(FaultKind.FAIL_BEFORE, "get", times=99))
+    with pytest.raises(CommitStateUnknownError, match="still not known"):
+        t.commit()
+    stores[0].plan = Faults()
+    t.commit()
+    assert seen(reopened()) == [["a"], ["b"], ["c"]]
+
+
 def left(logs, *, after):
     """A transaction whose holder died: after the home's ``prepare``, or after its ``decision``."""
     home = FaultyStore(logs[0].handle.standing.root, clock=logs[0].handle.clock)

@@ -14,7 +14,7 @@ from clog.storage.format.segments import Segment
 @dataclass(frozen=True, slots=True)
 class CleanableBounds:
     """Clean ``[log start, first_dirty)``, cleanable ``[first_dirty, first_uncleanable)``; byte sums
-    of whole segments.
+    of whole segments, in the cleanable part with what was aborted.
 
     ``reset`` tells that the recorded first dirty offset was out of range (S12).
     """
@@ -52,7 +52,7 @@ def cleanable_bounds(
         first_dirty,
         uncleanable,
         sum(s.size_bytes for s in clean),
-        sum(s.size_bytes for s in dirty),
+        sum(_bytes_to_clean(s) for s in dirty),
         reset,
     )
 
@@ -72,6 +72,13 @@ def first_uncleanable(
         ):
             return max(segment.base, first_dirty)
     return max(active.base, first_dirty)
+
+
+def _bytes_to_clean(segment: Segment) -> int:
+    """Returns the bytes of a dirty segment. What was aborted is not live, but it counts: else no
+    pass would come to drop it (S53).
+    """
+    return segment.size_bytes + sum(c.size_bytes for c in segment.chunks if c.aborted)
 
 
 def _is_young(segment: Segment, config: LogConfig, now_ms: int) -> bool:

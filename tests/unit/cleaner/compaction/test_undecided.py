@@ -64,6 +64,27 @@ def test_aborted_records_are_dropped_unread(make_log, put, there, clean):
     assert log.describe()["partition_details"][0]["uncleanable"] is None
 
 
+def test_nothing_but_aborted_records_is_dirty(make_log, put, there, clock, clean):
+    """S22, S53: they are dropped all the same, whether a pass is asked for or the dirty ratio says
+    so, and their marker goes.
+    """
+    log = make_log(min_cleanable_dirty_ratio=0.5, delete_retention_ms=1000)
+    put(log, "a=1")
+    log.roll()
+    clean(log)
+    append_undecided(log, rows("a=2", "z=2"))
+    end(log, commit=False)
+    log.roll()
+    cleaner = Cleaner([log], clock=clock)
+    cleaner.run_once()
+    assert there(log) == "0:a=1"
+    assert not any(c.aborted for _, c in log.handle.manifest().chunks())
+    assert len(log.markers(0)) == 1
+    clock.advance(1001)
+    cleaner.run_once(force=True)
+    assert log.markers(0) == []
+
+
 def test_small_objects_stay_until_they_are_decided(make_log, put, there, clock, clean, store):
     """H-T7: coalescing stays below the stable offset, and mixes no outcomes."""
     log = make_log(segment_bytes=1 << 20)

@@ -13,6 +13,7 @@ from disk import ActorStore, folder_and_name
 from marks import REPLACED
 
 from clog.storage import Log
+from clog.storage.commit.handle import Handle
 from clog.storage.commit.idempotence import Writer
 from clog.storage.commit.tip_tracker import CONFIRM_MS
 from clog.storage.errors import (
@@ -29,50 +30,80 @@ from clog.storage.testing.faults import CrashedError
 
 
 class Actor:
-    """One process after another.
+    """One process after another. Where there are several logs its name tells where it is at home:
+    ``plain@2``.
 
     Attributes:
+        site: where it is at home.
         sleeps: it may sleep for days over a commit.
+        sleepiness: and does, of 100 times so often.
         may_be_late: its clock may be so wrong that it is refused.
         may_be_off: its clock may be days ahead, which is refused, or behind, which harms nobody.
         works_on_log: the log is open when it acts.
-        plan: asks the world at each call of the store.
+        plan: asks the world at each call of the store, at home.
         since: what it did last: "objects" once it put one, "commit" once it made one.
         disturbed: a call of what it does went wrong.
         putting: the intent and the rows of what it puts next; None when it appends nothing.
     """
 
     sleeps = False
+    sleepiness = 67
     may_be_late = False
     may_be_off = False
     works_on_log = True
 
     def __init__(self, world, name: str, clock) -> None:
         self.world, self.name, self.clock = world, name, clock
+        self.site = world.sites[int(name.partition("@")[2] or 0)]
         self.start_process()
 
     def start_process(self) -> None:
         """Forgets all that is in memory."""
-        self.plan = _Plan(self)
-        self.store = ActorStore(self.world.disk, self.plan)
+        self._stores = {s.disk.url: ActorStore(s.disk, _Plan(self, s)) for s in self.world.sites}
+        self.store = self._stores[self.site.disk.url]
+        self.plan = self.store.plan
         self.since = ""
         self.putting = None
         self.disturbed = False
-        self._log: Log | None = None
+        self._opened: dict[int, Log] = {}
 
     @property
     def log(self) -> Log:
-        """The log, opened when it is needed."""
-        if self._log is None:
+        """The log at home, opened when it is needed."""
+        return self.log_at(self.site)
+
+    def log_at(self, site) -> Log:
+        """The log of a site, opened when it is needed."""
+        if site.number not in self._opened:
             ids = SeededIds(self.world.roll(1 << 40))
-            self._log = Log.open(self.store, clock=self.clock, ids=ids)
-        return self._log
+            store = self._stores[site.disk.url]
+            handle = Handle(store, clock=self.clock, ids=ids, reach=self.reach)
+            self._opened[site.number] = Log(handle)
+        return self._opened[site.number]
+
+    def reach(self, url: str) -> ActorStore:
+        """The way to another root, which is lost now and then.
+
+        Raises:
+            NotFoundError: it is.
+        """
+        if self.world.roll(24) == 0:
+            raise NotFoundError(f"nobody here knows the way to {url}")
+        return self._stores[url]
 
     @property
     def oracle(self):
-        """The oracle of the log that is open, else of the one that stands."""
-        logs = self.world.logs
-        return logs.standing if self._log is None else logs.of(self._log)
+        """The oracle of the log at home that is open, else of the one that stands."""
+        return self.oracle_at(self.site)
+
+    def oracle_at(self, site):
+        """The oracle of a site's log that is open, else of the one that stands."""
+        log = self._opened.get(site.number)
+        return site.logs.standing if log is None else site.logs.of(log)
+
+    def close(self) -> None:
+        """Forgets the logs that are open."""
+        self._opened.clear()
 
     def run(self) -> None:
         """Acts until the world comes to its end."""
@@ -80,13 +111,13 @@ class Actor:
             self.since = ""
             self.putting = None
             self.disturbed = False
-            changes, gone_ms, held = self.world.logs.changes, None, None
+            changes, gone_ms, held = self.site.logs.changes, None, None
             try:
                 if self.works_on_log:
                     held, gone_ms = self.log, self.oracle.gone_ms
                 is_due = gone_ms is not None and self._is_due(gone_ms)
                 self.act()
-                told = not is_due or self.disturbed or held is not self._log
+                told = not is_due or self.disturbed or held is not self._known
                 assert told, f"{self.name} is not told that its log is gone"
             except CrashedError:
                 self.start_process()
@@ -99,17 +130,25 @@ class Actor:
 
     def reopen(self) -> None:
         """Forgets the log that is gone."""
-        if self._log is not None:
+        if self._known is not None:
             self.world.marks[REPLACED] += 1
-        self._log = None
+        self.close()
+
+    @property
+    def _known(self) -> Log | None:
+        return self._opened.get(self.site.number)
+
+    def awaited(self, oracle, version: int):
+        """What tells whether it wakes, if it falls asleep over a version."""
+        return lambda: oracle.is_long_gone(version)
 
     def _is_due(self, gone_ms: int) -> bool:
         return self.clock.monotonic_ms() - gone_ms >= CONFIRM_MS
 
     def _check_deleted(self, error: Exception, *, changes: int, was_gone: bool) -> None:
         """An error that nothing but the deletion of a log explains."""
-        logs = self.world.logs
-        if self._log is None:
+        logs = self.site.logs
+        if self._known is None:
             if logs.changes == changes and logs.is_stable:
                 raise error
         elif not self.oracle.is_over or (
@@ -131,20 +170,22 @@ class _Plan:
     created.
     """
 
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
+    def __init__(self, actor: Actor, site) -> None:
+        self._actor, self._site = actor, site
         self.data = b""
 
     def fault(self, call):
         actor, (folder, name) = self._actor, folder_and_name(call.path)
-        oracle, call = actor.world.logs.at(folder), replace(call, path=name)
-        fault = actor.world.fault(actor, call, oracle)
+        oracle, call = self._site.logs.at(folder), replace(call, path=name)
+        fault = actor.world.fault(actor, call, self._site, oracle, self.data)
+        actor.world.ledger.acting = actor
         actor.disturbed = actor.disturbed or fault is not None
         if call.operation == "put" and call.path.startswith(paths.DATA):
             actor.since = "objects"
             if actor.putting is not None:
                 intent, rows = actor.putting
-                assert actor.oracle is oracle, f"{intent.name} is put into another log"
+                mine = actor.oracle_at(self._site)
+                assert mine is oracle, f"{intent.name} is put into another log"
                 oracle.puts(intent, call.path, rows)
         elif call.operation == "create" and call.path.startswith(paths.COMMITS):
             actor.since = "commit"
@@ -158,7 +199,7 @@ class PlainWriter(Actor):
 
     def __init__(self, world, name: str, clock) -> None:
         super().__init__(world, name, clock)
-        self._count = world.logs.standing.newest * 1000  # So that no name is given twice.
+        self._count = self.site.logs.standing.newest * 1000  # So that no name is given twice.
 
     def act(self) -> None:
         log, batch = self.log, self.world.batch()

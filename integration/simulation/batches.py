@@ -5,10 +5,12 @@ import json
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count, islice
 from pathlib import Path
 
 from planted import planted
-from world import World, world_of
+from planted_deals import DEAL_BUGS
+from world import SEVERAL, SPECIAL_EVERY, World, world_of
 
 _FAILURES_MAX = 100
 
@@ -76,12 +78,20 @@ def run_one(seed: int) -> tuple[World, str | None]:
     return world, None
 
 
-def run_chunk(seeds: tuple[int, int]) -> Tally:
-    """Runs seeds from one to before the other."""
-    tally = Tally(next=seeds[1])
+def is_of_deals(seed: int) -> bool:
+    """Whether its world is made for transactions over several logs."""
+    return seed % SPECIAL_EVERY in SEVERAL
+
+
+def run_chunk(seeds: tuple[int, int, bool]) -> Tally:
+    """Runs seeds from one to before the other; only those with several logs, if that is asked."""
+    first, end, deals_only = seeds
+    tally = Tally(next=end)
     gc.set_threshold(50_000)  # A world has many small objects, and soon ends.
     started_s = time.process_time()
-    for seed in range(*seeds):
+    for seed in range(first, end):
+        if deals_only and not is_of_deals(seed):
+            continue
         world, failure = run_one(seed)
         tally.seeds += 1
         tally.marks.update(world.marks)
@@ -93,7 +103,8 @@ def run_chunk(seeds: tuple[int, int]) -> Tally:
 
 
 def find(task: tuple[str, int, int]) -> tuple[str, list[int], int, str]:
-    """Plants a bug, and runs up to so many seeds, until enough of them find it.
+    """Plants a bug, and runs up to so many seeds, until enough of them find it: those with several
+    logs, where it is one of transactions over them.
 
     Returns its name, the seeds that found it, how many ran, and what the first says.
     """
@@ -102,10 +113,12 @@ def find(task: tuple[str, int, int]) -> tuple[str, list[int], int, str]:
     first = ""
     ran = 0
     with planted(name):
-        for ran in range(1, seeds + 1):
-            _, failure = run_one(ran - 1)
+        asked = is_of_deals if name in DEAL_BUGS else lambda _seed: True
+        for seed in islice(filter(asked, count()), seeds):
+            _, failure = run_one(seed)
+            ran += 1
             if failure is not None:
-                found.append(ran - 1)
+                found.append(seed)
                 first = first or failure
             if len(found) == enough:
                 break

@@ -39,8 +39,8 @@ class Chased(Actor):
     works_on_log = False
 
     def act(self) -> None:
-        disk, oracle = self.world.disk, self.oracle
-        if not self.world.logs.is_stable or self.world.roll(3):
+        disk, oracle = self.site.disk, self.oracle
+        if not self.site.logs.is_stable or self.world.roll(3):
             return
         ids = SeededIds(self.world.roll(1 << 40))
         self._rival, self._commits_left = Log.open(disk, clock=self.clock, ids=ids), 0

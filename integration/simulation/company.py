@@ -24,7 +24,7 @@ class Company(Actor):
 
     def __init__(self, world, name: str, clock) -> None:
         super().__init__(world, name, clock)
-        self._count = world.logs.standing.newest * 1000
+        self._count = self.site.logs.standing.newest * 1000
 
     def act(self) -> None:
         queue = self.log.handle._appends

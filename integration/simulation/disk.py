@@ -19,11 +19,11 @@ class Disk:
         failed: called with what the observer raised; raises what nobody catches.
     """
 
-    url = "simulated://log"
     create_is_proven = True
 
-    def __init__(self, clock, objects: Mapping[str, tuple[bytes, int]]) -> None:
+    def __init__(self, clock, objects: Mapping[str, tuple[bytes, int]], number: int = 0) -> None:
         self._clock = clock
+        self.url = f"simulated://log-{number}"
         self._objects = dict(objects)
         self.observer = None
         self.failed = None

@@ -11,19 +11,24 @@ class Intent:
         objects: the rows of each object that it put, by path and partition.
         commits: (version, offsets by partition) of each time that it happened.
         strays: the versions that it created where nothing was left of the log.
+        deal: of records that are undecided for a time, the transaction (`deals`).
     """
 
     name: str
     objects: dict[str, dict[int, list[tuple]]] = field(default_factory=dict)
     commits: list[tuple[int, dict[int, tuple[int, int]]]] = field(default_factory=list)
     strays: list[int] = field(default_factory=list)
+    deal: object = None
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What readers see at one version: by partition (offset, delete horizon), and bounds."""
+    """What readers see at one version: by partition (offset, delete horizon), and bounds. Undecided
+    rows are among them, at and above ``stable``.
+    """
 
     rows: tuple[tuple[tuple[int, int], ...], ...]
     starts: tuple[int, ...]
     ends: tuple[int, ...]
+    stable: tuple[int, ...]
     removed: tuple[tuple[int, int, int], ...]

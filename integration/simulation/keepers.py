@@ -108,16 +108,17 @@ class Recreator(Actor):
     works_on_log = False
 
     def act(self) -> None:
-        world, logs = self.world, self.world.logs
+        world, site = self.world, self.site
+        logs = site.logs
         if logs.is_stable:
             if world.roll(4):
                 return
             logs.end()
-        store = world.disk if world.roll(2) else self.store
+        store = site.disk if world.roll(2) else self.store
         while left := logs.left():
             for path in reversed(left) if world.roll(2) else left:
-                (store if world.roll(8) == 0 else world.disk).delete(path)
+                (store if world.roll(8) == 0 else site.disk).delete(path)
         try:
-            world.create_log(store, self.clock, SeededIds(world.roll(1 << 40)))
+            world.create_log(site, store, self.clock, SeededIds(world.roll(1 << 40)))
         except AlreadyExistsError:
             pass  # An attempt before this one was done after all.

@@ -28,17 +28,17 @@ class Logs:
         changes: how often another one came to stand, or none, or one was about to go.
     """
 
-    def __init__(self, disk, clock) -> None:
-        self.disk, self.clock = disk, clock
+    def __init__(self, disk, clock, ledger) -> None:
+        self.disk, self.clock, self.ledger = disk, clock, ledger
         self.standing: Oracle | None = None
         self.changes = 0
         self._oracles: dict[str, Oracle] = {}
 
-    def copy(self, disk, clock) -> "Logs":
+    def copy(self, disk, clock, ledger) -> "Logs":
         """Those that know as much, of a copy of the disk."""
-        other = Logs(disk, clock)
+        other = Logs(disk, clock, ledger)
         for folder, known in self._oracles.items():
-            other._oracles[folder] = known.copy(Folder(disk, folder), clock)
+            other._oracles[folder] = known.copy(Folder(disk, folder), clock, ledger)
             if known is self.standing:
                 other.standing = other._oracles[folder]
         return other
@@ -78,7 +78,8 @@ class Logs:
         folder, name = folder_and_name(path)
         if folder:
             if folder not in self._oracles:
-                self._oracles[folder] = Oracle(Folder(self.disk, folder), self.clock, PARTITIONS)
+                inside = Folder(self.disk, folder)
+                self._oracles[folder] = Oracle(inside, self.clock, PARTITIONS, self.ledger)
             self._oracles[folder].written(name, is_new=is_new)
             return
         assert name == paths.LOG_FILE, f"{name} is in no folder"

@@ -1,7 +1,8 @@
 """Which numbered points of the protocol were hit, and how: coverage that the run must reach.
 
 A call of the store is named by what it is to the protocol: the crash points C1 to C7 and C10 of
-COMMIT.md §3, B1 and B2 of §4, W1 to W6 of §5; commits besides by their operation. It is hit in one
+COMMIT.md §3, B1 and B2 of §4, W1 to W6 of §5, X1 to X5, Z1 and Z2 of §9; commits besides by their
+operation. It is hit in one
 of three ways: the process dies before it, dies after it, or its reply is lost. C5 and C6 are one
 call, the create of a commit: before is C5, after it, and with the reply lost, is C6.
 """
@@ -9,6 +10,8 @@ call, the create of a commit: before is C5, after it, and with the reply lost, i
 from collections import Counter
 
 from clog.storage.format import documents, paths
+from clog.storage.format.chunks import TransactionName
+from clog.storage.format.undecided import COMMITTED
 from clog.storage.testing.faults import FaultKind
 
 MODES = {
@@ -21,6 +24,7 @@ POINTS = (
     *("B1", "B2", "W1", "W2", "W3", "W4", "W5", "W6"),
     *("commit of clean", "commit of coalesce", "commit of trim", "commit of retention"),
     *("commit of seal", "commit of roll", "commit of delete-records", "commit of alter"),
+    *("X1", "X2", "X3 commit", "X3 abort", "X4", "X5", "Z1", "Z2 commit", "Z2 abort"),
 )
 HITS_MIN = 100
 GHOSTS_MIN = 1000
@@ -29,8 +33,10 @@ GHOST = "zombie past a closed block"
 REPLACED = "told that the log is gone"
 
 
-def points_of(call, actor, oracle) -> list[str]:
-    """The points that a call is at; ``actor`` says what it did since its last commit."""
+def points_of(call, actor, oracle, data: bytes) -> list[str]:
+    """The points that a call is at; ``actor`` says what it did since its last commit, ``data`` is
+    what is created.
+    """
     operation, path = call.operation, call.path
     if path.startswith(paths.DATA):
         if operation == "put":
@@ -48,7 +54,7 @@ def points_of(call, actor, oracle) -> list[str]:
         return ["B1"]
     if path.startswith(paths.COMMITS):
         if operation == "create":
-            return ["C5/C6", *_of_commit(actor.plan.data)]
+            return ["C5/C6", *_of_commit(data, oracle.fates.ledger)]
         if operation == "delete":
             return ["B2"]
     if actor.since == "objects":
@@ -56,14 +62,33 @@ def points_of(call, actor, oracle) -> list[str]:
     return ["C7"] if actor.since == "commit" else []
 
 
-def _of_commit(data: bytes) -> list[str]:
+def _of_commit(data: bytes, ledger) -> list[str]:
     body = documents.decode("commit", data, where="a commit")
     operation = body["operation"]
+    if operation == "transaction":
+        return _of_transaction(body, ledger)
     if operation == "floor":
         return ["W1"]
     if operation == "sweep":
         return ["W4" if "oldest_readable" in body.get("edit", ()) else "W6"]  # W6 may be large.
     return [f"commit of {operation}"]
+
+
+def _of_transaction(body: dict, ledger) -> list[str]:
+    """What a commit does for transactions whose records are undecided."""
+    edit, home = body.get("edit", {}), body["head"]["log"]["log_id"]
+    points = [
+        "Z1" if joining["state"] == "open" else "X1" if joining["home"] == home else "X2"
+        for joining in edit.get("unended", ())
+    ]
+    for ending in edit.get("ends", ()):
+        name = TransactionName(*(ending[part] for part in ("home", "id", "epoch", "number")))
+        deal = ledger.of(name)
+        decision = "Z2" if deal.is_visible else "X3"
+        step = "commit" if ending["outcome"] == COMMITTED else "abort"
+        at_home = "X5" if deal.outcome is not None else f"{decision} {step}"
+        points.append(at_home if name.home == home else "X4")
+    return points
 
 
 def missing(marks: Counter) -> list[str]:

@@ -16,7 +16,9 @@ After each commit:
 - a tombstone is gone only with all older values of its key, and below the first dirty offset each
   key stands once (S12, `table`);
 - a horizon counts from the commit that sets it, and stays what it was (S23);
-- a transaction is its holder's, and what it did was next (S48, S54; `taken`).
+- a transaction is its holder's, and what it did was next (S48, S54; `taken`);
+- what is undecided is seen by nobody and kept, what was aborted is seen by nobody any more, and
+  what is decided is decided in all logs of a transaction (S50 to S53; `deals`, `fates`).
 
 When a block is closed, its youngest commit was written a day before, whatever its writer's clock
 said (G1).
@@ -29,6 +31,7 @@ from dataclasses import replace
 
 from disk import Folder
 from facts import Intent, Seen
+from fates import Fates
 from taken import Taken
 
 from clog.storage.commit.store_clock import AHEAD_MS_MAX
@@ -41,6 +44,7 @@ from clog.storage.format.head import Head, with_columns
 from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.snapshots import read_snapshot
 from clog.storage.format.transactions import PositionsAt
+from clog.storage.format.undecided import ABORTED
 from clog.storage.format.writer_pages import WriterPages
 from clog.storage.read.scan import piece_of, read_pieces
 
@@ -73,8 +77,9 @@ class Oracle:
         gone_ms: when nothing was left of it, by the monotonic clock; None before.
     """
 
-    def __init__(self, store: Folder, clock, partitions: int) -> None:
-        self.store, self.clock = store, clock
+    def __init__(self, store: Folder, clock, partitions: int, ledger) -> None:
+        self.store, self.clock, self._ledger = store, clock, ledger
+        self.fates = Fates(ledger, partitions)
         self.is_over = False
         self.gone_ms: int | None = None
         self.records: list[list[tuple]] = [[] for _ in range(partitions)]
@@ -86,7 +91,7 @@ class Oracle:
         self._intent_of: dict[str, Intent] = {}
         self._time_ms: dict[int, int] = {}
         self._heads: dict[int, Head] = {}
-        self._taken = Taken()
+        self.taken = Taken()
         self._writer_pages: dict[str, set[str]] = {}
         self._commit_ids: dict[int, str] = {}
         self._closed: dict[int, bool] = {}
@@ -95,12 +100,14 @@ class Oracle:
         self._written_ms: dict[str, int] = {}
         self._chunk_rows: dict[tuple, tuple] = {}
 
-    def copy(self, store: Folder, clock) -> "Oracle":
-        """One that knows as much, of a copy of the disk."""
-        other = Oracle(store, clock, len(self.records))
+    def copy(self, store: Folder, clock, ledger) -> "Oracle":
+        """One that knows as much, of a copy of the disk; it has no deals."""
+        other = Oracle(store, clock, len(self.records), ledger)
+        other.fates = self.fates.copy(ledger)
+        ledger.oracles[self.manifest.head.log.log_id] = other
         other.records = [list(rows) for rows in self.records]
         other.manifest = self.manifest
-        other._taken = Taken(dict(self._taken.states))
+        other.taken = Taken(dict(self.taken.states))
         other._intents = {
             name: Intent(name, dict(i.objects), list(i.commits))
             for name, i in self._intents.items()
@@ -217,8 +224,9 @@ class Oracle:
     def keys_at(self, version: int, p: int) -> dict[bytes, int]:
         """The last offset of each key of a partition at a version, tombstones too."""
         seen = self.seen[version]
-        numbered = enumerate(self.records[p][: seen.ends[p]])
-        return {row[0]: o for o, row in numbered if o >= seen.starts[p] and row[0] is not None}
+        fates, numbered = self.fates.of[p], enumerate(self.records[p][: seen.stable[p]])
+        decided = ((o, row[0]) for o, row in numbered if o >= seen.starts[p] and not fates[o])
+        return {key: o for o, key in decided if key is not None}
 
     def _snapshots(self) -> set[int]:
         return {h.snapshot.version for h in self._readable_heads() if h.snapshot is not None}
@@ -296,11 +304,29 @@ class Oracle:
         if "edit_at" in record.stored:
             self._edits[version] = record.stored["edit_at"]["path"]
         self._check_times(edit)
-        self._taken.check(self.store, edit)
-        if before is not None:
-            self._append(version, edit)
+        self.taken.check(self.store, edit)
+        if before is None:
+            self._ledger.oracles[head.log.log_id] = self
+            ended: set[int] = set()
+        else:
+            ended = self._decide(version, before, edit)
             self._note_released(before, after)
-        self._see(version, before, edit)
+        self._see(version, before, edit, ended)
+
+    def _decide(self, version: int, before: Manifest, edit) -> set[int]:
+        """What is appended, and what becomes of transactions; returns the partitions in which some
+        ended.
+        """
+        fates = self.fates
+        decided = fates.decide(self, edit)
+        ended = fates.end(self, before, edit)
+        self._append(version, edit)
+        fates.join(self, edit, self._intent_of, decided)
+        if decided is not None:
+            self._ledger.check_whole(decided)
+        times = self._time_ms[version], self.clock.now_ms() + SKEW_MS, RETENTION_MS_MIN
+        fates.check(self.manifest, *times)
+        return ended
 
     def _check_times(self, edit) -> None:
         now_ms = self.clock.now_ms()
@@ -349,15 +375,18 @@ class Oracle:
             # By the commit's time: who sleeps before the create lets objects go that look older.
             self._released[path] = (after.version, after.time_ms)
 
-    def _see(self, version: int, before: Manifest | None, edit) -> None:
+    def _see(self, version: int, before: Manifest | None, edit, ended: set[int]) -> None:
         columns, after = self.manifest.head.partitions, self.manifest
         old = self.seen.get(version - 1)
-        touched = edit.partitions()
+        touched = edit.partitions() | ended
         rows = tuple(
             self._rows(p) if old is None or p in touched else old.rows[p]
             for p in range(after.head.log.partitions)
         )
-        self.seen[version] = Seen(rows, columns.start, columns.end, after.tombstones_removed)
+        bounds = zip(columns.start, map(self.fates.stable, range(len(rows))), strict=True)
+        stable = tuple(max(both) for both in bounds)
+        told = after.tombstones_removed
+        self.seen[version] = Seen(rows, columns.start, columns.end, stable, told)
         for p in sorted(touched) if before is not None else ():
             self._check_partition(p, old.rows[p], rows[p])
 
@@ -366,7 +395,9 @@ class Oracle:
         found: list[tuple[int, int]] = []
         for segment in self.manifest.segments[p]:
             for chunk in segment.chunks:
-                found.extend(self._rows_of(p, chunk))
+                rows = self._rows_of(p, chunk)
+                self.fates.check_chunk(p, chunk, rows)
+                found.extend(() if chunk.aborted else rows)
         return tuple(row for row in found if row[0] >= start)
 
     def _rows_of(self, p: int, chunk) -> tuple[tuple[int, int], ...]:
@@ -389,12 +420,17 @@ class Oracle:
         assert offsets == sorted(set(offsets)), f"partition {p} has {offsets}"
         was, now = dict(old), dict(new)
         records, columns = self.records[p], self.manifest.head.partitions
-        start = columns.start[p]
+        start, fates = columns.start[p], self.fates.of[p]
+        stable = self.fates.stable(p)
         sealed = {}  # the last sealed record of each key
-        for o in range(start, self.manifest.segments[p][-1].base):
-            sealed[records[o][0]] = o
+        for o in range(start, min(self.manifest.segments[p][-1].base, stable)):
+            if not fates[o]:
+                sealed[records[o][0]] = o
         for o in was.keys() - now.keys():
-            if o >= start and sealed.get(records[o][0], -1) <= o and records[o][0] is not None:
+            if o < start or fates[o] == ABORTED:
+                continue
+            assert fates[o] is None, f"offset {o} of {p} is gone, {fates[o]} is undecided"
+            if sealed.get(records[o][0], -1) <= o and records[o][0] is not None:
                 self._check_expired(p, o, was[o])
         for o, horizon in was.items():
             kept = now.get(o, horizon)
@@ -425,7 +461,8 @@ class Oracle:
             if o < clean_end and key is not None:
                 assert key not in clean, f"{key} is at {clean[key]} and {o} below {clean_end}"
                 clean[key] = o
-            last[key] = o
+            if o < self.seen[self.newest].stable[p]:
+                last[key] = o
         for key, o in self.keys_at(self.newest, p).items():
             if o not in now:  # Only a tombstone goes (`_check_expired`), and with it all before.
                 assert key not in last, f"{key} of partition {p} came back to life at {last[key]}"

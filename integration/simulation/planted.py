@@ -13,6 +13,7 @@ import actors
 import disk
 import keepers
 from limits import Patch, patching
+from planted_deals import DEAL_BUGS
 from world import BEGINNINGS, beginning
 
 import clog.cleaner.compaction.commit_pass
@@ -514,6 +515,7 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     "trouble with the store marks a partition": trouble_marks_partition,
     "group shares offsets": group_shares_offsets,
     "group mixes writers": group_mixes_writers,
+    **DEAL_BUGS,
 }
 """By name."""
 

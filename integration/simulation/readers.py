@@ -27,16 +27,18 @@ class Reader(_Reading):
     """
 
     def act(self) -> None:
-        if self.world.is_fleeting and self._log is not None and self.world.roll(3) == 0:
+        if self.world.is_fleeting and self._known is not None and self.world.roll(3) == 0:
             version = self._log.handle.tip.version + 1
             oracle = self.oracle
             self.world.scheduler.sleep(lambda: oracle.is_long_gone(version))
         if self.world.roll(8) == 0:
-            self._log = None
+            self.close()
         log, newest = self.log, self.oracle.newest
-        if self.world.roll(2):
+        choice = self.world.roll(6)
+        isolation = ("read_committed", "read_uncommitted")[choice == 0]
+        if choice < 3:
             try:
-                batches = log.read()
+                batches = log.read(isolation=isolation)
             except VersionExpiredError as e:
                 self._check_expired(log.handle.tip.version, e)
                 return
@@ -44,7 +46,16 @@ class Reader(_Reading):
                 return
             version = log.handle.tip.version
             assert version >= newest, f"{version} is read when {newest} is there"
-            found, expected = self._rows(batches, version), expected_rows(self.oracle, version)
+            found = self._rows(batches, version)
+            expected = expected_rows(self.oracle, version, isolation=isolation)
+        elif choice == 3:
+            starts = log.start_offsets()
+            found = self._changes(starts)
+            if self.oracle.is_over:
+                return
+            version = log.handle.tip.version
+            assert version >= newest, f"{version} is read when {newest} is there"
+            expected = expected_changes(self.oracle, version, starts)
         else:
             oldest = self.oracle.manifest.head.oldest_readable
             version = oldest + self.world.roll(newest + 1 - oldest)
@@ -62,6 +73,23 @@ class Reader(_Reading):
             return None
         found = self._rows(batches, version)
         return None if found is None else sorted(found)
+
+    def _changes(self, starts: dict[int, int]):
+        try:
+            batches = self.log.changes(starts).to_batches()
+        except OffsetOutOfRangeError as e:
+            return self._check_moved(starts, e)
+        except VersionExpiredError as e:
+            self._check_expired(self.log.handle.tip.version, e)
+            return None
+        found = self._rows(batches, self.log.handle.tip.version)
+        return None if found is None else sorted(found)
+
+    def _check_moved(self, starts: dict[int, int], error: OffsetOutOfRangeError) -> None:
+        if self.oracle.is_over:
+            raise error
+        start = self.oracle.seen[self.log.handle.tip.version].starts[error.partition]
+        assert starts[error.partition] < start, f"{error}, the log starts at {start}"
 
     def _rows(self, batches, version: int):
         """The rows; None where the version expired while it was read."""
@@ -119,7 +147,7 @@ class Follower(_Reading):
         assert found == expected, f"from {self._positions} of {version}: {found}, not {expected}"
         for p, _, key, value in found:
             self._values[p, key] = value
-        self._version, self._positions = version, dict(enumerate(seen.ends))
+        self._version, self._positions = version, dict(enumerate(seen.stable))
         self._check_values(version)
 
     def _check_values(self, version: int) -> None:
@@ -142,14 +170,24 @@ def rows_of(batches) -> list[tuple]:
     ]
 
 
-def expected_rows(oracle, version: int, positions=None) -> list[tuple]:
+def expected_rows(
+    oracle, version: int, positions=None, *, isolation: str = "read_committed"
+) -> list[tuple]:
     """What a reader sees at a version, from these offsets on."""
+    seen = oracle.seen[version]
+    ends = seen.stable if isolation == "read_committed" else seen.ends
     return [
         (p, offset, *oracle.records[p][offset])
-        for p, rows in enumerate(oracle.seen[version].rows)
+        for p, rows in enumerate(seen.rows)
         for offset, _ in rows
-        if positions is None or offset >= positions[p]
+        if offset < ends[p] and (positions is None or offset >= positions[p])
     ]
+
+
+def expected_changes(oracle, version: int, starts) -> list[tuple]:
+    """The last record of each key from these offsets on, tombstones that are there, too."""
+    last = {(row[0], row[2]): row for row in expected_rows(oracle, version, starts)}
+    return sorted(last.values())
 
 
 def expected_table(oracle, version: int, tip: int) -> list[tuple]:

@@ -3,6 +3,7 @@
 python integration/simulation/run.py --seed 7 [--trace]           # one, as it was
 python integration/simulation/run.py --seeds 1000 [--first 0]     # many
 python integration/simulation/run.py --seeds 100000 --state FILE  # many, in several sittings
+python integration/simulation/run.py --seeds 100000 --transactions  # those with several logs
 python integration/simulation/run.py --planted [NAME] --seeds 2000
 """
 
@@ -31,7 +32,7 @@ def main() -> int:
     state = Path(args.state) if args.state else None
     tally = Tally.load(state, first=args.first)
     todo = range(tally.next, args.first + (args.seeds or 1000), CHUNK)
-    chunks = [(first, min(first + CHUNK, todo.stop)) for first in todo]
+    chunks = [(first, min(first + CHUNK, todo.stop), args.transactions) for first in todo]
     with multiprocessing.get_context("spawn").Pool(args.processes, logging.disable, (50,)) as pool:
         for result in pool.imap(run_chunk, chunks):
             tally.add(result)
@@ -53,8 +54,9 @@ def _replay(seed: int, *, trace: bool) -> int:
     if failure is not None:
         print(f"{command(seed)}\n    {failure}")
         return 1
-    newest = -1 if world.logs.standing is None else world.logs.standing.newest
-    print(f"seed {seed}: {len(world.trace)} calls, version {newest}, {world.digest}")
+    standing = [site.logs.standing for site in world.sites]
+    newest = [None if oracle is None else oracle.newest for oracle in standing]
+    print(f"seed {seed}: {len(world.trace)} calls, versions {newest}, {world.digest}")
     return 0
 
 
@@ -77,6 +79,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="print its calls")
     parser.add_argument("--seeds", type=int, help="run so many (1000)")
     parser.add_argument("--first", type=int, default=0, help="from this one on")
+    parser.add_argument(
+        "--transactions", action="store_true", help="only those with several logs: 2 of 10"
+    )
     parser.add_argument("--state", help="a file that remembers what is done")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--planted", nargs="*", metavar="NAME", help="plant these bugs, or all")

@@ -39,7 +39,7 @@ class Transactor(Actor):
         try:
             t = log.transaction(self.job, timeout_ms=_TIMEOUTS_MS[world.roll(len(_TIMEOUTS_MS))])
         except TransactionFencedError:
-            self._log = None  # It is opened again, to take the job back.
+            self.close()  # It is opened again, to take the job back.
             return
         item = log.positions(self.job).get(log.id, {}).get(0, 0)
         self._attempt += 1

@@ -21,15 +21,18 @@ from actors import PlainWriter, Producer, Sink, Zombie, ZombieProducer
 from chased import Chased
 from company import Company
 from crowd import Crowd
-from disk import Clock, Disk
+from dealers import Dealer, Finisher, ZombieDealer, ZombieFinisher
+from deals import Ledger
+from disk import Clock
 from keepers import CleanerActor, Coalescer, Operator, Recreator, Sweeper, sweep
 from limits import small_limits
-from logs import Logs
 from marks import GHOST, MODES, points_of
 from oracle import STRANGERS
 from readers import Follower, Reader, expected_rows, expected_table, rows_of
 from records import PARTITIONS, TIME_MS, batches
 from scheduler import Scheduler
+from settling import settle
+from sites import Site
 from transactors import Transactor, ZombieTransactor
 
 from clog.cleaner import Cleaner
@@ -41,11 +44,16 @@ from clog.storage.testing.faults import Fault, FaultKind
 
 CALLS = 200
 """Store calls of a run, at least."""
-SPECIAL_EVERY = 8
-"""Two of so many seeds are made for zombies; one for rivals, for cleaners, for a crowd of writers,
-for those who fight for a transaction id, and for logs that are recreated.
+SPECIAL_EVERY = 10
+"""Two of so many seeds are made for zombies, two for transactions over several logs; one for
+rivals, for cleaners, for a crowd of writers, for those who fight for a transaction id, and for logs
+that are recreated.
 """
+SEVERAL = (8, 9)
+"""Which of `SPECIAL_EVERY` are made for transactions over several logs, and visible ones."""
+SITES = 3
 ZOMBIE_CALLS = 400
+SEVERAL_CALLS = 400
 CLEANER_CALLS = 300
 PARQUET_EVERY = 64
 """One of so many seeds has real Parquet, and is verified as an operator would."""
@@ -66,7 +74,8 @@ _WEIGHTS = (
     {"C1": 2, "C5/C6": 3, "W5": 4, "B1": 20, "B2": 12, "W1": 20, "W3": 45, "W4": 16, "W6": 30}
     | {f"commit of {operation}": 12 for operation in ("coalesce", "trim", "retention")}
     | {f"commit of {operation}": 15 for operation in ("seal", "roll", "delete-records", "alter")}
-    | {"commit of clean": 25}
+    | {"commit of clean": 25, "X5": 8, "Z2 commit": 6, "Z2 abort": 6}
+    | dict.fromkeys(("X1", "X2", "X3 commit", "X3 abort", "X4", "Z1"), 4)
 )
 """How much likelier than a read a call at such a point is to go wrong: rare ones more."""
 _CALM_WEIGHTS = {"B1": 15, "B2": 8}
@@ -115,6 +124,20 @@ _AROUND_ZOMBIES = (
 )
 _RIVALS = ("sink", "follower", "cleaner-1", "cleaner-2", "coalescer")
 _AROUND_JOBS = ("job/1", "job/2", "plain", "sweeper-1", "reader")
+_AROUND_DEALS = (
+    *(("deal/1@0", Dealer, 100), ("deal/2@0", Dealer, 60), ("deal/zombie@0", ZombieDealer, 60)),
+    *(("other/1@1", Dealer, 60), ("other/zombie@1", ZombieDealer, 20)),
+    *(("finisher", Finisher, 60), ("finisher/zombie", ZombieFinisher, 40)),
+    *((f"plain@{n}", PlainWriter, 30) for n in range(SITES)),
+    *((f"reader@{n}", Reader, 40) for n in range(SITES)),
+    *((f"follower@{n}", Follower, 30) for n in range(SITES)),
+    *((f"cleaner-1@{n}", CleanerActor, 50) for n in range(SITES)),
+    *((f"coalescer@{n}", Coalescer, 20) for n in range(SITES)),
+    *((f"sweeper-1@{n}", Sweeper, 30) for n in range(SITES)),
+    *((f"operator@{n}", Operator, 25) for n in range(SITES)),
+    *((f"recreator@{n}", Recreator, 4) for n in range(SITES)),
+    ("job/1@1", Transactor, 20),
+)
 _AROUND_CLEANERS = ("plain", "cleaner-1", "cleaner-2")
 
 
@@ -122,13 +145,18 @@ class World:
     """One run.
 
     Attributes:
+        sites: where its logs stand; the first may go on from an older world.
+        ledger: the transactions over several logs, and visible ones.
         trace: a line for each call that an actor made.
         marks: what was hit (`marks`).
+        pace: one of so many calls, and of so many pieces of work, has time jump ahead.
         is_fleeting: records are soon deleted, and readers sleep.
         is_calm: only the closing of blocks is disturbed.
     """
 
-    def __init__(self, seed: int, *, parquet: bool = False, begin: "World | None" = None) -> None:
+    def __init__(
+        self, seed: int, *, parquet: bool = False, begin: "World | None" = None, sites: int = 1
+    ) -> None:
         self.seed = seed
         self.parquet = parquet
         self.trace: list[str] = []
@@ -136,20 +164,19 @@ class World:
         self.calls_left = CALLS
         self.dice = SeededIds(seed)
         self.clock = ManualClock(TIME_MS)
-        self.disk = Disk(self.clock, {})
-        self.logs = Logs(self.disk, self.clock)
+        self.ledger = Ledger()
         self.sequences: dict[str, list] = {}
         self._begun = begin is not None
         if begin is not None:
             self.clock = ManualClock(begin.clock.now_ms())
-            self.disk = Disk(self.clock, begin.disk.objects)
-            self.logs = begin.logs.copy(self.disk, self.clock)
             self.sequences = {name: list(sent) for name, sent in begin.sequences.items()}
+        before = (begin.sites[0] if begin else None, *(None,) * (sites - 1))
+        self.sites = [Site(n, self.clock, self.ledger, was) for n, was in enumerate(before)]
         self.scheduler = Scheduler(self.roll, stay=(60, 85, 95)[self.roll(3)])
         self.fault_rate = (0, 1, 2, 5)[self.roll(4)]
         self.cast = [given for given in ROLES if self.roll(100) < given[2]] or [ROLES[0]]
         self.is_fleeting = self.is_calm = False
-        self._jump, self._rest = 60, 8
+        self.pace = 60, 8
 
     @property
     def draining(self) -> bool:
@@ -162,7 +189,7 @@ class World:
 
     def hurry(self) -> None:
         """Days go by, and who acts ends what it does, mostly."""
-        self._jump, self._rest, self.scheduler.stay = 300, 3, 98
+        self.pace, self.scheduler.stay = (300, 3), 98
 
     def roll(self, sides: int) -> int:
         """A number below ``sides``."""
@@ -187,9 +214,11 @@ class World:
         """
         with small_limits(parquet=self.parquet):
             self.batches = batches(parquet=self.parquet)
-            self.disk.observer, self.disk.failed = self.logs, self.scheduler.fail
-            if not self._begun:
-                self.create_log(self.disk, Clock(self.clock, 0), SeededIds(self.seed))
+            for site in self.sites:
+                site.disk.observer, site.disk.failed = site.logs, self.scheduler.fail
+                if site.logs.standing is None:
+                    ids = SeededIds(self.seed + (site.number << 40))
+                    self.create_log(site, site.disk, Clock(self.clock, 0), ids)
             for name, role, _ in self.cast:
                 off_ms = self.roll(240_000) - 120_000
                 if role.may_be_late and self._begun and self.roll(20) == 0:
@@ -199,20 +228,24 @@ class World:
                 actor = role(self, name, Clock(self.clock, off_ms))
                 self.scheduler.add(name, actor.run)
             self.scheduler.run()
-            self.marks[GHOST] += self.logs.ghosts
-            if self.logs.is_stable:
-                self._check_end(self.logs.standing)
+            self.marks[GHOST] += sum(site.logs.ghosts for site in self.sites)
+            if len(self.sites) > 1:
+                settle(self)
+            for site in self.sites:
+                if site.logs.is_stable:
+                    self._check_end(site)
 
-    def create_log(self, store, clock, ids) -> None:
+    def create_log(self, site, store, clock, ids) -> None:
         """A new log, of any config; a stranger keeps files among its own."""
         log = Log.create(store, PARTITIONS, self._config(), clock=clock, ids=ids)
         for name in STRANGERS:
-            self.disk.put(f"{paths.folder_of(log.handle.standing.log_id)}/{name}", b"kept")
+            site.disk.put(f"{paths.folder_of(log.handle.standing.log_id)}/{name}", b"kept")
 
     def keep_house(self) -> None:
         """Everything that is due is done, and what is then, and in days."""
         with small_limits(parquet=self.parquet):
-            log = Log.open(self.disk, clock=Clock(self.clock, 0), ids=SeededIds(self.seed))
+            disk = self.sites[0].disk
+            log = Log.open(disk, clock=Clock(self.clock, 0), ids=SeededIds(self.seed))
             for hours in (2, 26, 2):
                 Cleaner(log).run_once(force=True)
                 self.clock.advance(hours * HOUR_MS)
@@ -223,31 +256,39 @@ class World:
         """The hash of the trace."""
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
-    def fault(self, actor, call, oracle) -> Fault | None:
-        """What happens to a call of an actor, before it is made; ``oracle``, of the log where."""
+    def fault(self, actor, call, site, oracle, data: bytes) -> Fault | None:
+        """What happens to a call of an actor, before it is made; ``oracle``, of the log where;
+        ``data`` is what is created.
+        """
         path = call.path
+        line = f"{actor.name} {call.operation} {path}"
+        line += f" at {site.number}" if len(self.sites) > 1 else ""
         if self.draining:
-            self.trace.append(f"{actor.name} {call.operation} {path}")
+            self.trace.append(line)
             return None if actor.sleeps else Fault(FaultKind.CRASH_BEFORE)
         self.calls_left -= 1
         self.scheduler.wake()
         creates = call.operation == "create" and path.startswith(paths.COMMITS)
         hints = call.operation == "put" and path == paths.LATEST
-        if (creates or hints) and actor.sleeps and self.roll(3) < 2:
+        if (creates or hints) and actor.sleeps and self.roll(100) < actor.sleepiness:
             self.trace.append(f"{actor.name} sleeps")
             version = paths.version_of(path) if creates else oracle.newest
-            self.scheduler.sleep(lambda: oracle.is_long_gone(version))
+            self.scheduler.sleep(actor.awaited(oracle, version))
         else:
             self.scheduler.turn()
         self.clock.advance(self.roll(40))
-        if self.roll(self._jump) == 0:
+        if self.roll(self.pace[0]) == 0:
             self._jump_ahead()
         stands = oracle is not None and not oracle.is_over
-        points = points_of(call, actor, oracle) if stands else []
+        points = points_of(call, actor, oracle, data) if stands else []
         kind = actor.storm(call) or self._kind(call, points)
         if creates and oracle.gone_ms is not None and self.roll(2):
             kind = FaultKind.CRASH_AFTER  # What it leaves in the folder may look like news.
-        self.trace.append(f"{actor.name} {call.operation} {path} {kind or ''}")
+        if len(self.sites) > 1 and self.roll(120) == 0:
+            site.away_until = self.calls_left - 5 - self.roll(40)
+        if site.is_away(self.calls_left):
+            kind = FaultKind.FAIL_BEFORE
+        self.trace.append(f"{line} {kind or ''}")
         if kind is None:
             return None
         if mode := MODES.get(kind):
@@ -256,7 +297,7 @@ class World:
 
     def rest(self) -> None:
         """Between two pieces of work of an actor: time goes on, others come first."""
-        if self.roll(self._rest) == 0:
+        if self.roll(self.pace[1]) == 0:
             self._jump_ahead()
         self.scheduler.give_way()
 
@@ -293,9 +334,10 @@ class World:
             config |= {"message.timestamp.type": "LogAppendTime", "retention.ms": str(20 * HOUR_MS)}
         return config
 
-    def _check_end(self, oracle) -> None:
+    def _check_end(self, site) -> None:
+        oracle = site.logs.standing
         newest = oracle.newest
-        log = Log.open(self.disk, clock=Clock(self.clock, 0), ids=SeededIds(1))
+        log = Log.open(site.disk, clock=Clock(self.clock, 0), ids=SeededIds(1))
         assert log.version == newest, f"opened at {log.version}, the newest is {newest}"
         assert rows_of(log.read()) == expected_rows(oracle, newest)
         oldest = oracle.manifest.head.oldest_readable
@@ -304,7 +346,7 @@ class World:
             expected = expected_table(oracle, version, newest)
             assert table == expected, f"the table at {version} is {table}, not {expected}"
         if self.parquet:
-            assert verify_log(self.disk).findings == ()
+            assert verify_log(site.disk).findings == ()
 
 
 @cache
@@ -331,6 +373,8 @@ def world_of(seed: int) -> World:
     """
     parquet = seed % PARQUET_EVERY == PARQUET_EVERY - 1
     kind, number = seed % SPECIAL_EVERY, 0 if parquet else seed % (BEGINNINGS + 1)
+    if kind in SEVERAL:
+        return _world_of_deals(seed, begin=beginning(number) if number else None, parquet=parquet)
     half = BEGINNINGS // 2
     if kind in (0, 4):
         number = 1 + seed // SPECIAL_EVERY % half
@@ -357,4 +401,15 @@ def world_of(seed: int) -> World:
         world.let_act(_AROUND_CLEANERS)
         world.fault_rate, world.scheduler.stay = 2, 95
         world.calls_left = CLEANER_CALLS
+    return world
+
+
+def _world_of_deals(seed: int, *, begin: World | None, parquet: bool) -> World:
+    """A world of several logs, and of transactions over them and visible ones."""
+    world = World(seed, parquet=parquet, begin=begin, sites=SITES)
+    world.cast = [given for given in _AROUND_DEALS if world.roll(100) < given[2]]
+    world.scheduler.stay = (85, 95, 98)[world.roll(3)]
+    world.fault_rate = (0, 0, 1, 2)[world.roll(4)]
+    world.calls_left = SEVERAL_CALLS
+    world.pace = 250, (16, 40)[world.roll(2)]
     return world

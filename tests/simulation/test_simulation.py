@@ -25,7 +25,7 @@ def run(*options, hash_seed="0"):
 @pytest.mark.parametrize("part", range(4))
 def test_worlds_keep_the_promises(part):
     """1,000 seeds: what the oracle checks at each change of the disk (C1-C7, B1, B2, W1-W6, S1,
-    S10, S12, S21-S27, S41). The points of the commit protocol are hit on the way.
+    S10, S12, S21-S27, S41, S48-S53). The points of the commit protocol are hit on the way.
     """
     code, output = run("--seeds", PART, "--first", PART * part)
     assert code == 0, output
@@ -66,6 +66,8 @@ QUICK = (
     "cleaner ignores changed sources",
     "epoch not compared",
     "abort in doubt without a look",
+    "home forgets an abort",
+    "outcome guessed where the home cannot be read",
 )
 
 

@@ -1,0 +1,65 @@
+"""The end of a world with several logs: all timeouts pass, somebody comes by, and nothing is left
+undecided that has a home; markers go, once passes have covered them twice.
+"""
+
+from disk import Clock
+
+from clog.cleaner import Cleaner
+from clog.storage import Log
+from clog.storage.commit.handle import Handle
+from clog.storage.ids import SeededIds
+from clog.storage.transactions.finishing import finish_all
+
+_DAYS_MS = 3 * 24 * 3_600_000
+_HOURS_MS = 2 * 3_600_000
+
+
+def settle(world) -> None:
+    """Ends what can be ended, and checks that nothing else is left."""
+    world.ledger.acting = None
+    world.clock.advance(_DAYS_MS)
+    standing = [site for site in world.sites if site.logs.is_stable]
+    logs = [_opened(world, site) for site in standing]
+    for _ in range(2):
+        for log in logs:
+            log.handle.refresh()
+            for left in finish_all(log.handle):
+                assert _is_explained(world, log, left), f"{left} waits, and its home stands"
+    for site in standing:
+        for name in site.logs.standing.fates.open:
+            deal = world.ledger.of(name)
+            assert world.ledger.is_lost(deal), f"{deal} is undecided, and its home stands"
+    if world.seed % 4 == 0:
+        for log, site in zip(logs, standing, strict=True):
+            if not site.logs.standing.fates.open:
+                _clean(world, log)
+
+
+def _opened(world, site) -> Log:
+    disks = {other.disk.url: other.disk for other in world.sites}
+    clock, ids = Clock(world.clock, 0), SeededIds(world.seed + 1)
+    return Log(Handle(site.disk, clock=clock, ids=ids, reach=disks.__getitem__))
+
+
+def _is_explained(world, log, left) -> bool:
+    """Whether a log is gone that would have to be asked or told, or an operator was wrong."""
+    over = {log_id for log_id, oracle in world.ledger.oracles.items() if oracle.is_over}
+    info = left.info
+    for entry in log.handle.tip.head.unended:
+        name = entry.name
+        if (name.id, name.epoch, name.number) == (info.id, info.epoch, info.number):
+            concerned = {name.home, *(log_id for log_id, _ in entry.participants)}
+            if concerned & over or world.ledger.of(name).forced:
+                return True
+    return False
+
+
+def _clean(world, log) -> None:
+    log.roll()
+    for _ in range(3):
+        Cleaner(log).run_once(force=True)
+        world.clock.advance(_HOURS_MS)
+    manifest = log.handle.manifest()
+    bases = [segments[-1].base for segments in manifest.segments]
+    left = [m for m in manifest.markers if m.offset < bases[m.partition]]
+    assert not left, f"markers are left: {left}"

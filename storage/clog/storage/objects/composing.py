@@ -22,10 +22,11 @@ from clog.storage.config.compression import Compression
 from clog.storage.format.chunks import NONE
 from clog.storage.keys import key_index
 from clog.storage.numpy_arrays import to_arrow
-from clog.storage.objects.data_object import OFFSET, REWRITTEN_SCHEMA, ChunkStats
+from clog.storage.objects.data_object import OFFSET, ChunkStats
 from clog.storage.objects.encoding import (
     Rows,
     absent_columns,
+    is_typed,
     parquet_of,
     parquet_writer,
     stored_schema,
@@ -41,13 +42,17 @@ Part = Rows | CopiedGroup
 class Composition:
     """The parts of an object, all of one partition, in the order of their offsets.
 
+    Args:
+        schema: of rewritten records of the log.
+
     Attributes:
         stats: of all rows.
         dense: whether their offsets run without gap.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part], schema: pa.Schema) -> None:
         self._parts = parts
+        self._schema = schema
         every = [part.stats if isinstance(part, CopiedGroup) else _only(part) for part in parts]
         self.stats = reduce(_joined, every)
         self.dense = self.stats.last_offset - self.stats.first_offset + 1 == self.stats.rows
@@ -56,7 +61,7 @@ class Composition:
         """Returns the object's bytes; those of the footer and of the key index among them. Takes
         the records out of the parts.
         """
-        schema = stored_schema(REWRITTEN_SCHEMA, self._absent())
+        schema = stored_schema(self._schema, self._absent())
         seed = key_seed if self.stats.size_bytes > WHOLE_BYTES else None
         file = file_without_rows(schema, compression)
         pages: list[bytes | memoryview] = [MAGIC]
@@ -73,7 +78,8 @@ class Composition:
         index = key_index.of_blocks(blocks) if seed is not None and at > WHOLE_BYTES else b""
         tree = written({**file, 3: (I64, self.stats.rows), 4: (LIST, (STRUCT, groups))})
         footer = tree + len(tree).to_bytes(4, "little") + MAGIC
-        read_footer(footer, rows=self.stats.rows, pages_end=at)  # One of ours, or a bug of ours.
+        # One of ours, or a bug of ours.
+        read_footer(footer, rows=self.stats.rows, pages_end=at, typed=is_typed(schema))
         data = b"".join((*pages, index, xxhash.xxh3_128_digest(footer), footer))
         return data, len(footer), len(index)
 

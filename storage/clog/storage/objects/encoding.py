@@ -210,10 +210,15 @@ def parquet_writer(sink: Any, schema: pa.Schema, compression: Compression) -> An
     )
 
 
+def is_typed(schema: pa.Schema) -> bool:
+    """Tells whether these are columns of a typed log."""
+    return any(field.type != pa.binary() for field in schema if field.name in ("key", "value"))
+
+
 def _with_statistics(schema: pa.Schema) -> list[str]:
     """Returns the columns, by path, that have statistics: where they prune."""
     names = [name for name in ("timestamp", OFFSET) if name in schema.names]
-    if all(field.type == pa.binary() for field in schema if field.name in ("key", "value")):
+    if not is_typed(schema):
         return names  # Of a log of bytes they would say nothing, and be long.
     return names + [path for name in ("key", "value") for path in lone_leaves(schema.field(name))]
 

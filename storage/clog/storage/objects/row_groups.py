@@ -8,12 +8,13 @@ decoding and encoding them.
 1. The object is there as a whole, and its checksum was verified: a copy gives its bytes a new one.
 2. `RowGroupSource` reads the footer (`footer` has checked it) and takes what the new object's
    footer needs of it: each column's metadata, the sizes of keys, values and headers, and how many
-   values are null. Timestamps, offsets and horizons are decoded, which is little.
+   values are null. Of typed columns they follow from how many values each leaf has. Timestamps,
+   offsets and horizons are decoded, which is little, and keys that are structs.
 3. The key index's block comes along; where there is none its keys are read.
 
 A group is not copied, but left to who decodes, where anything about it is not as this module's own
-writer makes it: the schema, to the last field; the codec, if it is not the one that is to be; a
-field of the metadata that nobody here knows, such as a Bloom filter; sizes that are not stated
+writer makes it now: the schema, to the last field, and of a typed log the present one; the codec;
+a field of the metadata that nobody here knows, such as a Bloom filter; sizes that are not stated
 (Arrow states them since 19).
 Nor is a small one: copied again and again, it would stay small for ever. Nor a large one, which
 would make a look-up of a key expensive.
@@ -21,23 +22,26 @@ would make a look-up of a key expensive.
 Not here: which groups may be copied (`read.row_groups`), the new object (`composing`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from clog.storage.config.compression import Compression
 from clog.storage.format.chunks import NONE
 from clog.storage.format.object_ref import FOOTER_SUM_BYTES, ObjectRef
+from clog.storage.format.schema import LogSchema
 from clog.storage.keys import key_index
+from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.numpy_arrays import to_numpy
+from clog.storage.objects.arrow_types import column_types
 from clog.storage.objects.data_object import (
     DELETE_HORIZON,
     OFFSET,
     RECORD_OVERHEAD,
-    REWRITTEN_SCHEMA,
     ChunkStats,
 )
 from clog.storage.objects.encoding import (
@@ -47,8 +51,9 @@ from clog.storage.objects.encoding import (
     parquet_writer,
     stored_schema,
 )
-from clog.storage.objects.footer import BYTE_ARRAY, TAIL_BYTES, read_footer
-from clog.storage.objects.thrift_compact import BINARY, I64, Reader, Struct
+from clog.storage.objects.footer import TAIL_BYTES, read_footer
+from clog.storage.objects.thrift_compact import I64, Reader, Struct
+from clog.storage.objects.typed_columns import leaf_sizes
 
 CODECS: Final = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
 """Parquet's numbers of the codecs that logs may be configured for."""
@@ -110,13 +115,19 @@ class RowGroupSource:
     Args:
         compression: what the copies are to have.
         key_seed: the log's; then they come with a block of the key index.
+        schema: the log's; what is of an earlier one is not copied.
 
     Raises:
         ValueError: its footer or its key index contradicts the format.
     """
 
     def __init__(
-        self, data: bytes, ref: ObjectRef, compression: Compression, key_seed: int | None
+        self,
+        data: bytes,
+        ref: ObjectRef,
+        compression: Compression,
+        key_seed: int | None,
+        schema: LogSchema | None = None,
     ) -> None:
         import pyarrow.parquet as pq
 
@@ -125,10 +136,14 @@ class RowGroupSource:
         self._data = memoryview(data)
         self._codec = CODECS.get(compression.codec)
         self._key_seed = key_seed
-        self._groups = read_footer(footer, rows=ref.rows, pages_end=pages_end)
+        self._groups = read_footer(
+            footer, rows=ref.rows, pages_end=pages_end, typed=schema is not None
+        )
         tree = Reader(footer[:-TAIL_BYTES]).struct()
         self._structs: list[Struct] = tree[4][1][1]
-        self._names = _columns_of(tree)
+        self._schema = stored_schema(column_types(schema).rewritten, ())
+        paths = (path for group in self._groups[:1] for path, _, _ in group.pages)
+        self._names = _columns_of(tree, {path.partition(".")[0] for path in paths}, self._schema)
         self._file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         index = self._data[pages_end : ref.size_bytes - ref.footer_bytes - FOOTER_SUM_BYTES]
         blocks = key_index.blocks_of(index) if ref.index_bytes else []
@@ -149,12 +164,13 @@ class RowGroupSource:
         if columns is None:
             return None
         rows = self._groups[number].rows
-        size_bytes, tombstones = _record_bytes(columns, rows), _nulls(columns["value"][0], rows)
-        if size_bytes is None or tombstones is None:
-            return None
-        if rows > GROUP_ROWS or not GROUP_BYTES_MIN <= size_bytes <= 2 * GROUP_BYTES:
+        tombstones = _nulls(columns["value"][0], self._sizes("value")[0][1], rows)
+        if tombstones is None or rows > GROUP_ROWS:
             return None
         try:
+            size_bytes = self._record_bytes(number, columns, rows)
+            if size_bytes is None or not GROUP_BYTES_MIN <= size_bytes <= 2 * GROUP_BYTES:
+                return None
             facts = self._facts(number, rows, base)
             block = self._block(number)
         except (pa.ArrowException, OSError, ValueError):
@@ -186,6 +202,32 @@ class RowGroupSource:
             )
         return columns
 
+    def _sizes(self, name: str) -> list[tuple[int | None, int]]:
+        """Returns what the leaves of a column count, as `leaf_sizes`."""
+        if name in ("key", "value"):
+            return [*leaf_sizes(self._schema.field(name))]
+        return [(None, 0)] * 2 if name == "headers" else []
+
+    def _record_bytes(
+        self, number: int, columns: Mapping[str, Sequence[RawColumn]], rows: int
+    ) -> int | None:
+        """Returns the sum of the rows' record sizes; None where a column does not state its own."""
+        total = rows * RECORD_OVERHEAD
+        for name, leaves in columns.items():
+            if name == "key" and pa.types.is_struct(self._schema.field(name).type):
+                total += pc.sum(pc.binary_length(key_bytes(self._keys(number)))).as_py() or 0
+                continue
+            for column, (width, level) in zip(leaves, self._sizes(name), strict=False):
+                content = _content(column) if width is None else _present(column, level)
+                if content is None:
+                    return None
+                total += content * (1 if width is None else width)
+        return total
+
+    def _keys(self, number: int) -> pa.Array:
+        table = self._file.read_row_group(number, columns=["key"], use_threads=False)
+        return table.column("key").combine_chunks()
+
     def _facts(
         self, number: int, rows: int, base: int
     ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None:
@@ -216,8 +258,7 @@ class RowGroupSource:
             return None
         if self._blocks is not None:
             return self._blocks[number]
-        table = self._file.read_row_group(number, columns=["key"], use_threads=False)
-        keys = table.column("key").combine_chunks()
+        keys = self._keys(number)
         hashes = key_index.index_hashes(keys, seed=self._key_seed)
         return key_index.encode_block(len(keys), hashes)
 
@@ -231,40 +272,42 @@ def file_without_rows(schema: pa.Schema, compression: Compression) -> Struct:
     return Reader(data[-TAIL_BYTES - length : -TAIL_BYTES]).struct()
 
 
-def _columns_of(tree: Struct) -> list[str]:
+def _columns_of(tree: Struct, names: Collection[str], schema: pa.Schema) -> list[str]:
     """Returns the names of the columns; none where the file is not one of ours, to the last field
     of its schema.
     """
     elements: list[Struct] = tree[2][1][1]
-    named = [element.get(4) for element in elements]
-    present = [name for name in REWRITTEN_SCHEMA.names if (BINARY, name.encode()) in named]
-    absent = set(REWRITTEN_SCHEMA.names) - set(present)
-    ours = file_without_rows(stored_schema(REWRITTEN_SCHEMA, absent), Compression("none"))
+    present = [name for name in schema.names if name in names]
+    ours = file_without_rows(pa.schema([schema.field(n) for n in present]), Compression("none"))
     columns: list[Struct] = ours[2][1][1]
     nameless = [{n: v for n, v in column.items() if n != _FIELD_ID} for column in columns]
     is_ours = elements in (columns, nameless) and ours[7] == tree.get(7)
     return present if is_ours and tree.keys() <= _FILE_FIELDS else []
 
 
-def _record_bytes(columns: Mapping[str, Sequence[RawColumn]], rows: int) -> int | None:
-    """Returns the sum of the rows' record sizes; None where a column does not state its own."""
-    total = rows * RECORD_OVERHEAD
-    for column in (c for some in columns.values() for c in some):
-        if column.metadata[1][1] == BYTE_ARRAY:
-            _, stated = column.metadata.get(16, (0, {}))
-            kind, content = stated.get(1, (I64, -1))
-            if kind != I64 or content < 0:
-                return None
-            total += content
-    return total
+def _content(column: RawColumn) -> int | None:
+    """Returns the bytes of all values of a column of bytes; None where they are not stated."""
+    _, stated = column.metadata.get(16, (0, {}))
+    kind, content = stated.get(1, (I64, -1))
+    return content if kind == I64 and content >= 0 else None
 
 
-def _nulls(column: RawColumn, rows: int) -> int | None:
-    """Returns how many values of a column that is no list are null; None where it is not stated."""
+def _present(column: RawColumn, level: int) -> int | None:
+    """Returns how many values of a leaf of this definition level are there; None where it is not
+    stated.
+    """
     levels = _levels(column)
-    if len(levels) != 2 or sum(levels) != rows or min(levels) < 0:
+    if len(levels) != level + 1 or min(levels) < 0 or sum(levels) != column.metadata[5][1]:
         return None
-    return levels[0]
+    return levels[-1]
+
+
+def _nulls(leaf: RawColumn, level: int, rows: int) -> int | None:
+    """Returns in how many rows the column of a leaf is null; None where it is not stated."""
+    entries = _levels(leaf, of=2)[:1] or [leaf.metadata[5][1]]
+    if _present(leaf, level) is None or entries != [rows]:
+        return None
+    return _levels(leaf)[0]
 
 
 def _holds_no_headers(columns: Mapping[str, Sequence[RawColumn]]) -> bool:
@@ -272,9 +315,11 @@ def _holds_no_headers(columns: Mapping[str, Sequence[RawColumn]]) -> bool:
     return all(sum(_levels(leaf)[1:]) == 0 and len(_levels(leaf)) > 0 for leaf in leaves)
 
 
-def _levels(column: RawColumn) -> list[int]:
-    """Returns how many values there are of each definition level; nothing where none is stated."""
+def _levels(column: RawColumn, *, of: int = 3) -> list[int]:
+    """Returns how many values there are of each definition level, or repetition level (2); nothing
+    where none is stated.
+    """
     _, stated = column.metadata.get(16, (0, {}))
-    _, (_, levels) = stated.get(3, (0, (0, [])))
+    _, (_, levels) = stated.get(of, (0, (0, [])))
     counts: list[int] = levels
     return counts

@@ -8,7 +8,7 @@ whether the struct is null.
 Not here: what an append may give for a field (`conforming`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -53,6 +53,28 @@ def value_sizes(values: pa.Array) -> Sizes:
     if not values.null_count:
         return np.full(len(values), each, np.int64)
     return to_numpy(values.is_valid()) * np.int64(each)
+
+
+def leaf_sizes(field: pa.Field, level: int = 0) -> Iterator[tuple[int | None, int]]:
+    """Yields, for each leaf of a field below the definition level, what `value_sizes` counts for a
+    value that is there, None: its bytes, and its own definition level.
+    """
+    kind, types = field.type, pa.types
+    level += field.nullable
+    if types.is_struct(kind):
+        for inner in kind:
+            yield from leaf_sizes(inner, level)
+    elif types.is_map(kind):
+        yield from leaf_sizes(kind.key_field, level + 1)
+        yield from leaf_sizes(kind.item_field, level + 1)
+    elif types.is_list(kind):
+        yield from leaf_sizes(kind.value_field, level + 1)
+    elif types.is_binary(kind) or types.is_string(kind):
+        yield None, level
+    elif types.is_fixed_size_binary(kind):
+        yield kind.byte_width, level
+    else:
+        yield DECIMAL_BYTES if types.is_decimal(kind) else NUMBER_BYTES, level
 
 
 def is_listed(kind: pa.DataType) -> bool:

@@ -173,7 +173,7 @@ class ObjectWriter:
             dense = first.dense
             made = encoded(first, self._compression, self._key_seed)
         else:
-            composition = Composition(parts)
+            composition = Composition(parts, self._schema)
             chunks, facts, dense = (composition.stats,), None, composition.dense
             made = composition.encoded(self._compression, self._key_seed)
         data, footer_bytes, index_bytes = made

@@ -7,7 +7,7 @@ have in it:
 - it is of one partition, and the piece covers all of it;
 - no row of it is to be looked at or left out by who asks;
 - no row of it is dead: dead bytes are gone with the next rewrite (FORMAT.md §5.4);
-- keys and values are bytes: typed columns (FORMAT.md §12) may be of an older schema of the log's;
+- the object is of the log's present schema (FORMAT.md §12);
 - the chunk overrides no timestamps (LogAppendTime), nor gives a horizon to a tombstone that is in
   it: both become real in a rewrite;
 - what its footer states of sizes and tombstones does not contradict the chunk's own.
@@ -42,9 +42,8 @@ class Wanted:
 
     @property
     def may_hold_copies(self) -> bool:
-        piece = self.piece
         is_large = self.chunk.size_bytes >= GROUP_BYTES_MIN
-        return is_large and piece.append_time_ms == NONE and piece.schema is None
+        return is_large and self.piece.append_time_ms == NONE
 
     def must_decode(self, first: int, rows: int) -> bool:
         """Tells whether rows of the object, all in the piece, have to be decoded."""
@@ -95,7 +94,7 @@ def read_or_copy(
     data = fetch_whole(store, ref)
     held = _HeldObject(store, ref.path, data)
     try:
-        source = RowGroupSource(data, ref, compression, key_seed)
+        source = RowGroupSource(data, ref, compression, key_seed, pieces[0].schema)
     except (pa.ArrowException, OSError, ValueError):
         # Who decodes says what is wrong with it.
         yield from read_pieces(held, pieces, columns=columns)

@@ -1,0 +1,229 @@
+"""Row groups of typed logs that are copied hold what decoding and encoding them gives, for columns
+of every kind; those of an earlier schema are not copied.
+"""
+
+import datetime as dt
+import decimal
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+import xxhash
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from clog.storage.config.compression import ZSTD
+from clog.storage.diagnostics.verify_rows import object_problems
+from clog.storage.errors import CorruptionError
+from clog.storage.ids import SeededIds
+from clog.storage.objects import encoding, reader, row_groups, writer
+from clog.storage.objects.arrow_types import column_types, schema_of
+from clog.storage.objects.data_object import rewritten_chunk
+from clog.storage.objects.evolution import evolved
+from clog.storage.objects.row_groups import CopiedGroup
+from clog.storage.objects.thrift_compact import BINARY, I32, I64, LIST, STRUCT, Reader, written
+from clog.storage.objects.writer import write_rewritten
+from clog.storage.read import row_groups as read_or_copies
+from clog.storage.read.row_groups import Wanted, read_or_copy
+from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
+from clog.storage.testing.crash import discard, memory_store
+
+READ = (*COLUMNS, DELETE_HORIZON)
+SEED = 7
+NUMBERS = st.integers(-100, 100)
+TEXTS = st.text(max_size=4)
+
+
+def maybe(values):
+    return st.none() | values
+
+
+KEYS = {
+    pa.string(): TEXTS,
+    pa.int32(): NUMBERS,
+    pa.timestamp("us", "UTC"): NUMBERS,
+    pa.binary(3): st.binary(min_size=3, max_size=3),
+    pa.struct([("n", pa.int16()), ("s", pa.string())]): st.fixed_dictionaries(
+        {"n": maybe(NUMBERS), "s": maybe(st.sampled_from(["", "\0", "ab"]))}
+    ),
+}
+INNER = pa.struct([pa.field("q", pa.int8(), nullable=False), ("r", pa.binary())])
+INNERS = st.fixed_dictionaries({"q": NUMBERS, "r": maybe(st.binary(max_size=3))})
+VALUES = {
+    pa.int64(): NUMBERS,
+    pa.string(): TEXTS,
+    pa.float16(): st.just(0.5),
+    pa.bool_(): st.booleans(),
+    pa.decimal128(5, 2): st.integers(0, 999).map(lambda n: decimal.Decimal(n) / 4),
+    pa.date32(): NUMBERS.map(lambda n: dt.date(2000, 1, 1) + dt.timedelta(n)),
+    pa.list_(pa.string()): st.lists(maybe(TEXTS), max_size=3),
+    pa.struct(
+        [
+            pa.field("n", pa.int32(), nullable=False),
+            ("offset", pa.binary(2)),
+            ("l", pa.list_(INNER)),
+            ("m", pa.map_(pa.string(), pa.decimal128(5, 2))),
+        ]
+    ): st.fixed_dictionaries(
+        {
+            "n": NUMBERS,
+            "offset": maybe(st.binary(min_size=2, max_size=2)),
+            "l": maybe(st.lists(maybe(INNERS), max_size=2)),
+            "m": maybe(st.dictionaries(TEXTS, st.none() | st.just(decimal.Decimal(1)), max_size=2)),
+        }
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_limits(monkeypatch):
+    """Limits that a few records reach."""
+    for module in (encoding, row_groups, read_or_copies):
+        monkeypatch.setattr(module, "GROUP_BYTES_MIN", 30)
+    for module in (reader, encoding, read_or_copies):
+        monkeypatch.setattr(module, "WHOLE_BYTES", 0)
+    monkeypatch.setattr("clog.storage.objects.composing.WHOLE_BYTES", 0)
+    for module in (encoding, row_groups):
+        monkeypatch.setattr(module, "GROUP_BYTES", 120)
+        monkeypatch.setattr(module, "GROUP_ROWS", 6)
+    monkeypatch.setattr(writer, "_GATHER_ROWS", 4)
+
+
+@st.composite
+def typed_rows(draw):
+    """A schema, and rows of it with offsets, with and without gaps."""
+    key, value = draw(st.sampled_from([*KEYS])), draw(st.sampled_from([*VALUES]))
+    schema = schema_of({"key": key, "value": value})
+    steps = st.just(1) if draw(st.booleans()) else st.integers(1, 3)
+    found = draw(
+        st.lists(st.tuples(maybe(KEYS[key]), maybe(VALUES[value]), steps), min_size=1, max_size=30)
+    )
+    rows, offset = [], 0
+    for one_key, one_value, step in found:
+        offset += step
+        rows.append((one_key, one_value, None, 5, offset, None))
+    return schema, rows
+
+
+def as_batch(schema, rows):
+    fields = column_types(schema).rewritten
+    arrays = [pa.array(list(c), f.type) for c, f in zip(zip(*rows, strict=True), fields)]  # noqa: B905
+    return pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+
+def put(store, schema, parts, **options):
+    options = {"partition": 2, "stamp": 0, "key_seed": SEED, "schema": schema, **options}
+    return write_rewritten(store, parts, new_id=SeededIds(len(parts)).new_id, **options)
+
+
+def parts_of(store, schema, chunk):
+    piece = piece_of(2, chunk, chunk.base, chunk.next, schema)
+    options = {"columns": READ, "compression": ZSTD, "key_seed": SEED}
+    found = read_or_copy(store, [Wanted(piece, chunk)], **options)
+    return [p if isinstance(p, CopiedGroup) else p.drop_columns(["partition"]) for p in found]
+
+
+def read(store, schema, chunks):
+    pieces = [piece_of(2, chunk, chunk.base, chunk.next, schema) for chunk in chunks]
+    return pa.Table.from_batches(read_pieces(store, pieces, columns=READ)).combine_chunks()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_copied_and_encoded_are_the_same(data):
+    """Records, their sizes, tombstones, key index, checksums (S26, S31, S61): of what is large
+    enough all is copied.
+    """
+    store = memory_store()
+    schema, rows = data.draw(typed_rows())
+    (obj,) = put(store, schema, [as_batch(schema, rows)])
+    chunk = rewritten_chunk(obj, version=1)
+    parts = parts_of(store, schema, chunk)
+    copied = [part for part in parts if isinstance(part, CopiedGroup)]
+    event(f"copies: {bool(copied)}")
+    if len(rows) > 12:
+        assert copied
+    more = as_batch(schema, [(*rows[0][:4], chunk.next + 1, None)])
+    made = put(store, schema, [*parts, more])
+    chunks = [rewritten_chunk(each, version=1) for each in made]
+    for each in chunks:
+        content = store.get(each.object.path)
+        problems = object_problems(content, each.object, [(2, each)], key_seed=SEED, schema=schema)
+        assert list(problems) == []
+    expected = read(store, schema, [chunk])
+    found = read(store, schema, chunks)
+    assert found.slice(0, expected.num_rows) == expected
+    assert found.num_rows == expected.num_rows + 1
+    discard(store)
+
+
+SCHEMA = schema_of({"key": pa.int32(), "value": pa.struct([("n", pa.int32()), ("s", pa.string())])})
+PLAIN = [(i, {"n": i, "s": "text"} if i % 5 else None, None, 5, 2 * i, None) for i in range(20)]
+
+
+def test_what_is_of_an_earlier_schema_is_decoded():
+    """S61: it is rewritten into the newest schema."""
+    store = memory_store()
+    (obj,) = put(store, SCHEMA, [as_batch(SCHEMA, PLAIN)])
+    chunk = rewritten_chunk(obj, version=1)
+    assert all(isinstance(part, CopiedGroup) for part in parts_of(store, SCHEMA, chunk)[:-1])
+    later = evolved(SCHEMA, add={}, widen={"value.n": pa.int64()}, relax=[], url="")
+    parts = parts_of(store, later, chunk)
+    assert not any(isinstance(part, CopiedGroup) for part in parts)
+    discard(store)
+
+
+FORGED = st.sampled_from([0, 1, -1, 2, 6, 8, 40, 2**31 - 1, 2**32, 2**62, -(2**63)])
+OTHERS = st.one_of(
+    st.tuples(st.sampled_from([I32, I64]), FORGED),
+    st.tuples(st.just(BINARY), st.binary(max_size=9)),
+    st.tuples(st.just(STRUCT), st.just({})),
+    st.tuples(st.just(LIST), st.tuples(st.sampled_from([I32, I64]), st.lists(FORGED, max_size=3))),
+    st.tuples(st.just(LIST), st.tuples(st.just(STRUCT), st.just([{}]))),
+)
+
+
+def fields_in(struct):
+    """All structs in one, with the fields they have."""
+    yield from ((struct, field) for field in struct)
+    for kind, value in struct.values():
+        inner = [value] if kind == STRUCT else value[1] if kind == LIST else []
+        for found in inner:
+            if isinstance(found, dict):
+                yield from fields_in(found)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_forged_footer_is_decoded_or_copied_whole(data):
+    """With a field of another kind or value, or one that nobody knows: what is made of it is an
+    object again, or an error that decoding has, too."""
+    store = memory_store()
+    (obj,) = put(store, SCHEMA, [as_batch(SCHEMA, PLAIN)])
+    content = store.get(obj.path)
+    tree = Reader(content[-obj.footer_bytes : -8]).struct()
+    struct, field = data.draw(st.sampled_from(list(fields_in(tree))))
+    what = data.draw(st.sampled_from(["away", "other", "unknown"]))
+    if what == "away":
+        del struct[field]
+    else:
+        struct[field if what == "other" else 40] = data.draw(OTHERS)
+    footer = written(tree)
+    footer += len(footer).to_bytes(4, "little") + b"PAR1"
+    forged = content[: -obj.footer_bytes - 16] + xxhash.xxh3_128_digest(footer) + footer
+    checksum = xxhash.xxh3_128_hexdigest(forged)
+    sizes = {"size_bytes": len(forged), "footer_bytes": len(footer), "checksum": checksum}
+    ref = replace(obj.ref, **sizes)
+    store.put(ref.path, forged)
+    chunk = replace(rewritten_chunk(obj, version=1), object=ref)
+    try:
+        parts = parts_of(store, SCHEMA, chunk)
+        (made,) = put(store, SCHEMA, parts)
+        event("copied" if any(isinstance(part, CopiedGroup) for part in parts) else "decoded")
+        rows = read(store, SCHEMA, [rewritten_chunk(made, version=1)])
+        rows.validate(full=True)
+        assert rows.num_rows == len(PLAIN)
+    except CorruptionError:
+        pass
+    finally:
+        discard(store)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clog.cleaner import Cleaner
-from clog.cleaner.compaction import rewrite_policy
+from clog.cleaner import Cleaner, threads
+from clog.cleaner.compaction import build_map, rewrite_policy
 from clog.cleaner.compaction.offset_map import SLOT_BYTES
 from clog.cleaner.sweep.objects import sweep_orphans
 from clog.storage import Log, ManualClock, VersionExpiredError
@@ -46,12 +46,15 @@ CONFIG = {
 @pytest.fixture(autouse=True, scope="module")
 def _settings():
     """Every object that is rewritten has a key index: results do not depend on it (S19). Row groups
-    are copied, however small. Records are too few here for many to live beside one that died.
+    are copied, however small, and threads do however little. Records are too few here for many to
+    live beside one that died.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoding, "WHOLE_BYTES", 0)
         patch.setattr(rewrite_policy, "REWRITE_FACTOR", 1)
         patch.setattr(encoding, "GROUP_ROWS", 2)
+        patch.setattr(threads, "WORTH_BYTES", 0)
+        patch.setattr(build_map, "PORTION_ROWS", 2)
         for module in (objects_row_groups, read_row_groups):
             patch.setattr(module, "GROUP_BYTES_MIN", 1)
         yield
@@ -180,7 +183,8 @@ class World:
         if meanwhile is not None:
             fault = Fault(FaultKind.MEANWHILE, "create", "*commits*", nth, run=meanwhile)
             store = FaultyStore(self.store, Faults(fault))
-        cleaner = Cleaner(self.another(store), dedupe_buffer_bytes=memory)
+        count = 1 + self.seed % 2  # Every other one has a thread to spare.
+        cleaner = Cleaner(self.another(store), count, dedupe_buffer_bytes=memory * count)
         results = cleaner.run_once(force=force)
         for result in results:
             stats = result.stats

@@ -40,6 +40,7 @@ from clog.cleaner.metered_store import NAP_MS, StoppedError, Throttle, nap
 from clog.cleaner.monitor import Monitor
 from clog.cleaner.retention.apply import MaintenanceResult
 from clog.cleaner.retention.uncleanable import BACKOFF_MS
+from clog.cleaner.threads import CleanerThreads
 from clog.storage import Log
 from clog.storage.clock import Clock, SystemClock
 from clog.storage.errors import InvalidInputError
@@ -98,7 +99,7 @@ class Cleaner:
 
     Args:
         logs: a log, or several.
-        threads: partitions cleaned at once; they share the buffer and the I/O limit.
+        threads: partitions, or parts of one, cleaned at once; they share the buffer and the limit.
         dedupe_buffer_bytes: memory of all offset maps together
             (``log.cleaner.dedupe.buffer.size``), 24 bytes an entry.
         io_bytes_per_second: limit on bytes read and written by all threads
@@ -147,9 +148,8 @@ class Cleaner:
         self._stopping = threading.Event()
         self._given_clock = clock
         self._clock = clock or (given[0].handle.clock if given else SystemClock())
-        self._threads = threads
-        self._map_bytes = dedupe_buffer_bytes // threads
-        check_share(self._map_bytes)
+        self._threads = CleanerThreads(threads, dedupe_buffer_bytes // threads)
+        check_share(self._threads.map_bytes)
         self._throttle = Throttle(io_bytes_per_second, self._clock, self._stopping.is_set)
         self.backoff_ms = backoff_ms
         self._settings = settings or CleanerSettings()
@@ -322,7 +322,9 @@ class Cleaner:
                 self._clean(work)
                 work.round.running -= 1
             return
-        while len(self._running) < self._threads and (work := self._most_urgent()) is not None:
+        while (
+            len(self._running) < self._threads.count and (work := self._most_urgent()) is not None
+        ):
             self._running[pool.submit(self._clean, work)] = work.round
         patience_ms = max(self.backoff_ms, NAP_MS)
         while self._running and patience_ms > 0:
@@ -371,20 +373,19 @@ class Cleaner:
     @contextmanager
     def _workers(self) -> Iterator[Executor | None]:
         """Yields what passes are done by; None: the caller's own thread, where one is enough."""
-        if self._threads == 1:
+        if self._threads.count == 1:
             yield None
         else:
-            with ThreadPoolExecutor(self._threads) as pool:
+            with ThreadPoolExecutor(self._threads.count) as pool:
                 yield pool
 
     def _pass(self, work: _Work) -> None:
         """Does one pass; its result, if it has one, goes to the round."""
         log_round, chosen = work.round.log_round, work.candidate
         url = log_round.log.url
-        with self.monitor.watched(url, chosen) as progress:
-            result = log_round.clean(
-                chosen.partition, self._map_bytes, progress, force=work.round.force
-            )
+        with self._threads.of_a_pass(), self.monitor.watched(url, chosen) as progress:
+            force = work.round.force
+            result = log_round.clean(chosen.partition, self._threads, progress, force=force)
         if result is None:
             return
         self.monitor.passed(url, result)

@@ -41,6 +41,7 @@ from clog.cleaner.sweep.clock_skew import check_clock, is_comparable
 from clog.cleaner.sweep.commit_blocks import close_blocks
 from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
 from clog.cleaner.sweep.schedule import SweepSchedule
+from clog.cleaner.threads import CleanerThreads
 from clog.storage import Log, Reader
 from clog.storage.clock import Clock
 from clog.storage.config.log_config import LogConfig, fitting_defaults, with_defaults
@@ -207,7 +208,7 @@ class LogRound:
         return PassPlan(manifest, found, config, now_ms, held)
 
     def clean(
-        self, partition: int, map_bytes: int, progress: PassProgress, *, force: bool
+        self, partition: int, threads: CleanerThreads, progress: PassProgress, *, force: bool
     ) -> PassResult | None:
         """Does one pass; None where there is no reason for it any more, or it failed and the
         partition is uncleanable (S28).
@@ -222,7 +223,7 @@ class LogRound:
         if plan is None or self._throttle.stopping():
             return None
         tools = PassTools(
-            map_bytes=map_bytes,
+            threads=threads,
             throttle=self._throttle,
             hasher=KeyHasher(handle.ids.seed(), self._settings.hash_algorithm),
             clock=handle.clock,

@@ -97,7 +97,8 @@ class MeteredStore(WrappingStore):
     def put(self, path: str, data: bytes | memoryview) -> None:
         self._throttle.take(len(data))
         self.inner.put(path, data)
-        self.bytes_written += len(data)
+        with self._lock:
+            self.bytes_written += len(data)
 
     def delete(self, path: str) -> None:
         self._throttle.take(0)
@@ -109,6 +110,6 @@ class MeteredStore(WrappingStore):
             yield found
 
     def _read(self, size_bytes: int) -> None:
-        with self._lock:  # Reads go ahead in threads (`store.ahead`).
+        with self._lock:  # Reads go ahead in threads (`store.ahead`), so do parts of a pass.
             self.bytes_read += size_bytes
         self._throttle.take(size_bytes)

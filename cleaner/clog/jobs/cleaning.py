@@ -34,6 +34,7 @@ from clog.cleaner.compaction.stats import PassResult, PassStats
 from clog.cleaner.log_round import CleanerSettings, LogRound
 from clog.cleaner.metered_store import Throttle
 from clog.cleaner.retention.uncleanable import PASSING_TROUBLE
+from clog.cleaner.threads import CleanerThreads
 from clog.storage import Log
 from clog.storage.clock import SystemClock
 from clog.storage.errors import StoreUnavailableError
@@ -132,7 +133,7 @@ class _Task:
         clock, ids = SystemClock(), SystemIds()
         progress, edits = PassProgress(), list[tuple[Edit, PassStats]]()
         tools = PassTools(
-            map_bytes=self.map_bytes,
+            threads=CleanerThreads(1, self.map_bytes),
             throttle=Throttle(self.io_bytes_per_second, clock),
             hasher=KeyHasher(ids.seed(), self.hash_algorithm),
             clock=clock,

@@ -2,7 +2,10 @@
 S20).
 """
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -12,16 +15,21 @@ from clog.cleaner.compaction.index_filter import IndexFilter
 from clog.cleaner.compaction.mapped_range import MappedRange
 from clog.cleaner.compaction.offset_map import SLOT_BYTES, OffsetMap
 from clog.cleaner.compaction.stats import PassStats
+from clog.cleaner.threads import ALONE, CleanerThreads
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import hash_keys
 from clog.storage.numpy_arrays import Hashes, Offsets, to_numpy
-from clog.storage.read.scan import plan_range, read_pieces
+from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
 from clog.storage.store.base import Store
 
 PUT_ROWS = 1 << 18
 """About so many rows are put into the map together; 24 bytes each wait for it. What a call costs
 beside its rows is small then (`offset_map`).
 """
+PORTION_ROWS = 1 << 18
+"""So many rows, or those of an object, are hashed by one of several threads together."""
+HASHED_BYTES = 32
+"""What a row takes then, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +74,35 @@ def build_map(
     hasher: KeyHasher,
     stats: PassStats,
     index_filter: IndexFilter | None = None,
+    threads: CleanerThreads = ALONE,
 ) -> MappedRange:
     """Fills the map with the last offset of each key in the range ``dirty``; returns what it
     covers of it.
 
     That is all, or less when the map is full: up to the offset of the first record whose key did
-    not fit. Only keys are read, and noted for ``index_filter``.
+    not fit. Only keys are read, and noted for ``index_filter``; ``threads`` hash those of the next
+    objects meanwhile.
     """
     start, end = dirty
     waiting = _Waiting(offset_map)
     stopped: int | None = None
     keyless: tuple[int, int] | None = None
     pieces = plan_range(manifest, partition, start, end)
-    for batch in read_pieces(store, pieces, columns=("offset", "key")):
-        keys, offsets = batch.column("key"), batch.column("offset")
-        stats.map_records += batch.num_rows
-        if keys.null_count:
-            valid = keys.is_valid()
-            without = offsets.filter(pc.invert(valid))
-            first = without[0].as_py() if keyless is None else keyless[0]
-            keyless = (first, without[-1].as_py())
-            keys, offsets = keys.filter(valid), offsets.filter(valid)
-        if index_filter is not None:
-            index_filter.note(keys)
-        stopped = waiting.add(hasher(keys), to_numpy(offsets))
-        if stopped is not None:
-            break
-    else:
-        stopped = waiting.put()
+    calls = (
+        (partial(_hashed, store, some, hasher, index_filter), HASHED_BYTES * rows)
+        for some, rows in _portions(pieces, PORTION_ROWS if threads.count > 1 else None)
+    )
+    with threads.in_turn(calls, settled=_settled) as turns:
+        for hashed in chain.from_iterable(turn() for turn in turns):
+            stats.map_records += hashed.rows
+            if hashed.keyless is not None:
+                first, last = hashed.keyless
+                keyless = (first if keyless is None else keyless[0], last)
+            stopped = waiting.add(hashed.hashes, hashed.offsets)
+            if stopped is not None:
+                break
+        else:
+            stopped = waiting.put()
     covered = end if stopped is None else stopped
     # Gaps and records without a key at the end are covered too, else a pass over nothing else
     # would never end (KAFKA-8764).
@@ -101,6 +110,54 @@ def build_map(
     stats.maps += 1
     stats.map_entries += offset_map.entries
     return MappedRange(offset_map, start, covered, keyless, records=waiting.taken)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hashed:
+    """Rows of the range: how many, the hashes and offsets of those with a key, the first and the
+    last offset of those without one.
+    """
+
+    rows: int
+    hashes: Hashes
+    offsets: Offsets
+    keyless: tuple[int, int] | None
+
+
+def _portions(
+    pieces: Sequence[ReadPiece], rows_min: int | None
+) -> Iterator[tuple[list[ReadPiece], int]]:
+    """Yields the pieces in portions of at least so many rows, and how many each has; None: all."""
+    some: list[ReadPiece] = []
+    rows = 0
+    for piece in pieces:
+        some.append(piece)
+        rows += piece.rows
+        if rows_min is not None and rows >= rows_min:
+            yield some, rows
+            some, rows = [], 0
+    if some:
+        yield some, rows
+
+
+def _hashed(
+    store: Store, pieces: Sequence[ReadPiece], hasher: KeyHasher, index_filter: IndexFilter | None
+) -> Iterator[_Hashed]:
+    for batch in read_pieces(store, pieces, columns=("offset", "key")):
+        keys, offsets = batch.column("key"), batch.column("offset")
+        keyless: tuple[int, int] | None = None
+        if keys.null_count:
+            valid = keys.is_valid()
+            without = offsets.filter(pc.invert(valid))
+            keyless = without[0].as_py(), without[-1].as_py()
+            keys, offsets = keys.filter(valid), offsets.filter(valid)
+        if index_filter is not None:
+            index_filter.note(keys)
+        yield _Hashed(batch.num_rows, hasher(keys), to_numpy(offsets), keyless)
+
+
+def _settled(hashed: Iterable[_Hashed]) -> Iterable[_Hashed]:
+    return [*hashed]
 
 
 @dataclass(slots=True)

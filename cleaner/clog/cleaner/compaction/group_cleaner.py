@@ -1,7 +1,11 @@
-"""P4 to P6: groups are rewritten, marked and published, one after the other."""
+"""P4 to P6: groups are rewritten and marked, by several threads where there are any to spare, and
+published one after the other.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import tee
 
 from clog.cleaner.compaction.bitmaps import BitmapWriter
 from clog.cleaner.compaction.commit_pass import AT_COMMIT
@@ -11,8 +15,9 @@ from clog.cleaner.compaction.rebase import SourcesChangedError
 from clog.cleaner.compaction.rewriter import Rewriter, last_expired, new_horizons_in
 from clog.cleaner.compaction.stats import PassStats
 from clog.cleaner.metered_store import StoppedError
+from clog.cleaner.threads import ALONE, CleanerThreads
 from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.edits import ChunkHorizon, Edit
+from clog.storage.format.edits import ChunkHorizon, DeadMark, Edit, Replacement
 
 MARKS_MAX = 64
 """So many bitmaps are committed together, where no rewritten group takes them along."""
@@ -23,12 +28,22 @@ Publish = Callable[[Edit, PassStats], None]
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What was made of a group; ``replaced`` is empty where it stays."""
+
+    replaced: tuple[Replacement, ...]
+    dead: tuple[DeadMark, ...]
+    counts: PassStats
+
+
 @dataclass(slots=True, kw_only=True)
 class GroupCleaner:
     """Works on the groups of one pass.
 
     Args:
         covered: up to where the map went.
+        threads: write the next groups meanwhile.
 
     Attributes:
         edit, counts: what is published next, and of how many records.
@@ -42,6 +57,7 @@ class GroupCleaner:
     bitmap_writer: BitmapWriter
     publish: Publish
     stopping: Callable[[], bool]
+    threads: CleanerThreads = ALONE
     edit: Edit = field(default_factory=Edit)
     counts: PassStats = field(default_factory=PassStats)
     horizons: list[ChunkHorizon] = field(default_factory=list)
@@ -49,13 +65,18 @@ class GroupCleaner:
 
     def clean(self, groups: Iterable[Group]) -> bool:
         """Cleans all groups, and ends the pass; returns False when it stopped before that."""
+        mine, theirs = tee(groups)
+        calls = (
+            (partial(self._written, group), self.rewriter.held_bytes(group)) for group in theirs
+        )
         try:
-            for group in groups:
-                if self.stopping():
-                    raise StoppedError
-                if group.needs_work or len(self.edit.dead) >= MARKS_MAX:
-                    self._publish()  # P5
-                self._take(group)  # P4
+            with self.threads.in_turn(calls) as turns:
+                for group, turn in zip(mine, turns, strict=False):
+                    if self.stopping():
+                        raise StoppedError
+                    if group.needs_work or len(self.edit.dead) >= MARKS_MAX:
+                        self._publish()  # P5
+                    self._take(group, turn())  # P4
             self._finish()  # P5 and P6
         except StoppedError:
             return self._stop()
@@ -63,20 +84,28 @@ class GroupCleaner:
             return False
         return True
 
-    def _take(self, group: Group) -> None:
-        edit = self.edit  # A group is part of it with all that becomes of it, or not at all.
-        if group.needs_work:
-            edit = replace(edit, replace=(self.rewriter.rewrite(group, self.counts),))
+    def _written(self, group: Group) -> _Written:
+        """Writes what takes a group's place, and bitmaps; of several groups at once, where threads
+        are free.
+        """
+        counts = PassStats()
+        replaced = (self.rewriter.rewrite(group, counts),) if group.needs_work else ()
+        return _Written(replaced, self.bitmap_writer.write(group, counts), counts)
+
+    def _take(self, group: Group, written: _Written) -> None:
+        """Makes a group part of what is published next."""
+        edit = replace(self.edit, dead=(*self.edit.dead, *written.dead))
+        if written.replaced:
+            edit = replace(edit, replace=written.replaced)
         else:
             changed = [c for c in group.chunks if c.sets_horizons]
             self.horizons.extend(self._horizon(c.chunk) for c in changed)
             self.horizons_set += sum(map(new_horizons_in, changed))
-        dead = self.bitmap_writer.write(group, self.counts)
-        edit = replace(edit, dead=(*edit.dead, *dead))
         if (expired := last_expired(group)) != NONE:
             removed = {self.plan.partition: expired}  # Groups come in the order of offsets.
             edit = replace(edit, tombstones_removed=removed)
         self.edit = edit
+        self.counts.add_records(written.counts)
 
     def _horizon(self, chunk: Chunk) -> ChunkHorizon:
         place = (self.plan.partition, chunk.object.path, chunk.first_row)

@@ -9,6 +9,7 @@ Safe because an index has no false negatives: a chunk of which it says "none" ha
 map supersedes.
 """
 
+import threading
 from collections.abc import Iterable
 
 import numpy as np
@@ -39,6 +40,7 @@ class IndexFilter:
     def __init__(self, seed: int, chunks: Iterable[Chunk]) -> None:
         self._seed = seed
         self._is_wanted = any(c.object.index_bytes for c in chunks)
+        self._lock = threading.Lock()
         self._in_vain = 0
         self.count = 0
         self.begin()
@@ -50,29 +52,38 @@ class IndexFilter:
         self._fresh_keys = 0
 
     def note(self, keys: pa.Array) -> None:
-        """Adds keys of the map."""
-        if self._noted is None:
+        """Adds keys of the map; several threads may."""
+        if self._notes_nothing:
             return
-        self._fresh.append(index_hashes(keys, seed=self._seed))
-        self._fresh_keys += len(keys)
-        if self._fresh_keys > KEYS_MAX:
-            self._merge()
+        hashes = index_hashes(keys, seed=self._seed)
+        with self._lock:
+            if not self._notes_nothing:
+                self._fresh.append(hashes)
+                self._fresh_keys += len(keys)
+                if self._fresh_keys > KEYS_MAX:
+                    self._merge()
+
+    @property
+    def _notes_nothing(self) -> bool:
+        return self._noted is None
 
     def holds_none(self, store: Store, chunk: Chunk) -> bool:
         """Tells whether no key of the map is in the chunk, for sure; one request."""
-        if self._fresh:
-            self._merge()
+        with self._lock:
+            if self._fresh:
+                self._merge()
         asks = chunk.object.index_bytes and self._in_vain <= IN_VAIN_MAX + self.count
         if self._noted is None or not asks:
             return False
         index = stored_index(store, chunk.object)
-        if index is None or index.may_hold_any(self._noted):
-            self._in_vain += 1
-            return False
-        self.count += 1
-        return True
+        is_in_vain = index is None or index.may_hold_any(self._noted)
+        with self._lock:
+            self._in_vain += is_in_vain
+            self.count += not is_in_vain
+        return not is_in_vain
 
     def _merge(self) -> None:
         assert self._noted is not None, "fresh keys are merged before they are too many"
         merged = distinct(np.concatenate((self._noted, *self._fresh)))
-        self._noted, self._fresh = (merged if len(merged) <= KEYS_MAX else None), []
+        self._noted = merged if len(merged) <= KEYS_MAX else None
+        self._fresh, self._fresh_keys = [], 0

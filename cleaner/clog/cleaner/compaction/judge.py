@@ -11,6 +11,7 @@ index (`index_filter`); those of the range of the last map by their offsets (`ma
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from clog.cleaner.compaction.offset_map import OffsetMap
 from clog.cleaner.compaction.recheck import Recheck, Unexplained
 from clog.cleaner.compaction.record_retention import Verdict, decide_retention
 from clog.cleaner.compaction.selection import earliest_horizon_ms
+from clog.cleaner.threads import ALONE, CleanerThreads
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.schema import LogSchema
@@ -32,6 +34,8 @@ from clog.storage.read.scan import DELETE_HORIZON, piece_of, presence_column, re
 from clog.storage.readers.holds import NOTHING_HELD, HeldTombstones
 from clog.storage.store.base import Store
 
+KEYS_SHARE = 4
+"""About this share of an object's bytes is fetched and held to judge its keys."""
 _FEW = 4
 """Where less than one row of so many goes the chunk may only be marked (`rewrite_policy`), and is
 not read again: the recheck asks those rows here."""
@@ -119,6 +123,7 @@ class Judge:
         index_filter: knows of chunks below ``first_dirty`` that hold none of the map's keys.
         schema: the log's.
         held: tombstones that readers hold back.
+        threads: judge the next chunks meanwhile.
 
     Attributes:
         recheck: hears which rows stay.
@@ -134,6 +139,7 @@ class Judge:
     index_filter: IndexFilter
     schema: LogSchema | None = None
     held: HeldTombstones = NOTHING_HELD
+    threads: CleanerThreads = ALONE
     recheck: Recheck = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,8 +153,12 @@ class Judge:
 
     def judge_segment(self, store: Store, partition: int, segment: Segment) -> JudgedSegment:
         """Judges all chunks of a segment."""
-        chunks = tuple(self._judge_chunk(store, partition, c) for c in segment.chunks)
-        return JudgedSegment(segment, chunks)
+        calls = (
+            (partial(self._judge_chunk, store, partition, c), c.object.size_bytes // KEYS_SHARE)
+            for c in segment.chunks
+        )
+        with self.threads.in_turn(calls) as turns:
+            return JudgedSegment(segment, tuple(turn() for turn in turns))
 
     def with_horizons(self, store: Store, partition: int, segment: JudgedSegment) -> JudgedSegment:
         """Returns the segment with the tombstones of chunks that are to be marked: which of those

@@ -44,8 +44,8 @@ class MappedRange:
         self.records = records
         self._map = offset_map
         self._keyless = keyless
-        self._window = (0, 0)
-        self._is_last = np.zeros(0, np.bool_)
+        # One value, since several threads may look and unfold.
+        self._window = (0, 0, np.zeros(0, np.bool_))
 
     def decides(self, chunk: Chunk) -> bool:
         """Tells whether the chunk's rows are judged by their offsets alone: all are in the range,
@@ -75,11 +75,12 @@ class MappedRange:
         return outdated
 
     def _is_last_in(self, start: int, end: int) -> Mask:
-        low, high = self._window
+        low, high, is_last = self._window
         if start < low or end > high:
             low, high = start, max(end, min(start + WINDOW_OFFSETS, self.end))
-            self._window, self._is_last = (low, high), self._map.is_last(low, high)
-        return self._is_last[start - low : end - low]
+            is_last = self._map.is_last(low, high)
+            self._window = low, high, is_last
+        return is_last[start - low : end - low]
 
 
 class FoundDead:

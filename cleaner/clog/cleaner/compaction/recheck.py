@@ -22,6 +22,7 @@ Costs: a look at a byte for each row of the range that goes; a hash and a look-u
 it, and for the sample; and the keys of rewritten chunks of which nothing is left.
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,7 +53,7 @@ class Unexplained:
 
 
 class Recheck:
-    """The recheck of one pass.
+    """The recheck of one pass, for all threads that work on it.
 
     Args:
         offset_map: the last of the pass.
@@ -79,38 +80,10 @@ class Recheck:
         self._log_start = log_start
         self._now_ms = now_ms
         self._held = held
+        self._lock = threading.Lock()
         self._by_offset = 0
-        self._waiting: list[Unexplained] = []
         self._seen = 0
         self._latest = 0
-
-    def check(
-        self, partition: int, rows: pa.RecordBatch, gone: Mask, found: Mask | None = None
-    ) -> None:
-        """Checks rows that go, some of them only when `finish` is called: offset and key, value
-        and `DELETE_HORIZON` where tombstones may go.
-
-        Args:
-            partition: theirs.
-            rows: in the order of their offsets.
-            gone: which of them go.
-            found: which of them an earlier map of the pass found superseded.
-
-        Raises:
-            CorruptionError: a row has no reason to go.
-        """
-        self._waiting.append(self.unexplained(rows, gone, found))
-        if sum(len(some.offsets) for some in self._waiting) >= _ASKED_ROWS:
-            self.finish(partition)
-
-    def finish(self, partition: int) -> None:
-        """Checks what `check` left; to be called before a group is committed.
-
-        Raises:
-            CorruptionError: a row has no reason to go.
-        """
-        waiting, self._waiting = self._waiting, []
-        self.check_keys(partition, waiting)
 
     def unexplained(
         self, rows: pa.RecordBatch, gone: Mask, found: Mask | None = None
@@ -156,8 +129,9 @@ class Recheck:
 
     def count_chunk(self, rows: int, latest: int) -> None:
         """Counts such rows of a chunk that lies in the range."""
-        self._seen += rows
-        self._latest += latest
+        with self._lock:
+            self._seen += rows
+            self._latest += latest
 
     def check_range(self, partition: int) -> None:
         """Compares what was counted with the map, after all of its range was judged.
@@ -204,9 +178,55 @@ class Recheck:
 
     def _sample(self, by_offset: Offsets) -> Offsets:
         """Returns which of the rows that go by their offsets are looked up, too."""
-        before, self._by_offset = self._by_offset, self._by_offset + len(by_offset)
+        with self._lock:
+            before, self._by_offset = self._by_offset, self._by_offset + len(by_offset)
         all_of = max(0, ALL_ROWS - before)
         return np.concatenate((by_offset[:all_of], by_offset[all_of::ONE_OF]))
+
+
+class GroupRecheck:
+    """The recheck of the rows that go from one group, for all threads that work on it.
+
+    Args:
+        recheck: the pass's.
+        partition: theirs.
+    """
+
+    def __init__(self, recheck: Recheck, partition: int) -> None:
+        self._recheck = recheck
+        self._partition = partition
+        self._lock = threading.Lock()
+        self._waiting: list[Unexplained] = []
+
+    def check(self, rows: pa.RecordBatch, gone: Mask, found: Mask | None = None) -> None:
+        """Checks rows that go, some of them only when `finish` is called: offset and key, value
+        and `DELETE_HORIZON` where tombstones may go.
+
+        Args:
+            rows: in the order of their offsets.
+            gone: which of them go.
+            found: which of them an earlier map of the pass found superseded.
+
+        Raises:
+            CorruptionError: a row has no reason to go.
+        """
+        some = self._recheck.unexplained(rows, gone, found)
+        with self._lock:
+            self._waiting.append(some)
+            if sum(len(waiting.offsets) for waiting in self._waiting) < _ASKED_ROWS:
+                return
+            asked, self._waiting = self._waiting, []
+        self._recheck.check_keys(self._partition, asked)
+
+    def finish(self) -> None:
+        """Checks what `check` left; to be called before the group is committed, when all threads
+        are done with it.
+
+        Raises:
+            CorruptionError: a row has no reason to go.
+        """
+        asked, self._waiting = self._waiting, []
+        self._recheck.check_keys(self._partition, asked)
 
 
 def _alive(partition: int, offset: int) -> CorruptionError:

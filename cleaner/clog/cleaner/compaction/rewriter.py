@@ -11,8 +11,10 @@ to go, what was written; and each row that goes is checked again (`recheck`). Wh
 or a row was to stay, nothing is committed (`CorruptionError`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, pairwise
 from operator import itemgetter
 
@@ -25,8 +27,9 @@ from clog.cleaner.compaction.judge import Action, JudgedChunk
 from clog.cleaner.compaction.layout import is_loose, is_shared
 from clog.cleaner.compaction.mapped_range import FoundDead
 from clog.cleaner.compaction.memory import EVERY_BYTES, give_back
-from clog.cleaner.compaction.recheck import Recheck
+from clog.cleaner.compaction.recheck import GroupRecheck, Recheck
 from clog.cleaner.compaction.stats import PassStats
+from clog.cleaner.threads import CleanerThreads
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
 from clog.storage.format.bitmaps.bitmap import read_bitmap
@@ -50,6 +53,9 @@ from clog.storage.store.base import Store
 _READ = (*(name for name in COLUMNS if name != "partition"), DELETE_HORIZON)
 _RECHECKED = ("offset", "key", "value", DELETE_HORIZON)
 
+_Part = tuple[Offsets, pa.RecordBatch | CopiedGroup | None]
+"""What stays of a part of a chunk, None for nothing, and the offsets of what gets its horizon."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rewriter:
@@ -62,6 +68,7 @@ class Rewriter:
         up_to: one past the last offset that the map covers: how far a chunk's horizon reaches.
         recheck: checks the rows that go.
         found: what maps before the last one found dead.
+        threads: decode the next chunk while one is encoded.
     """
 
     store: Store
@@ -74,6 +81,7 @@ class Rewriter:
     recheck: Recheck
     found: FoundDead
     new_id: Callable[[], str]
+    threads: CleanerThreads
 
     def rewrite(self, group: Group, stats: PassStats) -> Replacement:
         """Rewrites a group and returns its replacement; its objects are written, its records are
@@ -85,18 +93,19 @@ class Rewriter:
         merged = len(group.segments) > 1
         limit = self.config.object_bytes
         chunks: list[Chunk] = []
+        recheck = GroupRecheck(self.recheck, self.partition)
         for is_rewritten, pairs in groupby(_decided(group, self.config), key=itemgetter(0)):
             run = [c for _, c in pairs]
             if is_rewritten:
                 # No object may be larger than the segment it is to fit into.
                 size_bytes = min(limit, self.config.segment_bytes) if merged else limit
-                chunks.extend(self._write_run(run, size_bytes, stats))
+                chunks.extend(self._write_run(run, size_bytes, recheck, stats))
                 for c in run:
                     _count(c, stats)
             else:
                 chunks.extend(self._kept(c) for c in run)
                 stats.tombstones_stamped += sum(map(new_horizons_in, run))
-        self.recheck.finish(self.partition)
+        recheck.finish()
         return Replacement(
             partition=self.partition,
             base=group.base,
@@ -106,6 +115,17 @@ class Rewriter:
             segments=_tiles(group, chunks, self.config),
         )
 
+    def held_bytes(self, group: Group) -> int:
+        """Returns about how many bytes are held while a group is rewritten: an object's records,
+        encoded as well, and the object that they are read from; 0 where nothing is.
+        """
+        if not group.needs_work:
+            return 0
+        rewritten = [c for is_rewritten, c in _decided(group, self.config) if is_rewritten]
+        left = sum(c.size_bytes_left for c in rewritten)
+        read_bytes = max((c.chunk.object.size_bytes for c in rewritten), default=0)
+        return 2 * min(left, self.config.object_bytes) + read_bytes
+
     def _kept(self, c: JudgedChunk) -> Chunk:
         return self._dated(c.chunk) if c.sets_horizons else c.chunk
 
@@ -113,20 +133,25 @@ class Rewriter:
         return replace(chunk, horizon=AT_COMMIT, up_to=self.up_to)
 
     def _write_run(
-        self, run: Sequence[JudgedChunk], object_bytes: int, stats: PassStats
+        self,
+        run: Sequence[JudgedChunk],
+        object_bytes: int,
+        recheck: GroupRecheck,
+        stats: PassStats,
     ) -> list[Chunk]:
         dated: list[Offsets] = []
-        objects = write_rewritten(
-            self.store,
-            self._retained(run, dated),
-            partition=self.partition,
-            stamp=self.stamp,
-            key_seed=self.key_seed,
-            schema=self.schema,
-            new_id=self.new_id,
-            compression=self.config.compression,
-            object_bytes=object_bytes,
-        )
+        with closing(self._retained(run, recheck, dated)) as retained:
+            objects = write_rewritten(
+                self.store,
+                retained,
+                partition=self.partition,
+                stamp=self.stamp,
+                key_seed=self.key_seed,
+                schema=self.schema,
+                new_id=self.new_id,
+                compression=self.config.compression,
+                object_bytes=object_bytes,
+            )
         before = sum(c.chunk.live_rows for c in run)
         removed = sum(c.removed.total for c in run)
         written = sum(obj.rows for obj in objects)
@@ -143,43 +168,50 @@ class Rewriter:
         return [self._dated(c) if _holds_any(c, dated) else c for c in chunks]
 
     def _retained(
-        self, run: Sequence[JudgedChunk], dated: list[Offsets]
-    ) -> Iterator[pa.RecordBatch | CopiedGroup]:
+        self, run: Sequence[JudgedChunk], recheck: GroupRecheck, dated: list[Offsets]
+    ) -> Generator[pa.RecordBatch | CopiedGroup, None, None]:
         """Yields the rows that stay; adds the offsets of those that get their horizon."""
         read_bytes = 0
-        for c in run:
-            if c.rows_left == 0:
-                self._recheck_all(c)
-                continue
-            read_bytes += c.chunk.size_bytes
-            if read_bytes >= EVERY_BYTES:
-                give_back()
-                read_bytes = 0
-            for part, here in self._parts(c):
-                dated.append(_dated_in(c, part, here))
-                if isinstance(part, CopiedGroup):
-                    yield part
-                    continue
-                batch = left = part
-                if c.keep is not None and not c.keep[here].all():
-                    keep = c.keep[here]
-                    self._recheck(c.chunk, batch.select(_RECHECKED), ~keep, here)
-                    left = left.filter(to_arrow(keep))
-                if left.num_rows:
-                    yield left
+        calls = ((partial(self._retained_of, c, recheck), _held_bytes(c)) for c in run)
+        with self.threads.in_turn(calls, settled=_settled) as turns:
+            for c, turn in zip(run, turns, strict=True):
+                read_bytes += c.chunk.size_bytes if c.rows_left else 0
+                if read_bytes >= EVERY_BYTES:
+                    give_back()
+                    read_bytes = 0
+                for here, part in turn():
+                    dated.append(here)
+                    if part is not None:
+                        yield part
 
-    def _recheck_all(self, c: JudgedChunk) -> None:
+    def _retained_of(self, c: JudgedChunk, recheck: GroupRecheck) -> Iterator[_Part]:
+        """Yields what stays of a chunk, and the offsets of what of it gets its horizon."""
+        if c.rows_left == 0:
+            self._recheck_all(c, recheck)
+            return
+        for part, here in self._parts(c):
+            left, dated = part, _dated_in(c, part, here)
+            if isinstance(part, pa.RecordBatch) and c.keep is not None and not c.keep[here].all():
+                keep = c.keep[here]
+                self._recheck(c.chunk, part.select(_RECHECKED), ~keep, here, recheck)
+                left = part.filter(to_arrow(keep))
+            yield dated, left if left.num_rows else None
+
+    def _recheck_all(self, c: JudgedChunk, recheck: GroupRecheck) -> None:
         """Checks a chunk of which nothing is left; one below the log start need not be read."""
         if c.removed.trimmed < c.removed.total:
             tombstone = presence_column("value", self.schema, ())
             horizons = (tombstone, DELETE_HORIZON) if c.removed.expired else ()
             columns = ("offset", "key", *horizons)
             for batch, here in self._batches(c, columns):
-                self._recheck(c.chunk, batch, np.ones(batch.num_rows, np.bool_), here)
+                gone = np.ones(batch.num_rows, np.bool_)
+                self._recheck(c.chunk, batch, gone, here, recheck)
 
-    def _recheck(self, chunk: Chunk, batch: pa.RecordBatch, gone: Mask, here: slice) -> None:
+    def _recheck(
+        self, chunk: Chunk, batch: pa.RecordBatch, gone: Mask, here: slice, recheck: GroupRecheck
+    ) -> None:
         found = self.found.of(chunk)
-        self.recheck.check(self.partition, batch, gone, None if found is None else found[here])
+        recheck.check(batch, gone, None if found is None else found[here])
 
     def _parts(self, c: JudgedChunk) -> Iterator[tuple[pa.RecordBatch | CopiedGroup, slice]]:
         """Yields the live rows of a chunk, as row groups where nothing happens to any of theirs,
@@ -230,6 +262,15 @@ def _count(c: JudgedChunk, stats: PassStats) -> None:
     stats.records_superseded += c.removed.superseded
     stats.tombstones_expired += c.removed.expired
     stats.records_without_key += c.removed.without_key
+
+
+def _held_bytes(c: JudgedChunk) -> int:
+    """Returns about how many bytes are held of a chunk, when it is read and decoded."""
+    return c.size_bytes_left + c.chunk.object.size_bytes
+
+
+def _settled(parts: Iterable[_Part]) -> Iterable[_Part]:
+    return [*parts]
 
 
 def _dated_in(c: JudgedChunk, part: pa.RecordBatch | CopiedGroup, here: slice) -> Offsets:

@@ -19,7 +19,8 @@ P6. With the last group: the first dirty offset, and the horizons of tombstones 
     alone.
 
 P2 to P5 go on group by group, so that memory and the extra space in the store are about one
-group's.
+group's; one for each thread, where the cleaner has several and they have no pass of their own
+(`threads`).
 
 *Safety.* Groups are committed oldest first. So when a tombstone gets its horizon (P5 or P6) every
 older value of its key is gone, and when a later pass finds its horizon passed it may go without
@@ -50,6 +51,7 @@ from clog.cleaner.compaction.rewrite_policy import RewritePolicy
 from clog.cleaner.compaction.rewriter import Rewriter
 from clog.cleaner.compaction.stats import PassResult, PassStats
 from clog.cleaner.metered_store import MeteredStore, Throttle
+from clog.cleaner.threads import CleanerThreads
 from clog.storage.clock import Clock
 from clog.storage.commit.handle import Handle
 from clog.storage.format.edits import Edit
@@ -67,7 +69,7 @@ class PassTools:
     """What a pass works with.
 
     Args:
-        map_bytes: its share of the maps' memory (S18).
+        threads: the cleaner's; they say what its map may take (S18), and do a part of it.
         throttle: that of all threads (S29); it also tells when to stop.
         hasher: with a seed of its own (S19).
         clock: for durations.
@@ -75,7 +77,7 @@ class PassTools:
         progress: kept up to date.
     """
 
-    map_bytes: int
+    threads: CleanerThreads
     throttle: Throttle
     hasher: KeyHasher
     clock: Clock
@@ -148,6 +150,7 @@ def execute_pass(
         bitmap_writer=bitmap_writer,
         publish=publish,
         stopping=tools.throttle.stopping,
+        threads=tools.threads,
     )
     complete = group_cleaner.clean(groups)
     stats.chunks_untouched = judge.index_filter.count
@@ -165,7 +168,7 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
     """
     p, manifest, (first, end) = plan.partition, plan.manifest, plan.dirty
     stats = tools.progress.stats
-    offset_map, found = empty_map(manifest, p, plan.dirty, tools.map_bytes), FoundDead()
+    offset_map, found = empty_map(manifest, p, plan.dirty, tools.threads.map_bytes), FoundDead()
     log_start, at = manifest.head.partitions.start[p], first
     sealed = manifest.segments[p][:-1]
     clean = (c for s in sealed for c in s.chunks if c.next <= first)
@@ -177,14 +180,16 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
             hasher=tools.hasher,
             stats=stats,
             index_filter=index_filter,
+            threads=tools.threads,
         )
-        used = offset_map.entries * SLOT_BYTES / tools.map_bytes
+        used = offset_map.entries * SLOT_BYTES / tools.threads.map_bytes
         stats.map_utilization = max(stats.map_utilization, used)
         judge = Judge(
             *(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms),
             index_filter=index_filter,
             schema=manifest.head.log.schema,
             held=plan.held,
+            threads=tools.threads,
         )
         if mapped.end == end or stats.maps == MAPS_MAX or found.size_bytes > FOUND_BYTES_MAX:
             return judge
@@ -208,6 +213,7 @@ def _rewriter(store: Store, plan: PassPlan, tools: PassTools, judge: Judge) -> R
         recheck=judge.recheck,
         found=judge.found,
         new_id=tools.new_id,
+        threads=tools.threads,
     )
 
 

@@ -158,3 +158,18 @@ def test_noting_batches_costs_what_they_are(batches):
     for i in range(batches):
         noted.note(pa.array([b"%d" % i]))
     assert len(looked) <= batches
+
+
+def test_noting_many_keys_merges_them_seldom(monkeypatch):
+    """Once for each `KEYS_MAX` rows that were noted, however few distinct keys they are of."""
+    monkeypatch.setattr(index_filter, "KEYS_MAX", 100)
+    merges = []
+    original = index_filter.distinct
+    monkeypatch.setattr(index_filter, "distinct", lambda h: merges.append(len(h)) or original(h))
+    ref = ObjectRef("data/x", 10, 1, "", 1, 0, dense=True, index_bytes=1)
+    noted = index_filter.IndexFilter(7, [Chunk(ref, 0, 1, 0, 1, 1, 0, 0, 0, 0)])
+    keys = pa.array([b"%d" % i for i in range(10)])
+    for _ in range(100):
+        noted.note(keys)
+    assert len(merges) == 9
+    assert max(merges) <= 100 + 10 + 10

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clog.cleaner import Cleaner
+from clog.cleaner import Cleaner, threads
 from clog.cleaner.compaction import build_map, judge, rewriter
 from clog.cleaner.compaction.build_map import KeyHasher
 from clog.cleaner.compaction.mapped_range import MappedRange
@@ -106,13 +106,17 @@ def test_marks_of_live_rows_are_refused(make_log, there, store, monkeypatch, fau
     check_log(store)
 
 
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize(
     "fault", [drop_a_live_row, misjudge_the_mapped_range, leave_out_the_wrong_rows]
 )
-def test_a_cleaner_that_drops_a_live_row_is_refused(make_log, there, store, monkeypatch, fault):
+def test_a_cleaner_that_drops_a_live_row_is_refused(
+    make_log, there, store, monkeypatch, fault, count
+):
     """Conservation, and the recheck (S21, S28): its group is not committed, the partition says why;
-    without the fault the next pass cleans.
+    without the fault the next pass cleans. Likewise where several threads do it.
     """
+    monkeypatch.setattr(threads, "WORTH_BYTES", 0)
     log = make_log()
     append(log, "a=1 b=1 c=1 d=1 e=1")
     Cleaner(log).run_once(force=True)
@@ -120,7 +124,7 @@ def test_a_cleaner_that_drops_a_live_row_is_refused(make_log, there, store, monk
     dirty = "5:a=2 6:a=3 7:f=1 8:f=2 9:b 10:g=1"
     with monkeypatch.context() as broken:
         fault(broken)
-        assert Cleaner(log).run_once(force=True) == []
+        assert Cleaner(log, threads=count).run_once(force=True) == []
     # The clean part's group may have been committed: it was judged rightly.
     assert there(log) in (f"0:a=1 1:b=1 2:c=1 3:d=1 4:e=1 {dirty}", f"2:c=1 3:d=1 4:e=1 {dirty}")
     (detail,) = log.describe()["partition_details"]

@@ -154,7 +154,7 @@ def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
     logs = {name: f"s3://bucket/{name}" for name in named}
     state = ["s3://bucket/checkpoint", "s3://bucket/state"]
     made = tmp_path / "bucket"
-    write, columns, count, follow, beside = spark_blocks("connector/README.md")
+    write, columns, count, follow, beside, native = spark_blocks("connector/README.md")
     names = (logs["orders"], logs["copy"], state[0])
     run_block(write, spark, tmp_path, *names, orders=queries.frame(("a", "1"), ("b", "2")))
     queries.stop_all()
@@ -172,8 +172,17 @@ def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
     run_block(beside, spark, tmp_path, logs["accounts"], logs["enriched"], payments=payments)
     queries.stop_all()
     assert sorted(queries.values(made / "enriched")) == ["1", "2"]
+    Log.create(str(made / "prices")).append([{"key": "tea", "value": "2"}])
+    assert run_block(native, spark, tmp_path, "s3://bucket/prices")["records"].count() == 1
     (clean,) = spark_blocks("cleaner/README.md")
     assert run_block(clean, spark, tmp_path, logs["orders"])["results"] == []
+
+
+def test_the_example_of_native_reads_runs(spark, tmp_path):
+    """It ends with assertions of its own."""
+    Log.create(str(tmp_path / "orders")).append([{"key": "bob", "value": "2 teas"}])
+    (code,) = spark_blocks("docs/live-table.md")
+    run_block(code, spark, tmp_path, "orders")
 
 
 @pytest.mark.parametrize("path", ["docs/coming-from-kafka.md", "docs/coming-from-delta.md"])

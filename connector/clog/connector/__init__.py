@@ -8,6 +8,7 @@ from clog.connector.beside_table import beside_table
 from clog.connector.datasource import ClogDataSource
 from clog.connector.explain import Explanation, Share, explain
 from clog.connector.lag import Lag, lag
+from clog.connector.native_reads import read_log, read_table
 from clog.connector.snapshot import Snapshot, snapshot_and_stream
 from clog.connector.transaction import BatchTransaction, transaction
 from clog.connector.upsert import upsert
@@ -22,6 +23,8 @@ __all__ = [
     "beside_table",
     "explain",
     "lag",
+    "read_log",
+    "read_table",
     "snapshot_and_stream",
     "transaction",
     "upsert",

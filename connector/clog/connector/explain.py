@@ -100,7 +100,7 @@ def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
     from clog.connector.read.columns import asked_schema, check_columns_of
     from clog.connector.read.plan_views import view_manifest
     from clog.connector.schema import stored_columns
-    from clog.storage.read.scan import footprints
+    from clog.storage.read.footprints import footprints
 
     schema = asked_schema(options, types_of(handle))
     table = check_columns_of(handle, options, schema)
@@ -124,8 +124,8 @@ def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
 
 def _pieces(handle: "Handle", options: "ReadOptions") -> tuple[list["ReadPiece"], int]:
     """Returns what is read, and how many bytes were fetched to find it."""
+    from clog.storage.read.footprints import footprints
     from clog.storage.read.key_lookup import is_searched, pieces_of_keys
-    from clog.storage.read.scan import footprints
 
     store = handle.store
     pieces = [piece for piece in _planned(handle, options) if piece.rows]

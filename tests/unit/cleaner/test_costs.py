@@ -10,7 +10,8 @@ from clog.cleaner import Cleaner
 from clog.cleaner.sweep.commit_blocks import close_blocks
 from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
 from clog.storage.objects import encoding, reader
-from clog.storage.read.scan import footprints, plan_range, read_pieces
+from clog.storage.read.footprints import footprints
+from clog.storage.read.scan import plan_range, read_pieces
 from clog.storage.store import base
 from clog.storage.testing.counting import CountingStore
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.errors import CorruptionError, InvalidInputError, version_expired
-from clog.storage.format.bitmaps.bitmap import Rows, files_of
+from clog.storage.format.bitmaps.bitmap import Rows
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.head import Head
 from clog.storage.format.manifest import Manifest
@@ -29,7 +29,7 @@ from clog.storage.format.segments import Segment
 from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
 from clog.storage.objects.arrow_types import arrow_schema
 from clog.storage.objects.data_object import RECORD_SCHEMA
-from clog.storage.objects.reader import BATCH_ROWS, Footprint, footprint, open_ranges
+from clog.storage.objects.reader import BATCH_ROWS, open_ranges
 from clog.storage.objects.typed_columns import cheapest_leaf, projected
 from clog.storage.read.left_out import Hidden, MarkedChunk, left_out
 from clog.storage.store.ahead import ahead
@@ -238,7 +238,9 @@ def read_pieces(
         FileNotFoundError: an object is gone; what was yielded so far is right.
         CorruptionError: bytes contradict the manifest.
     """
-    calls = ((partial(_opened, store, run, columns), _fetched_bytes(run)) for run in _runs(pieces))
+    calls = (
+        (partial(_opened, store, run, columns), _fetched_bytes(run)) for run in runs_of(pieces)
+    )
     for run, dead, batches in ahead(store, calls):
         schema = read_schema(run[0].schema, tuple(columns))
         at = [0] * len(run)
@@ -258,33 +260,26 @@ _Opened = tuple[
 
 
 def _opened(store: Store, run: Sequence[ReadPiece], columns: Sequence[str]) -> _Opened:
-    """Makes all requests for the pieces."""
-    ref, stored = run[0].object, _stored_columns(columns)
-    wanted = stored if ref.dense else [*stored, "offset"]
-    ranges = [(piece.first_row, piece.rows) for piece in run]
+    """Makes all requests for the pieces: for their offsets none, where the object is dense."""
+    ref, wanted = run[0].object, stored_columns(run, columns)
     dead = dead_rows_of(store, run)
+    if not wanted:
+        return run, dead, partial(_counted, run)
+    ranges = [(piece.first_row, piece.rows) for piece in run]
     return run, dead, open_ranges(store, ref, ranges, columns=wanted, schema=run[0].schema)
+
+
+def _counted(run: Sequence[ReadPiece], batch_rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yields batches of as many rows as the pieces have, of no column of theirs."""
+    for i, piece in enumerate(run):
+        for at in range(0, piece.rows, batch_rows):
+            yield i, pa.RecordBatch.from_arrays([pa.nulls(min(batch_rows, piece.rows - at))], [""])
 
 
 def _fetched_bytes(run: Sequence[ReadPiece]) -> int:
     """Returns how many bytes are fetched for the pieces, at most, but for a part of a row group."""
     ref = run[0].object
     return ref.size_bytes * sum(piece.rows for piece in run) // max(1, ref.rows)
-
-
-def footprints(
-    store: Store, pieces: Sequence[ReadPiece], *, columns: Sequence[str]
-) -> Iterator[Footprint]:
-    """Yields what `read_pieces` would take for the same; one request for each run of pieces."""
-    stored = _stored_columns(columns)
-    for run in _runs(pieces):
-        ref = run[0].object
-        ranges = [(piece.first_row, piece.rows) for piece in run]
-        wanted = stored if ref.dense else [*stored, "offset"]
-        found = footprint(store, ref, ranges, columns=wanted, schema=run[0].schema)
-        files = files_of(*(b for p in run if p.marked for b in p.marked.bitmaps))
-        bitmap_bytes = sum(files.values())
-        yield replace(found, fetched_bytes=found.fetched_bytes + bitmap_bytes)
 
 
 def dead_rows_of(store: Store, run: Sequence[ReadPiece]) -> list[Rows | None]:
@@ -298,13 +293,15 @@ def dead_rows_of(store: Store, run: Sequence[ReadPiece]) -> list[Rows | None]:
     ]
 
 
-def _stored_columns(columns: Sequence[str]) -> list[str]:
+def stored_columns(run: Sequence[ReadPiece], columns: Sequence[str]) -> list[str]:
+    """Returns what is read of neighbouring pieces' object for these columns of theirs."""
     ours = (*RECORD_SCHEMA.names, DELETE_HORIZON)
     stored = [path for path in columns if path.partition(".")[0] in ours]
-    return stored or ["timestamp"]  # Something must say how many rows there are.
+    return stored if run[0].object.dense else [*stored, "offset"]
 
 
-def _runs(pieces: Sequence[ReadPiece]) -> Iterator[list[ReadPiece]]:
+def runs_of(pieces: Sequence[ReadPiece]) -> Iterator[list[ReadPiece]]:
+    """Yields neighbouring pieces of one object together."""
     run: list[ReadPiece] = []
     for piece in pieces:
         if piece.rows == 0:

@@ -11,7 +11,7 @@ from clog.storage import InvalidInputError, VersionExpiredError
 from clog.storage.format.edits import Edit
 from clog.storage.read.as_of import version_at_time
 from clog.storage.read.latest_keys import ROW_BYTES
-from clog.storage.read.scan import READ_SCHEMA
+from clog.storage.read.scan import READ_SCHEMA, stored_columns
 from clog.storage.read.table_plan import plan_table
 from clog.storage.read.table_scan import table_batches
 from clog.storage.testing.counting import CountingStore
@@ -237,3 +237,26 @@ def test_a_key_that_is_no_text(make_log):
             with pytest.raises(InvalidInputError, match=why) as raised:
                 ask(key)
             assert "ud800" not in str(raised.value)
+
+
+def test_rows_are_counted_without_reading_them(make_log, store):
+    """Of dense objects whose masks say which rows show nothing is fetched, of rewritten ones the
+    offsets alone."""
+    counting = CountingStore(store)
+    log = make_log(partitions=1, on=counting, config={"min.cleanable.dirty.ratio": "0"})
+    log.upgrade(["superseded-rows"])
+    put(log, **{f"k{i}": "1" for i in range(50)})
+    put(log, k3="2", k4=None)
+    Cleaner(log).run_once()
+    plan = plan_table(log.handle.manifest(), 0)
+    assert not plan.dirty
+    with counting.count() as requests:
+        batches = list(table_batches(log.handle.store, plan, columns=("offset",)))
+    assert sum(batch.num_rows for batch in batches) == 49
+    assert requests == {}
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    pieces = plan_table(log.handle.manifest(), 0).clean
+    assert not pieces[0].object.dense
+    assert stored_columns(pieces, ("offset",)) == ["offset"]
+    assert log.table().to_arrow(columns=["partition"]).num_rows == 49

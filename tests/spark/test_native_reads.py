@@ -1,0 +1,298 @@
+"""Reads by Spark's own scan, against what the log itself says."""
+
+import datetime as dt
+import decimal
+import os
+import random
+import shutil
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import functions
+
+from clog.cleaner import Cleaner
+from clog.connector import native_reads, read_log, read_table
+from clog.connector.native import reasons
+from clog.storage import Log
+from clog.storage.errors import OptionError, VersionExpiredError
+
+HISTORIES = int(os.environ.get("HISTORIES", "4"))
+CONFIG = {
+    "min.cleanable.dirty.ratio": "0",
+    "delete.retention.ms": "0",
+    "segment.bytes": "600",
+    "file.delete.delay.ms": "1h",
+}
+ALL = ("partition", "offset", "timestamp", "key", "value", "headers")
+
+
+@pytest.fixture(autouse=True)
+def not_said_before(monkeypatch):
+    monkeypatch.setattr(reasons, "_SAID", set())
+
+
+def a_history(url, seed):
+    """A log after appends, transactions, passes, deletions, and masks or none; versions of it."""
+    draw = random.Random(seed)
+    partitions = draw.randint(1, 3)
+    log = Log.create(url, partitions, CONFIG, {"fsync": False})
+    if draw.random() < 0.7:
+        log.upgrade(["superseded-rows"])
+    versions = []
+    for _ in range(draw.randint(4, 12)):
+        match draw.choice(["append", "append", "append", "clean", "delete", "transaction", "time"]):
+            case "append":
+                rows = [a_record(draw) for _ in range(draw.randint(1, 30))]
+                log.append(rows, partition=[draw.randrange(partitions) for _ in rows])
+            case "clean":
+                log.roll()
+                Cleaner(log).run_once(force=draw.random() < 0.7)
+            case "delete":
+                ends = log.end_offsets()
+                log.delete_records({p: draw.randint(0, end // 2) for p, end in ends.items()})
+            case "time":
+                kind = draw.choice(["LogAppendTime", "CreateTime"])
+                log.alter({"message.timestamp.type": kind})
+            case "transaction":
+                t = log.transaction(f"t{draw.randint(0, 1)}", visible=True)
+                t.append([a_record(draw) for _ in range(3)])
+                match draw.choice(["commit", "abort", "leave"]):
+                    case "commit":
+                        t.commit()
+                    case "abort":
+                        t.abort()
+        versions.append(log.version)
+    return log, draw.choice(versions)
+
+
+def a_record(draw):
+    return {
+        "key": f"k{draw.randint(0, 20)}",
+        "value": None if draw.random() < 0.15 else str(draw.random()),
+        "timestamp": draw.randint(1, 10**9),
+        "headers": {"trace": b"1"} if draw.random() < 0.2 else None,
+    }
+
+
+def as_rows(table):
+    """Rows, sorted, whatever the order of columns."""
+    columns = sorted(table.column_names)
+    table = table.select(columns)
+    if "timestamp" in columns:
+        at = columns.index("timestamp")
+        times = table.column(at).cast(pa.timestamp("us", "UTC")).cast("int64")
+        table = table.set_column(at, "timestamp", times)
+    return sorted(map(repr, zip(*(c.to_pylist() for c in table.columns), strict=True)))
+
+
+@pytest.fixture
+def interpreted(spark):
+    """Without generated code, which tiny data do not repay."""
+    settings = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.files.minPartitionNum": "1",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield
+    for name in settings:
+        spark.conf.unset(name)
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_tables_and_logs_are_those_of_the_log_itself(seed, spark, url, caplog, interpreted):
+    """Random histories: key, value, time, headers, partition and offset, at the newest version and
+    at older ones, without and with columns that tell places; all by Spark's own scan."""
+    log, version = a_history(url, seed)
+    names = ",".join(ALL)
+    table, older = log.table().to_arrow(), log.table(at=version).to_arrow()
+    undecided = log.read(isolation="read_uncommitted")
+    asked = [
+        (read_table(spark, url, columns=names), table),
+        (read_table(spark, url, columns="key,value,timestamp,headers"), table),
+        (read_table(spark, url, version, columns="key,value,timestamp,headers"), older),
+        (read_log(spark, url, columns=names), pa.Table.from_batches(log.read(), table.schema)),
+        (
+            read_log(spark, url, columns=names, isolation="read_uncommitted"),
+            pa.Table.from_batches(undecided, table.schema),
+        ),
+    ]
+    assert not caplog.records, "none fell back"
+    missing = [functions.lit(None).cast("long").alias(name) for name in ("partition", "offset")]
+    numbered = [
+        (f if "offset" in f.columns else f.select("*", *missing)).withColumn("n", functions.lit(n))
+        for n, (f, _) in enumerate(asked)
+    ]
+    found = reduce(lambda a, b: a.unionByName(b), numbered).toArrow()
+    for n, (frame, rows) in enumerate(asked):
+        mine = found.filter(pc.equal(found.column("n"), n)).select(frame.columns)
+        assert as_rows(mine) == as_rows(rows.select(frame.columns)), n
+
+
+def filled(url, **options):
+    """A log of 40 keys in 3 objects, some superseded, one deleted."""
+    log = Log.create(url, 2, {"min.cleanable.dirty.ratio": "0"}, {"fsync": False}, **options)
+    log.upgrade(["superseded-rows"])
+    log.append([{"key": f"k{i}", "value": "old"} for i in range(40)])
+    log.append([{"key": f"k{i}", "value": "new"} for i in range(0, 40, 3)])
+    log.append([{"key": "k1", "value": None}])
+    Cleaner(log).run_once()
+    return log
+
+
+def plan_of(frame):
+    return frame._jdf.queryExecution().executedPlan().toString()
+
+
+def test_catalyst_scans_prunes_and_broadcasts(spark, url):
+    """Filters and columns go into the scan, no Python is in the plan, and a join takes a small
+    table for one to broadcast."""
+    filled(url)
+    table = read_table(spark, url)
+    assert table.columns == ["key", "value", "timestamp"]
+    plan = plan_of(table.where("key = X'6B33'").select("value"))
+    assert "ReadSchema: struct<key:binary,value:binary" in plan
+    assert "timestamp:" not in plan
+    assert "PushedFilters: [IsNotNull(key), EqualTo(key" in plan
+    assert "Python" not in plan
+    big = spark.range(100).selectExpr("encode('k' || id, 'UTF-8') AS key")
+    joined = big.join(table, "key")
+    assert plan_of(joined).count("BroadcastHashJoin") == 2
+    assert joined.count() == table.count() == 39
+
+
+def test_keys_are_looked_up_by_the_driver(spark, url, caplog):
+    """By key indexes, as `format("clog")` takes them; the DataFrame scans nothing."""
+    log = filled(url)
+    found = read_table(spark, url, keys=["k1", "k3", "none"])
+    assert "LocalTableScan" in plan_of(found)
+    assert [(bytes(r.key), bytes(r.value)) for r in found.collect()] == [(b"k3", b"new")]
+    assert read_table(spark, url, log.version - 3, keys=["k1"], columns="value,offset").count() == 1
+    assert read_table(spark, url, keys=["none"]).collect() == []
+    assert not caplog.records
+    many = read_table(spark, url, keys=[f"k{i}" for i in range(native_reads.KEYS_MAX + 1)])
+    assert many.count() == 39
+    assert "more than 1,000 keys" in caplog.text
+    records = read_log(spark, url, keys=["k3"], columns="value")
+    assert sorted(bytes(r.value) for r in records.collect()) == [b"new", b"old"]
+
+
+def test_what_spark_cannot_scan_is_read_by_clog_and_said_once(spark, url, caplog, monkeypatch):
+    """The same rows, of the version of the call: a store that the JVM has not, a path that is a
+    pattern to it, keys that only tasks should read."""
+    log = filled(url)
+    wanted = as_rows(log.table().to_arrow(columns=["key", "value", "timestamp"]))
+    shutil.copytree(url, f"{url}[1]")
+    for _ in range(2):
+        strange = read_table(spark, f"{url}[1]")
+        assert as_rows(strange.toArrow()) == wanted
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "pattern" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(native_reads, "ROWS_MAX", 3)
+    assert as_rows(read_table(spark, url).toArrow()) == wanted, "masks say it all"
+    before = log.version
+    log.append([{"key": f"k{i}", "value": "newest"} for i in range(4)])
+    unmasked = read_table(spark, url)
+    old = read_table(spark, url, before)
+    assert not [r for r in caplog.records if "no masks" not in r.getMessage()]
+    assert len(caplog.records) == 1
+    log.append([{"key": "later", "value": "1"}])
+    assert as_rows(old.toArrow()) == wanted
+    assert unmasked.where("value = X'6E6577657374'").count() == 4
+    assert unmasked.where("key = X'6C61746572'").count() == 0
+
+
+def test_options_and_versions(spark, url):
+    """Other functions' options, versions that are none, logs that are others."""
+    log = filled(url)
+    with pytest.raises(OptionError, match="asofversion"):
+        read_table(spark, url, asOfVersion=1)
+    with pytest.raises(OptionError, match="view"):
+        read_log(spark, url, view="table")
+    with pytest.raises(VersionExpiredError):
+        read_table(spark, url, log.version + 1)
+    ends = log.end_offsets()
+    records = read_log(spark, url, startingOffsets={0: ends[0] - 1, 1: 0}, partitions="0,1")
+    assert records.count() == 1 + ends[1]
+    one = read_table(spark, url, partitions="1", includeHeaders=True)
+    assert one.columns[-1] == "headers"
+    assert one.count() == log.table(partition=1).to_arrow().num_rows
+
+
+def test_missing_and_damaged_objects_fail(spark, url):
+    """Whatever the session says of such files: rows would be missing, or wrong."""
+    log = filled(url)
+    table = read_table(spark, url)
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        paths = {c.object.path for _, c in log.handle.manifest().chunks()}
+        path = Path(url) / "_clog" / log.id / min(paths)
+        data = bytearray(path.read_bytes())
+        data[40] ^= 1  # In a page.
+        path.write_bytes(data)
+        with pytest.raises(Exception, match=r"(?i)crc|checksum|corrupt|decompress"):
+            table.toArrow()
+        path.unlink()
+        with pytest.raises(Exception, match=r"FILE_NOT_EXIST|FileNotFound|does not exist"):
+            table.toArrow()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+
+
+TYPES = {
+    "truth": (pa.bool_(), True),
+    "tiny": (pa.int8(), -1),
+    "short": (pa.int16(), 2),
+    "u8": (pa.uint8(), 200),
+    "u16": (pa.uint16(), 60_000),
+    "single": (pa.float32(), 1.5),
+    "money": (pa.decimal128(9, 2), decimal.Decimal("1.25")),
+    "wide": (pa.decimal128(30, 2), decimal.Decimal("-1.25")),
+    "day": (pa.date32(), dt.date(1500, 1, 1)),
+    "ms": (pa.timestamp("ms"), dt.datetime(1800, 1, 1, 12)),
+    "us": (pa.timestamp("us"), dt.datetime(2020, 1, 1, 12)),
+    "zone": (pa.timestamp("ms", "UTC"), dt.datetime(1800, 1, 1, 12, tzinfo=dt.UTC)),
+    "fixed": (pa.binary(3), b"abc"),
+    "bytes": (pa.binary(), b"q"),
+    "list": (pa.list_(pa.int32()), [1, 2]),
+    "map": (pa.map_(pa.string(), pa.int64()), [("a", 1)]),
+    "struct": (pa.struct([("x", pa.int64()), ("y", pa.string())]), {"x": 1, "y": "z"}),
+}
+
+
+def test_typed_logs_and_their_earlier_objects(spark, url, caplog):
+    """Every type that Spark's reader has, fields that were added and widened, rows of plain
+    columns; filters on fields go into the scan (S61)."""
+    schema = {"key": pa.string(), "value": pa.struct([(n, k) for n, (k, _) in TYPES.items()])}
+    config = {"table.key.columns": "id"}
+    log = Log.create(url, 1, config, {"fsync": False}, schema=schema)
+    first = {name: value for name, (_, value) in TYPES.items()}
+    log.append([{"key": "a", "value": first}, {"key": "none", "value": dict.fromkeys(TYPES)}])
+    wider = {"tiny": pa.int64(), "single": pa.float64(), "money": pa.decimal128(20, 2)}
+    log.evolve(
+        add={"value.note": pa.string()}, widen={f"value.{n}": kind for n, kind in wider.items()}
+    )
+    log.append([{"key": "b", "value": first | {"note": "new", "tiny": 1 << 40}}])
+    wanted = log.table().to_arrow(columns=["key", "value"]).to_pylist()
+    plain = read_table(spark, url)
+    assert plain.columns == ["id", *TYPES, "note"]
+    rows = [{"id": r["key"], **r["value"]} for r in wanted]
+    assert sorted(map(repr, plain.toArrow().to_pylist())) == sorted(map(repr, rows))
+    records = read_table(spark, url, columns="key,value")
+    assert sorted(map(repr, records.toArrow().to_pylist())) == sorted(map(repr, wanted))
+    assert read_table(spark, url, columns="note,id").where("note IS NULL").count() == 2
+    assert "PushedFilters: [IsNotNull(value.short)" in plan_of(plain.where("short = 2"))
+    assert plain.where("short = 2").count() == 2
+    assert not caplog.records
+    log.evolve(add={"value.half": pa.float16()})
+    assert read_table(spark, url).count() == 3
+    assert "the type halffloat" in caplog.text
+    assert read_table(spark, url, columns="id,short").count() == 3

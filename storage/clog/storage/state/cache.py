@@ -7,9 +7,10 @@ Not here: what the log says (`following`), locks between processes that write.
 """
 
 import sqlite3
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from clog.storage.numpy_arrays import to_numpy
 from clog.storage.state import sqlite_file
 from clog.storage.state.row_codec import RowCodec
 from clog.storage.state.sqlite_file import DAMAGE, Position, Row, Rows, connect
+from clog.storage.state.waiting import Waiting, merged
 
 GET_MANY_KEYS = 500
 """Keys asked for by one statement: SQLite allows at least 999 parameters."""
@@ -43,6 +45,7 @@ class Cache:
     def __init__(self, path: Path, generation: int) -> None:
         self.path = path
         self.generation = generation
+        self._waiting = Waiting(0)
         self._lock = forks.Lock()
         self._inherited: list[sqlite3.Connection] = []
         with DAMAGE:
@@ -68,15 +71,26 @@ class Cache:
             self._reader = connect(newer.path, read_only=True)
             self._codec = RowCodec(sqlite_file.position(self._reader).schema)
             self.path, self.generation = newer.path, newer.generation
+            self._waiting.forget()
+
+    def let_wait(self, bytes_max: int) -> None:
+        """Allows so many bytes of rows to wait in memory; from the start on or never."""
+        self._waiting = Waiting(bytes_max)
 
     def position(self) -> Position:
-        """Returns the position in the log up to which the rows are.
+        """Returns the position in the log up to which the rows are, those that wait included; these
+        are forgotten where another process has moved the file as far.
 
         Raises:
             DamagedCacheError: the file does not say so.
         """
         with DAMAGE, self._lock:
-            return sqlite_file.position(self._reader)
+            found = sqlite_file.position(self._reader)
+        waiting = self._waiting.position
+        if waiting is None or found.version < waiting.version:
+            return waiting or found
+        self._waiting.forget()
+        return found
 
     def get(self, key: Any) -> Any:
         """Returns the value; of a key that several partitions have, the one with the latest
@@ -90,6 +104,9 @@ class Cache:
         """Returns the bytes of a value, by those of its key; as `get`."""
         with DAMAGE, self._lock:
             rows = self._reader.execute(_GET, (key,)).fetchall()
+            row = self._waiting.get(key)
+        if row is not None:
+            rows = merged(rows, row)
         return _latest(rows) if rows else None
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
@@ -102,8 +119,10 @@ class Cache:
                 some = asked[first : first + GET_MANY_KEYS]
                 marks = ",".join("?" * len(some))
                 found += self._reader.execute(_GET_MANY.format(marks), some)
-        latest = {k: _latest([row[1:] for row in rows]) for k, rows in groupby(found, _key)}
-        return {codec.key(key): codec.value(value) for key, value in latest.items()}
+            waiting = [row for key in asked if (row := self._waiting.get(key)) is not None]
+        rows = {key: [row[1:] for row in same] for key, same in groupby(found, _key)}
+        rows |= {row[0]: merged(rows.get(row[0], ()), row) for row in waiting}
+        return {codec.key(key): codec.value(_latest(same)) for key, same in rows.items() if same}
 
     @property
     def codec(self) -> RowCodec:
@@ -125,24 +144,41 @@ class Cache:
         """
         statement, bounds = (_SCAN, (low,)) if high is None else (_SCAN_BELOW, (low, high))
         with DAMAGE, closing(connect(self.path, read_only=True)) as connection:
-            rows = connection.execute(statement, bounds)
-            for key, same in groupby(rows, _key):
-                yield key, _latest([row[1:] for row in same])
+            with self._lock:
+                rows = iter(connection.execute(statement, bounds))
+                begun = [row for row in (next(rows, None),) if row is not None]
+                waiting = self._waiting.between(low, high)
+            yield from _with_waiting(chain(begun, rows), waiting)
 
     def count(self) -> int:
-        """Returns the number of rows."""
+        """Returns the number of rows in the file."""
         with DAMAGE, self._lock:
             (number,) = self._reader.execute("select count(*) from state").fetchone()
         return int(number)
 
-    def apply(self, position: Position, rows: Rows) -> None:
-        """Enters rows, deletes those whose value is null and those below the log start, and moves
-        to the position; all or nothing.
+    def move(self, position: Position, rows: Rows) -> None:
+        """Moves to a position, to which the rows lead: these wait where they may, else they are
+        entered, with all that waited.
+        """
+        left = self._waiting.add(self.position(), position, rows)
+        if left is not None:
+            self._apply(position, left)
+
+    def settle(self) -> None:
+        """Enters what waits."""
+        if self._waiting and self.position() == self._waiting.position:
+            self._apply(self._waiting.position, ())
+
+    def _apply(self, position: Position, rows: Rows) -> None:
+        """Enters what waits, then rows, deletes those whose value is null and those below the log
+        start, and moves to the position; all or nothing.
         """
         with DAMAGE, closing(connect(self.path)) as connection:
             before = sqlite_file.position(connection)
             sqlite_file.stage(connection, rows)
             connection.execute("begin immediate")
+            if self._waiting:
+                sqlite_file.enter_sorted(connection, self._waiting.take())
             sqlite_file.enter(connection)
             connection.execute(
                 "delete from state where (key, partition) in"
@@ -154,7 +190,9 @@ class Cache:
                         "delete from state where partition = ? and offset < ?", (p, start)
                     )
             sqlite_file.move(connection, position)
-            connection.execute("commit")
+            with self._lock:  # A scan begins before both, or after.
+                connection.execute("commit")
+                self._waiting.forget()
 
 
 def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:
@@ -170,6 +208,28 @@ def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:
         return listed
 
     return zip(*map(values, ("key", "partition", "offset", "timestamp", "value")), strict=True)
+
+
+def _with_waiting(
+    rows: Iterator[tuple[Any, ...]], waiting: list[Row]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yields keys and values of rows that are in the order of their keys, with what waits."""
+    left = deque(waiting)
+    for key, same in groupby(rows, _key):
+        while left and left[0][0] < key:
+            yield from _values_of(left.popleft(), ())
+        found = [row[1:] for row in same]
+        if left and left[0][0] == key:
+            yield from _values_of(left.popleft(), found)
+        else:
+            yield key, _latest(found)
+    for row in left:
+        yield from _values_of(row, ())
+
+
+def _values_of(row: Row, found: Iterable[tuple[int, int, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    if rows := merged(found, row):
+        yield row[0], _latest(rows)
 
 
 def _key(row: tuple[Any, ...]) -> bytes:

@@ -11,6 +11,7 @@ V5. Rows, offsets and version are entered in one transaction. Where nothing was 
     by the cleaner's commits, there are none, and nothing of the log is read.
 V6. Enter: what this process has just committed, and has in memory, is entered without reading it
     back, where the file was at the offsets that come before it; else V3.
+V7. Where rows may wait, V5 and V6 leave them in memory, and enter many together (`waiting`).
 
 Several processes may use one folder: a file lock lets one at a time build or refresh.
 """
@@ -36,7 +37,6 @@ from clog.storage.errors import (
     StateFileError,
     VersionExpiredError,
 )
-from clog.storage.format.commits import Commit
 from clog.storage.format.manifest import Manifest
 from clog.storage.objects.python_keys import answered_key
 from clog.storage.read.changes import changes_batches
@@ -46,6 +46,7 @@ from clog.storage.read.table_scan import table_batches
 from clog.storage.state import generations
 from clog.storage.state.cache import Cache, rows_of
 from clog.storage.state.merging import merged_scan
+from clog.storage.state.positions import is_of, position_of
 from clog.storage.state.row_codec import RowCodec
 from clog.storage.state.sqlite_file import DamagedCacheError, Position, Row, is_of_disk
 from clog.storage.state.uncommitted import Uncommitted
@@ -85,11 +86,19 @@ class Follower:
     Args:
         on_loss: what to do when a delete was missed, ``resync`` or ``fail``.
         map_bytes: memory for finding the last record of each key.
+        waiting_bytes: of rows that may wait in memory (V7).
         reopens: whether it goes on with another log that came to stand there.
     """
 
     def __init__(
-        self, handle: Handle, folder: Path, *, on_loss: str, map_bytes: int, reopens: bool
+        self,
+        handle: Handle,
+        folder: Path,
+        *,
+        on_loss: str,
+        map_bytes: int,
+        reopens: bool = False,
+        waiting_bytes: int = 0,
     ) -> None:
         self.handle = handle
         self._reopens = reopens
@@ -102,6 +111,7 @@ class Follower:
         self._lock = forks.Lock()
         with self._writing():
             self._cache, self.position = self._opened()
+            self._cache.let_wait(waiting_bytes)
             try:
                 self._refreshed()
             except BaseException:
@@ -182,20 +192,29 @@ class Follower:
     ) -> None:
         """Does V6: enters what the commit of this version appended, in these ranges of offsets."""
         with self._lock, self._writing():
-            tip, now = self.handle.tip, _position_of(self.handle.tip)
+            tip, now = self.handle.tip, position_of(self.handle.tip)
             begin = {p: base for p, (base, _) in ranges.items()}
             end = {p: after for p, (_, after) in ranges.items()}
             if (
                 tip.version == version
                 and now.offsets == {**now.offsets, **end}
                 and self._is_newest()
-                and _is_of(at := self._cache.position(), now)
+                and is_of(at := self._cache.position(), now)
                 and at.offsets == {**now.offsets, **begin}
             ):
                 self.position = at
                 self._move(now, rows)
             else:
                 self._refreshed()
+
+    def settle(self) -> None:
+        """Enters what waits (V7).
+
+        Raises:
+            StateFileError: there is no room.
+        """
+        with self._lock, self._writing():
+            self._cache.settle()
 
     def close(self) -> None:
         """Closes the file."""
@@ -243,8 +262,8 @@ class Follower:
             return self._build(reason)
         if tip.version == position.version:
             return Refreshed(position.version, None if moved else ())
-        now = _position_of(tip)
-        if _is_of(position, now) and position.offsets == now.offsets:
+        now = position_of(tip)
+        if is_of(position, now) and position.offsets == now.offsets:
             rose = self._move(now, ())
             return Refreshed(tip.version, None if moved or rose else ())
         for _ in range(_ATTEMPTS):
@@ -313,13 +332,13 @@ class Follower:
                     changed.extend(map(answered_key, batch.column("key").to_pylist()))
                 yield rows_of(batch, codec)
 
-        rose = self._move(_position_of(manifest), rows())
+        rose = self._move(position_of(manifest), rows())
         return None if rose or len(changed) > CHANGED_MAX else tuple(changed)
 
     def _move(self, position: Position, rows: Iterable[Iterable[Row]]) -> bool:
         """Does V5; tells whether a log start rose, so that rows went."""
         rose = any(start > self.position.starts[p] for p, start in position.starts.items())
-        self._cache.apply(position, rows)
+        self._cache.move(position, rows)
         self.position = position
         return rose
 
@@ -335,7 +354,7 @@ class Follower:
         for _ in range(_ATTEMPTS):
             self.handle.refresh()
             manifest = self.handle.manifest()
-            position = _position_of(manifest)
+            position = position_of(manifest)
             try:
                 built = generations.build(self.folder, self._name, position, self._view(manifest))
             except VersionExpiredError:
@@ -373,15 +392,3 @@ class Follower:
                 f"the file of the state of {self.url} in {self.folder} cannot be written: {e};"
                 " make room there; the log is whole, and is followed again then"
             ) from e
-
-
-def _position_of(at: Manifest | Commit) -> Position:
-    log, starts = at.head.log, dict(enumerate(at.head.partitions.start))
-    commit_id = at.record.commit_id if isinstance(at, Commit) else at.commit_id
-    offsets = {p: at.head.stable_offset(p) for p in starts}
-    return Position(log.log_id, at.version, commit_id, offsets, starts, log.schema)
-
-
-def _is_of(before: Position, now: Position) -> bool:
-    """Tells whether rows may be added to those of before: the log and its schema are the same."""
-    return before.log_id == now.log_id and before.schema == now.schema

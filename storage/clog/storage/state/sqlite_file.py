@@ -11,7 +11,7 @@ Not here: which file it is (`generations`), what is asked of it (`cache`).
 import errno
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,6 +145,21 @@ def enter(connection: sqlite3.Connection) -> None:
         "insert or replace into state select key, partition, offset, timestamp, value"
         " from staged where value is not null order by key, partition"
     )
+
+
+def enter_sorted(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
+    """Enters rows that are in the order of their keys; those without a value delete."""
+    gone: list[tuple[bytes, int]] = []
+
+    def kept() -> Iterator[Row]:
+        for row in rows:
+            if row[4] is None:
+                gone.append(row[:2])
+            else:
+                yield row
+
+    connection.executemany("insert or replace into state values (?, ?, ?, ?, ?)", kept())
+    connection.executemany("delete from state where key = ? and partition = ?", gone)
 
 
 def move(connection: sqlite3.Connection, position: Position) -> None:

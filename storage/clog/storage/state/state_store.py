@@ -10,8 +10,9 @@ F1. Open: the file as it is, then the id is taken up, by a commit that fences wh
 F2. Put and delete change what is not committed; look-ups show that first.
 F3. Commit: one deferred transaction, with a record for each key that changed and the positions.
     Crash before it: orphans, swept later; after it: all of it is in the log.
-F4. Enter: the records, at the offsets that they got, go into the file (V6). Crash: the next F1
-    reads them from the log; so does the next look-up, where the file could not be written.
+F4. Enter: the records, at the offsets that they got, go into the file (V6), those of many commits
+    together (V7). Crash: the next F1 reads them from the log; so does the next look-up, where the
+    file could not be written.
 
 A standby has done no more than open the file: it follows the log, until it takes the id up. Who
 decides that is not here: of two that do so at once one fences the other.
@@ -20,7 +21,6 @@ decides that is not here: of two that do so at once one fences the other.
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,14 +32,14 @@ from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     InvalidInputError,
-    StateFencedError,
-    TransactionFencedError,
+    StateFileError,
 )
 from clog.storage.ids import Ids, SystemIds
 from clog.storage.read.table_scan import MAP_BYTES
 from clog.storage.state.cache import Cache
 from clog.storage.state.changelog import Sent, send
 from clog.storage.state.following import Follower, Refreshed
+from clog.storage.state.holding import Holding
 from clog.storage.state.merging import merged_many
 from clog.storage.state.sqlite_file import DamagedCacheError
 from clog.storage.state.state_table import POLL_MS
@@ -47,15 +47,14 @@ from clog.storage.state.uncommitted import Uncommitted
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
 from clog.storage.transactions.deferred import Source, TransactionResult
-from clog.storage.transactions.holders import Holders
 from clog.storage.transactions.positions import next_offsets
 
 if TYPE_CHECKING:
     from clog.storage.transactions.transaction import Transaction
 
 MEMORY_BYTES = 64 << 20
-TIMEOUT_MS = 3_600_000
-"""Of a commit's transaction, which begins when the commit does."""
+WAITING_SHARE = 4
+"""Of as much memory there may be what is committed and not in the file yet."""
 _LOGGER = logging.getLogger("clog.storage.state")
 
 
@@ -91,6 +90,7 @@ class StateStore:
             clock: where times come from; None: the system's clock.
             standby: only follows the log, until `take_over`.
             memory_bytes: of changes that are not committed, about; more are in a temporary file.
+                A quarter as much may hold some that are committed and not in the file yet.
             map_bytes: memory for finding the last record of each key, in bytes.
             ids: where random ids come from; None: the operating system.
 
@@ -98,19 +98,19 @@ class StateStore:
             NotFoundError: there is no log at this URL.
             StateFileError: there is no room for the local file.
         """
-        store = open_store(url, storage_options) if isinstance(url, str) else url
-        handle = Handle(store, clock=clock or SystemClock(), ids=ids or SystemIds())
-        self._id = id
+        root = open_store(url, storage_options) if isinstance(url, str) else url
+        handle = Handle(root, clock=clock or SystemClock(), ids=ids or SystemIds())
         self._memory_bytes = memory_bytes
         self._lock = forks.Lock()
-        self._holders = Holders(handle)
+        self._holding = Holding(handle, id)
         self._pending: tuple[Transaction, Sent] | None = None
-        self._positions: dict[str, dict[int, int]] | None = None
-        self._fenced: StateFencedError | None = None
-        self._is_behind = False
         self._reached: dict[int, int] = {}
+        self._is_behind = False
         self._file = Follower(
-            *(handle, Path(cache_dir)), on_loss="resync", map_bytes=map_bytes, reopens=False
+            *(handle, Path(cache_dir)),
+            on_loss="resync",
+            map_bytes=map_bytes,
+            waiting_bytes=memory_bytes // WAITING_SHARE,
         )
         self._changes = self._no_changes()
         forks.register(self)
@@ -120,10 +120,7 @@ class StateStore:
     def after_fork(self) -> None:
         """Forgets, in a forked child, what its parent holds."""
         self._changes, self._pending = self._no_changes(), None
-        self._fenced = StateFencedError(
-            f"the store {self._id!r} of {self._file.url} was opened by a parent process; open one"
-            " with an id of its own here"
-        )
+        self._holding.left_to_parent()
 
     def __enter__(self) -> Self:
         return self
@@ -132,7 +129,8 @@ class StateStore:
         self.close()
 
     def __repr__(self) -> str:
-        return f"StateStore({self.url!r}, id={self._id!r}, version={self._file.position.version})"
+        version = self._file.position.version
+        return f"StateStore({self.url!r}, id={self._holding.id!r}, version={version})"
 
     @property
     def url(self) -> str:
@@ -142,7 +140,7 @@ class StateStore:
     @property
     def is_standby(self) -> bool:
         """Whether it only follows."""
-        return self._positions is None
+        return self._holding.is_standby
 
     @property
     def version(self) -> int:
@@ -152,9 +150,7 @@ class StateStore:
     @property
     def positions(self) -> dict[str, dict[int, int]]:
         """The next offsets to read, by log id and partition; a standby asks the log for them."""
-        known = self._positions
-        known = self._holders.positions(self._id) if known is None else known
-        return {log_id: dict(mine) for log_id, mine in known.items()}
+        return self._holding.positions()
 
     def next_offsets(self, source: Source) -> dict[int, int]:
         """Returns where to go on reading the log ``source``, by partition: at the position that was
@@ -238,10 +234,10 @@ class StateStore:
             CommitStateUnknownError: the commit may have happened.
         """
         with self._lock:
-            self._check_held()
-            with self._fencing():
+            self._holding.check_held()
+            with self._holding.fencing():
                 if self._pending is None:
-                    begun = self._holders.begin(self._id, TIMEOUT_MS)
+                    begun = self._holding.begin()
                     self._pending = (
                         begun,
                         send(
@@ -269,10 +265,10 @@ class StateStore:
             CommitStateUnknownError: that is still not known.
         """
         with self._lock:
-            self._check_held()
+            self._holding.check_held()
             if self._pending is not None:
                 transaction, sent = self._pending
-                with self._fencing():
+                with self._holding.fencing():
                     try:
                         transaction.abort()
                     except InvalidInputError:
@@ -304,20 +300,24 @@ class StateStore:
             StateFencedError: another store took it up after that. And as `refresh`.
         """
         with self._lock:
-            self._check_fenced()
-            if self._positions is not None:
+            self._holding.check_fenced()
+            if not self._holding.is_standby:
                 return
-            with self._fencing():
-                self._holders.begin(self._id, TIMEOUT_MS).abort()
+            self._holding.take_up()
             self.refresh()
             self._changes = self._no_changes()
-            self._positions = self._holders.positions(self._id)
+            self._holding.hold()
 
     def close(self) -> None:
         """Closes the file; what is not committed is forgotten, and the store cannot be used."""
         with self._lock:
             self._changes.close()
-            self._file.close()
+            try:
+                self._file.settle()
+            except (StateFileError, DamagedCacheError) as e:
+                _LOGGER.warning("%s", e)  # Whoever opens it next follows the log from there.
+            finally:
+                self._file.close()
 
     def _no_changes(self) -> Uncommitted:
         return Uncommitted(self._file.codec, self._memory_bytes)
@@ -334,9 +334,7 @@ class StateStore:
         changes, self._is_behind = self._changes, True
         self._reached.update({p: end for p, (_, end) in result.offsets.items()})
         self._changes, self._pending = self._no_changes(), None
-        for log_id, mine in sent.positions.items():
-            self._positions = self._positions or {}
-            self._positions.setdefault(log_id, {}).update(mine)
+        self._holding.committed(sent.positions)
         try:
             if sent.fits(self._file.handle.tip.head):
                 self._file.enter(result.version, result.offsets, sent.rows(changes, result))
@@ -356,43 +354,22 @@ class StateStore:
             self._file.close()
             raise
 
-    @contextmanager
-    def _fencing(self) -> Iterator[None]:
-        try:
-            yield
-        except TransactionFencedError as e:
-            self._fenced = StateFencedError(
-                f"the store {self._id!r} of {self.url} has another holder now, and nothing that was"
-                f" not committed will be: {e}; leave the work to it, or open the store again"
-            )
-            raise self._fenced from e
-
-    def _check_fenced(self) -> None:
-        if self._fenced is not None:
-            raise self._fenced
-
-    def _check_held(self) -> None:
-        self._check_fenced()
-        if self._positions is None:
-            raise InvalidInputError(
-                f"the store {self._id!r} of {self.url} is a standby; call take_over() first"
-            )
-
     def _check_readable(self) -> None:
-        self._check_fenced()
+        self._holding.check_fenced()
         if self._is_behind:
             self.refresh()
         if self._is_behind:
             raise CommitConflictError(
-                f"the store {self._id!r} of {self.url} cannot show what it committed yet: another"
-                " holder's undecided transaction comes before it; ask again once that has ended"
+                f"the store {self._holding.id!r} of {self.url} cannot show what it committed yet:"
+                " another holder's undecided transaction comes before it; ask again once that has"
+                " ended"
             )
 
     def _check_writable(self) -> None:
-        self._check_held()
+        self._holding.check_held()
         self._check_readable()
         if self._pending is not None:
             raise InvalidInputError(
-                f"the outcome of the last commit of the store {self._id!r} of {self.url} is not"
-                " known, so nothing can be changed; call commit() again, or rollback()"
+                f"the outcome of the last commit of the store {self._holding.id!r} of {self.url} is"
+                " not known, so nothing can be changed; call commit() again, or rollback()"
             )

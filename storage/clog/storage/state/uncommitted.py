@@ -86,6 +86,9 @@ class Uncommitted:
 
     def parts(self) -> Iterator[list[Change]]:
         """Yields all changes in the order of their keys, about ``memory_bytes`` at a time."""
+        if self._recent and self._spilled is None:
+            yield sorted(self._recent.items(), key=_key)
+            return
         some: list[Change] = []
         size = 0
         for key, value in self.between(b"", None):
@@ -114,11 +117,15 @@ class Uncommitted:
     def _spill(self) -> None:
         if self._spilled is None:
             self._spilled = _private()
-        rows = iter(sorted(self._recent.items(), key=lambda row: row[0]))
+        rows = iter(sorted(self._recent.items(), key=_key))
         with DAMAGE, self._spilled:
             while some := list(islice(rows, RANGE_ROWS)):
                 self._spilled.executemany(_PUT, some)
         self._recent, self._recent_bytes = {}, 0
+
+
+def _key(change: Change) -> bytes:
+    return change[0]
 
 
 def _private() -> sqlite3.Connection:

@@ -131,6 +131,7 @@ def test_the_file_is_the_one_of_state_tables(make_log, open_store, store, clock,
         assert table.version == s.version
         s.put("a", "2")
         s.commit()
+        assert table.refresh().changed == (b"a",)
         assert table.get("a") == b"2"
     assert len(list((tmp_path / "cache").glob("*.sqlite3"))) == 1
 
@@ -450,7 +451,7 @@ def test_a_log_that_is_recreated_under_a_store(tmp_path, clock):
 def test_a_full_disk(make_log, open_store, monkeypatch, caplog):
     """What is committed is committed; until there is room nothing old is shown."""
     log = make_log()
-    s = open_store()
+    s = open_store(memory_bytes=4 << 20)
     for i in range(2000):
         s.put(f"{i:05}", "x" * 1000)
     connect = sqlite_file.connect
@@ -479,7 +480,7 @@ def test_a_full_disk(make_log, open_store, monkeypatch, caplog):
 def test_a_full_disk_that_gets_room_again(make_log, open_store, monkeypatch):
     """The store goes on where it was."""
     log = make_log()
-    s = open_store()
+    s = open_store(memory_bytes=0)
     s.put("a", "1")
 
     def no_room(self, *_):
@@ -488,7 +489,7 @@ def test_a_full_disk_that_gets_room_again(make_log, open_store, monkeypatch):
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache.Cache, "apply", no_room)
+        patch.setattr(cache.Cache, "_apply", no_room)
         s.commit()
         with pytest.raises(StateFileError):
             s.get("a")

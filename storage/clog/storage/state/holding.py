@@ -1,0 +1,92 @@
+"""Who holds the id of a store: this one, another, or, while it is a standby, this one not yet."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from clog.storage.commit.handle import Handle
+from clog.storage.errors import InvalidInputError, StateFencedError, TransactionFencedError
+from clog.storage.transactions.holders import Holders
+
+if TYPE_CHECKING:
+    from clog.storage.transactions.transaction import Transaction
+
+TIMEOUT_MS = 3_600_000
+"""Of a commit's transaction, which begins when the commit does."""
+
+
+class Holding:
+    """A store's part in its id. Its owner serialises calls.
+
+    Attributes:
+        id: names the work.
+    """
+
+    def __init__(self, handle: Handle, id: str) -> None:
+        self.id = id
+        self._url = handle.store.url
+        self._holders = Holders(handle)
+        self._positions: dict[str, dict[int, int]] | None = None
+        self._fenced: StateFencedError | None = None
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether the id was not taken up here."""
+        return self._positions is None
+
+    def positions(self) -> dict[str, dict[int, int]]:
+        """Returns the next offsets to read, by log id and partition; a standby asks the log."""
+        known = self._positions
+        known = self._holders.positions(self.id) if known is None else known
+        return {log_id: dict(mine) for log_id, mine in known.items()}
+
+    def take_up(self) -> None:
+        """Fences whoever held the id; one commit."""
+        with self.fencing():
+            self._holders.begin(self.id, TIMEOUT_MS).abort()
+
+    def hold(self) -> None:
+        """Makes this the holder, with the positions that are committed."""
+        self._positions = self._holders.positions(self.id)
+
+    def begin(self) -> "Transaction":
+        """Begins the transaction of a commit."""
+        return self._holders.begin(self.id, TIMEOUT_MS)
+
+    def committed(self, positions: Mapping[str, Mapping[int, int]]) -> None:
+        """Takes note of positions that are committed."""
+        assert self._positions is not None, "a standby commits nothing"
+        for log_id, mine in positions.items():
+            self._positions.setdefault(log_id, {}).update(mine)
+
+    def left_to_parent(self) -> None:
+        """Holds nothing from now on: this is a forked child."""
+        self._fenced = StateFencedError(
+            f"the store {self.id!r} of {self._url} was opened by a parent process; open one"
+            " with an id of its own here"
+        )
+
+    @contextmanager
+    def fencing(self) -> Iterator[None]:
+        """Turns what another holder refuses into `StateFencedError`."""
+        try:
+            yield
+        except TransactionFencedError as e:
+            self._fenced = StateFencedError(
+                f"the store {self.id!r} of {self._url} has another holder now, and nothing that was"
+                f" not committed will be: {e}; leave the work to it, or open the store again"
+            )
+            raise self._fenced from e
+
+    def check_fenced(self) -> None:
+        """Raises if another store took the id up, as far as is known here."""
+        if self._fenced is not None:
+            raise self._fenced
+
+    def check_held(self) -> None:
+        """Raises if this is not the holder, as far as is known here."""
+        self.check_fenced()
+        if self._positions is None:
+            raise InvalidInputError(
+                f"the store {self.id!r} of {self._url} is a standby; call take_over() first"
+            )

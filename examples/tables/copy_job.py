@@ -1,89 +1,107 @@
-"""Read, process, write, exactly once: a job copies two logs into a third, and is killed again and
-again.
+"""Read, process, write, exactly once: a job reads two logs and writes two others, and is killed at
+random moments, again and again.
 
     python examples/tables/copy_job.py [folder]
 """
 
-import os
+import random
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections import Counter
 
 from clog.storage import Log
 
-PARTITIONS, RECORDS, STEP = 2, 12, 2
+PARTITIONS, RECORDS, STEP = 2, 200, 4
 JOB = "bookkeeping"
-DEATHS = (2, 5, 8, 3)
-"""At which of its chances a process dies: before its first commit, right after it, …; one more goes
-on to the end.
-"""
+SIGN = {"orders": -1, "payments": 1}
 
 
-def line_of(kind: str, row: dict) -> dict:
-    """What the job makes of a record."""
-    return {"key": row["key"], "value": f"{kind} {row['value'].decode()}"}
+def amount_of(i: int) -> int:
+    return i * 7 % 50
 
 
-def copy_some(sources: dict[str, Log], target: Log, may_die: Callable[[], None]) -> bool:
-    """Copies the next records of both logs, and how far it has come, in one transaction; False
-    where there is nothing left.
+def copy_some(sources: dict[str, Log], books: Log, balances: Log) -> bool:
+    """Reads the next records of both logs; writes a line for each, the new balances, and how far it
+    has come, in one transaction of the two logs. False where there is nothing left.
     """
-    with target.transaction(JOB) as t:
-        done, left = target.positions(JOB), False
+    with books.transaction(JOB) as t:
+        done, left = books.positions(JOB), False
+        lines, changes = [], Counter()
         for kind, source in sources.items():
             ends, positions = source.end_offsets(), done.get(source.id, {})
             for p in range(PARTITIONS):
                 start = positions.get(p, 0)
                 end = min(start + STEP, ends[p])
-                rows = [
-                    row
-                    for batch in source.read(partition=p, start=start, end=end)
-                    for row in batch.to_pylist()
-                ]
-                t.append([line_of(kind, row) for row in rows])
-                may_die()
+                for batch in source.read(partition=p, start=start, end=end):
+                    for row in batch.to_pylist():
+                        lines.append(
+                            {"key": row["key"], "value": f"{kind} {row['value'].decode()}"}
+                        )
+                        changes[row["key"]] += SIGN[kind] * int(row["value"])
                 t.positions(source, {p: end})
                 left = left or end < ends[p]
-    may_die()
+        now = {row["key"]: int(row["value"]) for row in balances.table().to_arrow().to_pylist()}
+        t.append(lines)
+        t.append(
+            [{"key": key, "value": str(now.get(key, 0) + by)} for key, by in changes.items()],
+            log=balances,
+        )
     return left
 
 
-def work(folder: str, dies_at: int) -> None:
+def work(folder: str, dies_after_s: float) -> None:
     """One process. It knows nothing of those before it but what is in the logs."""
-    chances = iter(range(1, dies_at + 1))
-
-    def may_die() -> None:
-        if next(chances, None) == dies_at:
-            os._exit(9)  # as killed: no `finally`, no goodbye
-
-    sources = {kind: Log.open(f"{folder}/{kind}") for kind in ("orders", "payments")}
-    books = Log.open(f"{folder}/books")
-    while copy_some(sources, books, may_die):
+    sources = {kind: Log.open(f"{folder}/{kind}") for kind in SIGN}
+    books, balances = Log.open(f"{folder}/books"), Log.open(f"{folder}/balances")
+    # The signal of this timer ends the process wherever it is: no `finally`, no goodbye.
+    signal.setitimer(signal.ITIMER_PROF, dies_after_s)
+    while copy_some(sources, books, balances):
         pass
 
 
-def main(folder: str) -> tuple[list[str], list[str], int]:
-    """Returns what is in the books, what must be, and how many processes it took."""
-    expected = []
-    for kind in ("orders", "payments"):
+def main(folder: str) -> tuple[tuple[object, object], tuple[object, object], int]:
+    """Returns what is in the books and the balances, the same computed without clog, and how many
+    processes it took.
+    """
+    for kind in SIGN:
         log = Log.create(f"{folder}/{kind}", partitions=PARTITIONS)
-        for i in range(RECORDS):
-            log.append([{"key": f"customer-{i % 3}", "value": str(i)}], partition=i % PARTITIONS)
-            expected.append(f"{kind} {i}")
-    books = Log.create(f"{folder}/books", partitions=1)
-    for i, dies_at in enumerate((*DEATHS, 0), 1):
-        command = [sys.executable, __file__, "work", folder, str(dies_at)]
+        for p in range(PARTITIONS):
+            rows = [
+                {"key": f"customer-{i % 3}", "value": str(amount_of(i))}
+                for i in range(p, RECORDS, PARTITIONS)
+            ]
+            log.append(rows, partition=p)
+    books = Log.create(f"{folder}/books", 1, {"cleanup.policy": ""})
+    balances = Log.create(f"{folder}/balances", 1)
+    code, processes = -1, 0
+    while code != 0:
+        processes += 1
+        dies_after_s = random.uniform(0.02, 0.6)
+        command = [sys.executable, __file__, "work", folder, str(dies_after_s)]
         code = subprocess.run(command, check=False).returncode
-        print(f"process {i} ended with {code}; the books have {books.end_offsets()[0]} lines")
-    found = [row["value"].decode() for batch in books.read() for row in batch.to_pylist()]
-    return sorted(found), sorted(expected), len(DEATHS) + 1
+        print(f"process {processes} ended with {code}; {books.end_offsets()[0]} offsets are given")
+    lines = [row["value"].decode() for batch in books.read() for row in batch.to_pylist()]
+    rows = balances.table().to_arrow().to_pylist()
+    found = sorted(lines), {row["key"].decode(): int(row["value"]) for row in rows}
+    return found, without_clog(), processes
+
+
+def without_clog() -> tuple[list[str], dict[str, int]]:
+    """What the job computes, in a few lines of Python."""
+    lines, balances = [], Counter()
+    for kind, sign in SIGN.items():
+        for i in range(RECORDS):
+            lines.append(f"{kind} {amount_of(i)}")
+            balances[f"customer-{i % 3}"] += sign * amount_of(i)
+    return sorted(lines), dict(balances)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["work"]:
-        work(sys.argv[2], int(sys.argv[3]))
+        work(sys.argv[2], float(sys.argv[3]))
     else:
         with tempfile.TemporaryDirectory() as temporary:
             found, expected, _ = main(sys.argv[1] if len(sys.argv) > 1 else temporary)
-            print(f"each line once: {found == expected}")
+            print(f"books and balances are right: {found == expected}")

@@ -1,6 +1,7 @@
-"""The cleaner as an operator runs it, `clog cleaner` of both logs, with eyes on its groups.
+"""The cleaner as an operator runs it, `clog cleaner` of both logs, or of those that are named, with
+eyes on its groups and on the transactions that it finishes.
 
-python cleaner.py WORLD
+    python cleaner.py WORLD [LOG …]
 """
 
 import json
@@ -13,6 +14,7 @@ import switch
 
 switch.arm()
 
+import steps  # noqa: E402
 from world import LOGS, World  # noqa: E402
 
 from clog.cleaner.compaction import rewriter  # noqa: E402
@@ -35,9 +37,10 @@ def watch_groups() -> None:
 def main() -> None:
     world = World.load(sys.argv[1])
     watch_groups()
+    steps.watch()
     os.environ["CLOG_STORAGE_OPTIONS"] = json.dumps(world.storage_options)
     backoff = ("--config", "log.cleaner.backoff.ms=250")
-    urls = [world.url_of(name) for name in LOGS]  # of `history` it only coalesces
+    urls = [world.url_of(name) for name in sys.argv[2:] or LOGS]  # of `history` it only coalesces
     sys.argv[1:] = ["cleaner", *urls, "--json", *backoff]
     from clog.cli import main as clog
 

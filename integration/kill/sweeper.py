@@ -1,6 +1,6 @@
 """The sweep, over and over, with ages of seconds instead of a day.
 
-    python sweeper.py WORLD WHAT AGE_MS
+    python sweeper.py WORLD WHAT AGE_MS [LOG …]
 
 WHAT is ``released`` (COMMIT.md §5, W4 to W6), ``orphans`` (W1 to W3) or ``both``.
 """
@@ -22,7 +22,7 @@ def main() -> None:
     world, what, age_ms = World.load(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-    handles = [world.open(log).handle for log in LOGS]
+    handles = [world.open(log).handle for log in sys.argv[4:] or LOGS]
     while not stopping:
         for handle in handles:
             handle.refresh()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-RUN = Path(__file__).parents[2] / "integration" / "kill" / "run.py"
+KILL = Path(__file__).parents[2] / "integration" / "kill"
 POINTS = "C4 between|C6 after|between groups|in W3|in W5"
 
 
@@ -18,9 +18,21 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path):
     """
     options = ["--only", "writer,cleaner,sweeper", "--match", POINTS, "--rounds", "1"]
     options += ["--random", "3", "--seed", "1", "--work", str(tmp_path)]
+    assert ok_lines("run.py", options) >= 5 + 3
+
+
+def test_transactions_of_three_logs_are_whole(tmp_path):
+    """Who holds an id dies after the home has decided, who takes it over when one of the others has
+    heard of it, and anybody at random: all logs agree (COMMIT.md §9, C15).
+    """
+    points = "holder: after X3|successor: after X4 for another in kept, decided"
+    options = ["--match", points, "--random", "2", "--seed", "1", "--work", str(tmp_path)]
+    assert ok_lines("transactions.py", options) >= 2 + 4 + 3
+
+
+def ok_lines(program, options):
     run = subprocess.run(
-        [sys.executable, str(RUN), *options], capture_output=True, text=True, check=False
+        [sys.executable, str(KILL / program), *options], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    lines = [line for line in run.stdout.splitlines() if line.endswith("ok     │")]
-    assert len(lines) >= 5 + 3, run.stdout
+    return sum(line.endswith("ok     │") for line in run.stdout.splitlines())

@@ -38,7 +38,9 @@ def test_change_data_capture(tmp_path):
 
 
 def test_a_copy_job_that_is_killed(tmp_path):
-    """Two logs are copied into a third, each record once, whatever died on the way (S54)."""
-    found, expected, processes = example("copy_job").main(str(tmp_path))
+    """Two logs are read, and two others written: all is there once, as the same computation without
+    clog has it, whatever died on the way (S50, S54).
+    """
+    found, expected, _ = example("copy_job").main(str(tmp_path))
     assert found == expected
-    assert (len(found), processes) == (24, 5)
+    assert len(found[0]) == 400

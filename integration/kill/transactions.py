@@ -1,0 +1,356 @@
+"""Kills the holder of a transaction id, who takes it over, the cleaner and the sweeper, while three
+logs take part in each transaction: at each step of COMMIT.md §9, in each log, and at random.
+
+    python integration/kill/transactions.py [--rounds 1] [--random 20] [--seed S] [--s3]
+
+See README.md in this folder.
+"""
+
+import argparse
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import transacted
+from processes import Child, RunError
+from report import Result, show
+from rich.console import Console
+from switch import environment_of
+from transacted import HOME, LOGS, PARTICIPANTS, TIMEOUT_MS
+from world import World
+
+from clog.cleaner import Cleaner
+from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
+from clog.storage.format import paths
+from clog.storage.testing.killing import KillPoint
+from s3_server import s3_server
+
+HOLDERS = ("holder", "rival")
+HIT_WITHIN_S = 300
+SETTLES_WITHIN_S = TIMEOUT_MS / 1000 + 120
+SWEEP_AGE_MS = 30_000
+LOOK_EVERY = 5
+COMMITS, DATA = "_clog/{}/commits/*", "_clog/{}/data/*"
+UNDECIDED, DECIDED = "undecided", "decided"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A named point.
+
+    Attributes:
+        victim: who dies: ``holder``, ``successor`` or ``cleaner``.
+        name: as the report shows it.
+        log: in which log.
+        when, operation: as of a `KillPoint`.
+        place: that of `steps` right before it.
+        spread: the ``nth`` transaction of the process to die in is drawn from so many.
+        committed: whether the transaction is committed then; None: another one's was under way.
+        left: what another holder leaves before.
+    """
+
+    victim: str
+    name: str
+    log: str
+    when: str
+    place: str
+    operation: str = "create"
+    spread: int = 3
+    first: int = 1
+    committed: bool | None = None
+    left: str = ""
+
+    def point(self, ids: dict[str, str], rng: random.Random) -> KillPoint:
+        nth = self.first + rng.randrange(self.spread)
+        if not self.place:  # An object of the log: one for each transaction.
+            return KillPoint("after", "put", DATA.format(ids[self.log]), nth=nth)
+        since = ("place", f"{self.place} {self.log} {nth}")
+        return KillPoint(self.when, self.operation, COMMITS.format(ids[self.log]), since=since)
+
+
+def _around(victim: str, place: str, log: str, left: str = "", **more: object) -> Iterator[Step]:
+    """Before and after the commit of a step. ``decides``: it is the one that commits all."""
+    decides, first = bool(more.get("decides")), int(str(more.get("first", 1)))
+    for when in ("before", "after"):
+        committed = bool(more.get("committed")) or (decides and when == "after")
+        yield Step(
+            *(victim, f"{when} {more.get('name', place)} in {log}", log, when, place),
+            spread=1 if left or place == "takeover" else 3,
+            first=first,
+            committed=None if left else committed,
+            left=left,
+        )
+
+
+def _steps() -> Iterator[Step]:
+    for log in LOGS:
+        yield Step("holder", f"after the object of {log}", log, "after", "", committed=False)
+    yield from _around("holder", "takeover", HOME)
+    yield from _around("holder", "X1", HOME)
+    for log in PARTICIPANTS:
+        yield from _around("holder", "X2", log)
+    yield from _around("holder", "X3", HOME, decides=True)
+    for log in PARTICIPANTS:
+        yield from _around("holder", "X4", log, committed=True)
+    yield from _around("holder", "X1", HOME, first=2, name="X5, with the next X1,")
+    for left in (UNDECIDED, DECIDED):
+        yield from _around("successor", "takeover", HOME, left)
+        for log in PARTICIPANTS:
+            yield from _around("successor", "X4 for another", log, left)
+        yield from _around("successor", "X5", HOME, left)
+    for left in (UNDECIDED, DECIDED):
+        if left == UNDECIDED:
+            yield from _around("cleaner", "X3 as an abort", HOME, left)
+        for log in PARTICIPANTS:
+            yield from _around("cleaner", "X4 for another", log, left)
+        yield from _around("cleaner", "X5", HOME, left)
+
+
+class Run:
+    """What all rounds share."""
+
+    def __init__(self, world: World, rng: random.Random, tell: Callable[[str], None]) -> None:
+        self.world, self.random, self.tell = world, rng, tell
+        self._file = world.save()
+        self._ids = {name: transacted.opened(world, name).id for name in LOGS}
+        self._hits = Path(world.work, "hits")
+
+    def holder(self, name: str, pause_ms: int, environment: dict[str, str] | None = None) -> Child:
+        return self._start("transactor", name, [name, str(pause_ms)], environment)
+
+    def cleaner(self, environment: dict[str, str] | None = None) -> Child:
+        return self._start("cleaner", "cleaner", [*LOGS], environment)
+
+    def sweeper(self) -> Child:
+        return self._start("sweeper", "sweeper", ["both", str(SWEEP_AGE_MS), *LOGS], None)
+
+    def at(self, step: Step, rounds: int) -> Result:
+        """Kills at a step, so often."""
+        result = Result(step.victim, step.name + (f", what was left {step.left}" * bool(step.left)))
+        for i in range(rounds):
+            self.tell(f"{result.program}: {result.name}, {i + 1} of {rounds}")
+            with self._cleaner(runs=step.victim == "holder") as cleaner:
+                if step.left:
+                    self._leave(step.left)
+                self._kill_at(step.victim, step.point(self._ids, self.random), step.name)
+                result.kills += 1
+                with _paused(cleaner):
+                    found = self._problems(step)
+            found += self.settle(takes_over=step.victim == "successor")
+            result.problems += [f"after kill {i + 1}: {problem}" for problem in found]
+        return result
+
+    def settle(self, *, takes_over: bool = False) -> list[str]:
+        """Lets a cleaner, or the next holder, end what was left; tells what is wrong then."""
+        deadline, child = time.monotonic() + SETTLES_WITHIN_S, None
+        try:
+            while transacted.undecided(self.world) and time.monotonic() < deadline:
+                if child is None:
+                    child = self.holder("rival", 100) if takes_over else self.cleaner()
+                if not child.is_running:
+                    raise RunError(f"{child.name} ended by itself: {child.last_words()}")
+                time.sleep(0.1)
+        finally:
+            if child is not None:
+                child.kill()
+                child.end_session()
+        return transacted.problems(self.world, HOLDERS, is_settled=True)
+
+    def _problems(self, step: Step) -> list[str]:
+        found = transacted.problems(self.world, HOLDERS)
+        if step.committed is not None:
+            told = transacted.acknowledged(self.world, HOLDERS)
+            committed = transacted.position(self.world) - told
+            if committed != int(step.committed):
+                found.append(f"{committed} transactions that nobody was told of are committed")
+        return found
+
+    def _leave(self, state: str) -> None:
+        """Has a holder die right before or right after it decides."""
+        when = "before" if state == UNDECIDED else "after"
+        step = Step("holder", f"leaving it {state}", HOME, when, "X3", spread=1)
+        self._kill_at("holder", step.point(self._ids, self.random), step.name)
+
+    def _kill_at(self, victim: str, point: KillPoint, name: str) -> None:
+        self._hits.unlink(missing_ok=True)
+        environment = environment_of(point, self._hits)
+        if victim == "cleaner":
+            child = self.cleaner(environment)
+        else:
+            child = self.holder(HOLDERS[victim == "successor"], 0, environment)
+        try:
+            code = child.wait(HIT_WITHIN_S)
+        finally:
+            child.kill()
+            child.end_session()
+        if code is None:
+            raise RunError(f"{name}: not reached within {HIT_WITHIN_S} s: {point}")
+        if not self._hits.exists():
+            raise RunError(f"{name}: {child.name} ended with {code}: {child.last_words()}")
+
+    @contextmanager
+    def _cleaner(self, *, runs: bool) -> Iterator[list[Child]]:
+        children = [self.cleaner()] if runs else []
+        try:
+            yield children
+        finally:
+            for child in children:
+                child.kill()
+                child.end_session()
+
+    def moments(self, kills: int) -> list[Result]:
+        """Kills at random moments while two holders take the id from each other."""
+        starts = {
+            "holder": lambda: self.holder("holder", 50),
+            "rival": lambda: self.holder("rival", 50),
+            "cleaner": self.cleaner,
+            "sweeper": self.sweeper,
+        }
+        results = {name: Result(name, "random moments") for name in starts}
+        children = {name: start() for name, start in starts.items()}
+        try:
+            for i in range(kills):
+                self.tell(f"random moments, {i + 1} of {kills}")
+                time.sleep(self.random.uniform(0.2, 3.0))
+                name = self.random.choice(sorted(children))
+                if not children[name].is_running:
+                    raise RunError(f"{name} ended by itself: {children[name].last_words()}")
+                children[name].kill()
+                children[name].end_session()
+                results[name].kills += 1
+                if i % LOOK_EVERY == LOOK_EVERY - 1:
+                    with _paused([c for c in children.values() if c.name != name]):
+                        results[name].problems += transacted.problems(self.world, HOLDERS)
+                children[name] = starts[name]()
+        finally:
+            for child in children.values():
+                child.kill()
+                child.end_session()
+        return list(results.values())
+
+    def end(self) -> tuple[list[Result], list[str]]:
+        """The last lines of the report, and facts of the run."""
+        once = Result("all", "in the end: nothing undecided, all logs agree, invariants hold")
+        once.problems = self.settle() + transacted.final_problems(self.world, HOLDERS)
+        cleaned = Result("all", "after a last cleaning: the same")
+        log = transacted.opened(self.world, "cleaned")
+        log.roll()
+        Cleaner(log, dedupe_buffer_bytes=1 << 20).run_once(force=True)
+        cleaned.problems = transacted.problems(self.world, HOLDERS, is_settled=True)
+        swept = Result("all", "after a last sweep: nothing is left that no version needs")
+        count = sum(self._sweep(name) for name in LOGS)
+        swept.problems = [f"{left} is left" for name in LOGS for left in self._unneeded(name)]
+        swept.problems += transacted.problems(self.world, HOLDERS, is_settled=True)
+        home = transacted.opened(self.world, HOME)
+        fact = (
+            f"{transacted.position(self.world):,} transactions of {len(LOGS)} logs, each in all of"
+            f" them; home is at version {home.version:,}; {count:,} objects swept in the end"
+        )
+        return [once, cleaned, swept], [fact]
+
+    def _sweep(self, name: str) -> int:
+        """Sweeps as if a day had passed."""
+        time.sleep((transacted.CONFIG[name]["file.delete.delay.ms"] + 100) / 1000)
+        log = transacted.opened(self.world, name)
+        log.alter({"max.message.bytes": 1_000_000})  # The floor must be above orphans' stamps.
+        handle = log.handle
+        released = sweep_released(handle, now_ms=handle.clock.now_ms())
+        orphans = sweep_orphans(handle, now_ms=handle.clock.now_ms() + 1, age_ms=0)
+        return len(released.objects) + len(orphans.objects)
+
+    def _unneeded(self, name: str) -> list[str]:
+        handle = transacted.opened(self.world, name).handle
+        needed = set(handle.manifest().files())
+        return [f"{name}: {o.path}" for o in handle.store.list(paths.DATA) if o.path not in needed]
+
+    def _start(
+        self, program: str, name: str, arguments: list[str], environment: dict[str, str] | None
+    ) -> Child:
+        return Child.start(
+            program,
+            [str(self._file), *arguments],
+            work=Path(self.world.work),
+            name=name,
+            environment=environment,
+        )
+
+
+@contextmanager
+def _paused(children: list[Child]) -> Iterator[None]:
+    for child in children:
+        if not child.is_running:
+            raise RunError(f"{child.name} ended by itself: {child.last_words()}")
+        child.pause()
+    try:
+        yield
+    finally:
+        for child in children:
+            child.resume()
+
+
+def main() -> int:
+    args = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no child is left behind
+    console = Console()
+    work = Path(args.work or tempfile.mkdtemp(prefix="clog-kill-")).resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
+    console.print(f"seed {seed}; work in {work}", soft_wrap=True)
+    with ExitStack() as stack:
+        url, options = str(work / "logs"), {}
+        if args.s3:
+            url, options = stack.enter_context(s3_server(work))
+        world = World(url, options, str(work))
+        transacted.create(world)
+        status = stack.enter_context(console.status("starting"))
+        tell = status.update if console.is_terminal else console.print
+        results, facts = _run(Run(world, random.Random(seed), tell), args)
+    show(console, results, facts)
+    failed = any(result.problems for result in results)
+    if failed or args.work:
+        console.print(f"logs and output are in {work}", soft_wrap=True)
+    else:
+        shutil.rmtree(work)
+    return 1 if failed else 0
+
+
+def _run(run: Run, args: argparse.Namespace) -> tuple[list[Result], list[str]]:
+    results: list[Result] = []
+    try:
+        for step in _steps():
+            if re.search(args.match, f"{step.victim}: {step.name}, {step.left}"):
+                results.append(run.at(step, args.rounds))
+                if results[-1].problems:
+                    return results, []
+        if args.random:
+            results += run.moments(args.random)
+        run.tell("settling")
+        last, facts = run.end()
+    except RunError as e:
+        return [*results, Result("run", "stopped", problems=[str(e)])], []
+    return results + last, facts
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Kill everybody in transactions of three logs.")
+    parser.add_argument("--rounds", type=int, default=1, help="kills at each point (default: 1)")
+    parser.add_argument(
+        "--random", type=int, default=20, help="kills at random moments (default: 20)"
+    )
+    parser.add_argument("--seed", type=int, help="of everything drawn here; processes stay racy")
+    parser.add_argument("--s3", action="store_true", help="on an S3 server of our own (moto)")
+    parser.add_argument("--match", default="", help="points whose name matches this expression")
+    parser.add_argument("--work", help="keep everything in this folder (default: a temporary one)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

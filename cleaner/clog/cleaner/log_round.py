@@ -131,7 +131,7 @@ class LogRound:
         self._damage.clear()
         if self._is_replaced:
             handle = self._handle
-            self._begin_with(Log.open(handle.standing.root, clock=handle.clock, ids=handle.ids))
+            self._begin_with(Log(handle.opened_anew()))
         done = self.maintain()
         self._tell_of_defaults()
         return done

@@ -41,12 +41,10 @@ def opened(location: Location) -> "Log":
     Raises:
         NotFoundError: there is none.
     """
-    from clog.storage.log import Log
-
     log = _LOGS.get(location)
     if log is None or not _is_still_there(log):
         _LOGS.pop(location, None)
-        log = _LOGS[location] = Log.open(location.store())
+        log = _LOGS[location] = location.log()
     tip = log.handle.tip
     if log.handle.clock.now_ms() - tip.record.time_ms > STALE_MS:
         log.handle.refresh()
@@ -55,10 +53,8 @@ def opened(location: Location) -> "Log":
 
 def try_open(location: Location) -> "Handle | None":
     """Opens the log there anew, as it is now; None where there is none."""
-    from clog.storage.log import Log
-
     try:
-        return Log.open(location.store()).handle
+        return location.log().handle
     except NotFoundError:
         return None
 

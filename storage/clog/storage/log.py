@@ -75,7 +75,8 @@ class Log(TransactionsOfLog, ReadersOfLog):
             partitions: their number, from 1 to 10,000; it cannot be changed later.
             config: Kafka's topic configs and clog's own; ``cleanup.policy`` is ``compact`` unless
                 it is given.
-            storage_options: what fsspec needs: credentials, endpoints.
+            storage_options: what fsspec needs: credentials, endpoints; of a store, what it was
+                opened with, for other logs on its filesystem.
             clock: where times come from; None: the system's clock.
             schema: the Arrow types of ``key`` and ``value``, which appends are checked against and
                 reads give back; None: bytes.
@@ -90,7 +91,8 @@ class Log(TransactionsOfLog, ReadersOfLog):
         store = store_at(url, storage_options, single_writer=single_writer)
         clock, ids = clock or SystemClock(), ids or SystemIds()
         create_log(store, partitions, config or {}, schema, clock=clock, ids=ids)
-        return cls(Handle(store, clock=clock, ids=ids, reach=Reach.of(url, storage_options)))
+        reach = Reach.of(url, storage_options, single_writer=single_writer)
+        return cls(Handle(store, clock=clock, ids=ids, reach=reach))
 
     @classmethod
     def open(
@@ -110,7 +112,8 @@ class Log(TransactionsOfLog, ReadersOfLog):
         """
         store = store_at(url, storage_options, single_writer=single_writer)
         clock, ids = clock or SystemClock(), ids or SystemIds()
-        return cls(Handle(store, clock=clock, ids=ids, reach=Reach.of(url, storage_options)))
+        reach = Reach.of(url, storage_options, single_writer=single_writer)
+        return cls(Handle(store, clock=clock, ids=ids, reach=reach))
 
     def __repr__(self) -> str:
         return f"Log({self.url!r}, version={self._handle.tip.version})"

@@ -128,7 +128,9 @@ class Finder:
 
     def _open(self, url: str, logs: list[Log]) -> None:
         store = RequestMeter(open_store(url, self._options, single_writer=self._single_writer))
-        log = Log.open(store, clock=self.clock, ids=self._ids)
+        options = self._options or {}  # A transaction leads to other logs there.
+        single = self._single_writer
+        log = Log.open(store, options, self.clock, ids=self._ids, single_writer=single)
         del self._waiting[url]
         if log.url in self.stores:
             return  # Known by another spelling.

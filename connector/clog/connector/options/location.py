@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from clog.storage.store.urls import redact
 
 if TYPE_CHECKING:
+    from clog.storage.log import Log
     from clog.storage.store.base import Store
 
 
@@ -45,6 +46,13 @@ class Location:
         from clog.storage.store import open_store
 
         return open_store(self.url, self.options(), single_writer=self.single_writer)
+
+    def log(self) -> "Log":
+        """Opens the log there; as `Log.open`."""
+        from clog.storage.log import Log
+
+        single = self.single_writer
+        return Log.open(self.store(), self.options(), single_writer=single)
 
     def store_of(self, log_id: str) -> "Store":
         """Returns the store of the files of the log with this id (S47)."""

@@ -14,17 +14,29 @@ from clog.storage.store.base import Store
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How other roots are opened from one of this protocol; None: without options."""
+    """How other roots are opened from one of this protocol; None: without options.
+    ``single_writer``: as of `open_store`.
+    """
 
     protocol: str | None = None
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    single_writer: bool = False
 
     @classmethod
-    def of(cls, url: str | Store, storage_options: Mapping[str, object] | None) -> Self:
-        """Returns how others are opened from what was opened so."""
-        if not isinstance(url, str):
+    def of(
+        cls,
+        url: str | Store,
+        storage_options: Mapping[str, object] | None,
+        *,
+        single_writer: bool = False,
+    ) -> Self:
+        """Returns how others are opened from what was opened so; a store was, where options are
+        given with it.
+        """
+        if not isinstance(url, str) and storage_options is None:
             return cls()
-        return cls(urls.parse(url).protocol, dict(storage_options or {}))
+        where = url if isinstance(url, str) else url.url
+        return cls(urls.parse(where).protocol, dict(storage_options or {}), single_writer)
 
     def __call__(self, url: str) -> Store:
         """Opens the store at a URL. Makes no request.
@@ -32,5 +44,6 @@ class Reach:
         Raises:
             InvalidInputError: a URL that names no place.
         """
-        is_same = urls.parse(url).protocol == self.protocol
-        return open_store(url, self.options if is_same else None)
+        if urls.parse(url).protocol != self.protocol:
+            return open_store(url)
+        return open_store(url, self.options, single_writer=self.single_writer)

@@ -1,6 +1,8 @@
 """A Spark driver in a process of its own, whose sink meets another in its commit, or dies there.
 
-    python driver.py SOURCE TARGET CHECKPOINT FOLDER meet|die
+    python driver.py SOURCE TARGET CHECKPOINT FOLDER meet|die|N
+
+N: it writes two frames into two logs, in a transaction, and dies after its Nth commit of one.
 
 The classes are made in functions, so that Spark's workers get them by value.
 """
@@ -66,10 +68,43 @@ def dying_sink(folder):
 
     def commit(commit_to_log, messages, batch_id):
         commit_to_log(messages, batch_id)
-        for pid in (folder / "pids").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
+        die(folder)
 
     return sink_with("clog_dying", commit)
+
+
+def die(folder):
+    """Ends the driver and its JVM."""
+    for pid in (folder / "pids").read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+
+
+def dies_after(nth, folder):
+    """Counts commits of transactions: taking the id up, and each step of COMMIT.md §9."""
+    from clog.storage.commit.handle import Handle
+
+    commit, times = Handle.commit, iter(range(1, 1 << 30))
+
+    def dying(self, prepare, *, operation):
+        done = commit(self, prepare, operation=operation)
+        if next(times) == nth:
+            die(folder)
+        return done
+
+    Handle.commit = dying
+
+
+def write_two(target):
+    """For ``foreachBatch``: the records go to the home, their keys to another log."""
+
+    def each_batch(df, batch_id):
+        from clog.connector import transaction
+
+        with transaction("job", batch_id, home=target) as t:
+            t.write(df, target)
+            t.write(df.selectExpr("key", "cast(key as string) as value"), f"{target}-keys")
+
+    return each_batch
 
 
 def main():
@@ -84,13 +119,16 @@ def main():
         "meet": lambda: meeting_sink(Path(folder), "first", "second"),
         "die": lambda: dying_sink(Path(folder)),
     }
-    sink = sinks[mode]()
-    spark.dataSource.register(sink)
-    query = (
-        spark.readStream.format("clog").option("startingOffsets", "earliest").load(source)
-        .select("key", "value").writeStream.format(sink.name())
-        .option("checkpointLocation", checkpoint).trigger(availableNow=True).start(target)
-    )  # fmt: skip
+    rows = spark.readStream.format("clog").option("startingOffsets", "earliest").load(source)
+    writer = rows.select("key", "value").writeStream.trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", checkpoint)
+    if mode in sinks:
+        sink = sinks[mode]()
+        spark.dataSource.register(sink)
+        query = writer.format(sink.name()).start(target)
+    else:
+        dies_after(int(mode), Path(folder))
+        query = writer.foreachBatch(write_two(target)).start()
     query.awaitTermination()
 
 

@@ -82,6 +82,26 @@ def test_a_driver_that_is_killed_in_its_commit_left_the_batch_once(queries, log,
     assert set(before) < set(queries.written(target))
 
 
+@pytest.mark.slow
+def test_drivers_that_are_killed_in_transactions_left_all_or_nothing(queries, log, tmp_path):
+    """SIGKILL after the other log is prepared, then after the home decided: each time the next
+    driver ends what was left, and the batch is in both logs once (S50, C14, C15).
+    """
+    target, checkpoint = tmp_path / "copy", tmp_path / "checkpoint"
+    shown = []
+    for nth, code in ((3, -9), (6, -9), (99, 0)):
+        dying = started(tmp_path, log.url, target, checkpoint, tmp_path, str(nth))
+        try:
+            dying.wait(timeout=200)
+        finally:
+            dying.kill()
+        assert dying.returncode == code, (tmp_path / "said").read_text()
+        shown.append((queries.values(target), queries.values(f"{target}-keys")))
+    assert shown[0] == ([], [])
+    assert [sorted(values) for values in shown[2]] == [list("abcd")] * 2
+    assert sorted(shown[1][0]) == list("abcd")
+
+
 def test_of_two_queries_under_one_writer_id_one_is_refused(spark, queries, log, tmp_path):
     """Both are in their first commit together; what the refused one read is not in the log."""
     target = tmp_path / "copy"

@@ -119,3 +119,60 @@ def test_a_batch_to_several_logs(spark, words, home, tmp_path):
     stream(spark, words, checkpoint, each_batch)
     assert in_the_log(home)[0] == [("k", "a"), ("k", "b")]
     assert in_the_log(other)[0] == [("k", "y"), ("k", "z")]
+
+
+def played_again(spark, words, checkpoint, each_batch):
+    """Runs the last batch again, as if Spark had not noted that it was done."""
+    for name in ("0", ".0.crc"):
+        (checkpoint / "commits" / name).unlink()
+    stream(spark, words, checkpoint, each_batch)
+
+
+def test_a_batch_with_other_rows_is_an_error(spark, words, home, tmp_path):
+    """H-T9: what runs again under the same number with other rows, in any of the logs, would be
+    dropped unseen; an option keeps the first rows, and then the frames are not run.
+    """
+    checkpoint, other = tmp_path / "checkpoint", str(tmp_path / "other")
+    changed, options = [], {}
+
+    def each_batch(df, batch_id):
+        with transaction("job", batch_id, home=home, options=options) as t:
+            t.write(df, home)
+            t.write(df.selectExpr("key", f"'{len(changed)}' as value"), other)
+
+    words.append([{"key": k, "value": k} for k in "abc"])
+    stream(spark, words, checkpoint, each_batch)
+    played_again(spark, words, checkpoint, each_batch)
+    before = in_the_log(home), in_the_log(other)
+    changed.append(True)
+    message = "batch 0 of job 'job' .*with other rows: 3 in version .*failOnChangedBatch=false"
+    with pytest.raises(StreamingQueryException, match=message):
+        played_again(spark, words, checkpoint, each_batch)
+    options["failOnChangedBatch"] = False
+    stream(spark, words, checkpoint, each_batch)
+    assert (in_the_log(home), in_the_log(other)) == before
+    assert before[1][0] == [(k, "0") for k in "abc"]
+
+
+def test_a_batch_in_another_order_is_the_same(spark, words, home, tmp_path):
+    """A shuffle repeats neither order nor tasks: where the hashes differ rows are compared, in the
+    home and in the others.
+    """
+    checkpoint, other = tmp_path / "checkpoint", str(tmp_path / "other")
+    times = []
+
+    def each_batch(df, batch_id):
+        times.append(batch_id)
+        frame = df.repartition(3, "value") if len(times) > 1 else df.coalesce(1)
+        with transaction("job", batch_id, home=home) as t:
+            t.write(frame, home)
+            t.write(frame, other)
+            t.write(frame.filter("false"), str(tmp_path / "none"))
+
+    words.append([{"key": f"k{i}", "value": str(i)} for i in range(30)])
+    stream(spark, words, checkpoint, each_batch)
+    before = in_the_log(home), in_the_log(other)
+    played_again(spark, words, checkpoint, each_batch)
+    assert times == [0, 0]
+    assert (in_the_log(home), in_the_log(other)) == before
+    assert len(before[1][0]) == 30

@@ -5,7 +5,9 @@ writes twice can die in between. `transaction` makes one transaction of the log 
 name of the job, with the batch's number as its sequence:
 
 J1. It takes the id up, once for each driver: a driver that was replaced is fenced.
-J2. The number is that of the last batch that was committed: nothing is done again.
+J2. The number is that of the last batch that was committed: nothing is written again. The frames
+    are run all the same, unless ``failOnChangedBatch`` is false, to see whether they have the rows
+    that were committed: else these would be dropped unseen (`changed_batch`).
 J3. Each `BatchTransaction.write` runs the DataFrame; its tasks write objects, as those of a sink do
     (`write_task`), and answer with what they made.
 J4. The end of the ``with`` block commits all objects at once, or, where they are of several logs,
@@ -13,6 +15,7 @@ J4. The end of the ``with`` block commits all objects at once, or, where they ar
     are undecided until the next driver takes the id up, and the batch runs again; after: J2.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING, Self
 from clog.connector.micro_batch import RUN_ID, local_property
 from clog.connector.options.parsing import as_text
 from clog.connector.options.settings import write_options
+from clog.connector.write.changed_batch import check_repeated_transaction
 from clog.storage.errors import InvalidInputError, LogReplacedError, TransactionFencedError
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 
     from clog.connector.options.location import Location
     from clog.connector.options.settings import WriteOptions
-    from clog.connector.write.write_task import WritePlan
+    from clog.connector.write.write_task import WritePlan, Written
     from clog.storage import Transaction, TransactionResult
     from clog.storage.log import Log
     from clog.storage.objects.data_object import DataObject
@@ -49,13 +53,21 @@ class BatchTransaction:
     """
 
     def __init__(
-        self, real: "Transaction", location: "Location", options: Mapping[str, str], batch_id: int
+        self,
+        home: "Log",
+        real: "Transaction",
+        location: "Location",
+        options: Mapping[str, str],
+        batch_id: int,
     ) -> None:
+        self._home = home
         self._real = real
         self._location = location
         self._options = options
         self._batch_id = batch_id
         self._run_id = ""
+        self._written: list[tuple[Log, list[DataObject]]] = []
+        self._content = hashlib.blake2b(digest_size=16)
 
     @property
     def is_done(self) -> bool:
@@ -69,7 +81,8 @@ class BatchTransaction:
 
     def write(self, df: "DataFrame", url: str) -> None:
         """Writes the rows of a DataFrame, whose columns are those of the sink; nobody sees them
-        before the transaction is committed. Nothing is run for a batch that is done.
+        before the transaction is committed. Of a batch that is done they are compared with those
+        that are there, and nothing is run where ``failOnChangedBatch`` is false.
 
         Args:
             df: the rows.
@@ -80,21 +93,33 @@ class BatchTransaction:
                 batch.
         """
         from clog.connector.opened_logs import opened_or_created
+        from clog.connector.write.write_task import content_of, objects_of
         from clog.storage.log import Log
 
         settings = write_options({**self._options, "path": url})
         self._run_id = local_property(df, RUN_ID) or ""
         mine = self._run_id, self._batch_id
-        if self._real.is_open:
-            is_home = settings.location == self._location
-            log = None if is_home else Log(opened_or_created(settings).handle)
-            self._real.append_objects(_objects(df, settings), log=log)
-        elif self._run_id and _done.get((self._location, self._real.id)) == mine:
+        is_done = self.is_done
+        if is_done and self._run_id and _done.get((self._location, self._real.id)) == mine:
             raise InvalidInputError(
                 f"job {self._real.id!r} has committed batch {self._batch_id} in this run already,"
                 " so a second transaction of the batch would be dropped as a repetition; write all"
                 " in one, or give each its own job name"
             )
+        if is_done and settings.fail_on_changed_batch is False:
+            return
+        answers = _answers(df, settings)
+        is_home = settings.location == self._location
+        log = self._home if is_home else Log(opened_or_created(settings).handle)
+        objects = objects_of(answers)
+        self._content.update(bytes.fromhex(log.id + content_of(answers)))
+        known = next((held for other, held in self._written if other.id == log.id), None)
+        if known is None:
+            self._written.append((log, objects))
+        else:
+            known.extend(objects)
+        if not is_done:
+            self._real.append_objects(objects, log=None if is_home else log)
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +130,12 @@ class BatchTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        was_open = self._real.is_open
+        was_open, content = self._real.is_open, self._content.hexdigest()
+        if was_open:
+            self._real.note_content(content)
+        elif error is None and self._written:
+            first = self._real.result
+            check_repeated_transaction(self._home, self._real.id, first, self._written, content)
         self._real.__exit__(kind, error, trace)
         if was_open and error is None:
             _done[self._location, self._real.id] = self._run_id, self._batch_id
@@ -143,7 +173,7 @@ def transaction(
     except (TransactionFencedError, LogReplacedError):
         del _logs[place]  # A query that is started again takes the job back.
         raise
-    return BatchTransaction(real, settings.location, given, batch_id)
+    return BatchTransaction(log, real, settings.location, given, batch_id)
 
 
 def _held_log(settings: "WriteOptions", job: str) -> "Log":
@@ -156,17 +186,17 @@ def _held_log(settings: "WriteOptions", job: str) -> "Log":
     return _logs[place]
 
 
-def _objects(df: "DataFrame", settings: "WriteOptions") -> "list[DataObject]":
-    """Runs the tasks, and returns their objects in the order of Spark's partitions (S44). Of a task
-    that ran twice one answers; the objects of the other are swept.
+def _answers(df: "DataFrame", settings: "WriteOptions") -> "list[Written]":
+    """Runs the tasks, and returns what they wrote in the order of Spark's partitions (S44). Of a
+    task that ran twice one answers; the objects of the other are swept.
     """
     import pickle
 
-    from clog.connector.write.write_task import objects_of, plan_write
+    from clog.connector.write.write_task import plan_write
 
     rows = df.mapInArrow(_task(plan_write(settings, df.schema)), _ANSWER).collect()
     by_partition = sorted(rows, key=lambda row: row["spark_partition"])
-    return objects_of(pickle.loads(row["written"]) for row in by_partition)  # noqa: S301 - ours
+    return [pickle.loads(row["written"]) for row in by_partition]  # noqa: S301 - ours
 
 
 def _task(plan: "WritePlan") -> "_Task":

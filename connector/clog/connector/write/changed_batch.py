@@ -16,8 +16,9 @@ That costs a look at each of their objects, and happens only then.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clog.storage.errors import InvalidInputError, NotFoundError
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
     from clog.storage.commit.idempotence import Writer
     from clog.storage.log import Log
     from clog.storage.objects.data_object import DataObject
+    from clog.storage.transactions.deferred import TransactionResult
 
+_Place = tuple[int, Mapping[int, tuple[int, int]]]
+"""A version, and by partition the range of offsets that something has there."""
 LOGGER = logging.getLogger("clog.connector")
 _COMPARED = ("key", "value", "headers")
 """Timestamps are filled in from the clock where the query gives none."""
@@ -65,7 +69,7 @@ def check_repeated(
     elif entry is None or entry.content == writer.content:
         problem = None
     elif fail:
-        problem = _difference(log, first, objects)
+        problem = _difference(log, partial(_place_of, log, first), objects)
     else:
         problem = "with other rows, or in another order"
     if problem is None:
@@ -81,26 +85,75 @@ def check_repeated(
         LOGGER.warning("%s, %s; the first rows stay, the new ones are dropped", what, problem)
 
 
-def _difference(log: "Log", first: "AppendResult", objects: Sequence["DataObject"]) -> str | None:
+def check_repeated_transaction(
+    home: "Log",
+    job: str,
+    first: "TransactionResult",
+    rows: Sequence[tuple["Log", Sequence["DataObject"]]],
+    content: str,
+) -> None:
+    """Raises if the batch that was committed last under a job, as its ``first`` result says, has
+    other rows now, in any of the logs that it writes to. Nothing is read where ``content`` is what
+    the home has kept.
+
+    Raises:
+        InvalidInputError: it has, or nobody can say any more.
+    """
+    from clog.storage.format.chunks import TransactionName
+    from clog.storage.format.transactions import TRANSACTION
+    from clog.storage.transactions.several import found_part
+
+    entry = home.handle.find_writer(TRANSACTION, job)
+    assert entry is not None, "the id was taken up"
+    assert entry.transaction is not None, "entries of ids have a state"
+    done = entry.transaction.committed
+    if done is None or entry.content in (None, content):
+        return
+    name = TransactionName(home.id, job, done.epoch, done.number)
+
+    def rows_first(log: "Log") -> _Place:
+        return (first.version, first.offsets) if log is home else found_part(log.handle, name)
+
+    for log, objects in rows:
+        problem = _difference(log, partial(rows_first, log), objects)
+        if problem is not None:
+            raise InvalidInputError(
+                f"batch {entry.sequence} of job {job!r} is in {log.url} already, {problem}; nothing"
+                " was written; if the checkpoint was restored or copied, continue with the newest"
+                " one, or start with a new one and another job name; if the query returns other"
+                " rows each time a batch runs, set failOnChangedBatch=false to keep the first rows"
+            )
+
+
+def _difference(
+    log: "Log", first: Callable[[], _Place], objects: Sequence["DataObject"]
+) -> str | None:
     """Returns how the rows of now differ from the first ones; None where they do not."""
     try:
-        before = _summed(_rows_at(log, first))
-    except (NotFoundError, FileNotFoundError):
-        return f"perhaps with other rows: version {first.version}, which has it, expired"
+        version, offsets = first()
+        before = _summed(_rows_at(log, version, offsets))
+    except (NotFoundError, FileNotFoundError) as e:
+        return f"perhaps with other rows, as the first ones cannot be read any more: {e}"
     now = _summed(_rows_of(log, objects))
     if before == now:
         return None
-    return f"with other rows: {before.count} in version {first.version}, {now.count} now"
+    return f"with other rows: {before.count} in version {version}, {now.count} now"
 
 
-def _rows_at(log: "Log", first: "AppendResult") -> Iterable["pa.RecordBatch"]:
+def _place_of(log: "Log", first: "AppendResult") -> _Place:
+    if not first.offsets:
+        raise NotFoundError(f"version {first.version} of {log.url} expired")
+    return first.version, first.offsets
+
+
+def _rows_at(
+    log: "Log", version: int, offsets: Mapping[int, tuple[int, int]]
+) -> Iterable["pa.RecordBatch"]:
     """Returns the rows that an append brought, at its version: none of them is cleaned there."""
     from clog.storage.read.scan import Isolation, plan_range, read_pieces
 
-    if not first.offsets:
-        raise NotFoundError(f"version {first.version} of {log.url} expired")
-    manifest = log.handle.manifest_at(first.version)
-    ranges = first.offsets.items()
+    manifest = log.handle.manifest_at(version)
+    ranges = offsets.items()
     newest = log.handle.tip.head.log.schema  # What is compared with it is written under that.
     pieces = [
         replace(piece, schema=newest)

@@ -61,6 +61,7 @@ class Committing:
         positions: those that it names, by log id and partition.
         several, visible: what it has in other logs, or in this one already.
         tried: a commit of it was sent, whose outcome is not known.
+        content: a hash of what it appends, which the log keeps for who does it again.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Committing:
         self.state = State.OPEN
         self.result: TransactionResult | None = None
         self.tried = False
+        self.content: str | None = None
         self.several = Several(handle, self.ours, began.timeout_ms)
         self.visible = Visible(handle, self.ours, began.timeout_ms) if visible else None
         self._all_positions: Positions | None = None
@@ -154,7 +156,7 @@ class Committing:
                 return done
         request = CommitRequest(
             *(self._handle, self.ours, self.objects, self._all_positions),
-            *(self.check_time, tried, self._sequence),
+            *(self.check_time, tried, self._sequence, self.content),
             name=self.several.name if self.is_undecided else None,
         )
         if not self.is_undecided:

@@ -25,6 +25,7 @@ from clog.storage.format.undecided import COMMITTED, Ending
 from clog.storage.objects.data_object import DataObject
 from clog.storage.transactions.id_states import (
     AlreadyCommitted,
+    Named,
     Number,
     appended_by,
     find_commit,
@@ -161,6 +162,7 @@ class CommitRequest:
     check_time: Callable[[], None]
     tried: bool
     sequence: int
+    content: str | None = None
     name: TransactionName | None = None
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:
@@ -191,9 +193,8 @@ class CommitRequest:
         else:  # T2; anew after a lost race, as the sweep may have taken what a sleeper wrote.
             positions = stored_positions(store, self.positions, new_id=new_id)
         state = TransactionState(ours.epoch, ours.number, committed, positions)
-        by = appended_by(
-            (ours.transaction_id, self.sequence), state, version=version, objects=len(self.objects)
-        )
+        named = Named(ours.transaction_id, self.sequence, self.content)
+        by = appended_by(named, state, version=version, objects=len(self.objects))
         ends = () if self.name is None else (Ending(self.name, COMMITTED),)
         return replace(edit, ends=ends, writers=(by,))
 

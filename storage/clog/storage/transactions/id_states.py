@@ -8,6 +8,7 @@ no other file has a part in it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
@@ -44,6 +45,20 @@ class Number:
     transaction_id: str
     epoch: int
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An id, with the sequence and the content of what was committed last under it."""
+
+    transaction_id: str
+    sequence: int = NONE
+    content: str | None = None
+
+    @classmethod
+    def of(cls, entry: WriterEntry) -> Self:
+        """Returns what an entry says."""
+        return cls(entry.writer_id, entry.sequence, entry.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +191,11 @@ def committed_positions(handle: Handle, transaction_id: str) -> Positions:
 
 
 def appended_by(
-    named: tuple[str, int], state: TransactionState, *, version: int, objects: int = 0
+    named: Named, state: TransactionState, *, version: int, objects: int = 0
 ) -> AppendedBy:
-    """Returns the entry that gives an id its state, by a commit of so many objects; ``named``: the
-    id, and the sequence of what was committed last.
-    """
-    transaction_id, sequence = named
-    entry = WriterEntry(transaction_id, TRANSACTION, None, sequence, None, version, state)
+    """Returns the entry that gives an id its state, by a commit of so many objects."""
+    last = named.sequence, named.content
+    entry = WriterEntry(named.transaction_id, TRANSACTION, None, *last, version, state)
     return AppendedBy(entry, 0, objects)
 
 
@@ -218,7 +231,7 @@ def _raised(handle: Handle, tip: Commit, transaction_id: str) -> Edit:
     positions = kept_positions(handle.store, known, new_id=handle.ids.new_id)
     committed = None if known is None else known.committed
     taken = TransactionState(epoch, NONE, committed, positions)
-    named = transaction_id, NONE if entry is None else entry.sequence
+    named = Named(transaction_id) if entry is None else Named.of(entry)
     by = appended_by(named, taken, version=tip.version + 1)
     is_new = TRANSACTIONS not in tip.head.log.features
     features = FeatureNames(write=(TRANSACTIONS,)) if is_new else None

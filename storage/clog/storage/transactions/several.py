@@ -8,23 +8,68 @@ cannot be reached then hears of it from whoever finishes it (`finishing`).
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from clog.storage.append import offsets_of
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
-from clog.storage.errors import ClogError, CommitConflictError, InvalidInputError
+from clog.storage.errors import (
+    ClogError,
+    CommitConflictError,
+    InvalidInputError,
+    NotFoundError,
+)
 from clog.storage.format import documents
 from clog.storage.format.chunks import TransactionName
-from clog.storage.format.commits import Commit
+from clog.storage.format.commits import Commit, edit_of, read_commit
+from clog.storage.format.producers import find_writer
+from clog.storage.format.transactions import PARTICIPANT
+from clog.storage.format.undecided import find_unended
 from clog.storage.transactions.id_states import OPERATION, AlreadyCommitted, Number
 from clog.storage.transactions.undecided import (
     Part,
     ended_part,
     name_of,
+    participant_id,
     prepared_home,
     prepared_part,
 )
 
 PARTICIPANTS_BYTES_MAX = 4 << 10
 """Of their ids and URLs as JSON: the home repeats them in each commit until all have ended."""
+
+
+def found_part(handle: Handle, name: TransactionName) -> tuple[int, dict[int, tuple[int, int]]]:
+    """Returns at which version a participant got the records of a transaction, the one that was
+    committed last under its id, and the offsets they have; no offsets where it got none. Up to 3
+    GET.
+
+    Raises:
+        NotFoundError: the log does not say any more.
+    """
+    store, head = handle.store, handle.refresh().head
+    entry = find_unended(head.unended, name)
+    try:
+        if entry is None:
+            by = find_writer(handle.writer_pages, head, PARTICIPANT, participant_id(name))
+            state = None if by is None else by.transaction
+            last = (-1, -1) if state is None else (state.epoch, state.number)
+            if by is None or last < (name.epoch, name.number):
+                return handle.tip.version, {}
+            if last > (name.epoch, name.number):
+                raise NotFoundError(f"{store.url} knows a later transaction of id {name.id!r}")
+            entry = find_unended(read_commit(store, by.version - 1).head.unended, name)
+        if entry is None:  # It ended without being prepared here.
+            return handle.tip.version, {}
+        edit = edit_of(store, read_commit(store, entry.version).record)
+    except FileNotFoundError as e:
+        raise NotFoundError(f"the version of {store.url} that has it expired") from e
+    chunks = [
+        pair
+        for joining in edit.unended
+        if joining.entry.name == name and edit.add is not None
+        for pairs in edit.add.by_object()[joining.first : joining.next]
+        for pair in pairs
+    ]
+    return entry.version, offsets_of(chunks)
 
 
 class Several:

@@ -167,6 +167,10 @@ class Transaction:
         held = self._work if is_home else self._work.several.part(handle_of(log))
         held.objects.extend(objects)
 
+    def note_content(self, content: str) -> None:
+        """Keeps a hash of all rows in the entry of the id (hex); for connectors, not for users."""
+        self._work.content = content
+
     def positions(
         self,
         source: Source,

@@ -45,6 +45,7 @@ from clog.storage.format.undecided import (
 from clog.storage.objects.data_object import DataObject
 from clog.storage.transactions.id_states import (
     AlreadyCommitted,
+    Named,
     NotCommitted,
     Number,
     appended_by,
@@ -154,7 +155,7 @@ def prepared_home(
             number=ours.number,
             positions=kept_positions(handle.store, state, new_id=handle.ids.new_id),
         )
-        by = appended_by((name.id, entry.sequence), kept, version=tip.version + 1)
+        by = appended_by(Named.of(entry), kept, version=tip.version + 1)
         return Edit(features=_lacking(head), ends=closed, unended=(joining,), writers=(by,))
 
     return prepare
@@ -220,7 +221,7 @@ def aborted_home(handle: Handle, ours: Number) -> Prepare[AlreadyCommitted | Not
             number=max(state.number, ours.number),
             positions=kept_positions(handle.store, state, new_id=handle.ids.new_id),
         )
-        by = appended_by((name.id, entry.sequence), kept, version=tip.version + 1)
+        by = appended_by(Named.of(entry), kept, version=tip.version + 1)
         return Edit(features=_lacking(tip.head), ends=(Ending(name, ABORTED),), writers=(by,))
 
     return prepare
@@ -286,7 +287,7 @@ def appended_visible(
         assert isinstance(edit, Edit)
         positions = kept_positions(handle.store, state, new_id=handle.ids.new_id)
         kept = replace(state, number=ours.number, positions=positions)
-        named, version = (name.id, entry.sequence), tip.version + 1
+        named, version = Named.of(entry), tip.version + 1
         by = appended_by(named, kept, version=version, objects=len(objects))
         return replace(edit, features=_lacking(head), unended=(joining,), writers=(by,))
 
@@ -310,12 +311,13 @@ def _check_floor(
         )
 
 
-def _writer_id(name: TransactionName) -> str:
+def participant_id(name: TransactionName) -> str:
+    """Returns the writer id under which a participant knows the id of another home."""
     return f"{name.home}/{name.id}"
 
 
 def _part_state(handle: Handle, head: Head, name: TransactionName) -> TransactionState | None:
-    entry = find_writer(handle.writer_pages, head, PARTICIPANT, _writer_id(name))
+    entry = find_writer(handle.writer_pages, head, PARTICIPANT, participant_id(name))
     return None if entry is None else entry.transaction
 
 
@@ -323,7 +325,7 @@ def _part_entry(
     name: TransactionName, version: int, objects: int, *, forced: bool = False
 ) -> AppendedBy:
     state = TransactionState(name.epoch, name.number, forced=forced)
-    entry = WriterEntry(_writer_id(name), PARTICIPANT, None, -1, None, version, state)
+    entry = WriterEntry(participant_id(name), PARTICIPANT, None, -1, None, version, state)
     return AppendedBy(entry, 0, objects)
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         LogDescription,
         PartitionDescription,
         SegmentInfo,
+        TransactionDescription,
     )
     from clog.storage.diagnostics.history import CommitInfo
     from clog.storage.log import Log
@@ -95,6 +96,7 @@ __all__ = [
     "SystemIds",
     "Table",
     "Transaction",
+    "TransactionDescription",
     "TransactionFencedError",
     "TransactionInfo",
     "TransactionResult",
@@ -125,6 +127,7 @@ _NEEDS_ARROW = {
     "StoredObject": "store.base",
     "Table": "read.table",
     "Transaction": "transactions.transaction",
+    "TransactionDescription": "diagnostics.describe",
     "TransactionInfo": "transactions.finishing",
     "TransactionResult": "transactions.deferred",
 }

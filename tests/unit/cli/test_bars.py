@@ -24,6 +24,7 @@ def detail(**changes):
         "partition": 0,
         "log_start_offset": 0,
         "end_offset": 100,
+        "stable_offset": 100,
         "first_dirty_offset": 40,
         "covered_offset": None,
         "first_uncleanable_offset": 70,
@@ -40,6 +41,7 @@ def detail(**changes):
         "delete_horizon_ms": None,
         "delete_retention_offset": None,
         "delete_retention_bytes": None,
+        "markers": 0,
         "uncleanable": None,
     } | changes
 
@@ -57,6 +59,8 @@ def log(**changes):
         "schema": {"key": "binary", "value": "binary"},
         "config": CONFIG,
         "config_overrides": {"min.compaction.lag.ms": "60000"},
+        "holds": {},
+        "transactions": [],
         "objects": 3,
         "object_bytes": 2048,
         "released_bytes": 0,
@@ -127,6 +131,7 @@ def test_the_page_fits_80_columns_without_colour():
     described = detail(
         log_start_offset=10**12,
         end_offset=10**13,
+        stable_offset=10**13,
         delete_retention_offset=10**12,
         delete_retention_bytes=10,
         delete_horizon_ms=90_061_000,

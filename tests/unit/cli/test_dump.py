@@ -7,6 +7,7 @@ import pytest
 from clog.storage import Log
 from clog.storage.commit import committer as commit_module
 from clog.storage.format.paths import commit_path
+from clog.storage.testing.undecided import append_undecided
 
 
 @pytest.fixture
@@ -137,3 +138,52 @@ def test_a_damaged_log_does_not_verify(cli, url, folder):
     assert total.startswith("2 findings in ")
     found = cli.json("verify", url, code=1)["findings"]
     assert [finding["where"] for finding in found] == objects
+
+
+def test_transactions_are_listed(cli, url, log):
+    """What is undecided, from where on and in which objects; the markers of what has ended."""
+    append_undecided(log, [{"key": "k", "value": "v"}], partition=1)
+    log.abort_transaction("job")
+    append_undecided(log, [{"key": "k", "value": "v"}], partition=1, number=1)
+    log.append([{"key": "k", "value": "later"}], partition=1)
+    (undecided, marker) = rows(cli, url, "--transactions")
+    (path,) = undecided.pop("objects")
+    assert {k: v for k, v in undecided.items() if k != "time_ms"} == {
+        "state": "open",
+        "id": "job",
+        "epoch": 0,
+        "number": 1,
+        "home": None,
+        "partition": 1,
+        "offset": 3,
+        "stable_offset": 3,
+    }
+    assert marker == {
+        "state": "marker",
+        "id": "job",
+        "epoch": 0,
+        "number": 0,
+        "outcome": "aborted",
+        "partition": 1,
+        "offset": 2,
+        "horizon_ms": None,
+    }
+    assert path in {row["path"] for row in rows(cli, url, "--objects") if row["state"] == "live"}
+    text = cli("dump", url, "--transactions").stdout
+    assert text.startswith("open  job  epoch 0  number 1  partition 1  offset 3  stable offset 3")
+
+
+def test_describe_shows_what_is_undecided(cli, url, log):
+    """Where readers end, since when, and how many markers there are; none where all ended."""
+    assert "stable" not in cli("describe", url).stdout
+    append_undecided(log, [{"key": "k", "value": "v"}], partition=1)
+    log.abort_transaction("job")
+    append_undecided(log, [{"key": "k", "value": "v"}], partition=1, number=1)
+    text = " ".join(cli("describe", url).stdout.split())
+    assert "active 0, stable 3, end 4, dirty ratio 0.00, 1 marker next:" in text
+    assert "Transactions that have not ended 'job', epoch 0, number 1: open since 20" in text
+    assert "undecided in partitions 1 from 3" in text
+    found = cli.json("describe", url)
+    (transaction,) = found["transactions"]
+    assert (transaction["id"], transaction["first_offsets"]) == ("job", {"1": 3})
+    assert [d["markers"] for d in found["partition_details"]] == [0, 1]

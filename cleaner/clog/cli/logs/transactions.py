@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clog.cli.arguments import Json, Options, Url, open_log
-from clog.cli.output import moment, print_json, say
+from clog.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from clog.storage import TransactionInfo
+    from clog.storage import TransactionDescription, TransactionInfo
 
 Abort = Annotated[
     str | None,
@@ -43,6 +43,7 @@ def transactions(
     """
     if force and abort is None:
         raise typer.BadParameter("--force goes with --abort ID")
+    from clog.cli.views.describe_view import transaction_words
     from clog.storage.transactions.finishing import finish_all
 
     log = open_log(url, options)
@@ -50,7 +51,7 @@ def transactions(
     log.handle.refresh()
     waiting = finish_all(log.handle)
     if json:
-        left = [_shown(w.info) | {"waits_because": w.reason} for w in waiting]
+        left = [{**_shown(w.info), "waits_because": w.reason} for w in waiting]
         print_json(
             {"url": log.url, "ended": [_shown(info) for info in ended], "transactions": left}
         )
@@ -58,22 +59,12 @@ def transactions(
     for info in ended:
         say(f"ended transaction {info.number} of {info.id!r}, which was {info.state}")
     for w in waiting:
-        say(_text(w.info, w.reason))
+        say(f"{transaction_words(_shown(w.info))}; it waits: {w.reason}")
     if not (ended or waiting):
         say("every transaction has ended")
 
 
-def _text(info: "TransactionInfo", reason: str) -> str:
-    first = ", ".join(f"{p} from {offset}" for p, offset in info.first_offsets.items())
-    where = f"; undecided in partitions {first}" if first else ""
-    home = f"; decided by {info.home}" if info.home else ""
-    return (
-        f"{info.id!r}, epoch {info.epoch}, number {info.number}: {info.state} since"
-        f" {moment(info.started_ms)}{where}{home}; it waits: {reason}"
-    )
-
-
-def _shown(info: "TransactionInfo") -> dict[str, object]:
+def _shown(info: "TransactionInfo") -> "TransactionDescription":
     return {
         "id": info.id,
         "epoch": info.epoch,

@@ -26,6 +26,14 @@ ShowObjects = Annotated[
     typer.Option("--objects", help="List all data objects: live, replaced, or in no manifest."),
 ]
 
+ShowTransactions = Annotated[
+    bool,
+    typer.Option(
+        "--transactions",
+        help="List transactions that have not ended, and markers of those that have.",
+    ),
+]
+
 
 def dump(
     url: Url,
@@ -34,6 +42,7 @@ def dump(
     commits: ShowCommits = False,
     snapshots: ShowSnapshots = False,
     objects: ShowObjects = False,
+    transactions: ShowTransactions = False,
     options: Options = None,
     json: Json = False,
 ) -> None:
@@ -47,10 +56,13 @@ def dump(
     clog dump ./orders --version 3 --json
     clog dump ./orders --commits
     clog dump ./orders --objects --json
+    clog dump ./orders --transactions
     """
-    chosen = [version is not None, commits, snapshots, objects]
+    chosen = [version is not None, commits, snapshots, objects, transactions]
     if sum(chosen) > 1:
-        raise typer.BadParameter("give one of --version, --commits, --snapshots, --objects")
+        raise typer.BadParameter(
+            "give one of --version, --commits, --snapshots, --objects, --transactions"
+        )
     log = open_log(url, options)
     store, tip = log.handle.store, log.handle.tip
     if commits:
@@ -59,6 +71,8 @@ def dump(
         _print_rows(_snapshot_rows(store), json=json)
     elif objects:
         _print_rows(_object_rows(store, log.handle.manifest()), json=json)
+    elif transactions:
+        _print_rows(_transaction_rows(log.handle.manifest()), json=json)
     else:
         document = commit_document(store, tip.version if version is None else version)
         if json:
@@ -146,6 +160,28 @@ def _snapshot_rows(store: "Store") -> Iterator[dict[str, Any]]:
             "segments": sum(map(len, manifest.segments)),
             "pages": len(manifest.pages),
         }
+
+
+def _transaction_rows(manifest: "Manifest") -> Iterator[dict[str, Any]]:
+    """Yields what is undecided, by partition, with its objects; then markers."""
+    for entry in manifest.head.unended:
+        named = {"id": entry.name.id, "epoch": entry.name.epoch, "number": entry.name.number}
+        more = {"home": entry.home_url, "time_ms": entry.started_ms}
+        objects: dict[int, list[str]] = {}
+        for p, chunk in manifest.chunks():
+            if chunk.undecided == entry.name:
+                objects.setdefault(p, []).append(chunk.object.path)
+        if not entry.first:  # Decided; others have yet to hear of it.
+            yield {"state": entry.state, **named, **more}
+        for p, offset in sorted(entry.first.items()):
+            stable = manifest.head.stable_offset(p)
+            where: dict[str, Any] = {"partition": p, "offset": offset, "stable_offset": stable}
+            where["objects"] = objects.get(p, [])
+            yield {"state": entry.state, **named, **where, **more}
+    for m in manifest.markers:
+        horizon = {"horizon_ms": None if m.horizon_ms < 0 else m.horizon_ms}
+        named = {"id": m.id, "epoch": m.epoch, "number": m.number, "outcome": m.outcome}
+        yield {"state": "marker", **named, "partition": m.partition, "offset": m.offset, **horizon}
 
 
 def _object_rows(store: "Store", manifest: "Manifest") -> Iterator[dict[str, Any]]:

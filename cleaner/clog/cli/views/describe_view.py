@@ -15,7 +15,7 @@ from clog.cli.views.bars import bar, legend
 from clog.storage.config.units import config_text
 
 if TYPE_CHECKING:
-    from clog.storage import LogDescription, PartitionDescription
+    from clog.storage import LogDescription, PartitionDescription, TransactionDescription
 
 INDENT = 4
 BAR_WIDTH_MIN = 20
@@ -52,6 +52,7 @@ def description(
         *partitions,
         legend(ascii_only=ascii_only),
         Text(),
+        *_transactions(log),
         config_table(log["config"], log["config_overrides"], defaults),
         Text(),
         _totals(log, now_ms),
@@ -146,14 +147,16 @@ def _partition(
     amount = f" {size(detail['size_bytes'])}, {counted(detail['records'], 'record')}"
     room = max(BAR_WIDTH_MIN, width - len(label) - max(len(amount), AMOUNT_WIDTH))
     picture = Text.assemble((label, "bold"), bar(detail, room, ascii_only=ascii_only), amount)
-    covered = detail["covered_offset"]
+    covered, stable = detail["covered_offset"], detail["stable_offset"]
     facts = (
         f"start {detail['log_start_offset']}",
         f"first dirty {detail['first_dirty_offset']}",
         *([] if covered is None else [f"masks to {covered}"]),
         f"active {detail['active_base_offset']}",
+        *([] if stable == detail["end_offset"] else [f"stable {stable}"]),
         f"end {detail['end_offset']}",
         f"dirty ratio {detail['dirty_ratio']:.2f}",
+        *([counted(detail["markers"], "marker")] if detail["markers"] else []),
     )
     lines = Text(", ".join(facts) + "\n")
     if (horizon_ms := detail["delete_horizon_ms"]) is not None:
@@ -172,6 +175,23 @@ def _held(holds: dict[str, int], now_ms: int) -> dict[str, str]:
         return {}
     shown = (f"{name} for {duration(ms - now_ms)}" for name, ms in sorted(holds.items()))
     return {"waited for": ", ".join(shown)}
+
+
+def transaction_words(transaction: "TransactionDescription") -> str:
+    """Returns what there is to say of a transaction that has not ended, on a line."""
+    first = ", ".join(f"{p} from {offset}" for p, offset in transaction["first_offsets"].items())
+    where = f"; undecided in partitions {first}" if first else ""
+    home = f"; decided by {transaction['home']}" if transaction["home"] else ""
+    return (
+        f"{transaction['id']!r}, epoch {transaction['epoch']}, number {transaction['number']}:"
+        f" {transaction['state']} since {moment(transaction['started_ms'])}{where}{home}"
+    )
+
+
+def _transactions(log: "LogDescription") -> list[Text]:
+    """Returns a title, a line for each transaction that has not ended, and an empty one."""
+    lines = [Text(transaction_words(transaction)) for transaction in log["transactions"]]
+    return [Text("Transactions that have not ended", "italic"), *lines, Text()] if lines else []
 
 
 def _totals(log: "LogDescription", now_ms: int) -> Table:

@@ -10,6 +10,7 @@ from clog.storage.format.features import SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.producers import count_writers
 from clog.storage.format.segments import Segment
+from clog.storage.format.undecided import Unended
 from clog.storage.objects.schema_words import schema_words
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.read.offsets import partitions_named
@@ -73,6 +74,8 @@ class PartitionDescription(TypedDict):
         delete_retention_offset: the base of the first segment with such a tombstone: below it none
             waits for its delete horizon.
         delete_retention_bytes: bytes of the segments below that offset.
+        markers: offsets without a record, at which transactions ended whose records had been
+            undecided; passes remove them.
         uncleanable: why the last pass failed; None where it did not.
     """
 
@@ -96,7 +99,32 @@ class PartitionDescription(TypedDict):
     delete_horizon_ms: int | None
     delete_retention_offset: int | None
     delete_retention_bytes: int | None
+    markers: int
     uncleanable: str | None
+
+
+class TransactionDescription(TypedDict):
+    """A transaction of a `LogDescription` that has not ended; see `TransactionInfo`.
+
+    Attributes:
+        id: the transaction id.
+        epoch: how often the id had been taken up before.
+        number: which of the epoch's transactions it is.
+        state: open, prepared, committed or aborted; the last two until all its logs know.
+        started_ms: when it began.
+        timeout_ms: how long after that anybody may abort it.
+        home: where the log stands that decides; None: it is this one.
+        first_offsets: by partition, as text, the first offset of a record that is undecided.
+    """
+
+    id: str
+    epoch: int
+    number: int
+    state: str
+    started_ms: int
+    timeout_ms: int
+    home: str | None
+    first_offsets: dict[str, int]
 
 
 class LogDescription(TypedDict):
@@ -121,6 +149,7 @@ class LogDescription(TypedDict):
         released_bytes: size of the files that the version no longer needs, and the cleaner deletes.
         writers: number of producers, streams and transactional writers that are remembered.
         holds: by reader for which the cleaner waits, until when; empty in a log that allows none.
+        transactions: those that have not ended, as the log says.
         partition_details: one for each partition, in order.
     """
 
@@ -142,6 +171,7 @@ class LogDescription(TypedDict):
     released_bytes: int
     writers: int
     holds: dict[str, int]
+    transactions: list[TransactionDescription]
     partition_details: list[PartitionDescription]
 
 
@@ -200,10 +230,24 @@ def describe(handle: Handle) -> LogDescription:
         "released_bytes": sum({r.path: r.size_bytes for r in manifest.released}.values()),
         "writers": handle.with_pages(tip, lambda at: count_writers(handle.writer_pages, at.head)),
         "holds": {h.name: h.until_ms for h in read_holds(handle, config, now_ms=now_ms).holds},
+        "transactions": [_transaction(entry) for entry in head.unended],
         "partition_details": [
             _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms))
             for p in range(head.log.partitions)
         ],
+    }
+
+
+def _transaction(entry: Unended) -> TransactionDescription:
+    return {
+        "id": entry.name.id,
+        "epoch": entry.name.epoch,
+        "number": entry.name.number,
+        "state": entry.state,
+        "started_ms": entry.started_ms,
+        "timeout_ms": entry.timeout_ms,
+        "home": entry.home_url,
+        "first_offsets": {str(p): offset for p, offset in entry.first.items()},
     }
 
 
@@ -244,5 +288,6 @@ def _partition(manifest: Manifest, b: CleanableBounds) -> PartitionDescription:
         "delete_retention_bytes": None
         if point is None
         else sum(s.size_bytes for s in segments[:point]),
+        "markers": sum(m.partition == p for m in manifest.markers),
         "uncleanable": uncleanable.reason if uncleanable else None,
     }

@@ -168,7 +168,7 @@ class Transaction:
         held.objects.extend(objects)
 
     def note_content(self, content: str) -> None:
-        """Keeps a hash of all rows in the entry of the id (hex); for connectors, not for users."""
+        """Has the log keep ``content``, a hash of all rows (hex); for connectors, not for users."""
         self._work.content = content
 
     def positions(

@@ -4,7 +4,7 @@
 valid after a given manifest, `histories` a manifest after several of those. Needs hypothesis.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ from clog.storage.format.features import NEW_LOG_FEATURES, FeatureNames
 from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.paths import data_path, dead_path, page_path
+from clog.storage.format.segments import Segment
 from clog.storage.format.transactions import (
     TRANSACTION,
     Committed,
@@ -40,6 +41,14 @@ from clog.storage.format.transactions import (
 )
 from clog.storage.format.writer_json import WRITER_LEVEL_MAX
 from clog.storage.ids import SeededIds
+from clog.storage.testing.undecided_edits import (
+    any_endings,
+    any_joinings,
+    decided,
+    is_ordinary,
+    kinds_now,
+    undecided_edits,
+)
 
 RECORD_BYTES = 20
 _T = TypeVar("_T")
@@ -140,12 +149,9 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
     """
     columns = manifest.head.partitions
     p = draw(st.sampled_from(range(manifest.head.log.partitions)))
-    sealed, active = manifest.segments[p][:-1], manifest.segments[p][-1]
+    sealed = manifest.segments[p][:-1]
     object_id = SeededIds(manifest.version * 64 + p).new_id()
-    kinds = ["append", "append", "append", "config", "start", "writer", "uncleanable", "features"]
-    kinds += ["clean", "horizon", "dead"] * bool(sealed)
-    kinds += ["seal", "coalesce"] * bool(active.chunks)
-    kind = draw(st.sampled_from(kinds))
+    kind = draw(st.sampled_from([*_kinds(manifest, p), *kinds_now(manifest)]))
     match kind:
         case "config":
             return Edit(config={"retention.ms": str(draw(st.integers(0, 9)))})
@@ -153,20 +159,21 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
             return Edit(features=FeatureNames((), tuple(draw(_some(["ink", "quill"])))))
         case "start":
             offset = draw(st.integers(columns.start[p], columns.end[p]))
-            return Edit(start={p: offset}, drop={p: offset})
+            return Edit(start={p: offset}, drop=_droppable(sealed, p, offset))
         case "seal":
             return Edit(seal=((p, draw(st.integers(0, 99))),))
         case "clean":
-            return clean_edit(manifest, p, object_id, count=draw(st.integers(1, 3)))
+            most = min(3, len(decided(sealed)))
+            return clean_edit(manifest, p, object_id, count=draw(st.integers(1, most)))
         case "coalesce":
             return coalesce_edit(manifest, p, object_id) or Edit()
         case "horizon":
-            free = [c for s in sealed for c in s.chunks if c.horizon == NONE]
+            free = [c for s in sealed for c in s.chunks if c.horizon == NONE and is_ordinary(c)]
             chosen = draw(_some(free))
             horizons = (ChunkHorizon(p, c.object.path, c.first_row, 9_000, c.next) for c in chosen)
             return Edit(horizons=tuple(horizons), orphan_floor=manifest.version)
         case "dead":
-            chosen = draw(_some([c for s in sealed for c in s.chunks if c.rows > 1]))
+            chosen = draw(_some(_markable(sealed)))
             return Edit(dead=tuple(draw(_more_dead(p, c)) for c in chosen))
         case "uncleanable":
             uncleanable = draw(st.sampled_from([None, Uncleanable("too wide", 7, 2)]))
@@ -180,9 +187,31 @@ def next_edits(draw: st.DrawFn, manifest: Manifest) -> Edit:
                 rolls=draw(st.booleans()),
                 append_time_ms=draw(st.sampled_from([NONE, NONE, 5_000])),
             )
+            if kind not in ("append", "writer"):
+                return draw(undecided_edits(manifest, kind, edit))
             version = manifest.version
             entry = WriterEntry(f"w{p}", "producer", None, version, "ab", version + 1)
             return replace(edit, writers=(AppendedBy(entry, 0, 1),)) if kind == "writer" else edit
+
+
+def _kinds(manifest: Manifest, p: int) -> list[str]:
+    """Returns what may happen to a partition next, transactions apart."""
+    sealed, active = manifest.segments[p][:-1], manifest.segments[p][-1]
+    kinds = ["append", "append", "append", "config", "start", "writer", "uncleanable", "features"]
+    kinds += ["horizon", "dead"] * bool(sealed) + ["clean"] * bool(decided(sealed))
+    kinds += ["seal"] * bool(active.chunks)
+    kinds += ["coalesce"] * (bool(active.chunks) and all(map(is_ordinary, active.chunks)))
+    return kinds
+
+
+def _droppable(sealed: Sequence[Segment], p: int, offset: int) -> dict[int, int]:
+    """Returns what is dropped below an offset: nothing where something there is undecided."""
+    below = [s for s in sealed if s.next <= offset]
+    return {p: offset} if decided(below) == below else {}
+
+
+def _markable(sealed: Sequence[Segment]) -> list[Chunk]:
+    return [c for s in sealed for c in s.chunks if c.rows > 1 and is_ordinary(c)]
 
 
 def _some(things: list[_T]) -> st.SearchStrategy[list[_T]]:
@@ -280,6 +309,10 @@ def any_edits() -> st.SearchStrategy[Edit]:
             ),
             max_size=2,
         ).map(tuple),
+        ends=st.lists(any_endings(), max_size=2).map(tuple),
+        unended=st.lists(any_joinings(), max_size=2).map(tuple),
+        marked=st.lists(st.tuples(_PARTITIONS, _NUMBERS, _NUMBERS), max_size=2).map(tuple),
+        unmarked=st.lists(st.tuples(_PARTITIONS, _NUMBERS), max_size=2).map(tuple),
         first_dirty=_OFFSETS,
         tombstones_removed=_OFFSETS,
         uncleanable=st.dictionaries(_PARTITIONS, uncleanable, max_size=2),

@@ -18,8 +18,9 @@ Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="With --abort: also where the log that decides cannot be asked. If it had committed"
-        " the transaction, its records are lost here.",
+        help="With --abort: also where the log that decides cannot be asked; if it had committed"
+        " the transaction, its records are lost here. Or where another log cannot be told, as it is"
+        " gone for good.",
     ),
 ]
 

@@ -117,7 +117,7 @@ def _waiting(
     for entry in entries:
         try:
             if entry.name.home == handle.standing.log_id:
-                reason = _finish_home(handle, entry, abort=abort)
+                reason = _finish_home(handle, entry, abort=abort, force=force)
             else:
                 reason = _finish_part(handle, entry, abort=abort, force=force)
         except (ClogError, FileNotFoundError) as e:
@@ -126,8 +126,11 @@ def _waiting(
             yield Waiting(info_of(entry), reason, reason != _not_due(entry))
 
 
-def _finish_home(handle: Handle, entry: Unended, *, abort: bool) -> str | None:
-    """Decides in the home where that is due, and tells the participants; returns why it waits."""
+def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) -> str | None:
+    """Decides in the home where that is due, and tells the participants; returns why it waits.
+    With ``force`` those that cannot be told are given up: one that comes back is answered by the
+    state of the id as long as that says what became of it, and nothing is guessed after that.
+    """
     outcome = _decided_at_home(handle, entry.name, abort=abort)
     if outcome is None:
         return _not_due(entry)
@@ -138,8 +141,9 @@ def _finish_home(handle: Handle, entry: Unended, *, abort: bool) -> str | None:
             part.commit(ended_part(part, entry.name, outcome), operation=OPERATION)
         except (ClogError, FileNotFoundError) as e:
             away.append(f"{url} cannot be told that it was {outcome}: {e}")
-    if away:
-        return away[0]
+    if away and not force:
+        remedy = "give access to it at that URL, or, if it is gone for good, abort by force"
+        return f"{away[0]}; {remedy}"
 
     def forget(tip: Commit, _: int) -> Edit | AlreadyThere:
         there = find_unended(tip.head.unended, entry.name)
@@ -182,9 +186,13 @@ def _opened(handle: Handle, url: str, log_id: str) -> Handle:
     """Opens another log at its URL.
 
     Raises:
-        NotFoundError: another one stands there.
+        NotFoundError: none stands there, or another one.
     """
-    other = Handle(handle.reach(url), clock=handle.clock, ids=handle.ids, reach=handle.reach)
+    root = handle.reach(url)
+    try:
+        other = Handle(root, clock=handle.clock, ids=handle.ids, reach=handle.reach)
+    except NotFoundError as e:  # Its advice, to create one, would not help here.
+        raise NotFoundError(f"no log stands at {url}: log {log_id} was deleted, or moved") from e
     if other.standing.log_id != log_id:
         raise NotFoundError(
             f"another log stands at {url}: {other.standing.log_id} in place of {log_id}, which was"

@@ -54,8 +54,9 @@ class TransactionsOfLog:
 
         Args:
             id: as `transactions` lists it.
-            force: also where its home cannot be asked. If the home committed it after all, its
-                records are lost here.
+            force: also where its home cannot be asked: if the home committed it after all, its
+                records are lost here. Or, in the home, where another log cannot be told what
+                became of it: that one is given up.
 
         Raises:
             NotFoundError: nothing is open under this id.

@@ -7,9 +7,10 @@ cannot be reached then hears of it from whoever finishes it (`finishing`).
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 from clog.storage.append import offsets_of
-from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import (
     ClogError,
@@ -33,6 +34,7 @@ from clog.storage.transactions.undecided import (
     prepared_part,
 )
 
+_Nothing = TypeVar("_Nothing", bound=NothingToCommit)
 PARTICIPANTS_BYTES_MAX = 4 << 10
 """Of their ids and URLs as JSON: the home repeats them in each commit until all have ended."""
 
@@ -141,11 +143,7 @@ class Several:
             check_time=check_time,
         )
         self.is_tried = True
-        try:
-            done = self._handle.commit(home, operation=OPERATION)
-        except CommitConflictError:
-            self._handle.refresh()  # What was in the way may be gone.
-            raise
+        done = _committed(self._handle, home)
         if isinstance(done, AlreadyCommitted):
             return done
         closable.clear()
@@ -157,11 +155,7 @@ class Several:
                 timeout_ms=self._timeout_ms,
                 check_time=check_time,
             )
-            try:
-                part.handle.commit(prepare, operation=OPERATION)
-            except CommitConflictError:
-                part.handle.refresh()
-                raise
+            _committed(part.handle, prepare)
         return None
 
     def finish(self, outcome: str) -> Mapping[str, int]:
@@ -176,3 +170,14 @@ class Several:
                 versions[part.url] = part.handle.tip.version
         self.ended = len(versions) == len(self.parts)
         return versions
+
+
+def _committed(handle: Handle, prepare: Prepare[_Nothing]) -> Commit | _Nothing:
+    """Commits; what is in the way by the version that the handle knows may be gone by now."""
+    try:
+        return handle.commit(prepare, operation=OPERATION)
+    except CommitConflictError:
+        known = handle.tip.version
+        if handle.refresh().version == known:
+            raise
+    return handle.commit(prepare, operation=OPERATION)

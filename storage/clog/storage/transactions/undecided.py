@@ -146,7 +146,8 @@ def prepared_home(
             raise CommitConflictError(
                 f"transaction {left[0].name.number} of id {name.id!r} of {url} is {left[0].state},"
                 " but not all of its logs have heard of it; nothing was committed; commit again"
-                " once they can be reached"
+                f' once they can be reached: "clog transactions {url}" says which cannot, and ends'
+                " it without one that is gone for good (--abort ID --force)"
             )
         closed = tuple(Ending(e.name, e.state) for e in mine)
         check_room(replace(head, unended=head.unended[len(closed) :]), url=url)

@@ -1,0 +1,114 @@
+"""Logs that are gone while a transaction over several of them has not ended (S50): it is told which
+one, and what to do; nothing is guessed, and an operator can go on.
+"""
+
+import shutil
+
+import pytest
+
+from clog.storage import CommitConflictError, InvalidInputError, Log, NotFoundError
+from clog.storage.errors import ClogError
+from clog.storage.transactions.finishing import finish_all
+from clog.storage.transactions.several import Several
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """The home, and two others."""
+    return [Log.create(str(tmp_path / name), 1) for name in ("home", "left", "right")]
+
+
+def committed(logs, monkeypatch):
+    """A transaction that is decided, and nobody was told of."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Several, "finish", lambda *_: {})
+        with logs[0].transaction("job") as t:
+            for log in logs:
+                t.append([{"key": "k", "value": "v"}], log=log)
+
+
+def count(*logs):
+    return [sum(b.num_rows for b in Log.open(log.url).read()) for log in logs]
+
+
+@pytest.mark.parametrize("stands", ["nothing", "another log"])
+def test_a_participant_that_is_gone_is_given_up_by_force(logs, monkeypatch, stands):
+    """The others hear of the outcome at once; the id waits, its error says what to do, and goes on
+    when an operator gives that log up.
+    """
+    home, left, right = logs
+    committed(logs, monkeypatch)
+    shutil.rmtree(left.url)
+    expected = f"no log stands at {left.url}: log {left.id} was deleted, or moved"
+    if stands != "nothing":
+        Log.create(left.url, 1)
+        expected = f"another log stands at {left.url}"
+    again = Log.open(home.url)
+    (waiting,) = finish_all(again.handle)
+    assert expected in waiting.reason
+    assert "if it is gone for good, abort by force" in waiting.reason
+    assert waiting.is_stuck
+    assert count(home, right) == [1, 1]
+    with pytest.raises(InvalidInputError, match="cannot be told that it was committed"):
+        again.abort_transaction("job")
+    t = again.transaction("job")
+    t.append([{"key": "k", "value": "w"}], log=right)
+    with pytest.raises(CommitConflictError, match=r'"clog transactions .*home" says which cannot'):
+        t.commit()
+    (ended,) = Log.open(home.url).abort_transaction("job", force=True)
+    assert ended.state == "committed"
+    t.commit()
+    assert count(home, right) == [1, 2]
+    assert finish_all(Log.open(home.url).handle) == []
+
+
+def test_one_that_comes_back_after_it_was_given_up_is_told_the_truth(logs, monkeypatch, tmp_path):
+    """By the state of the id, as long as that says it; then nothing is guessed."""
+    home, left, right = logs
+    committed(logs, monkeypatch)
+    (tmp_path / "left").rename(tmp_path / "away")
+    Log.open(home.url).abort_transaction("job", force=True)
+    shutil.copytree(tmp_path / "away", left.url)
+    assert finish_all(Log.open(left.url).handle) == []
+    assert count(left) == [1]
+    shutil.rmtree(left.url)
+    with Log.open(home.url).transaction("job") as t:
+        t.append([{"key": "k", "value": "w"}], log=right)
+    (tmp_path / "away").rename(left.url)
+    (waiting,) = finish_all(Log.open(left.url).handle)
+    assert "does not know transaction 0" in waiting.reason
+    assert count(left) == [0]
+
+
+def test_a_home_that_was_moved_tells_the_others_from_where_it_is(logs, monkeypatch, tmp_path):
+    """A participant asks at the old place in vain; the home itself knows where the others are."""
+    home, left, right = logs
+    committed(logs, monkeypatch)
+    (tmp_path / "home").rename(tmp_path / "moved")
+    (waiting,) = finish_all(Log.open(left.url).handle)
+    assert f"no log stands at {home.url}" in waiting.reason
+    assert "give access to its home at that URL" in waiting.reason
+    assert Log.open(left.url).stable_offsets() == {0: 0}
+    assert finish_all(Log.open(str(tmp_path / "moved")).handle) == []
+    assert count(left, right) == [1, 1]
+
+
+def test_a_participant_that_is_gone_before_the_commit(logs):
+    """Nothing is committed anywhere, and the next transaction of the others goes on once the
+    operator has given it up.
+    """
+    home, left, right = logs
+    t = home.transaction("job")
+    for log in logs:
+        t.append([{"key": "k", "value": "v"}], log=log)
+    shutil.rmtree(left.url)
+    with pytest.raises(NotFoundError, match="no log at"):
+        t.commit()
+    assert count(home, right) == [0, 0]
+    again = Log.open(home.url)
+    with pytest.raises(ClogError, match="cannot be told that it was aborted"):
+        again.abort_transaction("job")
+    again.abort_transaction("job", force=True)
+    with again.transaction("job") as t:
+        t.append([{"key": "k", "value": "w"}], log=right)
+    assert count(home, right) == [0, 1]

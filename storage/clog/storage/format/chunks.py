@@ -22,6 +22,7 @@ NONE = -1
 """Stands for "none" in a column of numbers that are never negative. Part of the format."""
 _INTEGERS = 1 << 63
 _CHECKSUM = re.compile("[0-9a-f]{32}")
+_PARTITION = re.compile("0|[1-9][0-9]{0,9}")
 _OVERHEAD = 12
 """What each record counts, whatever is in it (FORMAT.md §3.3)."""
 TIME_MS_MAX = (1 << 63) - 1
@@ -163,6 +164,20 @@ def natural(value: object) -> int:
     if (number := whole(value)) < 0:
         raise ValueError(f"{number}, where no number is below 0")
     return number
+
+
+def partition_of(text: str) -> int:
+    """Returns the partition that is the key of an object: a number without leading zeros."""
+    if not _PARTITION.fullmatch(text):
+        raise ValueError(f"no partition: {text!r:.80}")
+    return int(text)
+
+
+def text_from(value: object) -> str:
+    """Returns the value, which must be text."""
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, found {value!r:.80}")
+    return value
 
 
 def checksum_from(value: object) -> str:

@@ -21,6 +21,7 @@ from clog.storage.format.chunks import (
     natural,
     object_from_json,
     object_json,
+    partition_of,
     rows_of,
     whole,
 )
@@ -62,7 +63,6 @@ CHUNK_COLUMNS = (
 PARTITIONS_MAX = 1 << 16
 """A head has columns of so many entries. Part of the format; `Log.create` allows those tested."""
 
-_PARTITION = re.compile("0|[1-9][0-9]{0,9}")
 _T = TypeVar("_T")
 
 
@@ -122,8 +122,10 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
             ),
             horizons=tuple(_horizon_from_json(h, where) for h in value.get("horizons", ())),
             dead=tuple(_mark_from_json(mark, where) for mark in value.get("dead", ())),
-            marked=tuple((whole(p), whole(o), whole(ms)) for p, o, ms in value.get("marked", ())),
-            unmarked=tuple((whole(p), whole(offset)) for p, offset in value.get("unmarked", ())),
+            marked=tuple(
+                (natural(p), natural(o), natural(ms)) for p, o, ms in value.get("marked", ())
+            ),
+            unmarked=tuple((natural(p), natural(o)) for p, o in value.get("unmarked", ())),
             ends=tuple(ending_from_json(ending) for ending in value.get("ends", ())),
             unended=tuple(joining_from_json(j, objects) for j in value.get("unended", ())),
             masks=tuple(_mask_mark_from_json(mark, where) for mark in value.get("masks", ())),
@@ -362,13 +364,6 @@ def _mask_mark_from_json(value: list[Any], where: str) -> MaskMark:
 
 def _offsets(value: dict[str, Any], name: str) -> dict[int, int]:
     return {partition_of(p): natural(offset) for p, offset in value.get(name, {}).items()}
-
-
-def partition_of(text: str) -> int:
-    """Returns the partition that is the key of an object: a number without leading zeros."""
-    if not _PARTITION.fullmatch(text):
-        raise ValueError(f"no partition: {text!r:.80}")
-    return int(text)
 
 
 def texts(value: dict[str, Any]) -> dict[str, str]:

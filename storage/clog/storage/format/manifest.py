@@ -27,7 +27,14 @@ from clog.storage.format.segments import (
     with_marks,
     with_times_reset,
 )
-from clog.storage.format.undecided import ABORTED, Ending, Marker, find_unended
+from clog.storage.format.undecided import (
+    ABORTED,
+    Ending,
+    Marker,
+    ended,
+    find_unended,
+    markers_after,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,22 +187,13 @@ def _with_undecided(edit: Edit, add: Append) -> Append:
 def _with_markers(
     before: tuple[Marker, ...], edit: Edit, fresh: Sequence[Marker], head: Head
 ) -> tuple[Marker, ...]:
-    """Returns the markers, without those below the log start.
-
-    Raises:
-        CorruptionError: the edit names one that is not there, or has its horizon.
-    """
-    if not (edit.marked or edit.unmarked or edit.start or fresh):
-        return before
-    horizons = {(p, offset): ms for p, offset, ms in edit.marked}
-    there = {m.place for m in before if m.horizon_ms == NONE or m.place not in horizons}
-    if missing := {*horizons, *edit.unmarked} - there:
-        raise CorruptionError(f"an edit names markers {sorted(missing)}, which are not as it says")
-    starts = head.partitions.start
-    gone = {*edit.unmarked}
-    left = [m for m in (*before, *fresh) if m.place not in gone and m.offset >= starts[m.partition]]
-    dated = (replace(m, horizon_ms=horizons.get(m.place, m.horizon_ms)) for m in left)
-    return tuple(sorted(dated, key=lambda m: m.place))
+    return markers_after(
+        before,
+        marked=edit.marked,
+        unmarked=edit.unmarked,
+        starts=head.partitions.start if edit.start else None,
+        fresh=fresh,
+    )
 
 
 def _with_steps(manifest: Manifest, edit: Edit, version: int) -> tuple[tuple[int, int, int], ...]:
@@ -236,12 +234,13 @@ class _Work:
         self.first_dirty = list(manifest.first_dirty)
         self.covered = list(manifest.covered or [0] * manifest.head.log.partitions)
         self.released: dict[str, Released] = {}
+        self.unended = manifest.head.unended
         self.markers: list[Marker] = []
 
     def end(self, ending: Ending) -> None:
         """Decides the chunks of a transaction, and gives each of its partitions a marker."""
-        name, unended = ending.name, self.manifest.head.unended
-        entry = find_unended(unended, name)
+        name, entry = ending.name, find_unended(self.unended, ending.name)
+        self.unended = ended(self.unended, ending)
         for p in sorted(() if entry is None else entry.first):
             is_aborted = ending.outcome == ABORTED
             segments = [decided(s, name, aborted=is_aborted) for s in self.segments[p]]

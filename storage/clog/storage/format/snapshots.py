@@ -22,6 +22,7 @@ from clog.storage.format.chunks import (
     columns_of,
     flag,
     natural,
+    partition_of,
     rows_of,
     whole,
 )
@@ -30,7 +31,6 @@ from clog.storage.format.edit_json import (
     CHUNK_COLUMNS,
     chunk_of,
     chunk_row,
-    partition_of,
     uncleanable_from_json,
     uncleanable_json,
 )
@@ -48,8 +48,8 @@ from clog.storage.format.segments import (
 from clog.storage.format.undecided import (
     markers_from_json,
     markers_to_json,
-    name_from_json,
     name_to_json,
+    set_outcomes,
 )
 from clog.storage.store.base import ObjectExistsError, Store
 
@@ -200,6 +200,8 @@ def _read_page(store: Store, page: SegmentPage) -> dict[int, tuple[Segment, ...]
     data = documents.fetch(store, "page", page.path, page.size_bytes)
     body = documents.decode("page", data, where=where)
     try:
+        if body.get("undecided"):
+            raise ValueError("it holds a chunk that is undecided")
         with enough_memory(where):
             found = _segments_from_json(body, page.path)
     except (KeyError, TypeError, ValueError, IndexError) as e:
@@ -274,12 +276,11 @@ def _segments_from_json(value: dict[str, Any], where: str) -> dict[int, list[Seg
         chunk_of(objects[_index(row[0])], row[1:])
         for row in rows_of(value["chunks"], _CHUNK_COLUMNS)
     ]
+    if len(dead) < len(value["dead"]):
+        raise ValueError("a chunk has two bitmaps")
     for i, marked in dead.items():
         chunks[i] = replace(chunks[i], dead=marked)
-    for i, name in value.get("undecided", ()):
-        chunks[_index(i)] = replace(chunks[_index(i)], undecided=name_from_json(name))
-    for i in value.get("aborted", ()):
-        chunks[_index(i)] = replace(chunks[_index(i)], aborted=True)
+    set_outcomes(chunks, value)
     for i, mask in value.get("masks", ()):
         chunks[_index(i)] = replace(chunks[_index(i)], mask=mask_from_json(mask, where=where))
     out: dict[int, list[Segment]] = {}
@@ -368,7 +369,7 @@ def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
             for p, version, offset in rows_of(value["tombstones_removed"], _STEP_COLUMNS)
         ),
         uncleanable={p: why for p, why in uncleanable.items() if why is not None},
-        markers=markers_from_json(value["markers"]) if "markers" in value else (),
+        markers=markers_from_json(value["markers"], len(partitions)) if "markers" in value else (),
         pages=pages,
         covered=_covered(value.get("covered", ()), len(partitions), where),
     )

@@ -11,10 +11,21 @@ Pure. Not here: who decides, and when (`transactions`); what an end does to chun
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.chunks import NONE, TransactionName, columns_of, rows_of, whole
+from clog.storage.format.chunks import (
+    NONE,
+    Chunk,
+    TransactionName,
+    columns_of,
+    natural,
+    partition_of,
+    rows_of,
+    text_from,
+    whole,
+)
 from clog.storage.format.paths import is_log_id
 
 UNENDED_MAX = 64
@@ -157,6 +168,37 @@ def with_started_reset(unended: tuple[Unended, ...], time_ms: int) -> tuple[Unen
     return tuple(replace(entry, started_ms=min(entry.started_ms, time_ms)) for entry in unended)
 
 
+def markers_after(
+    before: tuple[Marker, ...],
+    *,
+    marked: Sequence[tuple[int, int, int]],
+    unmarked: Sequence[tuple[int, int]],
+    starts: Sequence[int] | None,
+    fresh: Sequence[Marker],
+) -> tuple[Marker, ...]:
+    """Returns the markers after an edit, in order; ``starts``: the log start offsets, below which
+    none are left, where the edit raises some.
+
+    Raises:
+        CorruptionError: the edit names one that is not there, or has its horizon, or one twice.
+    """
+    if not (marked or unmarked or starts or fresh):
+        return before
+    horizons = {(p, offset): ms for p, offset, ms in marked}
+    there = {m.place for m in before if m.horizon_ms == NONE or m.place not in horizons}
+    missing = {*horizons, *unmarked} - there
+    if missing or len(horizons) < len(marked) or len(set(unmarked)) < len(unmarked):
+        raise CorruptionError(
+            f"an edit gives horizons to the markers {sorted(horizons)} and removes"
+            f" {sorted(unmarked)}; {sorted(missing)} are not as it says"
+        )
+    gone = set(unmarked)
+    left = [m for m in (*before, *fresh) if m.place not in gone]
+    left = [m for m in left if starts is None or m.offset >= starts[m.partition]]
+    dated = (replace(m, horizon_ms=horizons.get(m.place, m.horizon_ms)) for m in left)
+    return tuple(sorted(dated, key=lambda m: m.place))
+
+
 def name_to_json(name: TransactionName) -> dict[str, Any]:
     """Returns the four fields that name a transaction."""
     return {"home": name.home, "id": name.id, "epoch": name.epoch, "number": name.number}
@@ -169,9 +211,9 @@ def name_from_json(value: dict[str, Any]) -> TransactionName:
 
 def named(home: object, transaction_id: object, epoch: object, number: object) -> TransactionName:
     """Returns the name of these parts, checked."""
-    if not is_log_id(home) or not isinstance(transaction_id, str):
-        raise ValueError(f"a transaction of home {home!r:.80}, id {transaction_id!r:.80}")
-    return TransactionName(str(home), transaction_id, whole(epoch), whole(number))
+    if not is_log_id(home):
+        raise ValueError(f"a transaction of home {home!r:.80}")
+    return TransactionName(str(home), text_from(transaction_id), natural(epoch), natural(number))
 
 
 def unended_to_json(entry: Unended) -> dict[str, Any]:
@@ -193,14 +235,17 @@ def unended_from_json(value: list[Any], partitions: int) -> tuple[Unended, ...]:
     """Reads the list of a head with so many partitions; whoever reads the head names the errors."""
     if len(value) > UNENDED_MAX:
         raise ValueError(f"{len(value)} transactions that have not ended; allowed: {UNENDED_MAX}")
-    return tuple(_in_head(entry, partitions) for entry in value)
+    entries = tuple(_in_head(entry, partitions) for entry in value)
+    if len({entry.name for entry in entries}) < len(entries):
+        raise ValueError("a transaction that has not ended is listed twice")
+    return entries
 
 
 def _in_head(value: dict[str, Any], partitions: int) -> Unended:
-    first = {int(p): whole(offset) for p, offset in value["first"].items()}
-    if unknown := [p for p in first if not 0 <= p < partitions]:
+    first = {partition_of(p): natural(offset) for p, offset in value["first"].items()}
+    if unknown := [p for p in first if p >= partitions]:
         raise ValueError(f"undecided records of partitions {unknown} of {partitions}")
-    began = whole(value["version"]), whole(value["started_ms"])
+    began = natural(value["version"]), natural(value["started_ms"])
     entry = _entry_from_json(value)
     return replace(entry, version=began[0], started_ms=began[1], first=first)
 
@@ -239,17 +284,38 @@ def markers_to_json(markers: Sequence[Marker]) -> dict[str, Any]:
     return columns_of(rows, _MARKER_COLUMNS)
 
 
-def markers_from_json(columns: dict[str, Any]) -> tuple[Marker, ...]:
-    """Reads what `markers_to_json` made."""
-    return tuple(
+def markers_from_json(columns: dict[str, Any], partitions: int) -> tuple[Marker, ...]:
+    """Reads what `markers_to_json` made, of a log with so many partitions."""
+    markers = tuple(
         Marker(
-            *(whole(p), whole(offset), str(transaction_id), whole(epoch), whole(number)),
-            *(_outcome(outcome), whole(horizon_ms)),
+            *(natural(p), natural(offset)),
+            text_from(transaction_id),
+            *(natural(epoch), natural(number)),
+            _outcome(outcome),
+            whole(horizon_ms),
         )
         for p, offset, transaction_id, epoch, number, outcome, horizon_ms in rows_of(
             columns, _MARKER_COLUMNS
         )
     )
+    if any(a.place >= b.place for a, b in pairwise(markers)):
+        raise ValueError("markers that are not in order")
+    if any(m.partition >= partitions or m.horizon_ms < NONE for m in markers):
+        raise ValueError(f"a marker that none of {partitions} partitions can have")
+    return markers
+
+
+def set_outcomes(chunks: list[Chunk], value: dict[str, Any]) -> None:
+    """Sets which of the chunks are undecided or aborted, as a snapshot or a page says."""
+    undecided = [(natural(i), name_from_json(name)) for i, name in value.get("undecided", ())]
+    aborted = [natural(i) for i in value.get("aborted", ())]
+    named = [*(i for i, _ in undecided), *aborted]
+    if len(set(named)) < len(named) or any(chunks[i].dead for i in named):
+        raise ValueError("a chunk has two outcomes, or dead rows and is undecided or aborted")
+    for i, name in undecided:
+        chunks[i] = replace(chunks[i], undecided=name)
+    for i in aborted:
+        chunks[i] = replace(chunks[i], aborted=True)
 
 
 def _entry_from_json(value: dict[str, Any]) -> Unended:
@@ -259,9 +325,11 @@ def _entry_from_json(value: dict[str, Any]) -> Unended:
     return Unended(
         name=name_from_json(value),
         state=value["state"],
-        timeout_ms=whole(value["timeout_ms"]),
-        home_url=None if home_url is None else str(home_url),
-        participants=tuple((str(i), str(url)) for i, url in value.get("participants", ())),
+        timeout_ms=natural(value["timeout_ms"]),
+        home_url=None if home_url is None else text_from(home_url),
+        participants=tuple(
+            (text_from(i), text_from(url)) for i, url in value.get("participants", ())
+        ),
     )
 
 

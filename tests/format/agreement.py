@@ -1,5 +1,7 @@
 """Whether both readers, clog and the one that shares no code with it, find the same in a log."""
 
+from dataclasses import astuple
+
 import independent_reader as ir
 import make_golden
 import pyarrow as pa
@@ -7,6 +9,7 @@ import pyarrow as pa
 from clog.storage.format.bitmaps.masks import mask_to_json
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.dead_rows import dead_rows_to_json
+from clog.storage.format.undecided import unended_to_json
 
 
 def agree(root, log, *, whole_history=True):
@@ -26,12 +29,19 @@ def agree(root, log, *, whole_history=True):
     ]
     assert state["tombstones_removed"] == list(manifest.tombstones_removed)
     assert state["uncleanable"].keys() == {str(p) for p in manifest.uncleanable}
+    assert [entry_of(entry) for entry in state["unended"]] == [
+        entry_of(unended_to_json(entry)) for entry in manifest.head.unended
+    ]
+    assert state["markers"] == [tuple(astuple(marker)) for marker in manifest.markers]
     for p, segments in enumerate(manifest.segments):
         assert [chunks_of(s) for s in state["segments"][p]] == [
             (s.base, s.next, s.created_ms, [as_row(c) for c in s.chunks]) for s in segments
         ]
         rows = ir.records(root, state, p)
         assert [plainly(row) for row in rows] == [plainly(row) for row in delivered(log, p)]
+        rows = ir.records(root, state, p, committed=False)
+        found = delivered(log, p, isolation="read_uncommitted")
+        assert [plainly(row) for row in rows] == [plainly(row) for row in found]
     return state
 
 
@@ -40,9 +50,18 @@ def plainly(row):
     return make_golden.plainly((*row[:5], None))[:5]
 
 
+def entry_of(entry):
+    """A transaction that has not ended, without what may be absent."""
+    return {**entry, "participants": entry.get("participants", [])}
+
+
 def chunks_of(segment):
     rows = [
-        (chunk["object"], *(chunk[name] for name in ir.CHUNK), chunk.get("dead"), chunk.get("mask"))
+        (
+            *(chunk["object"], *(chunk[name] for name in ir.CHUNK)),
+            *(chunk.get(name) for name in ("dead", "mask", "undecided")),
+            chunk.get("aborted", False),
+        )
         for chunk in segment["chunks"]
     ]
     return segment["base"], segment["next"], segment["created_ms"], rows
@@ -55,6 +74,8 @@ def as_row(c: Chunk):
         *(c.horizon_min, c.horizon_max, c.horizon, c.up_to),
         None if c.dead is None else dead_rows_to_json(c.dead),
         None if c.mask is None else mask_to_json(c.mask),
+        None if c.undecided is None else astuple(c.undecided),
+        c.aborted,
     )
 
 

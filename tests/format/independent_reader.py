@@ -14,7 +14,7 @@ from second_reader.documents import Folder, FormatError, safe_path
 CHUNK = tuple(state.CHUNK_FIELDS.split())
 FIELDS = (
     *("version", "id", "time_ms", "log", "config", "config_epoch", "orphan_floor"),
-    *("oldest_readable", "tombstones_removed", "uncleanable"),
+    *("oldest_readable", "tombstones_removed", "uncleanable", "unended", "markers"),
 )
 COLUMNS = ("start", "end", "jitter_ms", "changed", "first_dirty", "covered")
 DamagedError = FormatError
@@ -78,6 +78,8 @@ def segment_of(segment: state.Segment) -> dict:
             **dict(zip(CHUNK, chunk.numbers(), strict=True)),
             **({"dead": chunk.dead} if chunk.dead else {}),
             **({} if chunk.mask is None else {"mask": chunk.mask}),
+            **({"undecided": chunk.undecided} if chunk.undecided else {}),
+            **({"aborted": True} if chunk.aborted else {}),
         }
         for chunk in segment.chunks
     ]
@@ -90,11 +92,16 @@ def manifest(found: State) -> State:
     return {name: value for name, value in found.items() if name not in ("writers", "state")}
 
 
-def records(root: Path, found: State, p: int) -> list[tuple]:
-    """§5: (offset, timestamp µs, key, value, headers, delete horizon ms) of a partition."""
+def records(root: Path, found: State, p: int, *, committed: bool = True) -> list[tuple]:
+    """§5: (offset, timestamp µs, key, value, headers, delete horizon ms) of a partition; §11.2:
+    those that were committed, or undecided ones, too.
+    """
     own, files = found["state"], Folder(folder(root))
+    end = own.stable(p) if committed else own.partitions[p].end
     partition, rows = own.partitions[p], []
     for chunk in partition.chunks():
+        if chunk.aborted:
+            continue
         stored = objects.read_object(files, chunk.object, own.schema)
         objects.check_statistics(chunk, stored, own.schema)
         objects.check_index(files, chunk.object, stored, own.log["seed"])
@@ -102,7 +109,7 @@ def records(root: Path, found: State, p: int) -> list[tuple]:
     return [
         (r.offset, r.timestamp_us, r.key, r.value, r.headers or [], r.delete_horizon)
         for r in rows
-        if partition.start <= r.offset < partition.end
+        if partition.start <= r.offset < end
     ]
 
 

@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -33,6 +33,8 @@ from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding
 from clog.storage.objects.data_object import DataObject
 from clog.storage.objects.records import to_records
+from clog.storage.store import open_store
+from clog.storage.testing.crash import discard
 
 GOLDEN = Path(__file__).parent / "golden"
 START_MS = 1_700_000_000_000
@@ -240,6 +242,47 @@ def transactions(root: Path) -> None:
     shutil.rmtree(root.parent / "source")
 
 
+def undecided(root: Path) -> None:
+    """Visible transactions committed, aborted and open beside plain appends; one over two logs in
+    which this one takes part, and the outcome of one of which another log has not heard; markers,
+    some with horizons; aborted rows that a pass drops, and some in pages.
+    """
+    names = {"delete_retention_ms": "1000", "min_cleanable_dirty_ratio": "0"}
+    log, clock = create(root, segment_chunks="2", **names), ManualClock(START_MS)
+    elsewhere = open_store("memory://golden/other")  # Its URL stands in the log.
+    other = Log.create(elsewhere, 2, clock=clock, ids=SeededIds(7))
+    cleaner = Cleaner(log, clock=log.handle.clock)
+    for n in range(6):
+        log.handle.clock.advance(10)
+        with suppress(_UndoneError), log.transaction("visible", visible=True) as t:
+            t.append([{"key": f"k{i % 5}", "value": f"{n}.{i}"} for i in range(n, 9)])
+            log.append([{"key": "k1", "value": f"plain {n}"}, {"key": "k2", "value": None}])
+            t.append([{"key": "k0", "value": None}], partition=n % 2)
+            if n % 3 == 1:
+                raise _UndoneError
+        if n % 2:
+            log.roll(0)
+        if n == 3:
+            cleaner.run_once(force=True)
+    t = other.transaction("several")
+    t.append([{"key": "there", "value": "1"}])
+    t.append([{"key": "here", "value": "1"}, {"key": "k4", "value": "1"}], log=log)
+    t.commit()
+    t = log.transaction("home")
+    t.append([{"key": "home", "value": "1"}])
+    t.append([{"key": "there", "value": "2"}], log=other)
+    t._work.several.finish = lambda _: {}
+    t.commit()
+    t = log.transaction("open", visible=True)
+    t.append([{"key": "k0", "value": "open"}], partition=1)
+    log.append([{"key": f"k{i}", "value": "last"} for i in range(5)])
+    discard(elsewhere)
+
+
+class _UndoneError(Exception):
+    """What makes a transaction abort."""
+
+
 def upgraded(root: Path) -> None:
     """Made without features: a pass that rewrites, one is added, a pass that marks."""
     names = {"delete_retention_ms": "1000", "min_cleanable_dirty_ratio": "0"}
@@ -316,6 +359,7 @@ CASES: dict[str, Case] = {
     "field-ids": field_ids,
     "columns": columns,
     "transactions": transactions,
+    "undecided": undecided,
     "typed": typed,
 }
 
@@ -340,6 +384,7 @@ def contents(root: Path, state: ir.State) -> dict:
         **{name: state[name] for name in names},
         "segments": [[[s["base"], s["next"]] for s in state["segments"][p]] for p in partitions],
         "released": [r[0] for r in state["released"]],
+        **{name: state[name] for name in ("unended", "markers") if state[name]},
         "writers": sorted(state["writers"].values()),
         "records": [[plainly(row) for row in ir.records(root, state, p)] for p in partitions],
     }

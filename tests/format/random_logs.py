@@ -28,7 +28,7 @@ from agreement import agree
 
 from clog.cleaner import Cleaner
 from clog.cleaner.rewrite.coalescing import coalesce
-from clog.storage import Log, ManualClock
+from clog.storage import Log, ManualClock, NotFoundError
 from clog.storage.administration import reset_times
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format.features import NO_FEATURES
@@ -76,6 +76,7 @@ class RandomLog:
         self.store = ClockedStore(open_store(str(root)), self.clock)
         self.done: Counter[str] = Counter()
         self.is_typed = self.draw.random() < 0.4
+        self.is_undecided = self.draw.random() < 0.6
         self.evolutions = list(EVOLUTIONS) if self.is_typed else []
         self.swept = False
         self._ids = iter(range(seed * 1_000, seed * 1_000 + 1_000))
@@ -119,6 +120,7 @@ class RandomLog:
         weights = {self.append: 9, self.transact: 2, self.clean: 3, self.roll: 2, self.cut: 1}
         weights |= {self.configure: 1, self.upgrade: 1, self.evolve: 1, self.coalesce: 1}
         weights |= {self.sweep: 1, self.reset: 1, self.reopen: 1}
+        weights |= {self.hold: 4 * self.is_undecided}
         (act,) = self.draw.choices(list(weights), list(weights.values()))
         self.done[act.__name__] += 1
         act()
@@ -164,6 +166,42 @@ class RandomLog:
         else:
             transaction.commit()
         self.logs = [self._opened(), self._opened()]  # Who was fenced stays so.
+
+    def hold(self) -> None:
+        """A transaction whose records are undecided for a time, here, there, or in both."""
+        draw, logs = self.draw, [self.log, self._other()]
+        is_visible = draw.random() < 0.5
+        draw.shuffle(logs)
+        home, other = logs if not is_visible else (self.log, None)
+        transaction = home.transaction(
+            f"t{draw.randrange(3)}", timeout_ms=draw.choice([100, DAY_MS]), visible=is_visible
+        )
+        for _ in range(draw.choice([1, 1, 2])):
+            if is_visible or draw.random() < 0.5:
+                transaction.append(self._records_of(home), draw.randrange(home.partitions))
+        if other is not None:
+            transaction.append(self._records_of(other), log=other)
+            if draw.random() < 0.7:  # The participant hears of it later.
+                transaction._work.several.finish = lambda _: {}
+        outcome = draw.choice(["commit", "commit", "abort", "leave"])
+        self.done[f"hold {outcome}"] += 1
+        if outcome == "commit":
+            transaction.commit()
+        if outcome == "abort":
+            transaction.abort()
+        self.logs = [self._opened(), self._opened()]
+
+    def _other(self) -> Log:
+        """Another log, that takes part in transactions."""
+        store = ClockedStore(open_store(f"{self.root}-other"), self.clock)
+        ids = SeededIds(next(self._ids))
+        try:
+            return Log.open(store, clock=self.clock, ids=ids)
+        except NotFoundError:
+            return Log.create(store, 2, clock=self.clock, ids=ids)
+
+    def _records_of(self, log: Log) -> list[dict[str, Any]]:
+        return self.records() if log.id == self.logs[0].id else [{"key": "o", "value": "other"}]
 
     def clean(self) -> None:
         Cleaner(self.log, clock=self.clock).run_once(force=True)
@@ -247,7 +285,8 @@ EVERYTHING = {
     *("key index", "no field ids", "field ids", "rest", "older writers", "pages of segments"),
     *("snapshots", "edits apart", "positions", "positions apart", "later schema", "horizons"),
     *("append times", "gaps", "released", "steps of tombstones", "start", "headers"),
-    *("times set back", "swept", "several writers"),
+    *("times set back", "swept", "several writers", "undecided-records", "undecided rows"),
+    *("aborted rows", "markers", "horizons of markers", "participants", "outcomes kept"),
 }
 """What a log may have; `found_in` says what one has."""
 
@@ -258,6 +297,7 @@ def found_in(log: RandomLog) -> set[str]:
     own, folder = state["state"], ir.folder(log.root)
     commits = [ir.commit(log.root, v) for v in range(own.version + 1)]
     heads = [commit["head"] for commit in commits]
+    unended = [entry for head in heads for entry in head.get("unended", ())]
     chunks = [chunk for partition in own.partitions for chunk in partition.chunks()]
     kinds = {name: [*(folder / name).glob("*")] for name in ("snapshots", "edits", "data")}
     has_ids = [ids_in(path) for path in kinds["data"] if path.suffix == ".parquet"]
@@ -267,6 +307,13 @@ def found_in(log: RandomLog) -> set[str]:
         **{name: name in own.features for name in ("dead-rows", "transactions", "typed-columns")},
         "added midway": heads[0]["log"]["features"] != heads[-1]["log"]["features"],
         "dead rows in a file": any(path.suffix == ".dead" for path in kinds["data"]),
+        "undecided-records": "undecided-records" in own.features,
+        "undecided rows": any(chunk.undecided for chunk in chunks),
+        "aborted rows": any(chunk.aborted for chunk in chunks),
+        "markers": bool(own.markers),
+        "horizons of markers": any(marker[-1] >= 0 for marker in own.markers),
+        "participants": any("participants" in entry for entry in unended),
+        "outcomes kept": any(entry["state"] == "committed" for entry in unended),
         "key index": any(chunk.object.index for chunk in chunks),
         "no field ids": not all(has_ids),
         "field ids": any(has_ids),

@@ -4,11 +4,13 @@ another kind, out of range, twice, or missing. What both accept they understand 
 
 import copy
 import json
+from dataclasses import astuple
 from functools import partial
 from random import Random
 
 import pytest
 import random_logs
+from agreement import entry_of
 from second_reader import edits, snapshots
 from second_reader.documents import FormatError
 from second_reader.log import Log as SecondLog
@@ -20,6 +22,7 @@ from clog.storage.format.edit_json import edit_from_json
 from clog.storage.format.manifest import apply
 from clog.storage.format.paths import snapshot_path
 from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.format.undecided import unended_to_json
 
 REFUSED = "refused"
 REMOVED = object()
@@ -92,6 +95,11 @@ def facts(manifest):
         "steps": sorted(manifest.tombstones_removed),
         "head": (head.orphan_floor, head.oldest_readable, dict(head.config), head.config_epoch),
         "writers": [(w.writer_id, w.kind, w.sequence, w.version) for w in head.writers],
+        "unended": [entry_of(unended_to_json(entry)) for entry in head.unended],
+        "markers": [astuple(marker) for marker in manifest.markers],
+        "outcomes": [
+            (c.undecided and astuple(c.undecided), c.aborted) for _, c in manifest.chunks()
+        ],
     }
 
 
@@ -108,6 +116,9 @@ def second_facts(state):
         "steps": sorted(state.tombstones_removed),
         "head": (state.orphan_floor, state.oldest_readable, state.config, state.config_epoch),
         "writers": [(w[0], w[1], w[3], w[5]) for w in state.writers],
+        "unended": state.unended,
+        "markers": state.markers,
+        "outcomes": [(c.undecided, c.aborted) for p in state.partitions for c in p.chunks()],
     }
 
 
@@ -150,7 +161,7 @@ def restored_by_second(second, version):
     return second_facts(snapshots.load_snapshot(second.folder, snapshot_path(version), second.id))
 
 
-@pytest.fixture(scope="module", params=[5, 28])
+@pytest.fixture(scope="module", params=[5, 28, 29])
 def log(request):
     with random_logs.made(request.param, 30) as made:
         yield made, Log.open(made.store, clock=made.clock).handle, SecondLog(made.root)

@@ -22,6 +22,7 @@ from second_reader.state import (
     data_object,
 )
 from second_reader.types import parse_schema
+from second_reader.undecided import Joining, drop_markers, ends, hold, joins, marked, unmarked
 
 
 def create(log_id: str, commit: Json, edit: Json) -> State:
@@ -54,11 +55,16 @@ def apply(state: State, commit: Json, edit: Json) -> None:
     need(reset or commit["time_ms"] >= state.time_ms, "3.1", "a commit time below its parent's")
     state.version, state.id, state.time_ms = commit["version"], commit["id"], commit["time_ms"]
     objects: list[DataObject] = []
+    joining: list[Joining] = []
     for key, step in STEPS.items():
         if key in edit:
             step(state, edit[key])
+        if key == "ends" and "unended" in edit:
+            joining = joins(state, edit["unended"])
         if key == "uncleanable" and "add" in edit:
             objects = _add(state, edit["add"])
+        if key == "uncleanable":
+            hold(state, joining, objects)
         if key == "uncleanable" and "writers" in edit:
             _writers(state, edit["writers"], len(objects))
     check_covered(state)
@@ -93,6 +99,7 @@ def _start(state: State, value: Json) -> None:
         partition.start = max(partition.start, offset)
         partition.first_dirty = max(partition.first_dirty, partition.start)
         partition.changed = state.version
+    drop_markers(state)
 
 
 def _seal_active(partition: Partition, jitter_ms: int) -> None:
@@ -138,6 +145,7 @@ def _dead(state: State, value: list[list[Any]]) -> None:
             "3.2",
             "dead rows in the active segment",
         )
+        need(chunk.is_ordinary, "11.2", "dead rows of no ordinary chunk")
         new = bitmap(entry[3], chunk.rows)
         if chunk.dead:
             need(
@@ -232,7 +240,7 @@ def _writers(state: State, value: list[list[Any]], objects: int) -> None:
         check_writer(entry, 2)
         first, end = integer(entry[5], "3.2"), integer(entry[6], "3.2")
         need(first <= end <= objects, "3.2", "a writer of objects that are not there")
-        if entry[1] == "transaction":
+        if entry[1] in ("transaction", "participant"):
             need("transactions" in state.features, "11.1", "a transaction without its feature")
         state.writers = [each for each in state.writers if each[:2] != entry[:2]]
         state.writers.append([*entry[:5], state.version, *entry[7:]])
@@ -275,6 +283,9 @@ def _reset_times(state: State, value: bool) -> None:
                 chunk.append_time_ms = chunk.first_ms = chunk.max_ms = now
             if chunk.dead and chunk.dead["since_ms"] > now:
                 chunk.dead = {**chunk.dead, "since_ms": now}
+    state.unended = [
+        {**entry, "started_ms": min(entry["started_ms"], now)} for entry in state.unended
+    ]
     state.released = {path: (size, v, min(t, now)) for path, (size, v, t) in state.released.items()}
     state.uncleanable = {
         p: {**why, "time_ms": min(why["time_ms"], now)} for p, why in state.uncleanable.items()
@@ -296,8 +307,11 @@ STEPS: dict[str, Callable[[State, Any], None]] = {
     "replace": replace,
     "horizons": _horizons,
     "dead": _dead,
+    "marked": marked,
+    "unmarked": unmarked,
     "masks": masks,
     "covered": covered,
+    "ends": ends,
     "first_dirty": _first_dirty,
     "tombstones_removed": _tombstones_removed,
     "uncleanable": _uncleanable,

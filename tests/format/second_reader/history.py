@@ -65,7 +65,13 @@ def check_writers(
         name = (entry[1], entry[0])
         new = [*entry[:5], state.version, *entry[7:]]
         if entry[1] == "transaction":
-            check_transaction(writers.get(name), new, appends=entry[5] != entry[6])
+            visible = "undecided-records" in state.features
+            check = check_visible if visible else check_transaction
+            check(writers.get(name), new, appends=entry[5] != entry[6])
+        if entry[1] == "participant" and name in writers:
+            before = (writers[name][6][part] for part in ("epoch", "number"))
+            now = (new[6][part] for part in ("epoch", "number"))
+            need(tuple(before) <= tuple(now), "11.2", "a participant that forgets")
         writers[name] = new
     older = snapshots.older_writers(log.folder, state)
     found = {(entry[1], entry[0]): entry for entry in [*older, *state.writers]}
@@ -83,6 +89,19 @@ def with_positions(log: Log, entry: list[Any]) -> list[Any]:
         return entry
     rest = {name: value for name, value in entry[6].items() if not name.startswith("positions")}
     return [*entry[:6], rest, snapshots.transaction_positions(log.folder, entry)]
+
+
+def check_visible(old: list[Any] | None, new: list[Any], *, appends: bool) -> None:
+    """Refuses an entry that forgets what was committed or aborted, where a transaction takes
+    several commits (§11.2).
+    """
+    before, now = old[6] if old else None, new[6]
+    if before is None or now["epoch"] != before["epoch"]:
+        check_transaction(old, new, appends=appends)
+        return
+    need(now["number"] >= before["number"], "11.1", "a transaction before the last")
+    own = [now["epoch"], now["number"], new[5]]
+    need(now["committed"] in (own, before["committed"]), "11.1", "another commit of a transaction")
 
 
 def check_transaction(old: list[Any] | None, new: list[Any], *, appends: bool) -> None:

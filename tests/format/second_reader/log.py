@@ -151,18 +151,21 @@ class Log:
             commit = self.commit(lowest - 1)
         return [found[each] for each in range(after + 1, newest["version"] + 1)]
 
-    def records(self, partition: int, version: int | None = None) -> list[Record]:
-        """The records of a partition as a version has them, in the order of offsets (§8)."""
+    def records(
+        self, partition: int, version: int | None = None, *, committed: bool = True
+    ) -> list[Record]:
+        """The records of a partition as a version has them, in the order of offsets (§8); those
+        that were committed, or undecided ones, too (§11.2).
+        """
         state = self._at(version)
         start = max(state.partitions[partition].start, self.newest.partitions[partition].start)
         found = []
         for chunk in state.partitions[partition].chunks():
-            if chunk.next > start:
+            if chunk.next > start and not chunk.aborted:
                 rows = objects.read_object(self.folder, chunk.object, state.schema)
                 found += objects.records(chunk, rows, objects.dead_rows(self.folder, chunk))
-        return [
-            record for record in found if start <= record.offset < state.partitions[partition].end
-        ]
+        end = state.stable(partition) if committed else state.partitions[partition].end
+        return [record for record in found if start <= record.offset < end]
 
     def _at(self, version: int | None) -> State:
         return self.newest if version is None else self.state(version)
@@ -189,7 +192,7 @@ class Log:
             for name, fact in state.facts().items():
                 need(kept.facts()[name] == fact, "4", f"the snapshot of {version} has other {name}")
         for number, partition in enumerate(state.partitions):
-            self.records(number, version)
+            self.records(number, version, committed=False)
             stored: dict[str, objects.Rows] = {}
             for chunk in partition.chunks():
                 rows = stored[chunk.object.path] = objects.read_object(

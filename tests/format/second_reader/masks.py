@@ -43,7 +43,8 @@ def covered(state: State, value: Json) -> None:
 
 def check_covered(state: State) -> None:
     """Refuses a mask of a chunk that is not covered."""
-    for partition in state.partitions:
+    for number, partition in enumerate(state.partitions):
+        need(partition.covered <= state.stable(number), "13", "covered beyond what is stable")
         for chunk in partition.chunks():
             need(chunk.mask is None or chunk.next <= partition.covered, "13", "a chunk uncovered")
 
@@ -60,6 +61,8 @@ def check_table(folder: Folder, partition: Partition, rows: dict[str, Rows]) -> 
     by_mask: dict[bytes, int] = {}
     is_masked = True
     for chunk in partition.chunks():
+        if not chunk.is_ordinary:
+            continue
         is_masked = is_masked and chunk.mask is not None
         stored, gone = rows[chunk.object.path], dead_rows(folder, chunk)
         unseen = hidden(folder, chunk) if is_masked else set()

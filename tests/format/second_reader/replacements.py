@@ -72,6 +72,7 @@ def _replace_one(state: State, body: Json, partition: Partition) -> None:
         "3.3",
         "the sources are not the chunks there",
     )
+    need(all(c.undecided is None for c in inside), "11.2", "an undecided chunk is replaced")
     active = partition.active
     sealed = partition.segments[:-1]
     in_active = base >= active.base
@@ -93,6 +94,7 @@ def _replace_one(state: State, body: Json, partition: Partition) -> None:
     if body.get("segments") is not None:
         _retile(partition, base, end, body["segments"])
     _keep_dead(inside, created)
+    _keep_aborted(inside, created)
     _keep_masks(inside, created)
     _insert(partition, created, base, end)
     if in_active:
@@ -158,6 +160,19 @@ def _keep_dead(inside: list[Chunk], created: list[Chunk]) -> None:
             source is not None or chunk.object.path not in paths,
             "3.3",
             "a new chunk in an object with dead rows",
+        )
+
+
+def _keep_aborted(inside: list[Chunk], created: list[Chunk]) -> None:
+    """What was aborted stays so, and no chunk mixes outcomes (§11.2)."""
+    aborted = {c.name for c in inside if c.aborted}
+    paths = {path for path, _ in aborted}
+    for chunk in created:
+        chunk.aborted = chunk.name in aborted
+        need(
+            chunk.aborted or chunk.object.path not in paths,
+            "11.2",
+            "a new chunk in an object with aborted rows",
         )
 
 

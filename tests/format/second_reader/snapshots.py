@@ -26,6 +26,7 @@ from second_reader.state import (
     mask,
 )
 from second_reader.types import parse_schema
+from second_reader.undecided import read_chunks, read_markers, unended_of
 
 
 def load_snapshot(folder: Folder, path: str, log_id: str) -> State:
@@ -55,6 +56,7 @@ def load_snapshot(folder: Folder, path: str, log_id: str) -> State:
     _read_masks(state, manifest, head)
     _read_head(state, head)
     _read_rest(state, manifest)
+    read_markers(state, manifest)
     check_head(folder, state, head)
     for partition in state.partitions:
         check_tiling(partition)
@@ -84,6 +86,7 @@ def _read_head(state: State, head: Json) -> None:
         ]
         need(sizes[2] <= 8, "4", "a tree of more than 8 levels")
     state.writers, state.older_writers = head["writers"], head["older_writers"]
+    state.unended = unended_of(head.get("unended", []), len(state.partitions))
 
 
 def _read_rest(state: State, manifest: Json) -> None:
@@ -111,7 +114,7 @@ def _all_segments(folder: Folder, manifest: Json, count: int) -> list[list[Segme
     """The segments of each partition: those of the pages' ranges, then those of the document."""
     segments: list[list[Segment]] = [[] for _ in range(count)]
     for reference in manifest["pages"]:
-        page = parse_segments(folder.reference(reference, "page"), count)
+        page = parse_segments(folder.reference(reference, "page"), count, in_page=True)
         for number, (base, end) in reference["ranges"].items():
             integer(base, "4")
             integer(end, "4")
@@ -132,9 +135,10 @@ def _all_segments(folder: Folder, manifest: Json, count: int) -> list[list[Segme
     return segments
 
 
-def parse_segments(body: Json, count: int) -> list[list[Segment]]:
+def parse_segments(body: Json, count: int, *, in_page: bool = False) -> list[list[Segment]]:
     """The segments of a snapshot or a page, by partition."""
     chunks = _chunks(body)
+    read_chunks(body, chunks, in_page=in_page)
     segments: list[list[Segment]] = [[] for _ in range(count)]
     at = 0
     before = (-1, -1)
@@ -201,6 +205,8 @@ def check_head(folder: Folder, state: State, head: Json) -> None:
     need(head["orphan_floor"] == state.orphan_floor, "8", "another orphan floor")
     need(head["oldest_readable"] == state.oldest_readable, "8", "another oldest readable version")
     need(head["writers"] == state.writers, "8", "the head has other writers")
+    unended = unended_of(head.get("unended", []), len(state.partitions))
+    need(unended == state.unended, "11.2", "the head has other transactions")
     older = head["older_writers"]
     need(_root(older) == _root(state.older_writers), "8", "the head has other older writers")
     rows = read_columns(folder, head["partitions"], len(state.partitions), state.version)

@@ -26,8 +26,9 @@ CHUNK_FIELDS = (
     " horizon_min horizon_max horizon up_to"
 )
 HEAD_COLUMNS = "start end base bytes chunks first_ms created_ms jitter_ms changed"
-KNOWN = {"dead-rows", "typed-columns"}
-WRITER_KINDS = ("producer", "stream", "txn", "transaction")
+KNOWN = {"dead-rows", "typed-columns", "undecided-records"}
+Name = tuple[str, str, int, int]
+"""Home, id, epoch and number of a transaction (§11.2)."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class DataObject:
 
 @dataclass
 class Chunk:
-    """A run of rows of one partition in one object; ``dead`` is its bitmap, ``mask`` its mask."""
+    """A run of rows of one partition in one object; ``dead`` is its bitmap, ``mask`` its mask,
+    ``undecided`` names the transaction that decides it.
+    """
 
     object: DataObject
     row: int
@@ -65,6 +68,13 @@ class Chunk:
     up_to: int = -1
     dead: Json | None = None
     mask: Json | None = None
+    undecided: Name | None = None
+    aborted: bool = False
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it is neither undecided nor aborted (§11.2)."""
+        return self.undecided is None and not self.aborted
 
     @property
     def name(self) -> tuple[str, int]:
@@ -150,11 +160,19 @@ class State:
     tombstones_removed: list[tuple[int, int, int]] = field(default_factory=list)
     uncleanable: dict[str, Json] = field(default_factory=dict)
     masked: int | None = None
+    unended: list[Json] = field(default_factory=list)
+    markers: list[tuple[Any, ...]] = field(default_factory=list)
 
     @property
     def features(self) -> list[str]:
         """The names of both lists."""
         return [*self.log["features"]["read"], *self.log["features"]["write"]]
+
+    def stable(self, p: int) -> int:
+        """The last stable offset of a partition (§11.2)."""
+        partition = self.partitions[p]
+        firsts = [each["first"][str(p)] for each in self.unended if str(p) in each["first"]]
+        return max(min(firsts), partition.start) if firsts else partition.end
 
     def add_schema(self, body: Json) -> None:
         """The log's next schema (§12)."""
@@ -191,12 +209,17 @@ class State:
                 [(s.base, s.next, s.created_ms) for s in p.segments] for p in self.partitions
             ],
             "chunks": [
-                [(c.object, c.numbers(), c.dead, c.mask) for c in p.chunks()]
+                [
+                    (c.object, c.numbers(), c.dead, c.mask, c.undecided, c.aborted)
+                    for c in p.chunks()
+                ]
                 for p in self.partitions
             ],
             "released": self.released,
             "tombstones_removed": sorted(self.tombstones_removed),
             "uncleanable": self.uncleanable,
+            "unended": self.unended,
+            "markers": self.markers,
         }
 
 
@@ -317,7 +340,7 @@ def check_writer(entry: Any, after: int) -> None:
     need(query is None or isinstance(query, str), "3.4", "no query id")
     need(content is None or isinstance(content, str), "3.4", "no content hash")
     integer(sequence, "3.4", -(1 << 63))
-    if kind == "transaction":
+    if kind in ("transaction", "participant"):
         need(
             len(entry) >= 6 + after and isinstance(entry[5 + after], dict),
             "11.1",

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from clog.storage import CommitStateUnknownError, Log, ManualClock
+from clog.storage import ClogError, CommitStateUnknownError, Log, ManualClock
 from clog.storage.ids import SeededIds
 from clog.storage.store.within import Within
 from clog.storage.testing.crash import crash_runs, discard
@@ -55,11 +55,17 @@ def begin(store):
 
 def run(store):
     logs = opened(store, 2)
+    t = transaction_of_all(logs)
+    t.positions(logs[0], {0: 1})
+    return t.commit()
+
+
+def transaction_of_all(logs):
+    """One that appends to each log, not yet committed."""
     t = logs[0].transaction("job", timeout_ms=TIMEOUT_MS)
     for log, value in zip(logs, "abc", strict=True):
         t.append([{"key": "k", "value": value}], log=log)
-    t.positions(logs[0], {0: 1})
-    return t.commit()
+    return t
 
 
 def seen(logs):
@@ -84,6 +90,57 @@ def check_end(crash, logs):
     for name in NAMES:
         check_log(Folder(crash.store, name), every_version=False)
     return happened
+
+
+def run_in_vain(store):
+    """All but the last participant prepare, which takes no such record by then; the holder aborts
+    what they hold.
+    """
+    logs = opened(store, 2)
+    t = transaction_of_all(logs)
+    logs[2].alter({"max.message.bytes": 5})
+    with pytest.raises(ClogError):
+        t.commit()
+    t.abort()
+
+
+def test_an_abort_leaves_nothing_after_every_crash():
+    """S50: X3 and X4 of an abort; whoever comes by late ends what its holder did not."""
+    left = Counter()
+    for crash in crash_runs(begin, run_in_vain):
+        left[len(unended(opened(crash.store, 6)))] += 1
+        late_ms = START_MS + TIMEOUT_MS + 1
+        for log in opened(crash.store, 3, at_ms=late_ms):
+            finish_all(log.handle)
+        assert not check_end(crash, opened(crash.store, 4, at_ms=late_ms)), str(crash)
+        discard(crash.store)
+    assert left.keys() == {0, 1}, left
+
+
+def begin_with_an_ended_one(store):
+    """A transaction that all have heard of stands in the home's list: it goes with the next X1."""
+    begin(store)
+    logs = opened(store, 6)
+    t = logs[0].transaction("job", timeout_ms=TIMEOUT_MS)
+    t.append([{"key": "x", "value": "before"}], log=logs[1])
+    t.commit()
+    logs[1].delete_records({0: -1})
+    assert logs[0].handle.refresh().head.unended
+
+
+def test_the_next_transaction_after_every_crash():
+    """X5, C16: the outcome of the one before goes, whatever becomes of this one; none is mixed up
+    with the other."""
+    outcomes = Counter()
+
+    for crash in crash_runs(begin_with_an_ended_one, run):
+        late_ms = START_MS + TIMEOUT_MS + 1
+        for log in opened(crash.store, 3, at_ms=late_ms):
+            finish_all(log.handle)
+        logs = opened(crash.store, 4, at_ms=late_ms)
+        outcomes[check_end(crash, logs)] += 1
+        discard(crash.store)
+    assert min(outcomes[True], outcomes[False]) > 10
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)], ids=["home first", "home last"])
@@ -153,6 +210,26 @@ def run_visible(store):
     log.append([{"key": "k", "value": "plain"}])
     t.append([{"key": "k", "value": "b"}])
     return t.commit()
+
+
+def abort_visible(store):
+    (log,) = opened(store, 2, names=["home"])
+    t = log.transaction("job", timeout_ms=TIMEOUT_MS, visible=True)
+    t.append([{"key": "k", "value": "a"}])
+    t.abort()
+
+
+def test_every_crash_of_a_visible_abort():
+    """S51, C17, Z2: nothing of it, ever."""
+    left = Counter()
+    for crash in crash_runs(begin, abort_visible):
+        left[len(unended(opened(crash.store, 6, names=["home"])))] += 1
+        (log,) = opened(crash.store, 3, at_ms=START_MS + TIMEOUT_MS + 1, names=["home"])
+        finish_all(log.handle)
+        assert (seen([log]), unended([log])) == ([[]], []), str(crash)
+        check_log(Folder(crash.store, "home"), every_version=False)
+        discard(crash.store)
+    assert left.keys() == {0, 1}, left
 
 
 @pytest.mark.parametrize("takes_over", [True, False], ids=["takeover", "timeout"])

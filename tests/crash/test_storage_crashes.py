@@ -19,6 +19,7 @@ from clog.storage.clock import Clock
 from clog.storage.commit.idempotence import Writer
 from clog.storage.errors import CommitStateUnknownError
 from clog.storage.format import paths
+from clog.storage.format.features import FEATURES, NO_FEATURES
 from clog.storage.ids import SeededIds
 from clog.storage.objects.records import to_records
 from clog.storage.store.wrapping import WrappingStore
@@ -56,6 +57,7 @@ def state_of(store):
         [s.base_offset for p in range(2) for s in log.segments(p)],
         dict(head.config),
         head.log.schema,
+        head.log.features,
         entries,
     )
 
@@ -73,6 +75,13 @@ def typed(store):
     log = create(store, schema=schema)
     for n in range(4):
         log.append([{"key": {"k": "a"}, "value": {"n": n}}], partition=0)
+
+
+def without_features(store):
+    """A log from before there were any; the next version is not divisible by 4."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clog.storage.create.NEW_LOG_FEATURES", NO_FEATURES)
+        filled(store)
 
 
 def before_a_snapshot(store):
@@ -198,6 +207,11 @@ SCENARIOS = {
     "alter": (filled, lambda log: log.alter({"segment.chunks": 1})),
     "delete_records": (filled, lambda log: log.delete_records({0: 2})),
     "roll": (filled, lambda log: log.roll()),
+    **{
+        f"upgrade: {name}": (without_features, lambda log, name=name: log.upgrade([name]))
+        for name, feature in FEATURES.items()
+        if feature.is_built and not feature.at_creation
+    },
 }
 IDEMPOTENT = {name for name in SCENARIOS if "append" not in name}
 

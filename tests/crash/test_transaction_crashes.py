@@ -60,7 +60,7 @@ def run(log, large):
 
 @pytest.mark.parametrize("large", [False, True], ids=["small positions", "a document"])
 def test_every_crash_leaves_all_or_nothing(large):
-    """S48, S49, S54, C10 to C13: the next holder finds out by the positions, and does the rest."""
+    """S48, S49, S54, C11 to C13: the next holder finds out by the positions, and does the rest."""
     seen = Counter()
     for crash in crash_runs(begin, lambda store: run(reopen(store, 2), large)):
         log = reopen(crash.store, 3)
@@ -108,7 +108,7 @@ def test_every_lost_reply_is_told_when_it_is_committed_again():
 
 
 def test_every_takeover_beside_a_holder_that_lives():
-    """S48: whatever became of the takeover, the holder commits all or is fenced, and knows it."""
+    """S48, C18: whatever became of the takeover, the holder commits all, or knows it is fenced."""
     outcomes = Counter()
     for crash in crash_runs(begin, lambda store: reopen(store, 4).transaction("job")):
         log = reopen(crash.store, 2)

@@ -5,6 +5,7 @@ from typing import Any
 
 from second_reader.documents import HEX32, Folder, Json, columns, integer, need, safe_path
 from second_reader.keys import writer_hash
+from second_reader.replacements import partition_at
 from second_reader.state import (
     CHUNK_FIELDS,
     HEAD_COLUMNS,
@@ -104,10 +105,8 @@ def _read_rest(state: State, manifest: Json) -> None:
         need(all(integer(number, "4") >= 0 for number in step), "4", "no step")
     state.tombstones_removed = [(p, version, offset) for p, version, offset in steps]
     state.uncleanable = dict(manifest["uncleanable"])
-    numbers = [int(p) for p in state.uncleanable] + [step[0] for step in state.tombstones_removed]
-    need(
-        all(0 <= p < len(state.partitions) for p in numbers), "2", "a partition that does not exist"
-    )
+    for number in [*state.uncleanable, *(step[0] for step in state.tombstones_removed)]:
+        partition_at(state, number)
 
 
 def _all_segments(folder: Folder, manifest: Json, count: int) -> list[list[Segment]]:

@@ -5,6 +5,7 @@ import pytest
 
 from clog.storage import (
     AlreadyExistsError,
+    CorruptionError,
     Log,
     ManualClock,
     NotFoundError,
@@ -12,7 +13,7 @@ from clog.storage import (
     VersionExpiredError,
 )
 from clog.storage.commit.tip_tracker import CONFIRM_MS
-from clog.storage.commit.versions import block_body
+from clog.storage.commit.versions import block_body, read_block
 from clog.storage.format import documents, paths
 from clog.storage.format.commits import read_commit
 from clog.storage.ids import SeededIds
@@ -388,3 +389,11 @@ def test_a_search_that_fails_where_the_tip_is_gone(others, clock):
     with pytest.raises(StoreUnavailableError):
         log.handle.refresh()
     assert log.handle.refresh().version == newest
+
+
+def test_the_file_of_another_block_is_damage():
+    """FORMAT.md §7: an open one in place of a closed one would make a sleeper's commit genuine."""
+    store = memory_store()
+    store.put(paths.block_path(0), documents.encode("block", block_body(BLOCK)))
+    with pytest.raises(CorruptionError, match=r"it is of block 8"):
+        read_block(store, 3)

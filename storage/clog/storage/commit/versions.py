@@ -132,6 +132,8 @@ def read_block(store: Store, version: int) -> Block | None:
         return None
     body = documents.decode("block", data, where=f"{path} of {store.url}")
     try:
+        if (first := body["block"]) != paths.block_of(version):
+            raise ValueError(f"it is of block {first!r:.80}")
         ids = body["ids"]
         return Block(None if ids is None else {int(v): str(i) for v, i in ids.items()})
     except (KeyError, TypeError, ValueError, AttributeError) as e:

@@ -139,12 +139,15 @@ def cleaner(
     clog cleaner ./orders --dry-run
     """
     check_logs_named(urls, discover)
-    _check_compatible(log_format, listen, live=live, ends=once or dry_run)
+    if live and log_format == "json":
+        raise typer.BadParameter("--live draws, --log-format json must not; leave one out")
     _log_to_stderr(log_format)
     settings = _settings(config, threads)
     finder = _finder(urls, discover, options, single_writer=single_writer)
     logs = finder.first(patient=not (once or dry_run))
     notice = _Notice(log_format)
+    if listen is not None and (once or dry_run):
+        notice("--listen serves nothing here: one round is soon over")
     if not logs:
         notice("found no log yet")
     json = json or log_format == "json"
@@ -161,20 +164,6 @@ def cleaner(
     notice(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
     shown = ShownLogs(urls or (), discover or (), storage_options(options), clock=finder.clock)
     _run(daemon, finder, notice, shown, listen=listen, live=live)
-
-
-def _check_compatible(log_format: str, listen: str | None, *, live: bool, ends: bool) -> None:
-    """Raises if options contradict each other.
-
-    Raises:
-        typer.BadParameter: they do.
-    """
-    if live and log_format == "json":
-        raise typer.BadParameter("--live draws, --log-format json must not; leave one out")
-    if listen is not None and ends:
-        raise typer.BadParameter(
-            "--listen serves while the cleaner runs, --once and --dry-run end; leave one out"
-        )
 
 
 def _check_cleaned(logs: "Iterable[Log]") -> None:

@@ -3,13 +3,14 @@
 import base64
 import http.client
 import json
+import threading
 from urllib.parse import urlencode
 
 import pyarrow as pa
 import pytest
 
 from clog.cli.ui.logs import COMMITS_MAX, LOOK_MS, AskedKey, ShownLogs
-from clog.storage import InvalidInputError, Log, ManualClock
+from clog.storage import InvalidInputError, Log, ManualClock, StoreUnavailableError
 from clog.storage.testing.counting import CountingStore
 
 pytest.importorskip("starlette", reason="needs the extra ui")
@@ -157,6 +158,68 @@ def test_a_log_that_is_gone_is_told_among_the_others(get, url, shown, tmp_path):
     assert "no log at" in lines[1]["error"]
     Log.create(str(tmp_path / "none"), partitions=1)
     assert "error" not in get("/api/logs")["logs"][1]
+
+
+def test_a_store_that_does_not_answer_holds_up_no_other(url, log, monkeypatch):
+    """The others are shown; it is said for how long, asked by one thread alone, and shown when the
+    answer comes. Who asks for such a log is told so at once.
+    """
+    asked, answer = [], threading.Event()
+    opened = Log.open
+
+    def slow(where, options=None, **more):
+        if where == "memory://silent":
+            asked.append(where)
+            answer.wait(60)
+            where = url
+        return opened(where, options, **more)
+
+    monkeypatch.setattr(Log, "open", slow)
+    clock = ManualClock()
+    shown = ShownLogs(["memory://silent", url], (), {}, clock=clock, patience_s=0)
+
+    def answered(number):
+        while "error" in (line := shown.overview()[number]):
+            pass  # It is being opened.
+        return line
+
+    answered(1)
+    clock.advance(3000)
+    for _ in range(3):
+        assert answered(1)["version"] == log.version
+        assert shown.overview()[0]["error"] == (
+            "its store has not answered for 3 s; it is asked on"
+        )
+    with pytest.raises(StoreUnavailableError, match="not answered for 3 s"):
+        shown.details(0)
+    assert shown.details(1)["version"] == log.version
+    assert asked == ["memory://silent"]
+    answer.set()
+    answered(0)
+    assert shown.details(0)["version"] == log.version
+
+
+def test_records_that_are_too_large_for_a_page_are_cut(get, log, url, monkeypatch):
+    """The answer says that there are more; the first is there, however large it is."""
+    monkeypatch.setattr("clog.cli.ui.logs.BYTES_MAX", 150)
+    found = get("/api/logs/0/records", **{"from": "earliest"})
+    assert found[-1] == {"cut": True}
+    assert 0 < len(found) - 1 < 5
+    monkeypatch.setattr("clog.cli.ui.logs.BYTES_MAX", 1)
+    assert len(get("/api/logs/0/records", **{"from": "earliest"})) == 2
+
+
+def test_the_newest_records_of_a_wide_log_are_read_once(tmp_path):
+    """Partitions share objects: a request for each object, not for each partition."""
+    log = Log.create(str(tmp_path / "wide"), partitions=300)
+    log.append([{"key": str(i), "value": "v"} for i in range(3000)])
+    shown = ShownLogs([log.url], (), {}, clock=ManualClock())
+    counting = CountingStore(log.handle.standing.root)
+    shown._opened[log.url] = Log.open(counting)
+    with counting.count() as requests:
+        assert len(json.loads(shown.records(0, None, "latest", 100))) == 100
+        assert len(json.loads(shown.records(0, 7, "latest", 1))) == 1
+    assert sum(requests.values()) < 20
 
 
 def test_logs_are_found_below_a_prefix(tmp_path):

@@ -1,6 +1,7 @@
 """What the page shows of logs, as data fit for JSON. Reads only.
 
 A log is opened once and followed; a commit that was read stays in memory, since it never changes.
+A store that does not answer is said to be silent, and holds up nothing else (`looks`).
 """
 
 import threading
@@ -9,7 +10,9 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from clog.storage.errors import ClogError, InvalidInputError, NotFoundError
+from clog.cli.output import duration
+from clog.cli.ui.looks import PATIENCE_S, Looks
+from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,6 +28,10 @@ LOOK_MS = 30_000
 COMMITS_MAX = 200
 """Newest commits that are shown."""
 RECORDS_MAX = 500
+BYTES_MAX = 8 << 20
+"""Of JSON in an answer with records: what is more is left out, but for the first record."""
+_PREFIXES = ""
+"""The name of the look for new logs: no log has this URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class ShownLogs:
         prefixes: folders below which logs are found.
         storage_options: of all of them.
         clock: when to look for new ones.
+        patience_s: how long one log is waited for before the others are shown without it.
     """
 
     def __init__(
@@ -52,11 +60,14 @@ class ShownLogs:
         storage_options: Mapping[str, object],
         *,
         clock: "Clock",
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._options = storage_options
         self._prefixes = prefixes
         self._clock = clock
+        self._looks = Looks(self._look_at, clock, patience_s)
         self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
         self._urls = list(dict.fromkeys(urls))
         self._opened: dict[str, Log] = {}
         self._walks: dict[str, CommitWalk] = {}
@@ -80,33 +91,54 @@ class ShownLogs:
 
         Raises:
             NotFoundError: there is none of this number, or at its URL.
+            StoreUnavailableError: its store has not answered for a while; who asks does not wait.
         """
-        from clog.storage import Log
-
         if not 0 <= number < len(self._urls):
             raise NotFoundError(f"no log has the number {number}; reload the page")
         url = self._urls[number]
-        with self._lock:
-            if url not in self._opened:
-                self._opened[url] = Log.open(url, self._options)
-            return self._opened[url]
+        if self._looks.waiting_ms(url):
+            raise StoreUnavailableError(self._silence(url))
+        return self._open(url)
+
+    def _open(self, url: str) -> "Log":
+        from clog.storage import Log
+
+        log = self._opened.get(url)
+        return log or self._opened.setdefault(url, Log.open(url, self._options))
 
     def overview(self) -> list[dict[str, Any]]:
-        """Returns a line for each log; of one that cannot be read, why. A request for each."""
-        self.look()
-        return [self._line(number, url) for number, url in enumerate(self._urls)]
-
-    def _line(self, number: int, url: str) -> dict[str, Any]:
+        """Returns a line for each log; of one that cannot be read, why. A request for each, all
+        under way at once.
+        """
         from clog.storage.store.urls import redact
 
-        line: dict[str, Any] = {"number": number, "url": redact(url)}
+        self._looks.lines([_PREFIXES])
+        urls = list(self._urls)
+        found = self._looks.lines(urls)
+        return [
+            {"number": number, "url": redact(url)} | (line or {"error": self._silence(url)})
+            for number, (url, line) in enumerate(zip(urls, found, strict=True))
+        ]
+
+    def _silence(self, url: str) -> str:
+        waited_ms = self._looks.waiting_ms(url)
+        waited = f"for {duration(waited_ms)}" if waited_ms else "yet"
+        return f"its store has not answered {waited}; it is asked on"
+
+    def _look_at(self, url: str) -> dict[str, Any]:
+        if url == _PREFIXES:
+            self.look()
+            return {}
+        return self._line(url)
+
+    def _line(self, url: str) -> dict[str, Any]:
         try:
-            found = self.log(number).describe()
+            found = self._open(url).describe()
         except ClogError as e:
             self._opened.pop(url, None)  # Another log may stand there by now.
-            return line | {"error": str(e)}
+            return {"error": str(e)}
         details = found["partition_details"]
-        return line | {
+        return {
             "version": found["version"],
             "committed_ms": found["committed_ms"],
             "partitions": found["partitions"],
@@ -118,11 +150,18 @@ class ShownLogs:
 
     def details(self, number: int) -> dict[str, Any]:
         """Returns all about one log: its description, and its newest commits, oldest first."""
+        from clog.storage.config.units import config_text
+
         log = self.log(number)
-        found = dict(log.describe())
-        with self._lock:
+        found: dict[str, Any] = dict(log.describe())
+        with self._locks.setdefault(log.handle.standing.log_id, threading.Lock()):
             commits = self._newest(log)
-        return found | {"now_ms": log.handle.clock.now_ms(), "commits": commits}
+        shown = {name: config_text(name, value) for name, value in found["config"].items()}
+        return found | {
+            "config": shown,
+            "now_ms": log.handle.clock.now_ms(),
+            "commits": commits,
+        }
 
     def _newest(self, log: "Log") -> list[dict[str, Any]]:
         """Returns the newest commits; a request for each that was not seen before."""
@@ -182,7 +221,9 @@ class ShownLogs:
             at = {p: max(starts[p], ends[p] - each) for p in wanted}
         else:
             at = _positions(log, partition, where)
-        batches = (batch for p, start in at.items() for batch in log.read(p, start, ends[p]))
+        # All at once: partitions share objects, and each is read once.
+        ends = {p: ends[p] if p in at else starts[p] for p in starts}
+        batches = log.read(start={**starts, **at}, end=ends)
         return _json(_newest_first(batches) if where == "latest" else batches, limit)
 
     def history_of_key(self, number: int, key: AskedKey, limit: int) -> bytes:
@@ -239,9 +280,19 @@ def _newest_first(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBat
 
 
 def _json(batches: "Iterable[pa.RecordBatch]", limit: int) -> bytes:
-    """Returns a JSON list of the first records, in the form of JSON lines; ``limit`` at most."""
+    """Returns a JSON list of the first records, in the form of JSON lines; ``limit`` at most, and
+    after them ``{"cut": true}`` where more would be too many bytes.
+    """
     from clog.cli.records.lines import format_jsonl
 
     wanted = min(limit, RECORDS_MAX)
     lines = (line for batch in batches for line in format_jsonl(batch.slice(0, wanted)))
-    return b"[" + b",".join(line.rstrip(b"\n") for line in islice(lines, wanted)) + b"]"
+    found: list[bytes] = []
+    room = BYTES_MAX
+    for line in islice(lines, wanted):
+        room -= len(line)
+        if room < 0 and found:
+            found.append(b'{"cut":true}')
+            break
+        found.append(line.rstrip(b"\n"))
+    return b"[" + b",".join(found) + b"]"

@@ -197,10 +197,11 @@ class _Given:
         if not url:
             raise OptionError(
                 'option "path" is missing: give the URL of the log, .load("s3://bucket/orders").'
-                " Spark's catalog keeps no options of a table USING clog: give them where it is"
-                " used, SELECT … FROM orders WITH (path='…'), INSERT INTO orders WITH (path='…'),"
-                " or use CREATE TEMPORARY VIEW orders USING clog OPTIONS (path '…'); to write a"
-                ' DataFrame, .save("s3://bucket/orders") instead of saveAsTable'
+                " Spark's catalog keeps no options of a table USING clog: name its columns in"
+                " CREATE TABLE orders (key BINARY, value BINARY) USING clog, and give options where"
+                " it is used, SELECT … FROM orders WITH (path='…'), INSERT INTO orders WITH"
+                " (path='…'), or use CREATE TEMPORARY VIEW orders USING clog OPTIONS (path '…'); to"
+                ' write a DataFrame, .save("s3://bucket/orders") instead of saveAsTable'
             )
         storage: dict[str, Any] = self.parsed("storage_options", values.json_object, {})
         storage |= {name: values.loose(v) for name, v in self.below("storage.").items()}

@@ -4,7 +4,9 @@
 const $ = (id) => document.getElementById(id);
 const REFRESH_MS = 2000;
 let chosen = null; // the number of the log that is shown
-let newest = null; // its version
+let newest = null; // its id and version
+let asking = 0; // how often records were asked for
+const CHARACTERS_MAX = 20000; // of a key or a value
 
 function el(name, text, attributes = {}) {
   const made = document.createElement(name);
@@ -34,7 +36,12 @@ function ago(ms) {
 }
 
 async function ask(path) {
-  const answer = await fetch(path);
+  let answer;
+  try {
+    answer = await fetch(path);
+  } catch {
+    throw new Error("clog does not answer: start it again, if it was stopped");
+  }
   const body = await answer.json();
   if (!answer.ok) throw new Error(body.error || answer.statusText);
   return body;
@@ -85,14 +92,22 @@ function showCleaner(cleaner) {
 }
 
 async function choose(number) {
-  if (number !== chosen) for (const id of ["found", "bill", "readers", "transactions", "writers"]) $(id).replaceChildren();
+  if (number !== chosen) {
+    for (const id of ["found", "bill", "readers", "transactions", "writers", "problem", "priced-note"]) $(id).replaceChildren();
+    const slider = $("browse").elements.at;
+    slider.value = slider.max;
+    asking += 1;
+  }
   chosen = number;
   newest = null;
   await refresh();
+  if (!$("cost").hidden) await showCost();
 }
 
 async function showLog() {
-  const log = await ask("/api/logs/" + chosen);
+  const number = chosen;
+  const log = await ask("/api/logs/" + number);
+  if (number !== chosen) return; // Another was chosen meanwhile.
   $("log").hidden = false;
   $("log-title").textContent = log.url;
   const sum = (name) => log.partition_details.reduce((total, d) => total + d[name], 0);
@@ -107,8 +122,9 @@ async function showLog() {
     pair.append(el("dt", name), el("dd", value));
     return pair;
   }));
-  if (log.version === newest) return; // Nothing else has changed.
-  newest = log.version;
+  const version = log.log_id + " " + log.version; // Another log may stand there, at the same version.
+  if (version === newest) return; // Nothing else has changed.
+  newest = version;
   showPartitions(log);
   showCommits(log.commits);
   $("configs").replaceChildren(...Object.entries(log.config).sort().map(([name, value]) =>
@@ -175,7 +191,9 @@ function showCommits(commits) {
 }
 
 async function showUsers() {
-  const {readers, transactions, writers} = await ask("/api/logs/" + chosen + "/users");
+  const number = chosen;
+  const {readers, transactions, writers} = await ask("/api/logs/" + number + "/users");
+  if (number !== chosen) return;
   const left = (ms) => ms === null ? "" : ms === 0 ? el("td", "overtaken", {class: "bad"}) : ago(ms);
   $("readers").replaceChildren(...readers.map((r) => r.damage
     ? row([r.name, el("td", "counts for nothing: " + r.damage, {class: "bad", colspan: 7})])
@@ -192,8 +210,10 @@ const dollars = (n) => "$" + n.toFixed(2);
 
 async function showCost() {
   const readers = $("priced").elements.readers.value.trim() || "0";
+  const number = chosen;
   try {
-    const bill = await ask("/api/logs/" + chosen + "/cost?readers=" + encodeURIComponent(readers));
+    const bill = await ask("/api/logs/" + number + "/cost?readers=" + encodeURIComponent(readers));
+    if (number !== chosen) return;
     const sum = (name) => bill.daily.reduce((total, line) => total + line[name], 0);
     const line = (what, of) => row([what, ...["puts", "gets", "lists"].map((name) => count(Math.round(of(name)))),
       size(Math.round(of("bytes_out"))), size(Math.round(of("bytes_in"))), dollars(of("dollars"))]);
@@ -202,15 +222,22 @@ async function showCost() {
       " commits, with an append each " + ago(bill.trigger_ms) + ". Stored: " + size(bill.stored_bytes) + ", " + dollars(bill.stored_dollars) +
       " a month. List prices of " + bill.prices.name + ", " + bill.prices.as_of + "; clog cost takes others.";
   } catch (error) {
-    $("priced-note").textContent = error.message;
+    if (number === chosen) $("priced-note").textContent = error.message;
   }
+}
+
+const hexOf = (raw) => Array.from(raw, (c) => c.charCodeAt(0).toString(16).padStart(2, "0")).join(" ");
+
+function cut(text, length = text.length) {
+  const more = length - Math.min(text.length, CHARACTERS_MAX);
+  return more ? text.slice(0, CHARACTERS_MAX) + "\n… and " + count(more) + " more" : text;
 }
 
 function bytesCell(record, name) {
   if (name + "_b64" in record) {
     const raw = atob(record[name + "_b64"]);
-    const hex = Array.from(raw, (c) => c.charCodeAt(0).toString(16).padStart(2, "0")).join(" ");
-    return el("td", hex, {class: "bytes", title: raw.length + " bytes"});
+    const rest = raw.length > CHARACTERS_MAX ? "\n… and " + count(raw.length - CHARACTERS_MAX) + " bytes more" : "";
+    return el("td", hexOf(raw.slice(0, CHARACTERS_MAX)) + rest, {class: "bytes", title: raw.length + " bytes"});
   }
   const value = record[name];
   if (value === null) return el("td", name === "value" ? "deleted" : "no key", {class: "none"});
@@ -218,7 +245,22 @@ function bytesCell(record, name) {
   if (typeof value === "string" && name === "value" && /^\s*[[{]/.test(value)) {
     try { text = JSON.stringify(JSON.parse(value), null, 1); } catch { /* It only looks like JSON. */ }
   }
-  return el("td", text, {class: "bytes"});
+  return el("td", cut(text), {class: "bytes"});
+}
+
+function keyLink(record) {
+  const given = $("browse").elements;
+  const isBytes = "key_b64" in record;
+  const text = isBytes ? hexOf(atob(record.key_b64)) : typeof record.key === "object" ? JSON.stringify(record.key) : String(record.key);
+  const link = el("button", cut(text) || "(empty)", {class: "link", type: "button", title: "the history of this key"});
+  link.addEventListener("click", () => {
+    given.view.value = "key";
+    given.key.value = text;
+    given.key.dataset.bytes = isBytes ? record.key_b64 : "";
+    tellView();
+    browse();
+  });
+  return link;
 }
 
 async function browse() {
@@ -229,29 +271,27 @@ async function browse() {
     if (given.partition.value.trim()) asked.set("partition", given.partition.value.trim());
     asked.set("from", given.from.value.trim() || "latest");
   } else {
-    if (given.key.value) asked.set("key", given.key.value);
+    if (given.key.dataset.bytes) asked.set("key_b64", given.key.dataset.bytes);
+    else if (given.key.value || view === "key") asked.set("key", given.key.value);
     if (view === "table") asked.set("at", given.at.value);
   }
   $("problem").textContent = "";
+  const mine = (asking += 1);
   try {
     const records = await ask("/api/logs/" + chosen + "/" + view + "?" + asked);
+    if (mine !== asking) return; // Something else was asked for meanwhile.
+    const isCut = records.length > 0 && records.at(-1).cut === true;
+    if (isCut) records.pop();
     $("found").replaceChildren(...records.map((r) => {
       const headers = (r.headers || []).map((h) => h.key + "=" + (h.value ?? h.value_b64 ?? "null")).join("\n");
       const key = bytesCell(r, "key");
-      if (["string", "number"].includes(typeof r.key)) {
-        const link = el("button", String(r.key), {class: "link", type: "button", title: "the history of this key"});
-        link.addEventListener("click", () => {
-          given.view.value = "key";
-          given.key.value = r.key;
-          tellView();
-          browse();
-        });
-        key.replaceChildren(link);
-      }
+      if ((r.key ?? r.key_b64 ?? null) !== null) key.replaceChildren(keyLink(r));
       return row([r.partition, r.offset, String(r.timestamp).replace("T", " "), key, bytesCell(r, "value"), headers]);
     }));
     if (!records.length) $("problem").textContent = "no records";
+    if (isCut) $("problem").textContent = "These are not all: more would be too large for a page.";
   } catch (error) {
+    if (mine !== asking) return;
     $("found").replaceChildren();
     $("problem").textContent = error.message;
   }
@@ -283,7 +323,7 @@ function select(tab) {
 async function refresh() {
   try {
     const logs = await showLogs();
-    if (chosen === null && logs.length && !logs[0].error) chosen = logs[0].number;
+    if (chosen === null) chosen = logs.find((log) => !log.error)?.number ?? null;
     if (chosen !== null) await showLog();
     if (chosen !== null && !$("users").hidden) await showUsers();
     $("state").textContent = logs.length + (logs.length === 1 ? " log" : " logs") + ", " + moment(Date.now());
@@ -311,6 +351,7 @@ document.querySelector("[role=tablist]").addEventListener("keydown", (event) => 
 $("priced").addEventListener("submit", (event) => { event.preventDefault(); showCost(); });
 $("browse").addEventListener("submit", (event) => { event.preventDefault(); browse(); });
 $("browse").elements.view.addEventListener("change", () => { tellView(); browse(); });
+$("browse").elements.key.addEventListener("input", (event) => { event.target.dataset.bytes = ""; });
 $("browse").elements.at.addEventListener("input", tellVersion);
 $("browse").elements.at.addEventListener("change", browse);
 tellView();

@@ -4,7 +4,11 @@ Both get the same records in the same order, one partition, zstd, segments of th
 passes: the first over a log that was never cleaned, the second over a log whose older half is clean
 (a dirty ratio of one half). Kafka's time is what its cleaner thread logs; nobody else uses the
 broker, and the topic is there twice: the second pass counts, of a warm JVM. clog's time is a pass
-of one thread, from the opened log to the committed result. CPU seconds are those of the process, of
+of one thread, from the opened log to the committed result; it is measured with two threads as well,
+beside the same pass of Kafka's, whose threads do not share a partition. Then the same of a log that
+is clean, and of which a tenth of the keys is updated, spread evenly or in runs of 1,000 neighbours.
+clog may only mark what died then; so what that puts off, the purge and what ten reads of the table
+take, is counted in as well. CPU seconds are those of the process, of
 Kafka's the cleaner's thread alone, without the collector's. Records are those that the pass began
 with. Memory is the peak of the whole process, the broker's with a heap of 1 GiB.
 
@@ -15,6 +19,7 @@ import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from harness import data
 from harness.machine import memory_mb
@@ -43,15 +48,38 @@ WAIT_S = 900
 def run(size: dict[str, int], folder: Path, result: Result) -> None:
     result.versions |= {"Apache Kafka": VERSIONS["kafka"]}
     for record_bytes, rows in ((100, size["rows"]), (1024, size["rows_1k"])):
-        place = folder / str(record_bytes)
-        _measure(place, result, record_bytes, rows, size)
-        shutil.rmtree(place)
+        halves = [list(data.batches(rows // 2, rows // 5, record_bytes, seed=s)) for s in (1, 2)]
+        phases = [("never cleaned", halves[0]), ("half clean", halves[1])]
+        _measure(folder / "halves", result, record_bytes, phases, size)
+        for spread, ids in (("uniform", _uniform(rows // 2)), ("local", _local(rows // 2))):
+            each_once = list(data.batches(rows // 2, rows // 2, record_bytes, seed=3))
+            phases = [("", each_once), (f"10 % {spread} updates", _updates(ids, record_bytes))]
+            _measure(folder / spread, result, record_bytes, phases, size)
+
+
+def _uniform(keys: int) -> np.ndarray:
+    return np.random.default_rng(4).choice(keys, keys // 10, replace=False)
+
+
+def _local(keys: int) -> np.ndarray:
+    run = min(1000, keys // 10)
+    runs = np.random.default_rng(5).choice(keys // run, keys // 10 // run, replace=False)
+    return (np.sort(runs)[:, None] * run + np.arange(run)).ravel()
+
+
+def _updates(ids: np.ndarray, record_bytes: int) -> list[pa.Table]:
+    values = data.values(np.random.default_rng(6), len(ids), record_bytes)
+    return [pa.table({"key": data.keys(ids), "value": values})]
 
 
 def _measure(
-    folder: Path, result: Result, record_bytes: int, rows: int, size: dict[str, int]
+    folder: Path,
+    result: Result,
+    record_bytes: int,
+    phases: list[tuple[str, list[pa.Table]]],
+    size: dict[str, int],
 ) -> None:
-    halves = [list(data.batches(rows // 2, rows // 5, record_bytes, seed=s)) for s in (1, 2)]
+    """Fills, and measures a pass, phase by phase; one without a name is only cleaned."""
     broker_config = {
         "log.cleanup.policy": "compact",
         "num.partitions": 1,
@@ -59,19 +87,23 @@ def _measure(
     }
     kafka = _Kafka(folder / "kafka", broker_config)
     clog = _Clog(folder / "clog", size["segment_bytes"])
-    for half, state in enumerate(("never cleaned", "half clean")):
-        kafka.fill(halves[half])
-        clog.fill(halves[half])
+    for state, tables in phases:
+        kafka.fill(tables)
+        clog.fill(tables)
         what = f"cleaning, {record_bytes} B, {state}"
-        _sizes(result, f"on disk before {what}", kafka, clog)
+        if state:
+            _sizes(result, f"on disk before {what}", kafka, clog)
         found: dict[str, list[dict[str, float]]] = {"clog": [], "Apache Kafka": []}
-        for _ in range(size["rounds"]):
+        for _ in range(size["rounds"] if state else 1):
             found["clog"].append(clog.cleaned())
             found["Apache Kafka"].append(kafka.cleaned())
-        _report(result, what, found, record_bytes)
+        if state:
+            _report(result, what, found, record_bytes)
         kafka.keep()
         clog.keep()
-        _sizes(result, f"on disk after {what}", kafka, clog)
+        if state:
+            _sizes(result, f"on disk after {what}", kafka, clog)
+    shutil.rmtree(folder)
 
 
 def _report(
@@ -80,6 +112,8 @@ def _report(
     for name, unit, lower in (
         ("core", "thousand records/CPU second", False),
         ("clock", "thousand records/s", False),
+        ("clock with two threads", "thousand records/s", False),
+        ("core, all that follows counted in", "thousand records/CPU second", False),
         ("memory", "MB", True),
     ):
         for who, rounds in found.items():
@@ -127,9 +161,13 @@ class _Kafka:
             broker.wait_for_passes(1, WAIT_S)
             before = broker.cleaner_cpu_seconds()
             done: Cleaned = broker.wait_for_passes(len(TOPICS), WAIT_S)[-1]
+            core = done.records / (broker.cleaner_cpu_seconds() - before) / 1e3
+            clock = done.records / done.seconds / 1e3
             return {
-                "core": done.records / (broker.cleaner_cpu_seconds() - before) / 1e3,
-                "clock": done.records / done.seconds / 1e3,
+                "core": core,
+                "clock": clock,
+                "clock with two threads": clock,
+                "core, all that follows counted in": core,
                 "memory": memory_mb(broker.pid),
             }
 
@@ -172,11 +210,29 @@ class _Clog:
     def cleaned(self) -> dict[str, float]:
         shutil.rmtree(self._copy, ignore_errors=True)
         shutil.copytree(self.folder, self._copy)
-        return in_child(_pass_over, str(self._copy))
+        url = str(self._copy)
+        return in_child(_with_two_threads, url) | in_child(_pass_over, url)
 
     def keep(self) -> None:
         shutil.rmtree(self.folder)
         self._copy.rename(self.folder)
+
+
+def _with_two_threads(url: str) -> dict[str, float]:
+    """The second of two passes over copies, in a process of its own."""
+    from clog.cleaner import Cleaner
+    from clog.storage import Log
+
+    clock = 0.0
+    for _ in range(2):
+        shutil.copytree(url, f"{url}-again")
+        log = Log.open(f"{url}-again")
+        records = sum(s.records for s in log.segments(0))
+        began = time.perf_counter()
+        Cleaner(log, 2).run_once(force=True)
+        clock = time.perf_counter() - began
+        shutil.rmtree(f"{url}-again")
+    return {"clock with two threads": records / clock / 1e3}
 
 
 def _pass_over(url: str) -> dict[str, float]:
@@ -196,8 +252,32 @@ def _pass_over(url: str) -> dict[str, float]:
     results = cleaner.run_once(force=True)
     clock, core = time.perf_counter() - clock, time.process_time() - core
     assert results, "nothing was cleaned"
+    memory = memory_mb()
     return {
         "core": records / core / 1e3,
         "clock": records / clock / 1e3,
-        "memory": memory_mb(),
+        "core, all that follows counted in": records / (core + _later(url)) / 1e3,
+        "memory": memory,
     }
+
+
+def _later(url: str) -> float:
+    """CPU seconds of what a pass that marks puts off: what dead rows add to ten reads of the table,
+    and the purge.
+    """
+    from clog.cleaner import Cleaner
+    from clog.storage import Log
+
+    def reads() -> float:
+        began = time.process_time()
+        for _ in range(10):
+            Log.open(url).table().to_arrow()
+        return time.process_time() - began
+
+    before = reads()
+    log = Log.open(url)
+    log.alter({"dead.rows.delay.ms": "1"})
+    cleaner, began = Cleaner(log), time.process_time()
+    cleaner.run_once()
+    purge = time.process_time() - began
+    return purge + max(0.0, before - reads())

@@ -7,6 +7,7 @@ import decimal
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 from hypothesis import event, given, settings
@@ -227,3 +228,22 @@ def test_a_forged_footer_is_decoded_or_copied_whole(data):
         pass
     finally:
         discard(store)
+
+
+@settings(max_examples=40, deadline=None)
+@given(typed_rows(), st.integers(2, 4))
+def test_what_is_encoded_in_parts_is_the_same(typed, encoders):
+    """Row groups, records, key index and checksums, but for where pages lie (S26)."""
+    store = memory_store()
+    schema, rows = typed
+    (plain,) = put(store, schema, [as_batch(schema, rows)])
+    (made,) = put(store, schema, [as_batch(schema, rows)], encoders=encoders, stamp=1)
+    assert (made.chunks, made.rows, made.dense) == (plain.chunks, plain.rows, plain.dense)
+    chunk, expected = (rewritten_chunk(each, version=1) for each in (made, plain))
+    content = store.get(made.path)
+    problems = object_problems(content, made.ref, [(2, chunk)], key_seed=SEED, schema=schema)
+    assert list(problems) == []
+    assert read(store, schema, [chunk]) == read(store, schema, [expected])
+    counts = [pq.ParquetFile(pa.BufferReader(store.get(o.path))) for o in (made, plain)]
+    assert len({file.num_row_groups for file in counts}) == 1
+    discard(store)

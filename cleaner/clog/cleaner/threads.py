@@ -13,7 +13,7 @@ group. It takes the results in order, so what is committed, and when, is the sam
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -76,6 +76,12 @@ class CleanerThreads:
         finally:
             for turn in turns:
                 turn.drop()
+
+    def together(self, calls: Sequence[Call[_T]]) -> Iterator[_T]:
+        """Yields what the calls return, in their order; free threads make some of them."""
+        with self.in_turn(calls) as turns:
+            for turn in turns:
+                yield turn()
 
     def _results(
         self,

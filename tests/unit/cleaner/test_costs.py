@@ -7,13 +7,18 @@ import math
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.compaction.pass_progress import PassProgress
+from clog.cleaner.log_round import CleanerSettings, LogRound
+from clog.cleaner.metered_store import Throttle
 from clog.cleaner.sweep.commit_blocks import close_blocks
 from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
+from clog.cleaner.threads import CleanerThreads
 from clog.storage.objects import encoding, reader
 from clog.storage.read.footprints import footprints
 from clog.storage.read.scan import plan_range, read_pieces
 from clog.storage.store import base
 from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.delaying import DelayingStore
 
 DAY_MS = 86_400_000
 COMMITS = [12, 120]
@@ -108,3 +113,27 @@ def test_a_sweep_costs_listings_and_what_it_deletes(dirty, clock):
     assert not orphans
     assert cost(store, lambda: sweep_released(log.handle, now_ms=clock.now_ms())) == {}
     assert cost(store, lambda: close_blocks(log.handle, now_ms=clock.now_ms())) == {"get": 2}
+
+
+def test_a_pass_over_many_objects_far_away_waits_for_few_of_them(make_log, open_log, put, store):
+    """Requests for the next chunks go ahead in mapping, judging and rewriting: with 100 ms for each
+    the pass takes as long as a fraction of them one after the other.
+    """
+    log = make_log(segment_bytes=10_000, object_bytes=60, dead_rows_delay_ms=0)
+    keys = [f"k{i:02}" for i in range(40)]
+    put(log, " ".join(f"{key}=1" for key in keys))
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    put(log, " ".join(f"{key}=2" for key in keys[::4]))
+    log.roll()
+    chunks = [c for s in log.handle.manifest().segments[0][:-1] for c in s.chunks]
+    far = DelayingStore(store)
+    log = open_log(far)
+    log.handle.manifest()
+    plan = LogRound(log, log.handle.clock, Throttle(None, log.handle.clock), CleanerSettings())
+    began_ms, requests = far.now_ms, far.requests
+    result = plan.clean(0, CleanerThreads(1, 1 << 16), PassProgress(), force=True)
+    assert result.stats.records_superseded == 10
+    assert len(chunks) == 50
+    assert far.requests - requests >= 60
+    assert far.now_ms - began_ms <= 2000

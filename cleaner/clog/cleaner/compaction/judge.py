@@ -8,7 +8,7 @@ could go are judged without reading, and so are clean ones that hold no key of t
 index (`index_filter`); those of the range of the last map by their offsets (`mapped_range`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -30,8 +30,15 @@ from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.schema import LogSchema
 from clog.storage.format.segments import Segment
 from clog.storage.numpy_arrays import Mask, scalar, to_arrow, to_numpy
-from clog.storage.read.scan import DELETE_HORIZON, piece_of, presence_column, read_pieces
+from clog.storage.read.scan import (
+    DELETE_HORIZON,
+    open_run,
+    piece_of,
+    presence_column,
+    read_pieces,
+)
 from clog.storage.readers.holds import NOTHING_HELD, HeldTombstones
+from clog.storage.store.ahead import ahead
 from clog.storage.store.base import Store
 
 KEYS_SHARE = 4
@@ -152,12 +159,12 @@ class Judge:
         object.__setattr__(self, "recheck", recheck)
 
     def judge_segment(self, store: Store, partition: int, segment: Segment) -> JudgedSegment:
-        """Judges all chunks of a segment."""
-        calls = (
-            (partial(self._judge_chunk, store, partition, c), c.object.size_bytes // KEYS_SHARE)
-            for c in segment.chunks
-        )
-        with self.threads.in_turn(calls) as turns:
+        """Judges all chunks of a segment; requests for the next ones go ahead."""
+        chunks = segment.chunks
+        sizes = [c.object.size_bytes * c.rows // (c.object.rows * KEYS_SHARE) for c in chunks]
+        begun = (partial(self._opened, store, partition, c) for c in chunks)
+        opened = ahead(store, zip(begun, sizes, strict=True))
+        with self.threads.in_turn(zip(opened, sizes, strict=True)) as turns:
             return JudgedSegment(segment, tuple(turn() for turn in turns))
 
     def with_horizons(self, store: Store, partition: int, segment: JudgedSegment) -> JudgedSegment:
@@ -232,37 +239,48 @@ class Judge:
             now_ms=self.now_ms,
         )
 
-    def _judge_chunk(self, store: Store, partition: int, chunk: Chunk) -> JudgedChunk:
+    def _opened(self, store: Store, partition: int, chunk: Chunk) -> Callable[[], JudgedChunk]:
+        """Fetches what is needed to judge a chunk; returns what judges it."""
         if chunk.aborted:
-            return JudgedChunk(chunk)  # It has no row that lives, and is dropped unread (S53).
+            return partial(JudgedChunk, chunk)  # No row of it lives: it is dropped unread (S53).
         if chunk.next <= self.log_start:
-            return JudgedChunk(chunk, Removed(trimmed=chunk.live_rows))
+            return partial(JudgedChunk, chunk, Removed(trimmed=chunk.live_rows))
         tombstones_count = self._tombstones_count(chunk)
         if chunk.base >= self.log_start and not (
             self._reaches(chunk)
             and (tombstones_count or self.offset_map.entries or chunk.next > self.first_dirty)
         ):
-            return JudgedChunk(chunk)
+            return partial(JudgedChunk, chunk)
         is_whole = chunk.base >= self.log_start and self.found.of(chunk) is None
         if is_whole and not tombstones_count and self._holds_none(store, chunk):
-            return JudgedChunk(chunk)
+            return partial(JudgedChunk, chunk)
         # A row of a fresh chunk has no horizon that could have come.
-        if self.mapped.decides(chunk) and (
-            not tombstones_count or earliest_horizon_ms(chunk) == NONE
-        ):
-            dead = self.mapped.superseded(chunk)
-            removed = Removed(superseded=int(np.count_nonzero(dead)))
-            self._recheck_unread(partition, chunk, dead)
-            self.recheck.count_chunk(chunk.rows, chunk.rows - removed.total)
-            keep = ~dead if 0 < removed.total < chunk.rows else None
-            undated = tombstones_count and removed.total < chunk.rows
-            return JudgedChunk(chunk, removed, keep, undated=undated)
+        decides = self.mapped.decides(chunk)
+        if decides and (not tombstones_count or earliest_horizon_ms(chunk) == NONE):
+            return partial(self._by_offsets, partition, chunk, tombstones_count=tombstones_count)
+        tombstone = presence_column("value", self.schema, ())
+        values = (tombstone, DELETE_HORIZON) if tombstones_count else ()
+        columns = ("offset", *(() if decides else ("key",)), *values)
+        piece = piece_of(partition, chunk, chunk.base, chunk.next, self.schema)
+        batches = open_run(store, [piece], columns)
+        return partial(self._by_rows, partition, chunk, batches)
+
+    def _by_offsets(self, partition: int, chunk: Chunk, *, tombstones_count: bool) -> JudgedChunk:
+        dead = self.mapped.superseded(chunk)
+        removed = Removed(superseded=int(np.count_nonzero(dead)))
+        self._recheck_unread(partition, chunk, dead)
+        self.recheck.count_chunk(chunk.rows, chunk.rows - removed.total)
+        keep = ~dead if 0 < removed.total < chunk.rows else None
+        undated = tombstones_count and removed.total < chunk.rows
+        return JudgedChunk(chunk, removed, keep, undated=undated)
+
+    def _by_rows(
+        self, partition: int, chunk: Chunk, batches: Iterator[pa.RecordBatch]
+    ) -> JudgedChunk:
         removed = Removed()
         keeps: list[Mask] = []
         horizons: list[Mask] = []
-        for keep, new_horizon in self._verdicts(
-            store, partition, chunk, removed, tombstones_count=tombstones_count
-        ):
+        for keep, new_horizon in self._verdicts(partition, chunk, batches, removed):
             keeps.append(keep)
             horizons.append(new_horizon)
         keep, new_horizon = np.concatenate(keeps), np.concatenate(horizons)
@@ -294,22 +312,12 @@ class Judge:
         return chunk.next > self.first_dirty or earliest_horizon_ms(chunk) <= self.now_ms
 
     def _verdicts(
-        self,
-        store: Store,
-        partition: int,
-        chunk: Chunk,
-        removed: Removed,
-        *,
-        tombstones_count: bool,
+        self, partition: int, chunk: Chunk, batches: Iterator[pa.RecordBatch], removed: Removed
     ) -> Iterator[tuple[Mask, Mask]]:
         """Yields (keep, stamp) of all live rows of the chunk, in order; counts into ``removed``."""
         known = self.mapped.superseded(chunk) if self.mapped.decides(chunk) else None
         before, few, rows = self.found.of(chunk), _FewGone(chunk.live_rows), 0
-        tombstone = presence_column("value", self.schema, ())
-        values = (tombstone, DELETE_HORIZON) if tombstones_count else ()
-        columns = ("offset", *(() if known is not None else ("key",)), *values)
-        piece = piece_of(partition, chunk, chunk.base, chunk.next, self.schema)
-        for batch in read_pieces(store, [piece], columns=columns):
+        for batch in batches:
             here = slice(rows, rows + batch.num_rows)
             rows += batch.num_rows
             if known is None:

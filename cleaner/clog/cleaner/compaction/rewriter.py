@@ -29,7 +29,7 @@ from clog.cleaner.compaction.mapped_range import FoundDead
 from clog.cleaner.compaction.memory import EVERY_BYTES, give_back
 from clog.cleaner.compaction.recheck import GroupRecheck, Recheck
 from clog.cleaner.compaction.stats import PassStats
-from clog.cleaner.threads import CleanerThreads
+from clog.cleaner.threads import Call, CleanerThreads
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
 from clog.storage.format.bitmaps.bitmap import read_bitmap
@@ -40,16 +40,19 @@ from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.objects.data_object import rewritten_chunk
 from clog.storage.objects.row_groups import CopiedGroup
 from clog.storage.objects.writer import write_rewritten
-from clog.storage.read.row_groups import Wanted, read_or_copy
+from clog.storage.read.row_groups import Portion, Wanted, open_portions
 from clog.storage.read.scan import (
     COLUMNS,
     DELETE_HORIZON,
+    open_run,
     piece_of,
     presence_column,
-    read_pieces,
 )
+from clog.storage.store.ahead import ahead
 from clog.storage.store.base import Store
 
+PORTION_BYTES = 4 << 20
+"""At least so many record bytes of a chunk are decoded by one of several threads together."""
 _READ = (*(name for name in COLUMNS if name != "partition"), DELETE_HORIZON)
 _RECHECKED = ("offset", "key", "value", DELETE_HORIZON)
 
@@ -151,6 +154,8 @@ class Rewriter:
                 new_id=self.new_id,
                 compression=self.config.compression,
                 object_bytes=object_bytes,
+                encoders=self.threads.count,
+                together=self.threads.together,
             )
         before = sum(c.chunk.live_rows for c in run)
         removed = sum(c.removed.total for c in run)
@@ -171,63 +176,53 @@ class Rewriter:
         self, run: Sequence[JudgedChunk], recheck: GroupRecheck, dated: list[Offsets]
     ) -> Generator[pa.RecordBatch | CopiedGroup, None, None]:
         """Yields the rows that stay; adds the offsets of those that get their horizon."""
-        read_bytes = 0
-        calls = ((partial(self._retained_of, c, recheck), _held_bytes(c)) for c in run)
-        with self.threads.in_turn(calls, settled=_settled) as turns:
-            for c, turn in zip(run, turns, strict=True):
-                read_bytes += c.chunk.size_bytes if c.rows_left else 0
-                if read_bytes >= EVERY_BYTES:
-                    give_back()
-                    read_bytes = 0
+        with self.threads.in_turn(self._calls(run, recheck), settled=_settled) as turns:
+            for turn in turns:
                 for here, part in turn():
                     dated.append(here)
                     if part is not None:
                         yield part
 
-    def _retained_of(self, c: JudgedChunk, recheck: GroupRecheck) -> Iterator[_Part]:
-        """Yields what stays of a chunk, and the offsets of what of it gets its horizon."""
-        if c.rows_left == 0:
-            self._recheck_all(c, recheck)
-            return
-        for part, here in self._parts(c):
-            left, dated = part, _dated_in(c, part, here)
-            if isinstance(part, pa.RecordBatch) and c.keep is not None and not c.keep[here].all():
-                keep = c.keep[here]
-                self._recheck(c.chunk, part.select(_RECHECKED), ~keep, here, recheck)
-                left = part.filter(to_arrow(keep))
-            yield dated, left if left.num_rows else None
+    def _calls(
+        self, run: Sequence[JudgedChunk], recheck: GroupRecheck
+    ) -> Iterator[Call[Iterable[_Part]]]:
+        """Yields what makes of portions of the chunks what stays; requests for the next chunk go
+        ahead.
+        """
+        read_bytes = 0
+        opened = ahead(self.store, ((partial(self._opened, c), _fetched_bytes(c)) for c in run))
+        for c, portions in zip(run, opened, strict=True):
+            read_bytes += c.chunk.size_bytes if c.rows_left else 0
+            if read_bytes >= EVERY_BYTES:
+                give_back()
+                read_bytes = 0
+            at = 0
+            for rows, read in portions:
+                held_bytes = c.chunk.size_bytes * rows // c.chunk.rows
+                yield partial(self._retained_of, c, read, at, recheck), held_bytes
+                at += rows
 
-    def _recheck_all(self, c: JudgedChunk, recheck: GroupRecheck) -> None:
-        """Checks a chunk of which nothing is left; one below the log start need not be read."""
-        if c.removed.trimmed < c.removed.total:
+    def _opened(self, c: JudgedChunk) -> list[Portion]:
+        """Fetches what has to be looked at of a chunk; returns what reads it."""
+        piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next, self.schema)
+        if c.rows_left == 0:
+            if c.removed.trimmed == c.removed.total:
+                return []  # What is below the log start need not be read.
             tombstone = presence_column("value", self.schema, ())
             horizons = (tombstone, DELETE_HORIZON) if c.removed.expired else ()
-            columns = ("offset", "key", *horizons)
-            for batch, here in self._batches(c, columns):
-                gone = np.ones(batch.num_rows, np.bool_)
-                self._recheck(c.chunk, batch, gone, here, recheck)
-
-    def _recheck(
-        self, chunk: Chunk, batch: pa.RecordBatch, gone: Mask, here: slice, recheck: GroupRecheck
-    ) -> None:
-        found = self.found.of(chunk)
-        recheck.check(batch, gone, None if found is None else found[here])
-
-    def _parts(self, c: JudgedChunk) -> Iterator[tuple[pa.RecordBatch | CopiedGroup, slice]]:
-        """Yields the live rows of a chunk, as row groups where nothing happens to any of theirs,
-        and where they stand among the live ones.
-        """
-        at = 0
-        piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next, self.schema)
-        for part in read_or_copy(
+            batches = open_run(self.store, [piece], ("offset", "key", *horizons))
+            return [(c.chunk.live_rows, lambda: batches)]
+        rows_min = None
+        if self.threads.count > 1:
+            rows_min = PORTION_BYTES * c.chunk.rows // c.chunk.size_bytes
+        return open_portions(
             self.store,
             [Wanted(piece, c.chunk, self._changed_rows(c))],
             columns=_READ,
             compression=self.config.compression,
             key_seed=self.key_seed,
-        ):
-            yield part, slice(at, at + part.num_rows)
-            at += part.num_rows
+            rows_min=rows_min,
+        )
 
     def _changed_rows(self, c: JudgedChunk) -> Mask | None:
         """Returns which rows of a chunk, the dead ones counted, go or get their horizon; None where
@@ -243,15 +238,41 @@ class Rewriter:
         rows[rows] = changed
         return rows
 
-    def _batches(
-        self, c: JudgedChunk, columns: Sequence[str]
-    ) -> Iterator[tuple[pa.RecordBatch, slice]]:
-        """Yields the live rows of a chunk, and where they stand among them."""
-        at = 0
-        piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next, self.schema)
-        for batch in read_pieces(self.store, [piece], columns=columns):
-            yield batch, slice(at, at + batch.num_rows)
-            at += batch.num_rows
+    def _retained_of(
+        self,
+        c: JudgedChunk,
+        read: Callable[[], Iterator[pa.RecordBatch | CopiedGroup]],
+        at: int,
+        recheck: GroupRecheck,
+    ) -> Iterator[_Part]:
+        """Yields what stays of a portion of a chunk that begins with the ``at``-th live row, and
+        the offsets of what of it gets its horizon.
+        """
+        for part, here in _placed(read(), at):
+            if c.rows_left == 0:
+                self._recheck(c.chunk, part, np.ones(part.num_rows, np.bool_), here, recheck)
+                continue
+            left, dated = part, _dated_in(c, part, here)
+            if isinstance(part, pa.RecordBatch) and c.keep is not None and not c.keep[here].all():
+                keep = c.keep[here]
+                self._recheck(c.chunk, part.select(_RECHECKED), ~keep, here, recheck)
+                left = part.filter(to_arrow(keep))
+            yield dated, left if left.num_rows else None
+
+    def _recheck(
+        self, chunk: Chunk, batch: pa.RecordBatch, gone: Mask, here: slice, recheck: GroupRecheck
+    ) -> None:
+        found = self.found.of(chunk)
+        recheck.check(batch, gone, None if found is None else found[here])
+
+
+def _placed(
+    parts: Iterable[pa.RecordBatch | CopiedGroup], at: int
+) -> Iterator[tuple[pa.RecordBatch | CopiedGroup, slice]]:
+    """Yields the parts, and where they stand among the live rows of their chunk."""
+    for part in parts:
+        yield part, slice(at, at + part.num_rows)
+        at += part.num_rows
 
 
 def _count(c: JudgedChunk, stats: PassStats) -> None:
@@ -264,9 +285,9 @@ def _count(c: JudgedChunk, stats: PassStats) -> None:
     stats.records_without_key += c.removed.without_key
 
 
-def _held_bytes(c: JudgedChunk) -> int:
-    """Returns about how many bytes are held of a chunk, when it is read and decoded."""
-    return c.size_bytes_left + c.chunk.object.size_bytes
+def _fetched_bytes(c: JudgedChunk) -> int:
+    """Returns how many bytes are fetched of a chunk, at most."""
+    return c.chunk.object.size_bytes * c.chunk.rows // c.chunk.object.rows if c.rows_left else 0
 
 
 def _settled(parts: Iterable[_Part]) -> Iterable[_Part]:

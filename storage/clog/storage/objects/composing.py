@@ -11,8 +11,9 @@ places where its pages lie now. Offset and column indexes, if there were any, ar
 and nothing points to where they were.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,10 @@ from clog.storage.objects.row_groups import CopiedGroup, RawColumn, file_without
 from clog.storage.objects.thrift_compact import I64, LIST, STRUCT, Reader, Struct, written
 
 Part = Rows | CopiedGroup
+Together = Callable[[Sequence[tuple[Callable[[], Any], int]]], Iterable[Any]]
+"""Makes calls, each with the bytes that it is about, maybe by several threads; returns their
+results in order.
+"""
 
 
 class Composition:
@@ -57,9 +62,11 @@ class Composition:
         self.stats = reduce(_joined, every)
         self.dense = self.stats.last_offset - self.stats.first_offset + 1 == self.stats.rows
 
-    def encoded(self, compression: Compression, key_seed: int | None) -> tuple[bytes, int, int]:
+    def encoded(
+        self, compression: Compression, key_seed: int | None, together: Together
+    ) -> tuple[bytes, int, int]:
         """Returns the object's bytes; those of the footer and of the key index among them. Takes
-        the records out of the parts.
+        the records out of the parts, which are encoded ``together``.
         """
         schema = stored_schema(self._schema, self._absent())
         seed = key_seed if self.stats.size_bytes > WHOLE_BYTES else None
@@ -68,8 +75,11 @@ class Composition:
         groups: list[Struct] = []
         blocks: list[bytes] = []
         at = len(MAGIC)
-        for part in self._parts:
-            made, indexed = _groups_of(part, schema, compression, seed)
+        calls = [
+            (partial(_groups_of, part, schema, compression, seed), _record_bytes(part))
+            for part in self._parts
+        ]
+        for made, indexed in together(calls):
             blocks += indexed
             for rows, columns in made:
                 groups.append(_placed(rows, columns, at))
@@ -88,6 +98,15 @@ class Composition:
         for part in self._parts:
             absent &= part.absent if isinstance(part, CopiedGroup) else absent_columns(part)
         return absent | ({OFFSET} if self.dense else set())
+
+
+def in_order(calls: Sequence[tuple[Callable[[], Any], int]]) -> Iterator[Any]:
+    """Makes the calls one after the other."""
+    return (call() for call, _ in calls)
+
+
+def _record_bytes(part: Part) -> int:
+    return part.stats.size_bytes if isinstance(part, CopiedGroup) else int(part.sizes.sum())
 
 
 def _only(rows: Rows) -> ChunkStats:

@@ -17,6 +17,7 @@ half of a small object's footer.
 """
 
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,20 @@ class Rows:
             min_timestamp_ms=int(self.timestamps_ms.min()),
             max_timestamp_ms=int(self.timestamps_ms.max()),
         )
+
+    def split(self, count: int) -> "list[Rows]":
+        """Returns the records, whose order stays, in at most so many parts of whole row groups."""
+        assert self.order is None, "rewritten records are of one partition"
+        ends = [end for _, end in self._groups()]
+        edges = sorted({0, *(ends[len(ends) * (i + 1) // count - 1] for i in range(count))})
+        return [
+            Rows(
+                self.records.slice(start, end - start),
+                self.partition[start:end],
+                self.sizes[start:end],
+            )
+            for start, end in pairwise(edges)
+        ]
 
     def consume(self, schema: pa.Schema) -> Iterator[pa.Table]:
         """Yields the row groups with the columns of the schema, once: what was yielded is let

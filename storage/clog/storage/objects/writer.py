@@ -9,7 +9,7 @@ Not here: its bytes (`encoding`), which partition a record goes to, whether the 
 takes it (`append`).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -25,7 +25,7 @@ from clog.storage.format.paths import data_path
 from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import null, scalar
 from clog.storage.objects.arrow_types import column_types
-from clog.storage.objects.composing import Composition, Part
+from clog.storage.objects.composing import Composition, Part, Together, in_order
 from clog.storage.objects.data_object import DELETE_HORIZON, DataObject, record_sizes
 from clog.storage.objects.encoding import Rows, encoded
 from clog.storage.objects.row_groups import CopiedGroup
@@ -62,6 +62,7 @@ class ObjectWriter:
         rewritten: records have their offsets (`ColumnTypes.rewritten`, whose ``delete_horizon`` may
             be missing), in rising order in each partition.
         key_seed: the log's; then large objects get a key index. None: they get none.
+        encoders: rewritten records are encoded in so many parts, ``together``.
     """
 
     def __init__(
@@ -76,7 +77,11 @@ class ObjectWriter:
         object_bytes: int = OBJECT_BYTES,
         rewritten: bool = False,
         key_seed: int | None = None,
+        encoders: int = 1,
+        together: Together = in_order,
     ) -> None:
+        self._encoders = encoders
+        self._together = together
         self._store = store
         self._stamp = stamp
         self._new_id = new_id
@@ -166,6 +171,8 @@ class ObjectWriter:
         self._objects.append(self._put_one(parts))
 
     def _put_one(self, parts: list[Part]) -> DataObject:
+        if self._encoders > 1:
+            parts = [p for part in parts for p in _split(part, self._encoders)]
         first = parts[0]
         if len(parts) == 1 and isinstance(first, Rows):
             chunks = first.chunks()
@@ -175,7 +182,7 @@ class ObjectWriter:
         else:
             composition = Composition(parts, self._schema)
             chunks, facts, dense = (composition.stats,), None, composition.dense
-            made = composition.encoded(self._compression, self._key_seed)
+            made = composition.encoded(self._compression, self._key_seed, self._together)
         data, footer_bytes, index_bytes = made
         path = data_path(self._stamp, self._new_id())
         self._store.put(path, data)
@@ -192,6 +199,10 @@ class ObjectWriter:
             index_bytes=index_bytes,
             schema_id=self._schema_id,
         )
+
+
+def _split(part: Part, count: int) -> Sequence[Part]:
+    return part.split(count) if isinstance(part, Rows) else [part]
 
 
 def _next_part(kept: list[_Records | CopiedGroup]) -> Part:
@@ -217,6 +228,8 @@ def write_rewritten(
     key_seed: int | None = None,
     compression: Compression = ZSTD,
     object_bytes: int = OBJECT_BYTES,
+    encoders: int = 1,
+    together: Together = in_order,
 ) -> list[DataObject]:
     """Writes records of one partition that have their offsets, in rising order, and row groups as
     they are.
@@ -237,6 +250,8 @@ def write_rewritten(
         object_bytes=object_bytes,
         rewritten=True,
         key_seed=key_seed,
+        encoders=encoders,
+        together=together,
     )
     for some in _gathered(parts):
         if isinstance(some, CopiedGroup):

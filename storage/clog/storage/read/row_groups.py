@@ -16,9 +16,12 @@ The object is fetched whole, in one request, where half of its rows are wanted, 
 else all is decoded.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, chain
 
+import numpy as np
 import pyarrow as pa
 
 from clog.storage.config.compression import Compression
@@ -27,9 +30,12 @@ from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.objects.encoding import GROUP_BYTES_MIN
 from clog.storage.objects.reader import WHOLE_BYTES, fetch_whole
 from clog.storage.objects.row_groups import CopiedGroup, RowGroupSource
-from clog.storage.read.scan import ReadPiece, dead_rows_of, read_pieces
+from clog.storage.read.scan import ReadPiece, dead_rows_of, open_run, read_pieces
 from clog.storage.store.base import Store
 from clog.storage.store.wrapping import WrappingStore
+
+Portion = tuple[int, Callable[[], Iterator[pa.RecordBatch | CopiedGroup]]]
+"""How many live rows it has, of whole chunks, and what reads it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,37 +86,88 @@ def read_or_copy(
     compression: Compression,
     key_seed: int,
 ) -> Iterator[pa.RecordBatch | CopiedGroup]:
-    """Yields what pieces of one object hold, in the order of their rows: groups that are copied,
-    and batches as `read_pieces` makes them.
+    """Fetches pieces of one object; returns what yields what they hold, in the order of their rows:
+    groups that are copied, and batches as `read_pieces` makes them.
 
     Raises:
-        FileNotFoundError, CorruptionError: as `read_pieces`.
+        FileNotFoundError, CorruptionError: as `read_pieces`, also later.
     """
+    portions = open_portions(
+        store, wanted, columns=columns, compression=compression, key_seed=key_seed
+    )
+    return chain.from_iterable(read() for _, read in portions)
+
+
+def open_portions(
+    store: Store,
+    wanted: Sequence[Wanted],
+    *,
+    columns: Sequence[str],
+    compression: Compression,
+    key_seed: int,
+    rows_min: int | None = None,
+) -> list[Portion]:
+    """Fetches pieces of one object; returns what yields what they hold, as `read_or_copy`, in
+    portions that may be read at once. They are of whole row groups, which have at least
+    ``rows_min`` rows together; None: as large as may be.
+
+    Raises:
+        FileNotFoundError, CorruptionError: as `read_pieces`, also by reading a portion.
+    """
+    wanted = [w for w in wanted if w.piece.rows]
     pieces = [w.piece for w in wanted]
+    live_rows = sum(w.chunk.live_rows for w in wanted)
+    if not pieces:
+        return []
     if not any(w.may_hold_copies for w in wanted) or not _is_fetched_whole(pieces):
-        yield from read_pieces(store, pieces, columns=columns)
-        return
+        batches = open_run(store, pieces, columns)
+        return [(live_rows, lambda: batches)]
     ref = pieces[0].object
     data = fetch_whole(store, ref)
     held = _HeldObject(store, ref.path, data)
+
     try:
         source = RowGroupSource(data, ref, compression, key_seed, pieces[0].schema)
     except (pa.ArrowException, OSError, ValueError):
         # Who decodes says what is wrong with it.
-        yield from read_pieces(held, pieces, columns=columns)
-        return
+        return [(live_rows, partial(read_pieces, held, pieces, columns=columns))]
     dead = dead_rows_of(held, pieces)
     found = [_copies(source, w, mask) for w, mask in zip(wanted, dead, strict=True)]
     # Who keeps a small part of an object shall not keep all of it in memory.
     is_part = 2 * sum(g.stored_bytes for copies in found for _, g in copies) < len(data)
-    for piece, copies in zip(pieces, found, strict=True):
-        at = piece.first_row
-        for first, group in copies:
-            yield from read_pieces(held, _rows_of(piece, at, first), columns=columns)
-            yield group.detached() if is_part else group
-            at = first + group.num_rows
-        rest = _rows_of(piece, at, piece.first_row + piece.rows)
-        yield from read_pieces(held, rest, columns=columns)
+    portions: list[Portion] = []
+    for w, mask, copies in zip(wanted, dead, found, strict=True):
+        first, end = w.piece.first_row, w.piece.first_row + w.piece.rows
+        ends = [*((at, group) for at, group in copies), (end, None)]
+        for until, group in ends:
+            for start, behind in _portions(source, (first, until), rows_min):
+                gone = (
+                    0 if mask is None else _count(mask, start - w.piece.first_row, behind - start)
+                )
+                read = partial(read_pieces, held, _rows_of(w.piece, start, behind), columns=columns)
+                portions.append((behind - start - gone, read))
+            if group is not None:
+                copy = group.detached() if is_part else group
+                portions.append((group.num_rows, partial(iter, [copy])))
+                first = until + group.num_rows
+    return portions
+
+
+def _count(mask: Rows, start: int, rows: int) -> int:
+    return int(np.count_nonzero(mask[start : start + rows]))
+
+
+def _portions(
+    source: RowGroupSource, rows: tuple[int, int], rows_min: int | None
+) -> Iterator[tuple[int, int]]:
+    """Yields rows of the object in portions that end with a row group."""
+    start, end = rows
+    for behind in accumulate(source.rows) if rows_min is not None else ():
+        if rows_min is not None and start + rows_min <= behind < end:
+            yield start, behind
+            start = behind
+    if start < end:
+        yield start, end
 
 
 def _is_fetched_whole(pieces: Sequence[ReadPiece]) -> bool:

@@ -239,34 +239,36 @@ def read_pieces(
         CorruptionError: bytes contradict the manifest.
     """
     calls = (
-        (partial(_opened, store, run, columns), _fetched_bytes(run)) for run in runs_of(pieces)
+        (partial(open_run, store, run, columns), _fetched_bytes(run)) for run in runs_of(pieces)
     )
-    for run, dead, batches in ahead(store, calls):
+    for batches in ahead(store, calls):
+        yield from batches
+
+
+def open_run(
+    store: Store, run: Sequence[ReadPiece], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Makes all requests for neighbouring pieces of an object, all of which have rows: for their
+    offsets none, where it is dense. Returns what yields their records as `read_pieces` does.
+    """
+    ref, wanted = run[0].object, stored_columns(run, columns)
+    dead, at = dead_rows_of(store, run), [0] * len(run)
+    ranges, schema = [(piece.first_row, piece.rows) for piece in run], run[0].schema
+    batches = (
+        open_ranges(store, ref, ranges, columns=wanted, schema=schema)
+        if wanted
+        else partial(_counted, run)
+    )
+
+    def decoded() -> Iterator[pa.RecordBatch]:
         schema = read_schema(run[0].schema, tuple(columns))
-        at = [0] * len(run)
         for i, batch in batches(BATCH_ROWS):
             made = _records(run[i], batch, at[i], schema, dead[i])
             at[i] += batch.num_rows
             if made.num_rows:
                 yield made
 
-
-_Opened = tuple[
-    Sequence[ReadPiece],
-    list[Rows | None],
-    Callable[[int], Iterator[tuple[int, pa.RecordBatch]]],
-]
-"""Neighbouring pieces of an object, their dead rows, and what yields their batches."""
-
-
-def _opened(store: Store, run: Sequence[ReadPiece], columns: Sequence[str]) -> _Opened:
-    """Makes all requests for the pieces: for their offsets none, where the object is dense."""
-    ref, wanted = run[0].object, stored_columns(run, columns)
-    dead = dead_rows_of(store, run)
-    if not wanted:
-        return run, dead, partial(_counted, run)
-    ranges = [(piece.first_row, piece.rows) for piece in run]
-    return run, dead, open_ranges(store, ref, ranges, columns=wanted, schema=run[0].schema)
+    return decoded()
 
 
 def _counted(run: Sequence[ReadPiece], batch_rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:

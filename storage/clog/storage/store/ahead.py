@@ -5,7 +5,8 @@ after the other waits for most of the time. `ahead` begins the next ones meanwhi
 
 - at most `CALLS_MAX` at a time, and the first few slowly: who stops early has asked for little in
   vain;
-- as long as what they fetch, and nobody has taken yet, is at most `BYTES_MAX`; one call always;
+- as long as what they fetch, and nobody has taken yet, is at most `BYTES_MAX`; one call always,
+  which is under way while the result before it is worked on;
 - results come in the order of the calls, and so do their errors; a single call is made as it is.
 
 Whether a begun call is under way at once is the store's to say (`Store.begin`): where requests are
@@ -40,20 +41,27 @@ def ahead(store: Store, calls: Iterable[tuple[Callable[[], _T], int]]) -> Iterat
     held = taken = 0
     waiting = iter(calls)
     following = next(waiting, None)
+
+    def begin(call: Callable[[], _T], size_bytes: int, *, is_alone: bool) -> None:
+        nonlocal following, held
+        following = next(waiting, None)
+        is_alone = is_alone and following is None and not begun
+        begun.append((call if is_alone else store.begin(call), size_bytes))
+        held += size_bytes
+
     while begun or following is not None:
         room = min(CALLS_MAX, _CALLS_FIRST * (taken + 1))
         while following is not None and len(begun) < room:
-            call, size_bytes = following
-            if begun and held + size_bytes > BYTES_MAX:
+            if begun and held + following[1] > BYTES_MAX:
                 break
-            following = next(waiting, None)
-            is_alone = following is None and not begun
-            begun.append((call if is_alone else store.begin(call), size_bytes))
-            held += size_bytes
+            begin(*following, is_alone=True)
         result, size_bytes = begun.popleft()
         held -= size_bytes
         taken += 1
-        yield result()
+        found = result()
+        if not begun and following is not None:
+            begin(*following, is_alone=False)
+        yield found
 
 
 def begin_in_thread(call: Callable[[], _T]) -> Callable[[], _T]:

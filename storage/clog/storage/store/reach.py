@@ -1,7 +1,8 @@
-"""Opening other roots as one was opened: with its options, where the filesystem is the same.
+"""Opening other roots as one was opened: with its options, where the same server has them.
 
 A log may name another one by its URL, in which there is no secret. Credentials are never stored: a
-root on another filesystem is opened with what the environment gives.
+root elsewhere is opened with what the environment gives. A stranger's log may name any host, so
+options go to no other host, or account, than they were given for.
 """
 
 from collections.abc import Mapping
@@ -14,13 +15,14 @@ from clog.storage.store.base import Store
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How other roots are opened from one of this protocol; None: without options.
+    """How other roots are opened from one of this protocol and host; None: without options.
     ``single_writer``: as of `open_store`.
     """
 
     protocol: str | None = None
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     single_writer: bool = False
+    host: str = ""
 
     @classmethod
     def of(
@@ -35,8 +37,8 @@ class Reach:
         """
         if not isinstance(url, str) and storage_options is None:
             return cls()
-        where = url if isinstance(url, str) else url.url
-        return cls(urls.parse(where).protocol, dict(storage_options or {}), single_writer)
+        place = urls.parse(url if isinstance(url, str) else url.url)
+        return cls(place.protocol, dict(storage_options or {}), single_writer, place.host)
 
     def __call__(self, url: str) -> Store:
         """Opens the store at a URL. Makes no request.
@@ -44,6 +46,7 @@ class Reach:
         Raises:
             InvalidInputError: a URL that names no place.
         """
-        if urls.parse(url).protocol != self.protocol:
+        place = urls.parse(url)
+        if (place.protocol, place.host) != (self.protocol, self.host):
             return open_store(url)
         return open_store(url, self.options, single_writer=self.single_writer)

@@ -15,6 +15,10 @@ MEMORY = "memory"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:::|://)|(file|local):(?=/)")
 _ALIASES = {"s3a": "s3", "local": "file"}
+_BUCKETS = frozenset({"file", MEMORY, "s3", "gs", "gcs"})
+"""What comes first in these URLs is a folder or a bucket: options name the server."""
+_CONTAINERS = frozenset({"abfs", "abfss", "az"})
+"""And in these, unless an account's host comes behind it: ``container@account.…``."""
 _USER_IS_PLACE = frozenset({"abfs", "abfss", "az", "sftp", "ssh", "hdfs"})
 """Here the part before the ``@`` is a container or a user; elsewhere it can only be a secret."""
 
@@ -27,6 +31,16 @@ class Location:
     url: str
     root: str
     shown: str
+
+    @property
+    def host(self) -> str:
+        """Whom requests go to, as far as the URL says it: a host, or an account's; empty where the
+        protocol and options alone do.
+        """
+        authority = self.root.partition("/")[0]
+        if self.protocol in _BUCKETS or (self.protocol in _CONTAINERS and "@" not in authority):
+            return ""
+        return authority.rpartition("@")[2].lower()
 
 
 def parse(url: str) -> Location:

@@ -138,6 +138,7 @@ def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
     for log_id, url in entry.participants:
         try:
             part = _opened(handle, url, log_id)
+            _check_original(handle, part, entry.name, outcome)
             part.commit(ended_part(part, entry.name, outcome), operation=OPERATION)
         except (ClogError, FileNotFoundError) as e:
             away.append(f"{url} cannot be told that it was {outcome}: {e}")
@@ -151,6 +152,29 @@ def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
 
     handle.commit(forget, operation=OPERATION)
     return None
+
+
+def _check_original(handle: Handle, part: Handle, name: TransactionName, outcome: str) -> None:
+    """Raises if the home is a copy, and the log that it was copied from says otherwise: a copy that
+    is looked after must not decide what its original has decided. No request where the home is at
+    the URL that the participant knows.
+
+    Raises:
+        NotFoundError: it is so.
+    """
+    entry = find_unended(part.tip.head.unended, name)
+    url = handle.standing.root.url
+    if entry is None or entry.home_url in (None, url):
+        return
+    try:
+        original = _opened(part, str(entry.home_url), name.home)
+    except NotFoundError:
+        return  # The home was moved.
+    if _outcome_at(original, name) != outcome:
+        raise NotFoundError(
+            f"{entry.home_url}, which prepared it, does not say so; {url} seems to be a copy of"
+            " that log, and decides nothing"
+        )
 
 
 def _finish_part(handle: Handle, entry: Unended, *, abort: bool, force: bool) -> str | None:

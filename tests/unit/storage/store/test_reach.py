@@ -9,6 +9,7 @@ from clog.connector.options.location import Location
 from clog.storage import Log, ManualClock
 from clog.storage.ids import SeededIds
 from clog.storage.store import open_store
+from clog.storage.store import reach as reach_module
 from clog.storage.store.reach import Reach
 
 OPTIONS = {"fsync": False}
@@ -45,7 +46,28 @@ def test_a_promise_goes_along(url):
     assert Log.open(url, single_writer=True).handle.reach == Reach("file", {}, single_writer=True)
 
 
-def test_another_filesystem_gets_nothing():
-    """Options of one are not sent to another."""
-    reach = Reach.of("s3://bucket/log", {"key": "secret"})
-    assert reach("memory://elsewhere/log").url == "memory://elsewhere/log"
+@pytest.mark.parametrize(
+    ("mine", "other", "goes"),
+    [
+        ("s3://bucket/log", "s3a://another/log", True),
+        ("s3://bucket/log", "memory://elsewhere/log", False),
+        ("gs://bucket/log", "gs://another/log", True),
+        ("sftp://me@host/log", "sftp://host/other", True),
+        ("sftp://host/log", "sftp://stranger/log", False),
+        ("abfss://c@mine.dfs.core.windows.net/a", "abfss://d@mine.dfs.core.windows.net/b", True),
+        ("abfss://c@mine.dfs.core.windows.net/a", "abfss://c@evil.dfs.core.windows.net/a", False),
+        ("abfs://c/a", "abfs://d/b", True),
+        ("abfs://c/a", "abfs://c@evil.dfs.core.windows.net/a", False),
+        ("https://host/log", "https://host:8443/log", False),
+    ],
+)
+def test_credentials_go_to_no_other_host(monkeypatch, mine, other, goes):
+    """A log from a stranger may name any host as the home of a transaction; who cleans it must not
+    send it the password of his own.
+    """
+    given = []
+    monkeypatch.setattr(
+        reach_module, "open_store", lambda _, options=None, **__: given.append(options)
+    )
+    Reach.of(mine, {"password": "secret"})(other)
+    assert given == [{"password": "secret"} if goes else None]

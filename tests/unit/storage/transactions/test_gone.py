@@ -112,3 +112,32 @@ def test_a_participant_that_is_gone_before_the_commit(logs):
     with again.transaction("job") as t:
         t.append([{"key": "k", "value": "w"}], log=right)
     assert count(home, right) == [0, 1]
+
+
+def test_a_copy_of_a_home_decides_nothing(logs, monkeypatch, tmp_path):
+    """A home is copied before it decides, and the copy is looked after: past the timeout it would
+    tell the others that it was aborted, while the home has committed.
+    """
+    home, left, right = logs
+    with monkeypatch.context() as patch:
+        patch.setattr(Several, "finish", lambda *_: {})
+        t = home.transaction("job", timeout_ms=60_000)
+        for log in logs:
+            t.append([{"key": "k", "value": "v"}], log=log)
+        prepare = t._work.several.prepare
+
+        def copied(*args):
+            done = prepare(*args)
+            shutil.copytree(home.url, tmp_path / "copy")
+            return done
+
+        patch.setattr(t._work.several, "prepare", copied)
+        t.commit()
+    copy = Log.open(str(tmp_path / "copy"))
+    with pytest.raises(InvalidInputError, match="seems to be a copy of that log"):
+        copy.abort_transaction("job")
+    copy.transaction("job")
+    assert len(Log.open(left.url).transactions()) == 1
+    for log in (left, right):
+        finish_all(Log.open(log.url).handle)
+    assert count(home, left, right) == [1, 1, 1]

@@ -25,8 +25,10 @@ import pyarrow as pa
 from clog.jobs.decoding import Decode, UndecodableError, json_values, plain_keys
 from clog.storage import Log
 from clog.storage.errors import InvalidInputError
+from clog.storage.numpy_arrays import to_arrow
 from clog.storage.objects.arrow_types import BYTES
 from clog.storage.objects.python_values import fitting_python
+from clog.storage.objects.records import of_headers
 
 BATCH_BYTES: Final = 16 << 20
 """Records of so many bytes, or more by one batch of the source, make one commit."""
@@ -185,7 +187,7 @@ def _typed(copy: _Copy, batch: pa.RecordBatch) -> tuple[pa.Table, dict[int, str]
     columns: list[pa.Array] = []
     for name, decode in (("key", copy.keys), ("value", copy.values)):
         field = schema.field(name)
-        there = batch.column(name).take(pa.array(left)).to_pylist()
+        there = batch.column(name).take(to_arrow(left)).to_pylist()
         required = name == "key" and needs_key
         found: list[Any] = []
         fits = []
@@ -200,10 +202,10 @@ def _typed(copy: _Copy, batch: pa.RecordBatch) -> tuple[pa.Table, dict[int, str]
         column, unfit = fitting_python(found, field)
         reasons |= {fits[at]: why for at, why in unfit.items()}
         kept = np.array([i for at, i in enumerate(fits) if at not in unfit], np.int64)
-        columns = [one.filter(pa.array(np.isin(left, kept))) for one in columns]
+        columns = [one.filter(to_arrow(np.isin(left, kept))) for one in columns]
         columns.append(column)
         left = kept
-    others = batch.select(["headers", "timestamp"]).take(pa.array(left))
+    others = batch.select(["headers", "timestamp"]).take(to_arrow(left))
     names = ["key", "value", "headers", "timestamp"]
     return pa.table([*columns, *others.columns], names=names), reasons
 
@@ -211,17 +213,15 @@ def _typed(copy: _Copy, batch: pa.RecordBatch) -> tuple[pa.Table, dict[int, str]
 def _letters(batch: pa.RecordBatch, reasons: dict[int, str], log_id: str) -> pa.Table:
     """Returns records as they were, with what is wrong with them in their headers."""
     at = sorted(reasons)
-    letters = batch.take(pa.array(at, pa.int64()))
+    letters = batch.take(to_arrow(np.array(at, np.int64)))
     headers = []
-    for i, row in zip(at, letters.to_pylist(), strict=True):
-        own = [(h["key"], h["value"]) for h in row["headers"] or ()]
+    rows = letters.select(["partition", "offset", "headers"]).to_pylist()
+    for i, row in zip(at, rows, strict=True):
+        own = [(h["key"].encode(), h["value"]) for h in row["headers"] or ()]
         where = {LOG_ID: log_id, PARTITION: row["partition"], OFFSET: row["offset"]}
         told = {REASON: reasons[i], **where}
-        headers.append([*own, *((name, str(text).encode()) for name, text in told.items())])
-    kind = batch.schema.field("headers").type
-    made = pa.array(
-        [[dict(zip(("key", "value"), h, strict=True)) for h in one] for one in headers], kind
-    )
+        headers.append([*own, *((name.encode(), str(told[name]).encode()) for name in told)])
+    made = of_headers(headers)
     return pa.table(
         [letters.column("key"), letters.column("value"), made, letters.column("timestamp")],
         names=["key", "value", "headers", "timestamp"],

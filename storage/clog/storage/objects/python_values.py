@@ -1,8 +1,8 @@
 """Keys and values that are given for a typed log as Python's values, made arrays (S62).
 
 Arrow drops of some values what its type has no room for, and ends the process over others: what it
-is given here is checked before. What it has made is then treated as Arrow's arrays are
-(`conforming`).
+is given here is checked before; and most are made arrays without it (`plain_values`). What was made
+is then treated as Arrow's arrays are (`conforming`).
 """
 
 import datetime as dt
@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from clog.storage.errors import InvalidInputError
+from clog.storage.numpy_arrays import of_lists, to_arrow
 from clog.storage.objects.conforming import (
     UnfitError,
     check_pairs,
@@ -25,7 +25,8 @@ from clog.storage.objects.conforming import (
     unknown_field,
     wrong_type,
 )
-from clog.storage.objects.typed_columns import entries_type, is_listed, rebuilt_lists
+from clog.storage.objects.plain_values import of_plain
+from clog.storage.objects.typed_columns import entries_type, is_listed
 
 _ANY_MAPPING: Final = (Mapping,)
 _ANY_LIST: Final = (list, tuple, np.ndarray)
@@ -88,8 +89,8 @@ def _made(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
             )
             for f in kind
         ]
-        valid = pa.array([v is not None for v in values], pa.bool_())
-        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pc.invert(valid))
+        missing = to_arrow(np.array([v is None for v in values], np.bool_))
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=missing)
     if is_listed(kind):
         return _made_lists(values, kind, path)
     target = kind
@@ -101,6 +102,8 @@ def _made(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
         target = pa.time64("us")
     elif pa.types.is_floating(kind):
         target = pa.float64()
+    if (made := of_plain(values, target)) is not None:
+        return made
     try:
         return pa.array(values, target)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as e:
@@ -131,11 +134,7 @@ def _made_lists(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array
             made = made_of_python(flat, inner, f"{path}.element")
     except UnfitError as e:
         raise outside(e, lengths) from None
-    shape = pa.array([None if some is None else [0] * len(some) for some in lists], _SHAPE)
-    return rebuilt_lists(shape, kind, made)
-
-
-_SHAPE: Final = pa.list_(pa.int8())
+    return of_lists([None if some is None else range(len(some)) for some in lists], kind, made)
 
 
 def _is_pair(value: object) -> bool:

@@ -132,17 +132,26 @@ def from_columns(
     Raises:
         InvalidInputError: more than 2 GiB of keys, of values, or in headers.
     """
+    columns = [
+        *(of_bytes(keys), of_bytes(values)),
+        of_headers(headers),
+        of_numbers(timestamps_us, _TIMESTAMP),
+    ]
+    return pa.Table.from_arrays(columns, names=COLUMNS)
+
+
+def of_headers(headers: Sequence[list[Header] | None]) -> pa.Array:
+    """Returns a column of headers, each a name in UTF-8 and a value.
+
+    Raises:
+        InvalidInputError: more than 2 GiB of names or of values.
+    """
     pairs = [pair for some in headers for pair in some or ()]
     names, contents = zip(*pairs, strict=True) if pairs else ((), ())
     flat = pa.StructArray.from_arrays(
         [of_bytes(names, pa.string()), of_bytes(contents)], fields=list(_HEADERS.value_type)
     )
-    columns = [
-        *(of_bytes(keys), of_bytes(values)),
-        of_lists(headers, _HEADERS, flat),
-        of_numbers(timestamps_us, _TIMESTAMP),
-    ]
-    return pa.Table.from_arrays(columns, names=COLUMNS)
+    return of_lists(headers, _HEADERS, flat)
 
 
 def _bytes(value: object, i: int, name: str) -> bytes | None:

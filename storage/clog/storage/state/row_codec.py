@@ -11,6 +11,7 @@ as keys do, and values are *row bytes*, which this module alone knows, and no ot
 They are made for all rows of a batch at once, and read one by one, as they are asked for.
 """
 
+import datetime as dt
 import struct
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -24,7 +25,7 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.format.schema import LogSchema
 from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.key_values import key_of_bytes
-from clog.storage.numpy_arrays import of_bytes, to_numpy
+from clog.storage.numpy_arrays import null, of_bytes, scalar, to_arrow, to_numpy
 from clog.storage.objects.arrow_types import column_types
 from clog.storage.objects.python_keys import asked_keys, asked_prefix
 from clog.storage.objects.python_values import from_python
@@ -153,23 +154,24 @@ def _contents(values: pa.Array) -> list[pa.Array]:
     kind = values.type
     if pa.types.is_struct(kind):
         parts = [_with_mark(field) for field in values.flatten()]
-        return [pc.if_else(values.is_valid(), parts[0], None), *parts[1:]]
+        return [pc.if_else(values.is_valid(), parts[0], null(pa.binary())), *parts[1:]]
     if is_listed(kind):
         lengths = list_lengths(values)
         ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
         flat = _with_mark(elements(values))
         valid = values.is_valid()
-        lists = pa.ListArray.from_arrays(pa.array(ends), flat)
-        return [pc.if_else(valid, _lengths(lengths), None), pc.binary_join(lists, b"")]
+        lists = pa.ListArray.from_arrays(to_arrow(ends), flat)
+        counts = pc.if_else(valid, _lengths(lengths), null(pa.binary()))
+        return [counts, pc.binary_join(lists, _constant(b""))]
     if pa.types.is_binary(kind) or pa.types.is_string(kind):
         octets = values.cast(pa.binary())
-        lengths = to_numpy(pc.fill_null(pc.binary_length(octets), 0))
+        lengths = to_numpy(pc.fill_null(pc.binary_length(octets), scalar(0, pa.int32())))
         return [_lengths(lengths), octets]
     if pa.types.is_boolean(kind):
         values = values.cast(pa.uint8())
     width = values.type.byte_width
     data = values.buffers()[1].slice(values.offset * width, len(values) * width)
-    validity = pa.array(to_numpy(values.is_valid())).buffers()[1]
+    validity = to_arrow(to_numpy(values.is_valid())).buffers()[1]
     return [
         pa.Array.from_buffers(pa.binary(width), len(values), [validity, data]).cast(pa.binary())
     ]
@@ -245,4 +247,7 @@ def _read_text(data: memoryview, at: int, *, is_text: bool) -> tuple[str | bytes
 def _read_other(data: memoryview, at: int, kind: pa.DataType) -> tuple[Any, int]:
     end = at + kind.byte_width
     buffers = [None, pa.py_buffer(bytes(data[at:end]))]
+    if pa.types.is_timestamp(kind) and kind.tz and kind.unit != "ns":  # Zones import pandas.
+        plain = pa.Array.from_buffers(pa.timestamp(kind.unit), 1, buffers)[0].as_py()
+        return plain.replace(tzinfo=dt.UTC), end  # As a schema has no other zone.
     return pa.Array.from_buffers(kind, 1, buffers)[0].as_py(), end

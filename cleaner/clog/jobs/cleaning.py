@@ -3,6 +3,8 @@
 J1. The driver begins the round and plans the passes, as `clog.cleaner.cleaner` does.
 J2. A task executes one pass: it maps, judges and writes, and commits nothing. What it hands back
     are the edits that are ready, in their order. A task that dies, or runs twice, leaves orphans.
+    A store that fails ends the pass and not the task: Spark would end the round with it, and its
+    error would be Spark's.
 J3. The driver commits the edits of each partition, oldest first, as a local pass does: it goes on
     where the sources were only coalesced meanwhile (`compaction.rebase`), and stops where more
     changed. So what is safe about a pass is safe here (`compaction.run_pass`).
@@ -50,7 +52,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Executed:
     """What a task hands back. ``reason`` says why the pass failed, else it is None; ``missing`` is
-    the file that it did not find, where that is why.
+    the file that it did not find, where that is why. ``trouble`` is the store's, which says nothing
+    about the partition.
     """
 
     stats: PassStats
@@ -58,6 +61,7 @@ class Executed:
     edits: tuple[tuple[Edit, PassStats], ...] = ()
     reason: str | None = None
     missing: str | None = None
+    trouble: StoreUnavailableError | None = None
 
 
 def clean_with_spark(
@@ -86,7 +90,7 @@ def clean_with_spark(
         What each pass did, the most urgent first.
 
     Raises:
-        StoreUnavailableError: the file system failed, or the clocks differ too much.
+        StoreUnavailableError: the store failed (other passes are committed), or clocks differ.
         CommitConflictError, CommitStateUnknownError, CorruptionError, FileNotFoundError: as
             `Cleaner.run_once`.
     """
@@ -144,8 +148,8 @@ class _Task:
             covered, _ = execute_pass(
                 self.store, plan, tools, lambda edit, counts: edits.append((edit, counts))
             )
-        except StoreUnavailableError:
-            raise  # It says nothing about the partition; Spark tries the task again.
+        except StoreUnavailableError as e:
+            return Executed(progress.stats, plan.dirty[0], trouble=e)
         except Exception as e:  # noqa: BLE001 - whatever it is, the others go on (S28)
             missing = e.filename if isinstance(e, FileNotFoundError) else None
             reason = f"{type(e).__name__}: {e}"
@@ -170,6 +174,9 @@ def _commit_all(
     results: list[PassResult] = []
     troubles: list[Exception] = []
     for plan, executed in zip(plans, done, strict=True):
+        if executed.trouble is not None:
+            troubles.append(executed.trouble)
+            continue
         try:
             result = _commit(log_round, plan, executed)
         except PASSING_TROUBLE as e:

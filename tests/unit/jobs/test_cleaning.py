@@ -7,7 +7,7 @@ import pytest
 from clog.cleaner.rewrite.relayout import Run, relayout
 from clog.cleaner.sweep.objects import sweep_released
 from clog.jobs import clean_with_spark, cleaning
-from clog.storage import CorruptionError, Log, ManualClock
+from clog.storage import CorruptionError, Log, ManualClock, StoreUnavailableError
 from clog.storage.testing.model import rows_in
 
 
@@ -89,3 +89,32 @@ def test_an_edit_that_does_not_fit(url, clean_while, monkeypatch):
     (result,) = clean_while(log)
     assert (result.partition, result.complete) == (1, True)
     assert log.handle.manifest().uncleanable[0].reason == "CorruptionError: as planned"
+
+
+def test_a_store_that_fails_in_one_task(url, clean_while, monkeypatch):
+    """S28: it says nothing about the partition, which is cleaned by the next round; the others'
+    passes are committed, the round comes to its end, and the error is the store's, not Spark's.
+    """
+    log = Log.create(url, 2, clock=ManualClock(1_000_000_000))
+    for p in range(2):
+        log.append([{"key": "a", "value": "1"}] * 2, partition=p)
+    log.roll()
+    real, ended = cleaning.execute_pass, []
+
+    def execute(store, plan, *given):
+        if plan.partition == 0:
+            raise StoreUnavailableError("as planned")
+        return real(store, plan, *given)
+
+    end = cleaning.LogRound.end
+    monkeypatch.setattr(cleaning.LogRound, "end", lambda it: (ended.append(it), end(it))[1])
+    monkeypatch.setattr(cleaning, "execute_pass", execute)
+    with pytest.raises(StoreUnavailableError, match="as planned"):
+        clean_while(log)
+    assert ended
+    log.handle.refresh()
+    assert log.handle.manifest().uncleanable == {}
+    assert [row[:2] for row in rows_in(log.read())] == [(0, 0), (0, 1), (1, 1)]
+    monkeypatch.setattr(cleaning, "execute_pass", real)
+    (result,) = clean_while(log)
+    assert (result.partition, result.complete) == (0, True)

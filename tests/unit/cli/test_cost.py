@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from clog.cli.looking.cost import bill
 from clog.cli.looking.cost_model import Past, daily
+from clog.cli.looking.prices import PRICES
 from clog.storage import Log, ManualClock
 
 DAY_MS = 86_400_000
@@ -36,6 +38,31 @@ def test_requests_follow_from_the_protocol():
     assert lines["objects of maintenance"].puts == 4
     assert lines["polls of readers"].gets == 2 * (batches + commits)
     assert lines["reads of readers"].gets == 2 * batches * 3 * 2
+
+
+def test_commits_are_read_back_where_creates_are_probed(monkeypatch, url):
+    """COMMIT.md §7: one GET more for each, with its bytes; the log's own store says so."""
+    proven, probed = (
+        by_name(daily(PAST, trigger_ms=60_000, readers=2, reads_back=reads_back))
+        for reads_back in (False, True)
+    )
+    assert probed["commits"].gets == 2 * proven["commits"].gets
+    assert probed["commits"].bytes_in == probed["commits"].bytes_out > 0
+    assert {**probed, "commits": 0} == {**proven, "commits": 0}
+    log = Log.create(url)
+    log.append([{"key": "a", "value": "1"}])
+
+    def gets():
+        (commits,) = [
+            line
+            for line in bill(log, PRICES["aws"], trigger_ms=1000, readers=1, commits=9).lines
+            if line.what == "commits"
+        ]
+        return commits.gets
+
+    once = gets()
+    monkeypatch.setattr(type(log.handle.store), "create_is_proven", False)
+    assert gets() == 2 * once
 
 
 def test_bytes_are_those_of_the_past():

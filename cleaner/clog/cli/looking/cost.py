@@ -131,7 +131,8 @@ def bill(
         trigger_ms = max(1, past.span_ms // max(1, past.appends))
     manifest = log.handle.manifest()
     stored_bytes = sum(r.size_bytes for r in manifest.released) + sum(manifest.files().values())
-    lines = daily(past, trigger_ms=trigger_ms, readers=readers)
+    reads_back = not log.handle.store.create_is_proven
+    lines = daily(past, trigger_ms=trigger_ms, readers=readers, reads_back=reads_back)
     return Bill(log.url, trigger_ms, readers, past, prices, stored_bytes, lines)
 
 

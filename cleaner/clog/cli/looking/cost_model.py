@@ -1,7 +1,8 @@
 """Requests and bytes a day of a log: COMMIT.md §7, with averages out of the log's own history.
 
-A micro-batch costs a PUT for each data object, a PUT for the commit, a GET for its block, and a
-PUT for each fourth version's hint; a reader a GET for each poll, and two for each object it reads.
+A micro-batch costs a PUT for each data object, a PUT for the commit, a GET for its block (and one
+that reads the commit back, where exclusive creates are only probed), and a PUT for each fourth
+version's hint; a reader a GET for each poll, and two for each object it reads.
 Snapshots, columns, maintenance and bytes are as often and as large as they were. Pure.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 DAY_MS = 86_400_000
 HINT_STRIDE = 4
 READ_REQUESTS_PER_OBJECT = 2
-LISTS_PER_SWEEP = 6
+LISTS_PER_SWEEP = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,12 @@ class Daily:
     bytes_in: float = 0.0
 
 
-def daily(past: Past, *, trigger_ms: int, readers: int) -> Sequence[Daily]:
-    """Returns what a day costs at a trigger interval, with streams that read all of it."""
+def daily(
+    past: Past, *, trigger_ms: int, readers: int, reads_back: bool = False
+) -> Sequence[Daily]:
+    """Returns what a day costs at a trigger interval, with streams that read all of it;
+    ``reads_back``: on a store where each commit is.
+    """
     batches = DAY_MS / trigger_ms
     objects = past.append_objects / past.appends if past.appends else 1.0
     commit_bytes = past.commit_bytes / past.commits if past.commits else 0.0
@@ -60,9 +65,16 @@ def daily(past: Past, *, trigger_ms: int, readers: int) -> Sequence[Daily]:
     share = commits / past.commits if past.commits else 0.0
     snapshots, columns = share * past.snapshots, share * past.columns
     written = snapshots * past.snapshot_bytes
+    read_back = commits if reads_back else 0.0
     lines = (
         Daily("objects of micro-batches", puts=batches * objects, bytes_out=data),
-        Daily("commits", puts=commits, gets=commits, bytes_out=commits * commit_bytes),
+        Daily(
+            "commits",
+            puts=commits,
+            gets=commits + read_back,
+            bytes_out=commits * commit_bytes,
+            bytes_in=read_back * commit_bytes,
+        ),
         Daily("hints", puts=commits / HINT_STRIDE),
         Daily("snapshots and pages", puts=2 * snapshots, gets=snapshots, bytes_out=written),
         Daily("columns of partitions", puts=columns, bytes_out=share * past.columns_bytes),

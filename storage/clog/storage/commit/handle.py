@@ -155,7 +155,8 @@ class Handle:
 
     def take_owed_snapshot(self) -> None:
         """Makes commits that change nothing until one of them names a snapshot, where one is due
-        that appends leave to others (COMMIT.md, K3): at most eight, where others commit meanwhile.
+        that appends leave to others (COMMIT.md, K3): at most eight, where others commit meanwhile
+        and all may miss; then the next round of the cleaner tries again.
         """
         with self._lock:
             for _ in range(2 * HINT_STRIDE):

@@ -22,8 +22,8 @@ Repair = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Write the longest sound history of a log whose commits do not follow one another to"
-        " this empty place. The log itself stays as it is.",
+        help="Write the longest sound history of a log whose commits do not follow one another, or"
+        " whose files of blocks were lost, to this empty place. The log itself stays as it is.",
         show_default=False,
     ),
 ]
@@ -74,6 +74,8 @@ def _repair(url: str, place: str, options: dict[str, object], *, json: bool) -> 
             say(f"left out: commit {commit.version} ({what})")
         for version in report.rebuilt:
             say(f"rebuilt: commit {version}, from what a later one carries")
+        for first in report.blocks:
+            say(f"rebuilt: the file of the block from version {first} on, which was lost")
         say(f"{report.copy} has version {report.version} of {report.url}, which is as it was")
         _print(report.verified)
     if report.verified.findings:

@@ -158,7 +158,8 @@ def _block_missing(store: Store, version: int) -> CorruptionError:
     path = paths.block_path(version)
     return CorruptionError(
         f"{path} of {store.url} is missing, so that nobody can say which commits from version"
-        f" {paths.block_of(version)} on were made; restore it from a back-up"
+        f" {paths.block_of(version)} on were made; restore it from a back-up, or write what the"
+        ' commits tell into a copy with "clog verify --repair"'
     )
 
 

@@ -4,7 +4,8 @@ A store that checks first and writes then lets two creates of one version succee
 stays (COMMIT.md §1, A2). Its author goes on from it, the other one from what it wrote and nobody
 can read any more: from there on commits do not follow one another.
 
-H1. Read all commits; those that cannot be read count as missing.
+H1. Read all commits but those of closed blocks; those that cannot be read count as missing. Where
+    files of blocks were lost, commits tell what they said (`repair_blocks`).
 H2. From the newest one walk back by ``parent``. Where another commit stands in a version's place,
     the right one is rebuilt: a later commit carries its edit (FORMAT.md §3.1), and the edit makes
     its head of the head before. What it makes must lead to the head of the commit after it.
@@ -19,12 +20,13 @@ The broken log is only read: whatever was left out stays there. The store of the
 on which creates are exclusive.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from clog.storage.commit.identity import standing_log, store_of
-from clog.storage.commit.versions import first_open_version, manifest_of
+from clog.storage.commit.versions import manifest_of
+from clog.storage.diagnostics.repair_blocks import Blocks, blocks_of
 from clog.storage.diagnostics.verify import (
     VerifyReport,
     history_findings,
@@ -79,6 +81,7 @@ class RepairReport:
     Attributes:
         rebuilt: versions in whose place the log has another's commit.
         left_out: the commits that nothing sound follows from.
+        blocks: the first versions of blocks whose files were lost, and are made anew.
         verified: the copy, as `verify_log` finds it.
     """
 
@@ -87,6 +90,7 @@ class RepairReport:
     version: int
     rebuilt: tuple[int, ...]
     left_out: tuple[LeftOut, ...]
+    blocks: tuple[int, ...]
     verified: VerifyReport
 
 
@@ -103,40 +107,41 @@ def repair_log(root: Store, copy: Store) -> RepairReport:
     """
     standing = standing_log(root)
     store = standing.store
-    stored = _commits(store)
+    listed = [paths.version_of(found.path) for found in store.list(paths.COMMITS)]
+    versions = sorted(version for version in listed if version is not None)
+    blocks = blocks_of(store, versions)
+    stored = _commits(store, [version for version in versions if version >= blocks.first_open])
     files = {version: commit for version, commit in stored.items() if commit is not None}
     if not files:
         raise NotFoundError(f"there is no log at {store.url} that has a commit which can be read")
-    history = _longest(store, files)
+    history = _longest(store, files, blocks)
     left_out = tuple(
         LeftOut(version, None if commit is None else commit.record.operation)
         for version, commit in sorted(stored.items())
         if commit is None or history.get(version) is not commit
     )
-    if not left_out:
+    if not left_out and not blocks.lost:
         raise InvalidInputError(
             f"the history of {store.url} is sound: nothing to repair; where objects are damaged,"
             " restore them from a back-up"
         )
     if next(iter(copy.list("")), None) is not None:
         raise AlreadyExistsError(f"there is something at {copy.url} already; choose an empty place")
-    _copy(_Chosen(store, history, files), store_of(copy, standing.log_id), history)
+    _copy(_Chosen(store, history, files, blocks), store_of(copy, standing.log_id), history, blocks)
     copy.put(paths.LOG_FILE, root.get(paths.LOG_FILE))
     rebuilt = tuple(v for v in sorted(history) if history[v] is not files.get(v))
-    return RepairReport(store.url, copy.url, max(history), rebuilt, left_out, verify_log(copy))
+    verified = verify_log(copy)
+    return RepairReport(store.url, copy.url, max(history), rebuilt, left_out, blocks.lost, verified)
 
 
-def _commits(store: Store) -> dict[int, Commit | None]:
-    """Returns the commits by version, but those in closed blocks; None where one cannot be read."""
-    first = first_open_version(store)
+def _commits(store: Store, versions: Sequence[int]) -> dict[int, Commit | None]:
+    """Returns the commits by version; None where one cannot be read."""
     found: dict[int, Commit | None] = {}
-    for stored in sorted(store.list(paths.COMMITS), key=lambda found: found.path):
-        version = paths.version_of(stored.path)
-        if version is not None and version >= first:
-            try:
-                found[version] = _whole(store, read_commit(store, version), found.get(version - 1))
-            except (CorruptionError, FileNotFoundError):
-                found[version] = None
+    for version in versions:
+        try:
+            found[version] = _whole(store, read_commit(store, version), found.get(version - 1))
+        except (CorruptionError, FileNotFoundError):
+            found[version] = None
     return found
 
 
@@ -146,14 +151,14 @@ def _whole(store: Store, commit: Commit, before: Commit | None) -> Commit:
     return replace(commit, head=with_columns(store, commit.head, *known))
 
 
-def _longest(store: Store, files: dict[int, Commit]) -> dict[int, Commit]:
+def _longest(store: Store, files: dict[int, Commit], blocks: Blocks) -> dict[int, Commit]:
     """Returns the commits of the history that reaches the highest version (H2 and H3)."""
     carried = {(r.version, r.commit_id): r for c in files.values() for r in c.earlier}
     newest = max(files)
     while True:
         ids = _ids_back_from(files, newest)
         history, failed = _forward(store, files, carried, ids)
-        if failed is None and not _is_sound(_Chosen(store, history, files), history):
+        if failed is None and not _is_sound(_Chosen(store, history, files, blocks), history):
             ref = history[newest].head.snapshot
             named = [v for v, commit in history.items() if commit.head.snapshot == ref]
             failed = newest - 1 if ref is None else min(named) - 1
@@ -266,15 +271,18 @@ def _advanced(store: Store, before: Commit, record: EditRecord) -> Head | None:
 class _Chosen(WrappingStore):
     """A log as it is with another history: nothing of it is written."""
 
-    def __init__(self, inner: Store, history: dict[int, Commit], files: dict[int, Commit]) -> None:
+    def __init__(
+        self, inner: Store, history: dict[int, Commit], files: dict[int, Commit], blocks: Blocks
+    ) -> None:
         super().__init__(inner)
         self._history = history
-        self._newest = max(history)
+        self._newest = max(history, default=-1)
         self._rebuilt = {
             paths.commit_path(version): encode_commit(commit)
             for version, commit in history.items()
             if commit is not files.get(version)
         }
+        self._rebuilt |= blocks.files()
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """Reads an object as it should be: the hint, which may lead astray, there is none."""
@@ -308,8 +316,10 @@ class _Chosen(WrappingStore):
             return False
 
 
-def _copy(chosen: Store, copy: Store, history: dict[int, Commit]) -> None:
+def _copy(chosen: Store, copy: Store, history: dict[int, Commit], blocks: Blocks) -> None:
     """Copies what belongs to the history (H4)."""
+    for path, data in blocks.files().items():
+        copy.put(path, data)
     for found in chosen.list(""):
         if not found.path.startswith(paths.COMMITS):
             copy.put(found.path, chosen.get(found.path))

@@ -197,21 +197,25 @@ def test_a_query_whose_first_batch_was_empty_goes_on(url):
 
 def test_a_query_that_the_log_does_not_know_fails_after_its_first_batch(url, caplog):
     """The log was deleted and recreated: what the query wrote before is not there, and nothing
-    would say so. A failed batch that runs again fails again.
+    would say so. A failed batch that runs again fails again. Where there was no log the error says
+    whence the empty one comes.
     """
     sink = Sink(url, query="q")
     sink.write(rows_of(("a", "0")), batch=0)
     shutil.rmtree(url)
     opened_logs._LOGS.clear()
     for _ in range(2):
-        with pytest.raises(LogReplacedError, match=r"batches before batch 1.*recreated"):
+        with pytest.raises(LogReplacedError, match=r"before batch 1.*is empty: a query makes one"):
             Sink(url, query="q").write(rows_of(("a", "1")), batch=1)
     assert read(url) == []
+    Sink(url).write(rows_of(("a", "others'")))
+    with pytest.raises(LogReplacedError, match=r"batches before batch 1.*nothing was appended; st"):
+        Sink(url, query="q").write(rows_of(("a", "1")), batch=1)
     lenient = Sink(url, query="q", failOnChangedBatch="false")
     lenient.write(rows_of(("a", "1")), batch=1)
     assert "none of the batches before batch 1" in caplog.text
     Sink(url, query="q").write(rows_of(("a", "2")), batch=2)
-    assert [v for *_, v in read(url)] == ["1", "2"]
+    assert [v for *_, v in read(url)] == ["others'", "1", "2"]
 
 
 def test_a_query_is_known_to_a_process_that_saw_the_log_long_ago(url):

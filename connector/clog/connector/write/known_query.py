@@ -5,6 +5,9 @@ with its first batch, and where that has no rows an entry of sequence -1, in a c
 a query that comes with a later batch and has no entry did not write to this log: the log was
 deleted and recreated, or the query wrote to another path, by another format, or under another
 ``writerId``. What it wrote before is not here, and readers would never know.
+
+Only the commit of a batch learns its number, and by then the tasks have written to the log: where
+there was none the query has made one when it began, which is there, empty, after the refusal.
 """
 
 import logging
@@ -43,9 +46,12 @@ def check_known(log: "Log", writer: "Writer", *, fail: bool) -> None:
         " before (another path, format or writerId)"
     )
     if fail:
+        # Not deleted: somebody may have appended since we looked, and been told that it is there.
+        empty = " to the log that is there, which is empty: a query makes one as it begins"
         raise LogReplacedError(
-            f"{message}; nothing was appended; start the query with a new checkpoint to write all"
-            " of it, or set failOnChangedBatch=false to continue here with this batch"
+            f"{message}; nothing was appended{'' if log.version else empty}; start the query with a"
+            " new checkpoint to write all of it, or set failOnChangedBatch=false to continue here"
+            " with this batch"
         )
     _LOGGER.warning("%s; continuing with this batch (failOnChangedBatch=false)", message)
 

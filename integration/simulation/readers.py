@@ -28,7 +28,7 @@ class Reader(_Reading):
 
     def act(self) -> None:
         if self.world.is_fleeting and self._known is not None and self.world.roll(3) == 0:
-            version = self._log.handle.tip.version + 1
+            version = self._known.handle.tip.version + 1
             oracle = self.oracle
             self.world.scheduler.sleep(lambda: oracle.is_long_gone(version))
         if self.world.roll(8) == 0:

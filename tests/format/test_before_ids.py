@@ -52,10 +52,18 @@ def shell():
     return lambda *arguments, **options: runner.invoke(app, list(arguments), **options)
 
 
-@pytest.mark.parametrize("command", ["describe", "clean", "sweep", "consume", "create", "verify"])
+COMMANDS = (
+    *("describe", "clean", "sweep", "consume", "create", "verify", "delete", "dump", "offsets"),
+    *("readers", "reset-times", "roll", "segments", "transactions", "upgrade", "copy"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_the_command_line_says_so_once(root, command, shell):
-    """One line, and no next step that contradicts it."""
-    result = shell(command, str(root))
+    """One line, and no next step that contradicts it; nothing is changed."""
+    before, target = files(root), [f"{root}-copy"] if command == "copy" else []
+    result = shell(command, str(root), *target)
+    assert files(root) == before
     assert (result.exit_code, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"error: the log at {root} was written by a clog before release 0.1.0")

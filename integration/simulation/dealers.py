@@ -26,7 +26,6 @@ from clog.storage.format.undecided import COMMITTED
 from clog.storage.testing.faults import FaultKind
 from clog.storage.transactions.finishing import finish_all
 
-_TIMEOUTS_MS = (60_000, 15 * 60_000, 86_400_000)
 _TRIES_MAX = 4
 _PASSING = (StoreUnavailableError, CommitStateUnknownError, CommitConflictError)
 
@@ -58,7 +57,15 @@ class _Wanderer(Actor):
 
 
 class Dealer(_Wanderer, Transactor):
-    """One of the processes of a job."""
+    """One of the processes of a job.
+
+    Attributes:
+        timeouts_ms: of its transactions, one of these.
+        visible: of 100 are so many.
+    """
+
+    timeouts_ms = (60_000, 15 * 60_000, 86_400_000)
+    visible = 25
 
     def __init__(self, world, name: str, clock) -> None:
         super().__init__(world, name, clock)
@@ -66,14 +73,15 @@ class Dealer(_Wanderer, Transactor):
 
     def work(self) -> None:
         world, home = self.world, self.log
-        timeout_ms = _TIMEOUTS_MS[world.roll(len(_TIMEOUTS_MS))]
-        is_visible = world.roll(4) == 0
+        timeout_ms = self.timeouts_ms[world.roll(len(self.timeouts_ms))]
+        is_visible = world.roll(100) < self.visible
         try:
             t = home.transaction(self.job, timeout_ms, visible=is_visible)
             name = TransactionName(home.id, self.job, t.epoch, t.number)
             self.deal = Deal(name, self, timeout_ms, is_visible)
             world.ledger.begin(self.deal)
             self._fill(t, home)
+            self.dwell()
             choice = world.roll(8)
             if choice == 1:
                 self._abort(t)
@@ -83,6 +91,9 @@ class Dealer(_Wanderer, Transactor):
             self.close()  # It is opened again, to take the job back.
         except TransactionTimeoutError:
             pass
+
+    def dwell(self) -> None:
+        """Takes its time before the end."""
 
     def _fill(self, t, home) -> None:
         """Appends to some logs; what fails is aborted."""
@@ -160,6 +171,18 @@ class Dealer(_Wanderer, Transactor):
         deal = self.deal
         done = deal.outcome == COMMITTED and not self.world.ledger.is_lost(deal)
         assert not done, f"{deal} is committed, and was told {told}"
+
+
+class Hanging(Dealer):
+    """One whose records stay undecided for long, while others append, seal and clean."""
+
+    timeouts_ms = (86_400_000,)
+    visible = 100
+
+    def dwell(self) -> None:
+        world = self.world
+        then = world.calls_left - 60 - world.roll(200)
+        world.scheduler.sleep(lambda: world.calls_left < then)
 
 
 class ZombieDealer(Dealer):

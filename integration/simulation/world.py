@@ -21,7 +21,7 @@ from actors import PlainWriter, Producer, Sink, Zombie, ZombieProducer
 from chased import Chased
 from company import Company
 from crowd import Crowd
-from dealers import Dealer, Finisher, ZombieDealer, ZombieFinisher
+from dealers import Dealer, Finisher, Hanging, ZombieDealer, ZombieFinisher
 from deals import Ledger
 from disk import Clock
 from keepers import CleanerActor, Coalescer, Operator, Recreator, Sweeper, sweep
@@ -127,6 +127,7 @@ _AROUND_JOBS = ("job/1", "job/2", "plain", "sweeper-1", "reader")
 _AROUND_DEALS = (
     *(("deal/1@0", Dealer, 100), ("deal/2@0", Dealer, 60), ("deal/zombie@0", ZombieDealer, 60)),
     *(("other/1@1", Dealer, 60), ("other/zombie@1", ZombieDealer, 20)),
+    *((f"hanging@{n}", Hanging, 20) for n in range(SITES)),
     *(("finisher", Finisher, 60), ("finisher/zombie", ZombieFinisher, 40)),
     *((f"plain@{n}", PlainWriter, 30) for n in range(SITES)),
     *((f"reader@{n}", Reader, 40) for n in range(SITES)),

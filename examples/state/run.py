@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -91,6 +92,7 @@ def play(job: str, url: str, folder: Path, options: dict[str, Any], kills: int, 
     chance, done, sent = random.Random(f"{seed} {job}"), Done(), 0
     source = Log.create(f"{url}/{job}-input", 3, storage_options=options)
     state = Log.create(f"{url}/{job}-state", 4, storage_options=options)
+    Log.create(f"{url}/{job}-output", 2, storage_options=options)
     active, standby = Host(folder / f"{job}-host-1"), Host(folder / f"{job}-host-2")
     start(active, job, url, options)
     start(standby, job, url, options)
@@ -115,6 +117,8 @@ def play(job: str, url: str, folder: Path, options: dict[str, Any], kills: int, 
     finish(source, state, job)
     for host in (active, standby):
         end(host, kill=True)
+    with StateStore(f"{url}/{job}-state", folder / f"{job}-last", job, options):
+        pass  # Who takes the id up ends what the last kill left undecided in the output.
     done.differences = differences(job, url, folder, options, sent)
     return done
 
@@ -136,7 +140,8 @@ def finish(source: Log, state: Log, job: str) -> None:
 
 def differences(job: str, url: str, folder: Path, options: dict[str, Any], sent: int) -> list[str]:
     """Returns what differs from the state after all records in one go: in the log, on the disks of
-    both hosts, and on a disk that is empty.
+    both hosts, and on a disk that is empty; and records that are not in the output as often as in
+    the input.
     """
     rows = records(job, 0, sent)
     right = expected(job, rows)
@@ -149,7 +154,17 @@ def differences(job: str, url: str, folder: Path, options: dict[str, Any], sent:
     for name in (f"{job}-host-1", f"{job}-host-2", "new"):
         with StateStore(f"{url}/{job}-state", folder / name, job, options, standby=True) as store:
             found[name] = dict(store.scan())
+    taken = Counter((row["key"].encode(), row["value"].encode()) for row in rows)
+    put = Counter(
+        (row["key"], row["value"])
+        for batch in Log.open(f"{url}/{job}-output", options).read(columns=["key", "value"])
+        for row in batch.to_pylist()
+    )
     return [
+        f"the output: {row!r} is there {put[row]} times, not {taken[row]}"
+        for row in sorted({*taken, *put})
+        if put[row] != taken[row]
+    ] + [
         f"{where}: {key!r} is {there.get(key)!r}, not {right.get(key)!r}"
         for where, there in found.items()
         for key in sorted({*right, *there})

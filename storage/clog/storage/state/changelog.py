@@ -20,11 +20,27 @@ from clog.storage.format.head import Head
 from clog.storage.format.schema import LogSchema
 from clog.storage.keys.partitioner import partitions_for
 from clog.storage.numpy_arrays import of_bytes, to_arrow
+from clog.storage.objects.records import Appendable
 from clog.storage.state.sqlite_file import Row
 from clog.storage.state.uncommitted import Change, Uncommitted
 from clog.storage.transactions.deferred import Source, TransactionResult
 from clog.storage.transactions.positions import check_reachable
 from clog.storage.transactions.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is committed with a store's changes.
+
+    Attributes:
+        read: by log that was read, by partition the next offset.
+        outputs: records for other logs.
+        missed_deletes: deletes of a log that was read that were missed are no error.
+    """
+
+    read: Mapping[Source, Mapping[int, int]]
+    outputs: Mapping[Source, Appendable]
+    missed_deletes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +51,13 @@ class Sent:
         partitions: by part of the changes, the partition of each.
         timestamp_us: of all records.
         schema: by which they were made.
-        positions: of what was read, by log id and partition.
+        read: by log that was read, by partition the next offset.
     """
 
     partitions: list[NDArray[np.int32]]
     timestamp_us: int
     schema: LogSchema | None
-    positions: Mapping[str, Mapping[int, int]]
+    read: Mapping[Source, Mapping[int, int]]
 
     def fits(self, head: Head) -> bool:
         """Tells whether the records are in the log as they were sent: by its schema, and with
@@ -71,21 +87,21 @@ def send(
     transaction: Transaction,
     changes: Uncommitted,
     handle: Handle,
-    positions: Mapping[Source, Mapping[int, int]],
-    *,
-    missed_deletes: bool,
+    given: Given,
 ) -> Sent:
-    """Gives a transaction all positions and, part by part, all changes, and returns what was sent;
-    where that fails the transaction is aborted.
+    """Gives a transaction all positions, all outputs and, part by part, all changes, and returns
+    what was sent; where that fails the transaction is aborted.
 
     Raises:
         as `Transaction.append` and `Transaction.positions`; OffsetOutOfRangeError: a position
             beyond the end of its log.
     """
     try:
-        for source, offsets in positions.items():
-            transaction.positions(source, offsets, missed_deletes=missed_deletes)
+        for source, offsets in given.read.items():
+            transaction.positions(source, offsets, missed_deletes=given.missed_deletes)
             check_reachable(source, offsets)
+        for log, records in given.outputs.items():
+            transaction.append(records, log=log)
         now_us = handle.clock.now_us()
         sent = [
             _append(transaction, part, changes, handle, now_us=now_us) for part in changes.parts()
@@ -93,7 +109,7 @@ def send(
     except BaseException:
         transaction.abort()
         raise
-    read = {source.handle.standing.log_id: dict(mine) for source, mine in positions.items()}
+    read = {source: dict(mine) for source, mine in given.read.items()}
     return Sent(sent, now_us, changes.codec.schema, read)
 
 

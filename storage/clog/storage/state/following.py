@@ -106,7 +106,6 @@ class Follower:
         self._is_verified = False
         self._on_loss = on_loss
         self._map_bytes = map_bytes
-        self.folder.mkdir(parents=True, exist_ok=True)
         self._name = xxhash.xxh3_64_hexdigest(handle.standing.root.url.encode())
         self._lock = forks.Lock()
         with self._writing():
@@ -382,6 +381,7 @@ class Follower:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)  # Somebody may have emptied the disk.
             with (self.folder / f"{self._name}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield

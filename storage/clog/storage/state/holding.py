@@ -5,8 +5,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from clog.storage.commit.handle import Handle
-from clog.storage.errors import InvalidInputError, StateFencedError, TransactionFencedError
+from clog.storage.errors import (
+    CommitStateUnknownError,
+    InvalidInputError,
+    StateFencedError,
+    TransactionFencedError,
+)
 from clog.storage.transactions.holders import Holders
+from clog.storage.transactions.id_states import state_of
 
 if TYPE_CHECKING:
     from clog.storage.transactions.transaction import Transaction
@@ -24,7 +30,9 @@ class Holding:
 
     def __init__(self, handle: Handle, id: str) -> None:
         self.id = id
+        self._handle = handle
         self._url = handle.store.url
+        self._epoch = 0
         self._holders = Holders(handle)
         self._positions: dict[str, dict[int, int]] | None = None
         self._fenced: StateFencedError | None = None
@@ -51,7 +59,9 @@ class Holding:
 
     def begin(self) -> "Transaction":
         """Begins the transaction of a commit."""
-        return self._holders.begin(self.id, TIMEOUT_MS)
+        begun = self._holders.begin(self.id, TIMEOUT_MS)
+        self._epoch = begun.epoch
+        return begun
 
     def committed(self, positions: Mapping[str, Mapping[int, int]]) -> None:
         """Takes note of positions that are committed."""
@@ -71,12 +81,21 @@ class Holding:
         """Turns what another holder refuses into `StateFencedError`."""
         try:
             yield
-        except TransactionFencedError as e:
+        except (TransactionFencedError, CommitStateUnknownError) as e:
+            if isinstance(e, CommitStateUnknownError) and not self._is_taken_up():
+                raise
             self._fenced = StateFencedError(
                 f"the store {self.id!r} of {self._url} has another holder now, and nothing that was"
                 f" not committed will be: {e}; leave the work to it, or open the store again"
             )
             raise self._fenced from e
+
+    def _is_taken_up(self) -> bool:
+        """Tells whether somebody took the id up since, as far as is known here: then the new holder
+        goes on from whatever was committed.
+        """
+        state = state_of(self._handle.writer_pages, self._handle.tip.head, self.id)
+        return state is not None and state.epoch > self._epoch
 
     def check_fenced(self) -> None:
         """Raises if another store took the id up, as far as is known here."""

@@ -35,11 +35,13 @@ from clog.storage.errors import (
     StateFileError,
 )
 from clog.storage.ids import Ids, SystemIds
+from clog.storage.objects.records import Appendable
 from clog.storage.read.table_scan import MAP_BYTES
 from clog.storage.state.cache import Cache
-from clog.storage.state.changelog import Sent, send
+from clog.storage.state.changelog import Given, Sent, send
 from clog.storage.state.following import Follower, Refreshed
 from clog.storage.state.holding import Holding
+from clog.storage.state.input_readers import InputReaders
 from clog.storage.state.merging import merged_many
 from clog.storage.state.sqlite_file import DamagedCacheError
 from clog.storage.state.state_table import POLL_MS
@@ -64,6 +66,21 @@ class StateStore:
     Opening takes the id up; whoever held it is fenced. Look-ups show what was put here, committed
     or not. A context manager, which commits nothing at its end; threads may share it, a forked
     child may not.
+
+    Args:
+        url: the log's URL, or a store.
+        cache_dir: a local folder, made if it is missing; stores and state tables of several
+            logs may share it.
+        id: names the work, over all its restarts; one for each process at a time.
+        storage_options: what fsspec needs: credentials, endpoints.
+        clock: where times come from; None: the system's clock.
+        standby: only follows the log, until `take_over`.
+        memory_bytes: of changes that are not committed, about; more are in a temporary file.
+            A quarter as much may hold some that are committed and not in the file yet.
+        map_bytes: memory for finding the last record of each key, in bytes.
+        ids: where random ids come from; None: the operating system.
+        reader: a name under which the logs that are read are told how far (`Log.reader`).
+        reader_hold_ms: for how long their cleaners wait for that reader, at most.
     """
 
     def __init__(
@@ -78,21 +95,10 @@ class StateStore:
         memory_bytes: int = MEMORY_BYTES,
         map_bytes: int = MAP_BYTES,
         ids: Ids | None = None,
+        reader: str | None = None,
+        reader_hold_ms: int = 0,
     ) -> None:
         """Opens the store.
-
-        Args:
-            url: the log's URL, or a store.
-            cache_dir: a local folder, made if it is missing; stores and state tables of several
-                logs may share it.
-            id: names the work, over all its restarts; one for each process at a time.
-            storage_options: what fsspec needs: credentials, endpoints.
-            clock: where times come from; None: the system's clock.
-            standby: only follows the log, until `take_over`.
-            memory_bytes: of changes that are not committed, about; more are in a temporary file.
-                A quarter as much may hold some that are committed and not in the file yet.
-            map_bytes: memory for finding the last record of each key, in bytes.
-            ids: where random ids come from; None: the operating system.
 
         Raises:
             NotFoundError: there is no log at this URL.
@@ -103,6 +109,7 @@ class StateStore:
         self._memory_bytes = memory_bytes
         self._lock = forks.Lock()
         self._holding = Holding(handle, id)
+        self._inputs = InputReaders(reader, reader_hold_ms)
         self._pending: tuple[Transaction, Sent] | None = None
         self._reached: dict[int, int] = {}
         self._is_behind = False
@@ -215,14 +222,17 @@ class StateStore:
         self,
         positions: Mapping[Source, Mapping[int, int]] | None = None,
         *,
+        outputs: Mapping[Source, Appendable] | None = None,
         missed_deletes: bool = False,
     ) -> TransactionResult:
-        """Commits all changes and, with them, how far logs were read: all or nothing. Where it
-        raises `CommitStateUnknownError` it may be called again, and they are there once; otherwise
-        where it raises nothing was committed, and all changes are there to be committed again.
+        """Commits all changes and, with them, how far logs were read, and records for other logs:
+        all or nothing. Where it raises `CommitStateUnknownError` it may be called again, and they
+        are there once; otherwise where it raises nothing was committed, and all changes are there
+        to be committed again.
 
         Args:
             positions: by log, by partition the next offset to read; others stay as they were.
+            outputs: by log, records as for `Log.append`.
             missed_deletes: deletes of such a log that were missed are no error.
 
         Raises:
@@ -237,22 +247,18 @@ class StateStore:
             self._holding.check_held()
             with self._holding.fencing():
                 if self._pending is None:
+                    given = Given(positions or {}, outputs or {}, missed_deletes)
                     begun = self._holding.begin()
-                    self._pending = (
-                        begun,
-                        send(
-                            *(begun, self._changes, self._file.handle, positions or {}),
-                            missed_deletes=missed_deletes,
-                        ),
-                    )
+                    sent = send(begun, self._changes, self._file.handle, given)
+                    self._pending = begun, sent
                 transaction, sent = self._pending
                 try:
                     result = transaction.commit()
                 except CommitStateUnknownError:
                     raise
                 except ClogError:
+                    transaction.abort()  # Where that is not certain the outcome is not known.
                     self._pending = None
-                    transaction.abort()
                     raise
             self._enter(result, sent)
             return result
@@ -312,6 +318,7 @@ class StateStore:
         """Closes the file; what is not committed is forgotten, and the store cannot be used."""
         with self._lock:
             self._changes.close()
+            self._inputs.flush()
             try:
                 self._file.settle()
             except (StateFileError, DamagedCacheError) as e:
@@ -334,7 +341,8 @@ class StateStore:
         changes, self._is_behind = self._changes, True
         self._reached.update({p: end for p, (_, end) in result.offsets.items()})
         self._changes, self._pending = self._no_changes(), None
-        self._holding.committed(sent.positions)
+        read = {log.handle.standing.log_id: mine for log, mine in sent.read.items()}
+        self._holding.committed(read)
         try:
             if sent.fits(self._file.handle.tip.head):
                 self._file.enter(result.version, result.offsets, sent.rows(changes, result))
@@ -346,6 +354,7 @@ class StateStore:
                 "version %d of %s is committed, but its local file is behind: %s",
                 *(result.version, self.url, e),
             )
+        self._inputs.tell(sent.read)
 
     def _opened(self) -> None:
         try:

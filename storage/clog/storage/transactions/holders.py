@@ -122,6 +122,9 @@ class Holders:
                 " the log again, and go on from the positions that are committed"
             )
         if known is not None and not known.is_lost and not (begun and begun.is_open):
+            unheard = left_of(self._handle.tip.head, transaction_id)
+            if any(entry.name not in known.closable for entry in unheard):
+                finish_left(self._handle, transaction_id)  # Who could not be reached then may be.
             return known
         taken = take_up(self._handle, transaction_id)
         if left_of(self._handle.tip.head, transaction_id):

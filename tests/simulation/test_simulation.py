@@ -68,6 +68,8 @@ QUICK = (
     "abort in doubt without a look",
     "home forgets an abort",
     "outcome guessed where the home cannot be read",
+    "new writers' page drops the older page",
+    "older page's entry beats the head's",
 )
 
 

@@ -1,5 +1,6 @@
 """The command line `clog`: a log in a shell, without Spark."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -8,6 +9,9 @@ from pathlib import Path
 def main() -> None:
     """Runs the command line; the entry point of the distribution."""
     _open_closed_streams()
+    # Text of others in a terminal or a pipe that is not UTF-8: spelt out, as Python does in errors.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         from clog.cli.app import app
     except ModuleNotFoundError as e:

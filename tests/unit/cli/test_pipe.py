@@ -1,5 +1,6 @@
 """The installed command in a real shell: pipes, signals, exit codes."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -113,6 +114,15 @@ def test_closed_streams_are_no_error(shell, tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert shell("clog consume a | wc -l").stdout == "2\n"
+
+
+def test_a_terminal_that_is_no_utf_8_gets_all_of_it(shell, tmp_path):
+    """Names that it has no letters for are spelt out."""
+    Log.create(str(tmp_path / "лог"), partitions=1)
+    done = shell("export PYTHONIOENCODING=ascii; clog ls . && clog ls --json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("./\\u043b\\u043e\\u0433\n")
+    assert json.loads(done.stdout[done.stdout.rindex("\n{") :])["logs"] == [{"url": "./лог"}]
 
 
 def test_exit_codes_are_those_of_the_document(shell):

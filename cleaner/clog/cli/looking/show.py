@@ -24,6 +24,9 @@ def describe(
     clog describe ./orders
     clog describe s3://bucket/orders --partition 3 --json
     """
+    from rich.table import Table
+    from rich.text import Text
+
     from clog.cli.views.describe_view import description
     from clog.storage.config.log_config import LogConfig
     from clog.storage.read.offsets import partitions_named
@@ -47,7 +50,13 @@ def describe(
         width=console.width,
         ascii_only=console.options.ascii_only,
     )
-    console.print(page)
+    for part in page.renderables:
+        if isinstance(part, Table):
+            print_table(part)
+        else:
+            # A pipe has no width: what is one line stays one.
+            is_line = isinstance(part, Text) and not console.is_terminal
+            console.print(part, soft_wrap=is_line)
 
 
 def offsets(

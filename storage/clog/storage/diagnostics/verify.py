@@ -130,6 +130,7 @@ def _verified(standing: StandingLog, *, quick: bool, on_progress: OnProgress) ->
         return VerifyReport(store.url, None, len(commits), 0, 0, 0, tuple(findings))
     if not quick:
         findings += history_findings(store, commits, manifest)
+        findings += _behind_a_gap(store, commits, manifest.version)
     findings += segment_findings(manifest)
     chunks = by_object(manifest)
     log = manifest.head.log
@@ -270,6 +271,21 @@ def _commit_or_problem(store: Store, version: int) -> tuple[int, Commit | Corrup
         return version, e
     except FileNotFoundError:
         return version, None
+
+
+def _behind_a_gap(store: Store, commits: dict[int, Commit], newest: int) -> Iterator[Finding]:
+    """Yields the commits that no search finds, since the file of one before them is gone (COMMIT.md
+    §6): only who lists knows of them.
+    """
+    for version in sorted(commits):
+        if version <= newest + 1 or version - 1 in commits:
+            continue
+        if _commit_or_problem(store, version - 1)[1] is None:
+            message = (
+                f"version {version - 1} before it is gone, so that {newest} is found as the"
+                " newest; restore that file, and write nothing to the log before"
+            )
+            yield Finding(Check.COMMIT, paths.commit_path(version), message)
 
 
 def history_findings(

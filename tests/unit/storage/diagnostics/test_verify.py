@@ -70,6 +70,23 @@ def test_dead_rows_that_cannot_be_read(log, store, monkeypatch):
     assert verify_log(store, quick=True).findings == ()
 
 
+def test_commits_that_no_search_finds(make_log, store):
+    """COMMIT.md §6: a file between the hint and the newest version is gone; who opens the log takes
+    an older version for the newest, and only who lists knows better.
+    """
+    log = make_log()
+    for n in range(7):
+        log.append([{"key": "k", "value": str(n)}])
+    inside(store).delete(commit_path(6))
+    report = verify_log(store)
+    assert report.version == 5
+    (found,) = report.findings
+    assert (found.check, found.where) == (Check.COMMIT, commit_path(7))
+    assert found.message.startswith(
+        "version 6 before it is gone, so that 5 is found as the newest;"
+    )
+
+
 def test_a_sound_log_has_no_findings(log, store):
     """It says what it looked at."""
     log.alter({"segment.ms": "5000"})

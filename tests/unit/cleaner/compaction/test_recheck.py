@@ -151,3 +151,25 @@ def test_the_range_of_a_map_must_add_up():
     recheck.count_chunk(1, 0)
     with pytest.raises(CorruptionError, match=r"4 records .* but the map was made of 3"):
         recheck.check_range(0)
+
+
+def test_a_map_that_keeps_older_offsets_is_refused(make_log, there, store, monkeypatch):
+    """What goes by its offset goes by the map alone: the sample asks for its key."""
+    log = make_log(segment_bytes=1 << 20)
+    append(log, " ".join(f"k{i}={n}" for n in range(2) for i in range(50)))
+    original = OffsetMap.put
+
+    def put(self, hashes, offsets):
+        """The last key of all keeps the offset of its older row."""
+        taken = original(self, hashes, offsets)
+        following = self._table[2::3]
+        following[following == int(offsets[-1]) + 1] = int(offsets[49]) + 1
+        return taken
+
+    with monkeypatch.context() as broken:
+        broken.setattr(OffsetMap, "put", put)
+        assert Cleaner(log).run_once(force=True) == []
+    assert len(there(log).split()) == 100
+    check_log(store)
+    Cleaner(log).run_once(force=True)
+    assert len(there(log).split()) == 50

@@ -2,7 +2,7 @@
 
 - `own`: the Python that runs the benchmarks.
 - `spark`: one Spark release for clog, Spark's Kafka connector and Delta Lake.
-- `tables`: the Python libraries delta-rs and PyIceberg.
+- `tables`: the Python libraries delta-rs, PyIceberg and DuckDB.
 - `pypaimon`: PyPaimon, which wants older versions of what the others use.
 - `paimon`: an older Spark, the newest for which Paimon's connector is on Maven Central here.
 - Jars (Kafka's broker, connectors) are folders that Maven copies from Maven Central.
@@ -48,7 +48,7 @@ ENVIRONMENTS = {
     "tables": Requirements(
         (
             *("deltalake>=1.6", "pyiceberg[pyarrow,sql-sqlite]>=0.11"),
-            *("confluent-kafka>=2.8", "moto[server]>=5.1"),
+            *("confluent-kafka>=2.8", "duckdb>=1.4", "moto[server]>=5.1"),
             "aiobotocore[boto3]",  # the boto3 that goes with it; pip would try one after the other
         ),
         "s3",

@@ -4,8 +4,9 @@ Each store starts with the same rows, each key once. An upsert replaces 20 keys 
 appends them (the newest record of a key wins when the table is read) and syncs them to the disk,
 unless told not to; Delta Lake runs MERGE and syncs nothing. The upserts stay in the tables, so the
 reads that follow see what they left behind; a table read makes every row. clog is read as it is,
-and again after a pass of the cleaner. Parquet is the floor: the rows as they were at the beginning,
-which nobody could have updated.
+and again after a pass of the cleaner; by Python, and by Spark's own scan (`read_table`), for which
+a round of the cleaner has made masks. Parquet is the floor: the rows as they were at the
+beginning, which nobody could have updated.
 """
 
 import random
@@ -27,6 +28,7 @@ SIZES = {
     "full": {"rows": 10_000_000, "record_bytes": 100, "rounds": 5},
 }
 UPSERT_ROWS = 20
+NATIVE = "clog, read_table"
 DELTAS = {"Delta Lake": "false", "Delta Lake, deletion vectors": "true"}
 SCHEMA = "key binary, value binary"
 
@@ -39,7 +41,9 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
         tables = _Tables(spark, folder, rows)
         tables.make()
         _upserts(tables, result, size["rounds"])
+        tables.mask()
         _reads(tables, result, size["rounds"], "table read")
+        _counts(tables, result, size["rounds"])
         _lookups(tables, result, size["rounds"])
         tables.clean()
         _reads(tables, result, size["rounds"], "table read, after cleaning and OPTIMIZE")
@@ -92,6 +96,10 @@ class _Tables:
         return act
 
     def table(self, who: str) -> Any:
+        if who == NATIVE:
+            from clog.connector import read_table
+
+            return read_table(self.spark, self.url("clog"), columns="key,value")
         if who == "clog":
             reader = self.spark.read.format("clog").option("columns", "key,value")
             return reader.option("view", "table").load(self.url(who))
@@ -104,9 +112,22 @@ class _Tables:
         if who == "clog":
             reader = self.spark.read.format("clog").option("keys", f'["{key.decode()}"]')
             found = reader.option("view", "table").load(self.url(who)).collect()
+        elif who == NATIVE:
+            from clog.connector import read_table
+
+            found = read_table(self.spark, self.url("clog"), keys=[key.decode()]).collect()
         else:
             found = self.table(who).where(f"key = X'{key.hex()}'").collect()
         assert len(found) == 1
+
+    def mask(self) -> None:
+        """Does what the cleaner's daemon does every few seconds."""
+        from clog.cleaner import Cleaner
+        from clog.storage import Log
+
+        log = Log.open(self.url("clog"))
+        log.upgrade(["superseded-rows"])
+        Cleaner(log).run_once()
 
     def clean(self) -> None:
         from clog.cleaner import Cleaner
@@ -144,12 +165,23 @@ def _reads(tables: _Tables, result: Result, rounds: int, what: str) -> None:
         {
             "Parquet files (floor)": of("parquet"),
             "clog": of("clog"),
+            NATIVE: of(NATIVE),
             **{who: of(who) for who in DELTAS},
         },
         rounds=rounds,
     )
     for who in ("clog", *DELTAS):
         result.add(f"on disk, {what}", who, "MB", data.size_mb(Path(tables.url(who))), lower=True)
+
+
+def _counts(tables: _Tables, result: Result, rounds: int) -> None:
+    def of(who: str) -> Callable[[], float]:
+        return timed(lambda: tables.table(who).count(), 1e-3)
+
+    who = {"Parquet files (floor)": "parquet", "clog": "clog", NATIVE: NATIVE}
+    candidates = {name: of(table) for name, table in who.items()}
+    candidates |= {delta: of(delta) for delta in DELTAS}
+    result.compare("count()", "ms", candidates, rounds=rounds, lower=True)
 
 
 def _lookups(tables: _Tables, result: Result, rounds: int) -> None:
@@ -159,6 +191,7 @@ def _lookups(tables: _Tables, result: Result, rounds: int) -> None:
         {
             "Parquet files (floor)": timed(lambda: tables.look_up("parquet"), 1e-3),
             "clog": timed(lambda: tables.look_up("clog"), 1e-3),
+            NATIVE: timed(lambda: tables.look_up(NATIVE), 1e-3),
             **{who: timed(lambda who=who: tables.look_up(who), 1e-3) for who in DELTAS},
         },
         rounds=rounds,

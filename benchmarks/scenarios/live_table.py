@@ -1,0 +1,150 @@
+"""The table of a log that is published and cleaned, read from Python: `to_arrow()` beside
+delta-rs' read of the same rows from a Delta table of its own, delta-rs' read of the published view,
+and DuckDB's `arg_max` over the log's objects; and what masks and publishing cost writers.
+
+A million records, each key once, in 8 appends; then 50 appends of 1,000 keys that exist. All read
+into one Arrow table and may use both cores. "No masks" is the same log before its cleaner has run:
+all keys are compared. The publication is that of 1,000 changed keys, masks and all, as a round of
+the cleaner makes it.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from harness import data
+from harness.measure import Result, rate, timed
+
+from clog.cleaner import Cleaner
+from clog.storage import Log
+from clog.storage.store import open_store
+from clog.storage.testing.counting import CountingStore
+
+TITLE = "The live table, from Python"
+ENVIRONMENT = "tables"
+ENGINE = "Python"
+SIZES = {
+    "smallest": {"keys": 2_000, "upserts": 3, "changed": 20, "rounds": 1},
+    "quick": {"keys": 200_000, "upserts": 10, "changed": 1_000, "rounds": 3},
+    "full": {"keys": 1_000_000, "upserts": 50, "changed": 1_000, "rounds": 7},
+}
+RECORD_BYTES, APPENDS = 100, 8
+
+
+def run(size: dict[str, int], folder: Path, result: Result) -> None:
+    bare, masked = _Filled(folder / "bare", size), _Filled(folder / "masked", size)
+    masked.log.upgrade(["superseded-rows"])
+    Cleaner(masked.log).run_once()
+    assert masked.log.table().to_arrow().num_rows == size["keys"]
+    masked.log.publish("delta")
+    delta = masked.as_delta(folder / "delta")
+    columns = ["key", "value"]
+    readers: dict[str, Callable[[], pa.Table]] = {
+        "clog": lambda: masked.log.table().to_arrow(columns=columns),
+        "clog, all columns": lambda: masked.log.table().to_arrow(),
+        "clog, no masks": lambda: bare.log.table().to_arrow(columns=columns),
+        "delta-rs, a Delta table": lambda: _delta_rs(delta),
+        "delta-rs, the published view": lambda: _delta_rs(masked.folder),
+        "DuckDB, arg_max": lambda: _arg_max(masked),
+    }
+    for who, read in readers.items():
+        assert read().num_rows == size["keys"], who
+    what, keys = "table read, Python", size["keys"] / 1e6
+    found = {who: rate(keys, read) for who, read in readers.items()}
+    result.compare(what, "million rows/s", found, rounds=size["rounds"])
+    cpu = {f"{who}": _cpu_ms(read) for who, read in readers.items()}
+    result.compare(f"CPU of {what}", "ms", cpu, rounds=size["rounds"], lower=True)
+    _upserts(bare, masked, result, size["rounds"])
+    _publications(masked, result, size["rounds"])
+
+
+class _Filled:
+    """A log of one partition, with each key and then some changed."""
+
+    def __init__(self, folder: Path, size: dict[str, int]) -> None:
+        self.folder, self.size = folder, size
+        self.random = np.random.default_rng(1)
+        self.store = CountingStore(open_store(str(folder), {"fsync": False}))
+        self.log = Log.create(self.store, 1)
+        keys = size["keys"]
+        for ids in np.array_split(np.arange(keys), APPENDS):
+            self.log.append(self.rows(ids))
+        for _ in range(size["upserts"]):
+            self.append()
+
+    def rows(self, ids: np.ndarray) -> pa.Table:
+        values = data.values(self.random, len(ids), RECORD_BYTES)
+        return pa.table({"key": data.keys(ids), "value": values})
+
+    def append(self) -> None:
+        size = self.size
+        self.log.append(self.rows(self.random.integers(0, size["keys"], size["changed"])))
+
+    def as_delta(self, folder: Path) -> Path:
+        """Writes the table's rows to a Delta table."""
+        from deltalake import WriterProperties, write_deltalake
+
+        rows = self.log.table().to_arrow(columns=["key", "value", "timestamp"])
+        zstd = WriterProperties(compression="ZSTD")
+        write_deltalake(str(folder), rows, writer_properties=zstd)
+        return folder
+
+    def objects(self) -> list[str]:
+        """Returns the paths of the log's objects, in the order of offsets."""
+        folder = self.folder / "_clog" / self.log.id
+        chunks = self.log.handle.manifest().chunks()
+        return [str(folder / path) for path in {c.object.path: c for _, c in chunks}]
+
+
+def _delta_rs(folder: Path) -> pa.Table:
+    from deltalake import DeltaTable, QueryBuilder
+
+    query = QueryBuilder().register("t", DeltaTable(str(folder)))
+    return pa.table(query.execute("SELECT key, value FROM t").read_all())
+
+
+def _arg_max(log: _Filled) -> pa.Table:
+    import duckdb
+
+    # Names of objects ascend with their versions, rows with their offsets.
+    scan = f"read_parquet({log.objects()}, filename = true, file_row_number = true)"
+    latest = f"SELECT key, arg_max(value, (filename, file_row_number)) value FROM {scan}"
+    query = f"SELECT * FROM ({latest} GROUP BY key) WHERE value IS NOT NULL"
+    return pa.table(duckdb.sql(query).arrow())
+
+
+def _cpu_ms(act: Callable[[], object]) -> Callable[[], float]:
+    def measured() -> float:
+        start = time.process_time()
+        act()
+        return (time.process_time() - start) * 1e3
+
+    return measured
+
+
+def _upserts(bare: _Filled, masked: _Filled, result: Result, rounds: int) -> None:
+    """An upsert is an append: its requests and CPU without and with masks and a published view."""
+    logs = {"clog, published and masked": masked, "clog, neither": bare}
+    for who, log in logs.items():
+        with log.store.count() as requests:
+            for _ in range(4):
+                log.append()
+        count = sum(requests.values()) / 4
+        result.add("requests of an upsert", who, "requests", count, lower=True)
+    cpu = {who: _cpu_ms(log.append) for who, log in logs.items()}
+    result.compare("CPU of an upsert", "ms", cpu, rounds=10 * rounds, lower=True)
+
+
+def _publications(masked: _Filled, result: Result, rounds: int) -> None:
+    cleaner = Cleaner(masked.log)
+    cleaner.run_once()
+    masked.log.publish("delta")
+
+    def changed() -> float:
+        masked.append()
+        return timed(lambda: (cleaner.run_once(), masked.log.publish("delta")), 1e-3)()
+
+    what = f"publication of {masked.size['changed']:,} changed keys"
+    result.compare(what, "ms", {"clog": changed}, rounds=rounds, lower=True)

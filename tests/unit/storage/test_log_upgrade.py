@@ -1,5 +1,7 @@
 """`Log.upgrade`: features that a log gets after it was created (FORMAT.md §0)."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from clog.storage import InvalidInputError, UnsupportedFormatError
@@ -111,6 +113,30 @@ def test_upgrades_that_race_add_both(older, open_log, ink):
     assert edit_of(older.handle.store, read_commit(older.handle.store, 2).record).features == (
         FeatureNames((), ("ink",))
     )
+
+
+def test_upgrades_beside_appends_lose_neither(older, open_log, store):
+    """FORMAT.md §0: each feature that can be added, by two at once, while others append."""
+    names = [f.name for f in older.upgrade() if f.state == "off"]
+
+    def append(who):
+        log = open_log()
+        return [log.append(ONE, producer=(who, n)).version for n in range(6)]
+
+    def upgrade(names):
+        log = open_log()
+        return [log.upgrade([name]) for name in names]
+
+    with ThreadPoolExecutor(4) as threads:
+        appends = [threads.submit(append, who) for who in ("a", "b")]
+        upgrades = [threads.submit(upgrade, each) for each in (names, names[::-1])]
+    assert len({version for done in appends for version in done.result()}) == 12
+    assert all(done.exception() is None for done in upgrades)
+    features = features_of(older)
+    assert sorted((*features.read, *features.write)) == sorted(names)
+    assert older.version == 12 + len(names)
+    assert sum(older.end_offsets().values()) == 12
+    assert list(verify_log(store).findings) == []
 
 
 @pytest.mark.parametrize(

@@ -375,10 +375,9 @@ def test_verify_where_the_file_that_makes_a_log_is_damaged(cli, tmp_path):
 
 
 def test_what_is_described_is_not_cut(cli, url, monkeypatch):
-    """A value on two lines is another value; the first lines are whole for who greps."""
+    """A value on two lines is another value."""
     cli("create", url, "--partitions", 1, "-c", "max.message.bytes=12345678")
     monkeypatch.setenv("COLUMNS", "30")
     lines = cli("describe", url).stdout.splitlines()
     assert any("unlimited" in line for line in lines)
     assert any("12345678" in line for line in lines)
-    assert lines[1].endswith("1 partition by xxh3")

@@ -25,7 +25,6 @@ def describe(
     clog describe s3://bucket/orders --partition 3 --json
     """
     from rich.table import Table
-    from rich.text import Text
 
     from clog.cli.views.describe_view import description
     from clog.storage.config.log_config import LogConfig
@@ -54,9 +53,7 @@ def describe(
         if isinstance(part, Table):
             print_table(part)
         else:
-            # A pipe has no width: what is one line stays one.
-            is_line = isinstance(part, Text) and not console.is_terminal
-            console.print(part, soft_wrap=is_line)
+            console.print(part)
 
 
 def offsets(

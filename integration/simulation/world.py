@@ -373,15 +373,17 @@ def world_of(seed: int) -> World:
     recreated.
     """
     parquet = seed % PARQUET_EVERY == PARQUET_EVERY - 1
-    kind, number = seed % SPECIAL_EVERY, 0 if parquet else seed % (BEGINNINGS + 1)
-    if kind in SEVERAL:
-        return _world_of_deals(seed, begin=beginning(number) if number else None, parquet=parquet)
+    kind, number = seed % SPECIAL_EVERY, seed % (BEGINNINGS + 1)
     half = BEGINNINGS // 2
     if kind in (0, 4):
         number = 1 + seed // SPECIAL_EVERY % half
     elif kind in (1, 5):
         number = 1 + half + seed // SPECIAL_EVERY % half
-    world = World(seed, parquet=parquet, begin=beginning(number) if number else None)
+    # The older worlds have no real Parquet.
+    begin = beginning(number) if number and not parquet else None
+    if kind in SEVERAL:
+        return _world_of_deals(seed, begin=begin, parquet=parquet)
+    world = World(seed, parquet=parquet, begin=begin)
     if kind in (0, 4):
         world.let_act(_AROUND_ZOMBIES)
         world.hurry()

@@ -216,18 +216,16 @@ class Finisher(_Wanderer):
 
     def _order(self, log, job: str, *, force: bool) -> None:
         """An operator says that what is undecided under an id is to end."""
-        deals = [deal for name, deal in self.world.ledger.deals.items() if name.id == job]
-        for deal in deals:
-            deal.may_abort = True
-            deal.may_force.update({log.id} if force else ())
+        ledger = self.world.ledger
+        ledger.aborting[job] += 1
+        ledger.forcing[log.id, job] += force
         try:
             log.abort_transaction(job, force=force)
         except (NotFoundError, InvalidInputError):
             pass  # Nothing is there any more, or its home cannot say what became of it.
         finally:
-            for deal in deals:
-                deal.may_abort = False
-                deal.may_force.clear()
+            ledger.aborting[job] -= 1
+            ledger.forcing[log.id, job] -= force
 
 
 class ZombieFinisher(Finisher):

@@ -15,6 +15,7 @@ of a world, by name; the logs' oracles tell it what they see (`fates`). What mus
 Of a deal whose home somebody deletes no more is promised than that no two logs are told otherwise.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from facts import Intent
@@ -32,8 +33,6 @@ class Deal:
         intents: what its holder was told is in it, by log id.
         outcome: what the home has decided.
         never: somebody was told that it is not committed.
-        may_abort: an operator has said so.
-        may_force: the logs in which an operator has forced an end.
         began_ms: when its first commit was written in the home.
         prepared, told: the logs that have its records undecided, and what those that ended heard.
         forced: those that ended without the home.
@@ -46,8 +45,6 @@ class Deal:
     intents: dict[str, list[Intent]] = field(default_factory=dict)
     outcome: str | None = None
     never: bool = False
-    may_abort: bool = False
-    may_force: set[str] = field(default_factory=set)
     began_ms: int | None = None
     prepared: set[str] = field(default_factory=set)
     told: dict[str, str] = field(default_factory=dict)
@@ -64,12 +61,16 @@ class Ledger:
     Attributes:
         acting: whose call is being made.
         oracles: by log id.
+        aborting, forcing: how many operators are about to end what is open under an id; by force,
+            in a log.
     """
 
     def __init__(self) -> None:
         self.deals: dict[TransactionName, Deal] = {}
         self.oracles: dict[str, object] = {}
         self.acting: object = None
+        self.aborting: Counter[str] = Counter()
+        self.forcing: Counter[tuple[str, str]] = Counter()
 
     def begin(self, deal: Deal) -> None:
         """Hears that a holder begins one."""
@@ -116,7 +117,9 @@ class Ledger:
         """Hears that the home aborts it."""
         assert deal.outcome is None, f"{deal} was {deal.outcome}, and is aborted"
         is_late = age_ms is None or age_ms > deal.timeout_ms
-        allowed = self.acting is deal.holder or is_taken_up or deal.may_abort or is_late
+        allowed = (
+            self.acting is deal.holder or is_taken_up or self.aborting[deal.name.id] or is_late
+        )
         assert allowed, f"{deal} is aborted after {age_ms} ms, allowed are {deal.timeout_ms}"
         deal.outcome = ABORTED
 
@@ -132,7 +135,7 @@ class Ledger:
         before = deal.told.get(log_id, outcome)
         assert before == outcome or forced, f"{deal} was {before} in {log_id}, now {outcome}"
         if forced:
-            assert log_id in deal.may_force, f"{deal} was forced in {log_id} by nobody"
+            assert self.forcing[log_id, deal.name.id], f"{deal} was forced in {log_id} by nobody"
             assert outcome == ABORTED, f"{deal} was forced to be {outcome}"
             deal.forced.add(log_id)
         elif self.is_lost(deal):

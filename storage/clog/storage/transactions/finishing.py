@@ -77,11 +77,12 @@ def finish_all(handle: Handle) -> list[Waiting]:
     return [*_waiting(handle, handle.tip.head.unended, abort=False, force=False)]
 
 
-def finish_left(handle: Handle, transaction_id: str) -> None:
-    """Finishes what is left of an id of this log, which was just taken up, as far as that can be
-    done now.
+def finish_left(handle: Handle, transaction_id: str, *, epoch: int) -> None:
+    """Finishes what is left of an id of this log, as far as that can be done now, for who took it
+    up at this epoch; what a newer holder has begun since is its own.
     """
-    mine = _of_id(handle.tip.head, transaction_id, home=handle.standing.log_id)
+    left = _of_id(handle.tip.head, transaction_id, home=handle.standing.log_id)
+    mine = [entry for entry in left if entry.name.epoch <= epoch]
     list(_waiting(handle, mine, abort=True, force=False))
 
 

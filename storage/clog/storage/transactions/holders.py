@@ -124,11 +124,12 @@ class Holders:
         if known is not None and not known.is_lost and not (begun and begun.is_open):
             unheard = left_of(self._handle.tip.head, transaction_id)
             if any(entry.name not in known.closable for entry in unheard):
-                finish_left(self._handle, transaction_id)  # Who could not be reached then may be.
+                # Who could not be reached then may be.
+                finish_left(self._handle, transaction_id, epoch=known.epoch)
             return known
         taken = take_up(self._handle, transaction_id)
         if left_of(self._handle.tip.head, transaction_id):
-            finish_left(self._handle, transaction_id)
+            finish_left(self._handle, transaction_id, epoch=holder_of(taken).epoch)
         if known is not None:
             known.is_lost = True
         holder = self._held[transaction_id] = holder_of(taken)

@@ -19,7 +19,7 @@ from clog.storage.testing.crash import discard, memory_store
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.undecided import append_undecided
-from clog.storage.transactions.finishing import finish_all
+from clog.storage.transactions.finishing import finish_all, finish_left
 from clog.storage.transactions.id_states import OPERATION
 from clog.storage.transactions.undecided import Part, prepared_part
 
@@ -240,6 +240,18 @@ def test_a_takeover_ends_what_was_left_open(logs, reopened, stores):
     assert unended(reopened())[1:] == [[], []]
     for store in stores:
         check_log(store)
+
+
+def test_a_takeover_ends_nothing_that_is_newer(logs, reopened):
+    """S48: who was slow to end what it found is fenced by then, and leaves the next holder's be."""
+    slow, newer = logs[0], reopened()[0]
+    epoch = slow.transaction("job").epoch
+    t = newer.transaction("job", visible=True)
+    t.append(rows("v"))
+    slow.handle.refresh()
+    finish_left(slow.handle, "job", epoch=epoch)
+    t.commit()
+    assert seen(reopened())[0] == ["v"]
 
 
 def test_a_late_prepare_is_refused(logs, reopened, clock):

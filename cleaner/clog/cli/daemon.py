@@ -146,10 +146,7 @@ def cleaner(
     finder = _finder(urls, discover, options, single_writer=single_writer)
     logs = finder.first(patient=not (once or dry_run))
     notice = _Notice(log_format)
-    if listen is not None and (once or dry_run):
-        notice("--listen serves nothing here: one round is soon over")
-    if not logs:
-        notice("found no log yet")
+    _notice_what_is_idle(notice, logs, listen=listen, one_round=once or dry_run)
     json = json or log_format == "json"
     if dry_run:
         tell_plans(((log.url, _plan(log, settings)) for log in logs), json=json)
@@ -164,6 +161,15 @@ def cleaner(
     notice(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
     shown = ShownLogs(urls or (), discover or (), storage_options(options), clock=finder.clock)
     _run(daemon, finder, notice, shown, listen=listen, live=live)
+
+
+def _notice_what_is_idle(
+    notice: "_Notice", logs: "Sequence[Log]", *, listen: str | None, one_round: bool
+) -> None:
+    if listen is not None and one_round:
+        notice("--listen serves nothing here: one round is soon over")
+    if not logs:
+        notice("found no log yet")
 
 
 def _check_cleaned(logs: "Iterable[Log]") -> None:

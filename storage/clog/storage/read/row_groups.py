@@ -125,7 +125,6 @@ def open_portions(
     ref = pieces[0].object
     data = fetch_whole(store, ref)
     held = _HeldObject(store, ref.path, data)
-
     try:
         source = RowGroupSource(data, ref, compression, key_seed, pieces[0].schema)
     except (pa.ArrowException, OSError, ValueError):
@@ -141,9 +140,7 @@ def open_portions(
         ends = [*((at, group) for at, group in copies), (end, None)]
         for until, group in ends:
             for start, behind in _portions(source, (first, until), rows_min):
-                gone = (
-                    0 if mask is None else _count(mask, start - w.piece.first_row, behind - start)
-                )
+                gone = _count(mask, start - w.piece.first_row, behind - start)
                 read = partial(read_pieces, held, _rows_of(w.piece, start, behind), columns=columns)
                 portions.append((behind - start - gone, read))
             if group is not None:
@@ -153,8 +150,8 @@ def open_portions(
     return portions
 
 
-def _count(mask: Rows, start: int, rows: int) -> int:
-    return int(np.count_nonzero(mask[start : start + rows]))
+def _count(mask: Rows | None, start: int, rows: int) -> int:
+    return 0 if mask is None else int(np.count_nonzero(mask[start : start + rows]))
 
 
 def _portions(

@@ -19,6 +19,7 @@ from world import LOGS, World
 
 from clog.cleaner import Cleaner
 from clog.cleaner.sweep.objects import due_objects
+from clog.storage.config.log_config import NO_DEFAULTS, with_defaults
 from clog.storage.objects.records import to_records
 
 HIT_WITHIN_S = 600
@@ -168,7 +169,8 @@ class Rounds:
         while time.monotonic() < deadline:
             Cleaner(log, dedupe_buffer_bytes=1 << 20).run_once(force=True)
             manifest = log.handle.manifest()
-            if len(due_objects(manifest, manifest.head.config, now_ms=LATE_MS)) >= objects:
+            config = with_defaults(manifest.head.config, NO_DEFAULTS)
+            if len(due_objects(manifest, config, now_ms=LATE_MS)) >= objects:
                 return
             time.sleep(0.2)  # The bystander writes meanwhile.
         raise RunError(f"no pass replaced {objects} objects within {HIT_WITHIN_S} s")

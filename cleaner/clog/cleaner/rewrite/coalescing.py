@@ -90,9 +90,13 @@ def _committed_ms(handle: Handle, version: int) -> int:
 def _loose_runs(
     chunks: Sequence[Chunk], config: LogConfig, newest: int, stable: int
 ) -> Iterator[tuple[Chunk, ...]]:
-    """Yields the runs below the last stable offset, without what was aborted (H-T7)."""
+    """Yields the runs below the last stable offset, without what was aborted (H-T7), or is
+    undecided below the log start, to which the stable offset is raised (S51).
+    """
     wanted = [
-        is_loose(c, config) and c.version <= newest and c.next <= stable and not c.aborted
+        is_loose(c, config)
+        and (c.version <= newest and c.next <= stable)
+        and (c.undecided is None and not c.aborted)
         for c in chunks
     ]
     return runs_of(chunks, wanted)

@@ -75,9 +75,12 @@ def mergeable(
 
 
 def _decided(manifest: Manifest, partition: int) -> Sequence[Segment]:
-    """Returns the sealed segments below the last stable offset."""
+    """Returns the sealed segments below the last stable offset; below the log start, too, there
+    may be undecided records.
+    """
     stable = manifest.head.stable_offset(partition)
-    return [s for s in manifest.segments[partition][:-1] if s.next <= stable]
+    below = (s for s in manifest.segments[partition][:-1] if s.next <= stable)
+    return [s for s in below if all(c.undecided is None for c in s.chunks)]
 
 
 def _merge(partition: int, group: Sequence[Segment]) -> Replacement:

@@ -5,6 +5,7 @@ records (S11, S22, S51, S53).
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.rewrite.coalescing import coalesce
 from clog.storage.testing.invariants import check_log
 from clog.storage.testing.undecided import append_undecided, end
 
@@ -83,6 +84,18 @@ def test_nothing_but_aborted_records_is_dirty(make_log, put, there, clock, clean
     clock.advance(1001)
     cleaner.run_once(force=True)
     assert log.markers(0) == []
+
+
+def test_undecided_records_below_the_log_start_are_left_alone(make_log, put, clock):
+    """S51: a log start beyond them raises the stable offset, and decides nothing."""
+    log = make_log(segment_bytes=1 << 20)
+    append_undecided(log, rows("u=1"))
+    for number in range(40):
+        put(log, f"a={number}")
+    log.delete_records({0: 41})
+    coalesce(log.handle, log.handle.store, now_ms=clock.now_ms(), force=True)
+    assert any(c.undecided for _, c in log.handle.manifest().chunks())
+    end(log, commit=True)
 
 
 def test_small_objects_stay_until_they_are_decided(make_log, put, there, clock, clean, store):

@@ -3,7 +3,8 @@
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.log_round import REST_MS_MAX, CleanerSettings, LogRound, Rest
+from clog.cleaner.log_round import CleanerSettings, LogRound
+from clog.cleaner.rest import REST_MS_MAX, Rest
 from clog.storage import Log
 from clog.storage.ids import SeededIds
 from clog.storage.testing.crash import discard, inside, memory_store

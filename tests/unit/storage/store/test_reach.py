@@ -5,7 +5,6 @@
 import pytest
 
 from clog.cleaner.daemon.finder import Finder
-from clog.connector.options.location import Location
 from clog.storage import Log, ManualClock
 from clog.storage.ids import SeededIds
 from clog.storage.store import open_store
@@ -20,6 +19,13 @@ def url(tmp_path):
     return Log.create(str(tmp_path / "log"), 1, clock=ManualClock()).url
 
 
+def opened_by_spark(url):
+    pytest.importorskip("pyspark")
+    from clog.connector.options.location import Location
+
+    return Location(url, '{"fsync": false}').log()
+
+
 def opened_by_the_cleaner(url):
     (log,) = Finder([url], storage_options=OPTIONS, clock=ManualClock(), ids=SeededIds(1))().logs
     return log
@@ -29,7 +35,7 @@ WAYS = {
     "a URL": lambda url: Log.open(url, OPTIONS),
     "a store": lambda url: Log.open(open_store(url, OPTIONS), OPTIONS),
     "the cleaner": opened_by_the_cleaner,
-    "Spark": lambda url: Location(url, '{"fsync": false}').log(),
+    "Spark": opened_by_spark,
 }
 
 

@@ -87,6 +87,8 @@ def test_empty_folders_go_and_others_stay(tmp_path):
 
 
 def publish(root):
+    pytest.importorskip("pyroaring")
+    pytest.importorskip("fastavro")
     fill(root)
     log = Log.open(root)
     for name in ("delta", "iceberg"):

@@ -59,7 +59,7 @@ class BusyStore(CountingStore):
         path = path.removeprefix(f"{paths.folder_of(HEAD.log.log_id)}/")
         if path.startswith(paths.BLOCKS):
             self._add("get")
-            return encode("block", block_body(0))
+            return encode("block", block_body(paths.version_of(path)))
         if path == paths.LATEST:
             self._add("get")
             hint = self.newest - self.newest % 4 if self.hint is None else self.hint

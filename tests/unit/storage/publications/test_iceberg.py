@@ -70,6 +70,23 @@ def test_a_table_of_somebody_else_is_left_alone(make_log, store):
         log.publish("iceberg")
 
 
+def test_a_table_that_somebody_altered_is_published_anew(make_log, store):
+    """S63: who commits there changes columns or properties under our own snapshot; that is no
+    version of ours, though the log has nothing new."""
+    log = make_log()
+    put(log, range(5))
+    assert log.publish("iceberg").table_version == 1
+    metadata = json.loads(store.get("metadata/v1.metadata.json"))
+    altered = {**metadata, "properties": {**metadata["properties"], "gc.enabled": "true"}}
+    store.put("metadata/v2.metadata.json", json.dumps(altered).encode())
+    result = Log.open(store).publish("iceberg")
+    assert (result.table_version, result.published) == (3, True)
+    metadata = json.loads(store.get("metadata/v3.metadata.json"))
+    assert metadata["properties"]["gc.enabled"] == "false"
+    assert len(iceberg_rows(store)[0]) == 5
+    assert not log.publish("iceberg").published
+
+
 def test_a_missing_package_is_named(make_log, store, monkeypatch):
     """S63: nothing is written that nobody can finish."""
     log = make_log()

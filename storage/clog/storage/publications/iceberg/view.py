@@ -269,11 +269,14 @@ class IcebergView:
         }
 
     def _source(self, metadata: Metadata) -> Source | None:
-        """Returns what a version says it shows; None where another wrote it, or elsewhere."""
+        """Returns what a version says it shows; None where another wrote it, or elsewhere.
+
+        One that only alters the table keeps our snapshot, which is of a version before.
+        """
         said, snapshots = metadata.get("properties", {}), metadata.get("snapshots") or [{}]
         is_ours = metadata.get("current-snapshot-id") == snapshots[-1].get("snapshot-id")
-        summary = snapshots[-1].get("summary", {})
-        if metadata.get("location") != self.location or not is_ours or _VIEW not in summary:
+        is_ours &= snapshots[-1].get("summary", {}).get(_VIEW) == str(self._version)
+        if metadata.get("location") != self.location or not is_ours:
             return None
         try:
             return Source(

@@ -112,16 +112,19 @@ def test_none_and_a_format_contradict_each_other(make_log):
         make_log(**{"table.publish": "none,delta"})
 
 
-def test_what_refused_writers_left_is_told(make_log, store, clock, caplog):
+@pytest.mark.parametrize(
+    "left", ["part-00000-1.parquet", "deletion_vector_1.bin", "data/1.parquet"]
+)
+def test_what_refused_writers_left_is_told(make_log, store, clock, caplog, left):
     """S63: it is not clog's to delete, and no reader sees it."""
     log = make_log()
     put(log, ("a", "1"))
     log.publish("delta")
-    store.put("part-00000-1.parquet", b"left")
+    store.put(left, b"left")
     with caplog.at_level(logging.WARNING):
         sweep_orphans(log.handle, now_ms=clock.now_ms())
     assert "1 files of 4 bytes that another writer" in caplog.text
-    assert store.get("part-00000-1.parquet") == b"left"
+    assert store.get(left) == b"left"
 
 
 def test_a_view_that_cannot_be_read_does_not_stop_the_sweep(make_log, store, clock, caplog):

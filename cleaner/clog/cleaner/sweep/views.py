@@ -13,15 +13,15 @@ from clog.storage.publications.publish import FORMATS, Publications
 from clog.storage.store.base import Store, StoredObject
 
 _LOGGER = logging.getLogger(__name__)
-_STRAYS = ("part-", "data/")
+_STRAYS = ("part-", "deletion_vector_", "data/")
 """How names of files begin that other writers of a table leave at its root when they are refused:
-those of Delta, of Iceberg.
+rows and deletion vectors of Delta, rows of Iceberg.
 """
 
 
 def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list[StoredObject]:
     """Returns the files of views that were written before ``before_ms`` and that nothing names;
-    only in a log that was published three LISTs, and where there is anything old a LIST of each
+    only in a log that was published four LISTs, and where there is anything old a LIST of each
     view and a GET for each of its versions. Those of a view that cannot be read stay.
     """
     if not handle.tip.head.pins:

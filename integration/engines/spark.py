@@ -9,22 +9,29 @@ See README.md in this folder.
 
 import argparse
 import json
+import logging
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from environments import AbsentError, python_of
+from environments import AbsentError, jars_of, python_of
 from histories import history, rows_of
 
 from clog.cleaner import Cleaner
+from clog.cleaner.sweep.objects import sweep_orphans
 from clog.storage import Log
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.testing.published import delta_rows, iceberg_rows
 
 FOLDER = Path(__file__).parent
 ANSWER = "answer: "
+DAY_MS = 86_400_000
 ENVIRONMENTS = {"delta": "delta_spark", "iceberg": "iceberg_spark"}
 TABLE = {"delta": "delta.`{path}`", "iceberg": "c.db.`{name}`"}
 WRITES = {
@@ -66,12 +73,9 @@ MAINTENANCE = {
         "alter": "ALTER TABLE {table} SET TBLPROPERTIES ('x' = 'y')",
     },
 }
-COME_IN = {
-    "iceberg": {*WRITES, "rewrite", "rewrite manifests", "rewrite deletes", "alter"},
-    "delta": set(),
-}
-"""What an engine is not kept from: it makes a version of the view, which the next publication
-replaces; nothing of clog's may go.
+KEPT_OUT = {"delta": {*WRITES}, "iceberg": set[str]()}
+"""What an engine must refuse. Of all else it is told whether it came in: then it made a version of
+the view, which the next publication replaces. Nothing of clog's may go, whatever it is.
 """
 
 
@@ -86,15 +90,16 @@ def main() -> int:
     for engine in [args.engine] if args.engine else ENVIRONMENTS:
         try:
             python = python_of(ENVIRONMENTS[engine])
+            jars = jars_of(ENVIRONMENTS[engine])
         except AbsentError as e:
             print(f"{engine}: skipped, {e}")
             continue
         seeds = range(args.seed, args.seed + args.histories)
-        failed += _run(engine, python, seeds, args.only)
+        failed += _run(engine, python, jars, seeds, args.only)
     return 1 if failed else 0
 
 
-def _run(engine: str, python: Path, seeds: range, only: list[str] | None) -> int:
+def _run(engine: str, python: Path, jars: list[Path], seeds: range, only: list[str] | None) -> int:
     """Has one engine read and write; returns how much was wrong."""
     work = Path(tempfile.mkdtemp(prefix="clog-engines-"))
     try:
@@ -103,6 +108,7 @@ def _run(engine: str, python: Path, seeds: range, only: list[str] | None) -> int
         writes = {what: sql for what, (_, sql) in copies.items()}
         asked = {
             "engine": engine,
+            "jars": [str(jar) for jar in jars],
             "warehouse": str(work),
             "reads": [{"path": path, "version": version} for path, version, _ in reads],
             "writes": list(writes.values()),
@@ -116,14 +122,11 @@ def _run(engine: str, python: Path, seeds: range, only: list[str] | None) -> int
         print(f"  {len(reads)} views read, {len(wrong)} wrong", flush=True)
         refused = 0
         for (what, (copy, _)), error in zip(copies.items(), answers, strict=True):
-            strays = len(copy.strays())
+            strays = copy.strays()
             wrong += [f"{what}: {text}" for text in copy.problems(what, error)]
             refused += error is not None
-            how = "came in" if error is None else f"refused: {' '.join(error.split())[:90]}"
-            print(f"  {what}: {how}; left behind: {strays} files", flush=True)
-    except AbsentError as e:
-        print(f"{engine}: skipped, {e}")
-        return 0
+            how = "came in" if error is None else f"refused, {_reason(error)}"
+            print(f"  {what}: {how}; {copy.fate(strays)}", flush=True)
     finally:
         shutil.rmtree(work)
     for text in wrong:
@@ -134,6 +137,12 @@ def _run(engine: str, python: Path, seeds: range, only: list[str] | None) -> int
         f" refused; {len(wrong)} wrong"
     )
     return len(wrong)
+
+
+def _reason(error: str) -> str:
+    """Returns the line of a stack of Spark's that says what is wrong."""
+    said = re.search(r"\[[A-Z_.0-9]+\][^\n]*", error)
+    return (said[0] if said else " ".join(error.split()))[:120]
 
 
 def _answers(python: Path, asked: dict[str, Any]) -> Iterator[Any]:
@@ -154,10 +163,7 @@ def _answers(python: Path, asked: dict[str, Any]) -> Iterator[Any]:
                 yield json.loads(line.removeprefix(ANSWER))
         if process.wait():
             said.seek(0)
-            text = said.read()
-            if "unresolved dependency" in text or "download failed" in text:
-                raise AbsentError("Spark does not get its jars from Maven Central")
-            sys.exit(text[-6000:])
+            sys.exit(said.read()[-6000:])
 
 
 def _reads(path: Path, engine: str, seed: int) -> Iterator[tuple[str, int | None, list[Any]]]:
@@ -170,6 +176,17 @@ def _reads(path: Path, engine: str, seed: int) -> Iterator[tuple[str, int | None
     yield str(path), None, rows_of(log)
     if engine == "delta":
         yield str(path), first.table_version, before
+
+
+class _Said(logging.Handler):
+    """Collects warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
 
 
 class _Copy:
@@ -188,8 +205,8 @@ class _Copy:
 
     def problems(self, what: str, error: str | None) -> Iterator[str]:
         """Yields what is wrong after somebody tried."""
-        if (error is None) != (what in COME_IN[self.engine]):
-            yield f"{error or 'it came in'}"
+        if error is None and what in KEPT_OUT[self.engine]:
+            yield "it came in"
         now = _contents(self.path)
         kept = {p: d for p, d in self.before.items() if p != "metadata/version-hint.text"}
         gone = {path for path, data in kept.items() if now.get(path) != data}
@@ -197,15 +214,36 @@ class _Copy:
             yield f"of {len(self.before)} files {sorted(gone)} are missing or changed"
         if rows_of(self.log) != self.rows:
             yield "the log's own table is another"
+        self.log.publish(self.engine)
+        if self._shown() != self.rows:
+            yield "the view that was published next is not the table"
         self.log.append([{"key": "later", "value": "1"}])
         self.log.publish(self.engine)
         Cleaner(self.log).run_once()
         if self._shown() != rows_of(self.log):
-            yield "the view that was published next is not the table"
+            yield "the view of the next record is not the table"
+        if findings := verify_log(self.log.handle.standing.root).findings:
+            yield f"clog verify finds {findings}"
+
+    def fate(self, strays: set[str]) -> str:
+        """Returns which of the files that are new a sweep left three days later, and whether it
+        named one.
+        """
+        if not strays:
+            return "left nothing behind"
+        said = _Said()
+        logger = logging.getLogger("clog")
+        logger.addHandler(said)
+        try:
+            sweep_orphans(self.log.handle, now_ms=self.log.handle.clock.now_ms() + 3 * DAY_MS)
+        finally:
+            logger.removeHandler(said)
+        folders = Counter(path.partition("/")[0][:5] for path in strays)
+        left = sum((self.path / path).exists() for path in strays)
+        told = "told of" if any("another writer" in text for text in said.texts) else "not told of"
+        return f"left behind {dict(folders)}, of which the sweep leaves {left}, {told}"
 
     def _shown(self) -> list[Any]:
-        from clog.storage.testing.published import delta_rows, iceberg_rows
-
         read = delta_rows if self.engine == "delta" else iceberg_rows
         pairs, _ = read(self.log.handle.standing.root)
         times = {(key, value): time for key, value, time in rows_of(self.log)}

@@ -9,10 +9,6 @@ import sys
 from pyspark.sql import SparkSession
 
 ANSWER = "answer: "
-JARS = {
-    "delta": "io.delta:delta-spark_4.2_2.13:4.4.0",
-    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
-}
 CONFIG = {
     "delta": {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -42,18 +38,18 @@ def main() -> None:
         "spark.sql.codegen.wholeStage": "false",  # Tiny tables do not repay it.
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
-        "spark.jars.packages": JARS[engine],
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.jars": ",".join(asked["jars"]),
         **CONFIG[engine],
     }
     if engine == "iceberg":
         settings["spark.sql.catalog.c.warehouse"] = asked["warehouse"]
-    builder = SparkSession.builder.master("local[2]")
+    builder = SparkSession.builder.master("local[1]")
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    rows = spark.createDataFrame([(bytearray(b"z"), bytearray(b"z"))], "key binary, value binary")
-    rows.createOrReplaceTempView("strangers")
+    spark.sql("CREATE TEMPORARY VIEW strangers AS SELECT binary('z') AS key, binary('z') AS value")
     for read in asked["reads"]:
         _say(_read(spark, engine, **read))
     for write in asked["writes"]:

@@ -54,11 +54,16 @@ class Child:
         return self.process.poll() is None
 
     def stop(self, timeout_s: float = STOPS_WITHIN_S) -> None:
-        """Asks it to end, and waits.
+        """Asks it to end, once it can hear that, and waits.
 
         Raises:
             RunError: it failed, before or then.
         """
+        deadline = time.monotonic() + timeout_s
+        while self.is_running and time.monotonic() < deadline:
+            if _handles(self.process.pid, signal.SIGTERM):
+                break
+            time.sleep(POLL_S)
         if self.is_running:
             self.process.terminate()
         try:
@@ -103,6 +108,16 @@ class Child:
 
     def last_words(self) -> str:
         return self.output.read_text(errors="replace")[-1500:]
+
+
+def _handles(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal: a young one has none yet (Linux)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def _session(leader: int) -> list[int]:

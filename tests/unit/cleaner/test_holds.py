@@ -88,6 +88,28 @@ def test_s64_only_what_it_has_not_come_to_is_held(make_log, put, clock):
     assert tombstones(log) == [b"b"]
 
 
+def test_s64_a_pass_leaves_what_is_held_and_cleans_the_rest(make_log, put, there, clock):
+    """S64: of two tombstones past their horizons, side by side in an object, the one that is held
+    stays; the other and what is superseded go, and the partition is not uncleanable.
+    """
+    log = make_log(**(HOLD | {"segment_bytes": 1 << 20}))
+    put(log, "a=1 b=1 c=1 a b")
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    assert there(log) == "2:c=1 3:a 4:b"
+    log.reader("late", expires_after_ms=30 * DAY_MS, hold_ms=2 * DAY_MS).commit({0: 4})
+    clock.advance(HOUR_MS + 1)
+    put(log, "c=2")
+    log.roll()
+    (result,) = Cleaner(log).run_once(force=True)
+    assert there(log) == "4:b 5:c=2"
+    assert (result.stats.records_superseded, result.stats.tombstones_expired) == (1, 1)
+    assert log.describe()["partition_details"][0]["uncleanable"] is None
+    log.reader("late", hold_ms=2 * DAY_MS).commit({0: 6})
+    rounds(log, clock, 60_000)
+    assert there(log) == "5:c=2"
+
+
 @pytest.mark.parametrize(
     ("config", "held"),
     [

@@ -237,6 +237,7 @@ class Judge:
             delete_horizon_ms=horizon,
             latest_offset=self.offset_map.latest_offset,
             now_ms=self.now_ms,
+            held=self.held,
         )
 
     def _opened(self, store: Store, partition: int, chunk: Chunk) -> Callable[[], JudgedChunk]:

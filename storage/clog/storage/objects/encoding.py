@@ -31,12 +31,15 @@ from clog.storage.keys import key_index
 from clog.storage.numpy_arrays import scalar, to_arrow, to_numpy
 from clog.storage.objects.arrow_types import with_ids
 from clog.storage.objects.data_object import DELETE_HORIZON, OFFSET, ChunkStats, ObjectFacts
+from clog.storage.objects.footer import TAIL_BYTES
 from clog.storage.objects.reader import WHOLE_BYTES
 from clog.storage.objects.typed_columns import lone_leaves
 
 GROUP_BYTES = 4 << 20
 GROUP_BYTES_MIN = 1 << 20
 GROUP_ROWS = key_index.BLOCK_ROWS
+
+_CHECKSUM_BYTES = 16
 
 _Ints = np.ndarray[Any, Any]
 
@@ -145,7 +148,9 @@ class Rows:
         return made
 
 
-def encoded(rows: Rows, compression: Compression, key_seed: int | None) -> tuple[bytes, int, int]:
+def encoded(
+    rows: Rows, compression: Compression, key_seed: int | None
+) -> tuple[memoryview, int, int]:
     """Returns the object's bytes; those of the footer and of the key index among them. Takes the
     records out of ``rows``.
 
@@ -154,20 +159,19 @@ def encoded(rows: Rows, compression: Compression, key_seed: int | None) -> tuple
     # Compressed, records of so few bytes need no index.
     seed = key_seed if rows.sizes.sum() > WHOLE_BYTES else None
     schema = stored_schema(rows.records.schema, absent_columns(rows))
-    parquet, blocks = parquet_of(rows, schema, compression, seed)
-    index = key_index.of_blocks(blocks) if blocks and parquet.size > WHOLE_BYTES else b""
-    data, footer_bytes = sealed(parquet, index)
-    return data, footer_bytes, len(index)
-
-
-def sealed(parquet: pa.Buffer, index: bytes = b"") -> tuple[bytes, int]:
-    """Returns the Parquet file with the key index and the footer's checksum before the footer; the
-    footer's length.
-    """
-    data = memoryview(parquet)
-    footer_bytes = int.from_bytes(data[-8:-4], "little") + 8
-    pages, footer = data[:-footer_bytes], data[-footer_bytes:]
-    return b"".join((pages, index, xxhash.xxh3_128_digest(footer), footer)), footer_bytes
+    sink = pa.BufferOutputStream()
+    index = b""
+    with parquet_writer(sink, schema, compression) as writer:
+        blocks = _write_groups(writer, rows, schema, seed)
+        # Written in its place at once: to put it there later would copy all pages.
+        if blocks and sink.tell() > WHOLE_BYTES:
+            index = key_index.of_blocks(blocks)
+        sink.write(index + bytes(_CHECKSUM_BYTES))
+    data = memoryview(sink.getvalue()).cast("B")
+    footer = data[-int.from_bytes(data[-TAIL_BYTES:-4], "little") - TAIL_BYTES :]
+    end = len(data) - len(footer)
+    data[end - _CHECKSUM_BYTES : end] = xxhash.xxh3_128_digest(footer)
+    return data, len(footer), len(index)
 
 
 def int64_of(column: pa.ChunkedArray) -> _Ints:
@@ -193,15 +197,20 @@ def parquet_of(
     of a key index, unless the seed is None. Takes the records out of ``rows``.
     """
     sink = pa.BufferOutputStream()
-    blocks = []
     with parquet_writer(sink, schema, compression) as writer:
-        for group in rows.consume(schema):
-            writer.write_table(group, row_group_size=group.num_rows)
-            if key_seed is not None:
-                keys = group.column("key").combine_chunks()
-                hashes = key_index.index_hashes(keys, seed=key_seed)
-                blocks.append(key_index.encode_block(group.num_rows, hashes))
+        blocks = _write_groups(writer, rows, schema, key_seed)
     return sink.getvalue(), blocks
+
+
+def _write_groups(writer: Any, rows: Rows, schema: pa.Schema, key_seed: int | None) -> list[bytes]:
+    blocks = []
+    for group in rows.consume(schema):
+        writer.write_table(group, row_group_size=group.num_rows)
+        if key_seed is not None:
+            keys = group.column("key").combine_chunks()
+            hashes = key_index.index_hashes(keys, seed=key_seed)
+            blocks.append(key_index.encode_block(group.num_rows, hashes))
+    return blocks
 
 
 def parquet_writer(sink: Any, schema: pa.Schema, compression: Compression) -> Any:

@@ -178,7 +178,9 @@ class ObjectWriter:
             chunks = first.chunks()
             facts = None if self._is_rewritten else first.facts()
             dense = first.dense
-            made = encoded(first, self._compression, self._key_seed)
+            made: tuple[bytes | memoryview, int, int] = encoded(
+                first, self._compression, self._key_seed
+            )
         else:
             composition = Composition(parts, self._schema)
             chunks, facts, dense = (composition.stats,), None, composition.dense

@@ -25,10 +25,10 @@ from clog.storage.format.snapshots import read_snapshot, write_snapshot
 from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding
 from clog.storage.objects.arrow_types import with_ids
-from clog.storage.objects.encoding import sealed
 from clog.storage.store.wrapping import WrappingStore
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import inside
+from clog.storage.testing.sealing import sealed
 
 
 @pytest.fixture

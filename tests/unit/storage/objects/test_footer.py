@@ -16,7 +16,6 @@ from clog.storage.errors import CorruptionError
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.objects import footer as footers
 from clog.storage.objects.data_object import REWRITTEN_SCHEMA
-from clog.storage.objects.encoding import sealed
 from clog.storage.objects.footer import FooterError, read_footer
 from clog.storage.objects.reader import read_rows
 from clog.storage.objects.thrift_compact import (
@@ -32,6 +31,7 @@ from clog.storage.objects.thrift_compact import (
     Reader,
 )
 from clog.storage.testing.crash import discard, memory_store
+from clog.storage.testing.sealing import sealed
 
 ROWS = 6
 SCHEMA, GROUPS = 2, 4

@@ -15,6 +15,7 @@ from clog.storage.objects.reader import read_ranges, read_rows
 from clog.storage.objects.writer import write_rewritten
 from clog.storage.store import open_store
 from clog.storage.testing.counting import CountingStore
+from clog.storage.testing.sealing import sealed
 
 ALL = tuple(REWRITTEN_SCHEMA.names)
 ROWS = 40
@@ -285,7 +286,7 @@ def test_a_file_that_is_none_of_ours(store, ranged, change, message):
 
     sink = pa.BufferOutputStream()
     pq.write_table(change(table()), sink, store_schema=False)
-    data, footer_bytes = encoding.sealed(sink.getvalue())
+    data, footer_bytes = sealed(sink.getvalue())
     store.put("data/x.parquet", data)
     ref = dataclasses.replace(
         *(write(store, table()),),
@@ -304,7 +305,7 @@ def test_columns_of_a_later_format_are_left_alone(store, ranged):
     sink = pa.BufferOutputStream()
     later = table().append_column("batch", pa.array(range(ROWS), pa.int32()))
     pq.write_table(later, sink, store_schema=False, use_dictionary=True)
-    data, footer_bytes = encoding.sealed(sink.getvalue())
+    data, footer_bytes = sealed(sink.getvalue())
     ref = write(store, table())
     store.put(ref.path, data)
     ref = dataclasses.replace(ref, size_bytes=len(data), footer_bytes=footer_bytes)

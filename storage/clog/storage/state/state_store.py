@@ -48,6 +48,7 @@ from clog.storage.state.state_table import POLL_MS
 from clog.storage.state.uncommitted import Uncommitted
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
+from clog.storage.store.reach import Reach
 from clog.storage.transactions.deferred import Source, TransactionResult
 from clog.storage.transactions.positions import next_offsets
 
@@ -105,7 +106,8 @@ class StateStore:
             StateFileError: there is no room for the local file.
         """
         root = open_store(url, storage_options) if isinstance(url, str) else url
-        handle = Handle(root, clock=clock or SystemClock(), ids=ids or SystemIds())
+        reach = Reach.of(url, storage_options)
+        handle = Handle(root, clock=clock or SystemClock(), ids=ids or SystemIds(), reach=reach)
         self._memory_bytes = memory_bytes
         self._lock = forks.Lock()
         self._holding = Holding(handle, id)
@@ -241,6 +243,8 @@ class StateStore:
             InvalidInputError: what is no position; a record that the log's configs refuse; this is
                 a standby.
             NotFoundError: a log that was read has removed tombstones before they were read for it.
+            CommitConflictError: other writers were first each time, or a log of an earlier commit
+                has yet to hear of its end, and cannot be reached.
             CommitStateUnknownError: the commit may have happened.
         """
         with self._lock:

@@ -139,6 +139,7 @@ class Committing:
                 raise self._still_unknown(e) from e
             if not must_end or not self.make_certain():
                 self.tried = self.is_undecided
+                self._check_fenced(e)
                 raise
             assert self.result is not None, "what happened has a result"
             return self.result
@@ -203,6 +204,20 @@ class Committing:
             self.holder.is_lost = not self.is_undecided
         self._finished(ABORTED)
         return False
+
+    def _check_fenced(self, e: ClogError) -> None:
+        """Raises that it is fenced, where it turned out so after another error: whoever took the id
+        up has ended it in logs that did not know of that yet.
+        """
+        if self.state is State.FENCED and not isinstance(e, TransactionFencedError):
+            raise self.fenced() from e
+
+    def fenced(self) -> TransactionFencedError:
+        """Makes the error of a transaction whose id was taken up."""
+        return TransactionFencedError(
+            f"transaction id {self.ours.transaction_id!r} of {self._url} was taken up again, and"
+            " nothing of this transaction was committed; go on with the newer one"
+        )
 
     def _still_unknown(self, e: ClogError) -> CommitStateUnknownError:
         return CommitStateUnknownError(

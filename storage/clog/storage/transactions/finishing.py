@@ -7,6 +7,7 @@ or does not know the transaction, nothing is guessed: the last stable offset sta
 why.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +23,8 @@ from clog.storage.format.head import Head
 from clog.storage.format.undecided import ABORTED, COMMITTED, Ending, Unended, find_unended
 from clog.storage.transactions.id_states import OPERATION, state_of
 from clog.storage.transactions.undecided import AlreadyThere, ended_part
+
+_LOGGER = logging.getLogger("clog.storage.transactions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,11 @@ def finish_left(handle: Handle, transaction_id: str, *, epoch: int) -> None:
     """
     left = _of_id(handle.tip.head, transaction_id, home=handle.standing.log_id)
     mine = [entry for entry in left if entry.name.epoch <= epoch]
-    list(_waiting(handle, mine, abort=True, force=False))
+    for waiting in _waiting(handle, mine, abort=True, force=False):
+        _LOGGER.warning(
+            "transaction %d of id %s of %s has not ended in all of its logs: %s",
+            *(waiting.info.number, transaction_id, handle.store.url, waiting.reason),
+        )
 
 
 def abort_all(handle: Handle, transaction_id: str, *, force: bool) -> list[TransactionInfo]:

@@ -31,7 +31,6 @@ from clog.storage.commit.handle import Handle
 from clog.storage.errors import (
     ClogError,
     InvalidInputError,
-    TransactionFencedError,
 )
 from clog.storage.format.transactions import (
     TRANSACTION,
@@ -264,10 +263,7 @@ class Transaction:
         work = self._work
         is_lost = work.state is State.OPEN and work.holder.is_lost and not work.tried
         if is_lost or work.state is State.FENCED:
-            raise TransactionFencedError(
-                f"transaction id {self.id!r} of {self._url} was taken up again, and nothing of this"
-                " transaction was committed; go on with the newer one"
-            )
+            raise work.fenced()
         if self._work.state is not State.OPEN:
             raise InvalidInputError(
                 f"transaction id {self.id!r} of {self._url} has ended: it is"

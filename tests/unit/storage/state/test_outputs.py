@@ -3,6 +3,7 @@ its input (S50, S54, S64).
 """
 
 import shutil
+from itertools import count
 
 import pytest
 
@@ -150,6 +151,37 @@ def test_a_fenced_store_with_outputs(make_log, open_store, output, store, clock,
     after.commit(outputs={output: [{"key": "d", "value": "1"}]})
     assert rows(output) == [*before, (b"d", b"1")]
     assert (after.get("n"), after.get("m")) == ([None, b"0", b"1", b"1"][nth], b"1")
+
+
+def test_a_takeover_amid_a_commit(make_log, open_store, output_store, store, clock, tmp_path):
+    """S48, S54: a host that is replaced in whichever moment has committed, or is told that it is
+    fenced, and nothing else: a supervisor acts upon that error.
+    """
+    make_log()
+    Log.create(output_store, 1, clock=clock, ids=SeededIds(22))
+    outcomes = []
+    for nth in count(1):
+        s, taken, hit = open_store(), [], FaultyStore(output_store)
+        out = Log.open(hit, clock=clock, ids=SeededIds(50 + nth))
+
+        def take_up(taken=taken):
+            taken.append(StateStore(store, tmp_path / "other", "app-1", clock=clock))
+
+        hit.plan = Faults(Fault(FaultKind.MEANWHILE, nth=nth, run=take_up))
+        s.put("n", str(nth))
+        try:
+            s.commit(outputs={out: [{"key": str(nth), "value": "1"}]})
+            outcomes.append(nth)
+        except StateFencedError:
+            assert taken
+        for one in taken:
+            one.close()
+        if not taken:
+            break
+        with open_store() as after:
+            assert (after.get("n") or b"0").decode() == str(max(outcomes, default=0))
+        assert sorted(int(key) for key, _ in rows(Log.open(output_store))) == outcomes
+    assert 0 < len(outcomes) < nth
 
 
 def test_a_disk_that_goes_under_a_store(make_log, open_store, output, tmp_path):

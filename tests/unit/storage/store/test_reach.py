@@ -2,10 +2,12 @@
 (S50: credentials are stored nowhere).
 """
 
+from tempfile import TemporaryDirectory
+
 import pytest
 
 from clog.cleaner.daemon.finder import Finder
-from clog.storage import Log, ManualClock
+from clog.storage import Log, ManualClock, StateStore
 from clog.storage.ids import SeededIds
 from clog.storage.store import open_store
 from clog.storage.store import reach as reach_module
@@ -31,17 +33,25 @@ def opened_by_the_cleaner(url):
     return log
 
 
+def opened_by_a_state_store(url):
+    with TemporaryDirectory() as folder, StateStore(url, folder, "job", OPTIONS) as store:
+        return store._file
+
+
 WAYS = {
     "a URL": lambda url: Log.open(url, OPTIONS),
     "a store": lambda url: Log.open(open_store(url, OPTIONS), OPTIONS),
     "the cleaner": opened_by_the_cleaner,
     "Spark": opened_by_spark,
+    "a state store": opened_by_a_state_store,
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_options_go_along_however_it_was_opened(url, way):
-    """A cleaner that was given credentials could not open the home with them, and ended nothing."""
+    """A cleaner that was given credentials could not open the home with them, and ended nothing; a
+    state store on such a server could not end what the last holder of its id had left in outputs.
+    """
     reach = WAYS[way](url).handle.reach
     assert reach == Reach("file", OPTIONS)
     assert "fsync" not in repr(reach)

@@ -1,5 +1,7 @@
 """Transactions over several logs: all of them show all of one, or none of it (S50)."""
 
+from itertools import count
+
 import pytest
 
 from clog.storage import (
@@ -238,6 +240,39 @@ def test_a_takeover_ends_what_was_left_open(logs, reopened, stores):
         t.commit()
     assert seen(reopened()) == [[], ["z"], []]
     assert unended(reopened())[1:] == [[], []]
+    for store in stores:
+        check_log(store)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_takeover_amid_a_commit(logs, reopened, stores, clock, place):
+    """S48: between whichever two requests to a log the id is taken up, its holder's commit is
+    there, or it is told that it is fenced: what its successor ended took no time too long.
+    """
+    outcomes = []
+    for nth in count(1):
+        hit, taken = FaultyStore(stores[place]), []
+        mine = reopened()
+        mine[place] = Log.open(hit, clock=clock, ids=SeededIds(2000 + nth))
+        t = mine[0].transaction("job")
+        for log in mine:
+            t.append(rows(str(nth)), log=log)
+
+        def take_up(taken=taken):
+            taken.append(reopened()[0].transaction("job"))
+
+        before = seen(reopened())
+        hit.plan = Faults(Fault(FaultKind.MEANWHILE, nth=nth, run=take_up))
+        try:
+            t.commit()
+            outcomes.append("committed")
+        except TransactionFencedError:
+            outcomes.append("fenced")
+        added = [str(nth)] if outcomes[-1] == "committed" else []
+        if not taken:
+            break
+        assert seen(reopened()) == [values + added for values in before]
+    assert {"committed", "fenced"} <= set(outcomes)
     for store in stores:
         check_log(store)
 

@@ -7,6 +7,7 @@ import pytest
 from clog.connector.write.changed_batch import check_repeated_transaction
 from clog.storage import InvalidInputError, Log, ManualClock
 from clog.storage.append import partitions_of, put_records, records_of
+from clog.storage.format.edits import Edit
 from clog.storage.ids import SeededIds
 from clog.storage.testing.crash import discard, memory_store
 
@@ -70,6 +71,16 @@ def test_other_rows_in_any_log_fail(logs, first, at, rows):
     message = r"batch 4 of job 'job' is in .* already, with other rows: .*failOnChangedBatch=false"
     with pytest.raises(InvalidInputError, match=message):
         check(first, [(log, rows)])
+
+
+def test_a_log_that_cannot_say_any_more_fails(logs, first):
+    """The version that brought the rows expired; the error says only what is to be done."""
+    other = logs[1]
+    newest = other.version
+    other.handle.commit(lambda *_: Edit(oldest_readable=newest), operation="sweep")
+    told = r"already, perhaps with other rows: version \d, which has it, expired; nothing was written"
+    with pytest.raises(InvalidInputError, match=told):
+        check(first, [(other, ROWS)])
 
 
 def test_a_log_that_had_none_of_it(logs, first):

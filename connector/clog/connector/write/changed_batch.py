@@ -69,7 +69,7 @@ def check_repeated(
     elif entry is None or entry.content == writer.content:
         problem = None
     elif fail:
-        problem = _difference(log, partial(_place_of, log, first), objects)
+        problem = _difference(log, partial(_place_of, first), objects)
     else:
         problem = "with other rows, or in another order"
     if problem is None:
@@ -131,19 +131,26 @@ def _difference(
     """Returns how the rows of now differ from the first ones; None where they do not."""
     try:
         version, offsets = first()
+    except NotFoundError as e:
+        return f"perhaps with other rows: {e}"
+    try:
         before = _summed(_rows_at(log, version, offsets))
-    except (NotFoundError, FileNotFoundError) as e:
-        return f"perhaps with other rows, as the first ones cannot be read any more: {e}"
+    except (NotFoundError, FileNotFoundError):
+        return f"perhaps with other rows: {_expired(version)}"
     now = _summed(_rows_of(log, objects))
     if before == now:
         return None
     return f"with other rows: {before.count} in version {version}, {now.count} now"
 
 
-def _place_of(log: "Log", first: "AppendResult") -> _Place:
+def _place_of(first: "AppendResult") -> _Place:
     if not first.offsets:
-        raise NotFoundError(f"version {first.version} of {log.url} expired")
+        raise NotFoundError(_expired(first.version))
     return first.version, first.offsets
+
+
+def _expired(version: int) -> str:
+    return f"version {version}, which has it, expired"
 
 
 def _rows_at(

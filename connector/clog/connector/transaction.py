@@ -66,7 +66,7 @@ class BatchTransaction:
         self._options = options
         self._batch_id = batch_id
         self._run_id = ""
-        self._written: list[tuple[Log, list[DataObject]]] = []
+        self._written: dict[str, tuple[Log, list[DataObject]]] = {}
         self._content = hashlib.blake2b(digest_size=16)
 
     @property
@@ -113,11 +113,7 @@ class BatchTransaction:
         log = self._home if is_home else Log(opened_or_created(settings).handle)
         objects = objects_of(answers)
         self._content.update(bytes.fromhex(log.id + content_of(answers)))
-        known = next((held for other, held in self._written if other.id == log.id), None)
-        if known is None:
-            self._written.append((log, objects))
-        else:
-            known.extend(objects)
+        self._written.setdefault(log.id, (log, []))[1].extend(objects)
         if not is_done:
             self._real.append_objects(objects, log=None if is_home else log)
 
@@ -134,8 +130,8 @@ class BatchTransaction:
         if was_open:
             self._real.note_content(content)
         elif error is None and self._written:
-            first = self._real.result
-            check_repeated_transaction(self._home, self._real.id, first, self._written, content)
+            first, rows = self._real.result, [*self._written.values()]
+            check_repeated_transaction(self._home, self._real.id, first, rows, content)
         self._real.__exit__(kind, error, trace)
         if was_open and error is None:
             _done[self._location, self._real.id] = self._run_id, self._batch_id

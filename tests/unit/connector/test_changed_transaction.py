@@ -78,7 +78,7 @@ def test_a_log_that_cannot_say_any_more_fails(logs, first):
     other = logs[1]
     newest = other.version
     other.handle.commit(lambda *_: Edit(oldest_readable=newest), operation="sweep")
-    told = r"already, perhaps with other rows: version \d, which has it, expired; nothing was written"
+    told = r"already, perhaps with other rows: version \d, which has it, expired; nothing was w"
     with pytest.raises(InvalidInputError, match=told):
         check(first, [(other, ROWS)])
 

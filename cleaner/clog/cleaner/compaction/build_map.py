@@ -2,7 +2,7 @@
 S20).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -92,7 +92,7 @@ def build_map(
         (partial(_hashed, store, some, hasher, index_filter), HASHED_BYTES * rows)
         for some, rows in _portions(pieces, PORTION_ROWS if threads.count > 1 else None)
     )
-    with threads.in_turn(calls, settled=_settled) as turns:
+    with threads.in_turn(calls, settled=lambda hashed: [*hashed]) as turns:
         for hashed in chain.from_iterable(turn() for turn in turns):
             stats.map_records += hashed.rows
             if hashed.keyless is not None:
@@ -154,10 +154,6 @@ def _hashed(
         if index_filter is not None:
             index_filter.note(keys)
         yield _Hashed(batch.num_rows, hasher(keys), to_numpy(offsets), keyless)
-
-
-def _settled(hashed: Iterable[_Hashed]) -> Iterable[_Hashed]:
-    return [*hashed]
 
 
 @dataclass(slots=True)

@@ -176,7 +176,8 @@ class Rewriter:
         self, run: Sequence[JudgedChunk], recheck: GroupRecheck, dated: list[Offsets]
     ) -> Generator[pa.RecordBatch | CopiedGroup, None, None]:
         """Yields the rows that stay; adds the offsets of those that get their horizon."""
-        with self.threads.in_turn(self._calls(run, recheck), settled=_settled) as turns:
+        calls = self._calls(run, recheck)
+        with self.threads.in_turn(calls, settled=lambda parts: [*parts]) as turns:
             for turn in turns:
                 for here, part in turn():
                     dated.append(here)
@@ -288,10 +289,6 @@ def _count(c: JudgedChunk, stats: PassStats) -> None:
 def _fetched_bytes(c: JudgedChunk) -> int:
     """Returns how many bytes are fetched of a chunk, at most."""
     return c.chunk.object.size_bytes * c.chunk.rows // c.chunk.object.rows if c.rows_left else 0
-
-
-def _settled(parts: Iterable[_Part]) -> Iterable[_Part]:
-    return [*parts]
 
 
 def _dated_in(c: JudgedChunk, part: pa.RecordBatch | CopiedGroup, here: slice) -> Offsets:

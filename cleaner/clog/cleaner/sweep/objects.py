@@ -118,12 +118,13 @@ def not_held(
 ) -> list[Released]:
     """Returns those that are due and that no reader holds with its version (S64). Pure."""
     delay_ms = config.file_delete_delay_ms
-    held = [
+    held = (
         r.version
         for r in due
         if holds.keeps_version(r.version, r.time_ms + delay_ms, now_ms=now_ms)
-    ]
-    return [r for r in due if r.version < min(held)] if held else due
+    )
+    first = min(held, default=None)
+    return due if first is None else [r for r in due if r.version < first]
 
 
 def sweep_orphans(

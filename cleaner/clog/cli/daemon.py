@@ -19,7 +19,7 @@ from clog.cli.arguments import (
     storage_options,
 )
 from clog.cli.cleaning.clean import DryRun
-from clog.cli.output import ERRORS_AS, counted, print_json_line, say, stderr
+from clog.cli.output import ERRORS_AS, counted, print_json_line, print_note, say
 from clog.cli.ui.logs import ShownLogs
 from clog.cli.views.pass_view import (
     maintenance_json,
@@ -143,10 +143,12 @@ def cleaner(
         raise typer.BadParameter("--live draws, --log-format json must not; leave one out")
     _log_to_stderr(log_format)
     settings = _settings(config, threads)
+    if listen is not None and (once or dry_run):
+        print_note("--listen serves nothing here: one round is soon over")
     finder = _finder(urls, discover, options, single_writer=single_writer)
     logs = finder.first(patient=not (once or dry_run))
-    notice = _Notice(log_format)
-    _notice_what_is_idle(notice, logs, listen=listen, one_round=once or dry_run)
+    if not logs:
+        print_note("found no log yet")
     json = json or log_format == "json"
     if dry_run:
         tell_plans(((log.url, _plan(log, settings)) for log in logs), json=json)
@@ -158,18 +160,9 @@ def cleaner(
         teller.nothing_due(logs)
         _check_cleaned(logs)
         return
-    notice(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
+    print_note(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
     shown = ShownLogs(urls or (), discover or (), storage_options(options), clock=finder.clock)
-    _run(daemon, finder, notice, shown, listen=listen, live=live)
-
-
-def _notice_what_is_idle(
-    notice: "_Notice", logs: "Sequence[Log]", *, listen: str | None, one_round: bool
-) -> None:
-    if listen is not None and one_round:
-        notice("--listen serves nothing here: one round is soon over")
-    if not logs:
-        notice("found no log yet")
+    _run(daemon, finder, shown, listen=listen, live=live)
 
 
 def _check_cleaned(logs: "Iterable[Log]") -> None:
@@ -201,19 +194,6 @@ def _finder(
         ids=SystemIds(),
         single_writer=single_writer,
     )
-
-
-@dataclass(frozen=True)
-class _Notice:
-    """Says on standard error what the daemon is about: in the form of the log messages there."""
-
-    log_format: str
-
-    def __call__(self, text: str) -> None:
-        if self.log_format == "json":
-            logging.getLogger("clog.cli").info(text)
-        else:
-            stderr().print(text, style="dim")
 
 
 @dataclass
@@ -296,7 +276,6 @@ def _daemon(
 def _run(
     daemon: "Cleaner",
     finder: "Finder",
-    notice: _Notice,
     shown: ShownLogs,
     *,
     listen: str | None,
@@ -309,7 +288,7 @@ def _run(
             server = _server(listen, daemon, finder.stores, shown)
             open_things.callback(server.close)
             page = ", and a page at /" if server.has_page else ""
-            notice(f"/metrics and /healthz{page} on http://{server.address}")
+            print_note(f"/metrics and /healthz{page} on http://{server.address}")
         if live:
             from clog.cli.views.daemon_view import watching
 

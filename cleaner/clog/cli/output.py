@@ -147,8 +147,11 @@ def print_error(message: str, kind: str | None = None) -> None:
 
 
 def print_note(text: str) -> None:
-    """Prints on standard error what is no error; JSON where errors are."""
-    if ERRORS_AS.get() == "json":
+    """Prints on standard error what is no error; as `ERRORS_AS` says."""
+    form = ERRORS_AS.get()
+    if form == "log":
+        logging.getLogger("clog.cli").info(text)
+    elif form == "json":
         line = json.dumps({"note": {"message": text}}, ensure_ascii=False)
         sys.stderr.write(shown_on(sys.stderr, line) + "\n")
     else:

@@ -67,7 +67,8 @@ def test_it_runs_until_it_is_stopped(cli, url, log, asleep, number):
     (line,) = result.stdout.splitlines()
     assert json.loads(line)["url"] == log.url
     assert json.loads(line)["stats"]["records_removed"] == 3
-    assert "cleaning 1 log; Ctrl-C stops" in result.stderr
+    told = {"note": {"message": "cleaning 1 log; Ctrl-C stops within seconds"}}
+    assert json.loads(result.stderr.splitlines()[0]) == told
 
 
 def test_once(cli, url, log):

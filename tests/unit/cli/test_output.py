@@ -137,3 +137,15 @@ def test_warnings_and_notes_are_json_where_errors_are(capsys):
     assert output.WarningFormatter().format(record) == "tested, not proven"
     output.print_note("exported 1 record")
     assert capsys.readouterr().err == "exported 1 record\n"
+
+
+def test_notes_are_log_messages_where_errors_are(caplog, capsys):
+    """As with the cleaner's --log-format json: nothing else is on standard error."""
+    before = output.ERRORS_AS.set("log")
+    try:
+        with caplog.at_level(logging.INFO, "clog.cli"):
+            output.print_note("cleaning 1 log")
+    finally:
+        output.ERRORS_AS.reset(before)
+    assert caplog.messages == ["cleaning 1 log"]
+    assert capsys.readouterr().err == ""

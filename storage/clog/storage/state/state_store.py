@@ -46,7 +46,7 @@ from clog.storage.state.merging import merged_many
 from clog.storage.state.sqlite_file import DamagedCacheError
 from clog.storage.state.state_table import POLL_MS
 from clog.storage.state.uncommitted import Uncommitted
-from clog.storage.store import open_store
+from clog.storage.store import store_at
 from clog.storage.store.base import Store
 from clog.storage.store.reach import Reach
 from clog.storage.transactions.deferred import Source, TransactionResult
@@ -105,7 +105,7 @@ class StateStore:
             NotFoundError: there is no log at this URL.
             StateFileError: there is no room for the local file.
         """
-        root = open_store(url, storage_options) if isinstance(url, str) else url
+        root = store_at(url, storage_options)
         reach = Reach.of(url, storage_options)
         handle = Handle(root, clock=clock or SystemClock(), ids=ids or SystemIds(), reach=reach)
         self._memory_bytes = memory_bytes

@@ -16,7 +16,7 @@ from clog.storage.read.table_scan import MAP_BYTES
 from clog.storage.readers.documents import check_name
 from clog.storage.readers.named_reader import NamedReader, holding_reader
 from clog.storage.state.following import Follower, Refreshed
-from clog.storage.store import open_store
+from clog.storage.store import store_at
 from clog.storage.store.base import Store
 
 POLL_MS = 1_000
@@ -62,7 +62,7 @@ class StateTable:
         """
         if on_loss not in ("resync", "fail"):
             raise InvalidInputError(f"on_loss={on_loss!r}; allowed: resync, fail")
-        store = open_store(url, storage_options) if isinstance(url, str) else url
+        store = store_at(url, storage_options)
         handle = Handle(store, clock=clock or SystemClock(), ids=SystemIds())
         self._file = Follower(
             *(handle, Path(cache_dir)),

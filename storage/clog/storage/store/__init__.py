@@ -55,7 +55,7 @@ def open_store(
 
 
 def store_at(
-    url: str | Store, storage_options: Mapping[str, object] | None, *, single_writer: bool
+    url: str | Store, storage_options: Mapping[str, object] | None, *, single_writer: bool = False
 ) -> Store:
     """Returns the store at a URL, as `open_store` does; a store is where it is."""
     if isinstance(url, str):

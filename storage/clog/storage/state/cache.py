@@ -45,8 +45,8 @@ class Cache:
     def __init__(self, path: Path, generation: int) -> None:
         self.path = path
         self.generation = generation
-        self._waiting = Waiting(0)
         self._lock = forks.Lock()
+        self._waiting = Waiting(0, self._lock)
         self._inherited: list[sqlite3.Connection] = []
         with DAMAGE:
             self._reader = connect(path, read_only=True)
@@ -75,7 +75,7 @@ class Cache:
 
     def let_wait(self, bytes_max: int) -> None:
         """Allows so many bytes of rows to wait in memory; from the start on or never."""
-        self._waiting = Waiting(bytes_max)
+        self._waiting = Waiting(bytes_max, self._lock)
 
     def position(self) -> Position:
         """Returns the position in the log up to which the rows are, those that wait included; these
@@ -84,13 +84,13 @@ class Cache:
         Raises:
             DamagedCacheError: the file does not say so.
         """
-        with DAMAGE, self._lock:
+        with DAMAGE, self._lock:  # Who has read the file reads what waits before it is forgotten.
             found = sqlite_file.position(self._reader)
-        waiting = self._waiting.position
-        if waiting is None or found.version < waiting.version:
-            return waiting or found
-        self._waiting.forget()
-        return found
+            waiting = self._waiting.position
+            if waiting is None or found.version < waiting.version:
+                return waiting or found
+            self._waiting.forget()
+            return found
 
     def get(self, key: Any) -> Any:
         """Returns the value; of a key that several partitions have, the one with the latest

@@ -14,6 +14,7 @@ once it is as far by itself.
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from clog.storage.forks import Lock
 from clog.storage.state.sqlite_file import Position, Row, Rows
 
 VERSIONS_MAX = 64
@@ -25,13 +26,18 @@ ROW_BYTES = 300
 class Waiting:
     """Rows by key, each key in one partition; nothing where ``bytes_max`` is 0.
 
+    Args:
+        lock: held while rows are added or forgotten, and by who looks at several: a scan may go on
+            in one thread while another commits.
+
     Attributes:
         base: the position of the file itself; None where nothing waits.
         position: the position with what waits.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, lock: Lock) -> None:
         self._bytes_max = bytes_max
+        self._lock = lock
         self._rows: dict[bytes, Row] = {}
         self._bytes = 0
         self.base: Position | None = None
@@ -71,8 +77,9 @@ class Waiting:
         size += self._bytes - sum(_bytes_of(self._rows[key]) for key in again)
         if size > self._bytes_max:
             return taken
-        self._rows.update(newest)
-        self._bytes, self.base, self.position = size, at, after
+        with self._lock:
+            self._rows.update(newest)
+            self._bytes, self.base, self.position = size, at, after
         return None
 
     def take(self) -> Iterator[Row]:
@@ -82,8 +89,9 @@ class Waiting:
 
     def forget(self) -> None:
         """Forgets all rows: they were entered, or the file is another one."""
-        self._rows, self._bytes = {}, 0
-        self.base = self.position = None
+        with self._lock:
+            self._rows, self._bytes = {}, 0
+            self.base = self.position = None
 
     def _may_wait(self, at: Position, after: Position) -> bool:
         is_same = (at.log_id, at.schema, at.starts) == (after.log_id, after.schema, after.starts)

@@ -1,6 +1,7 @@
 """What a store committed waits in memory, and is entered into its file with more of it (S54)."""
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -170,6 +171,40 @@ def test_a_scan_sees_one_state_while_what_waits_is_entered(make_log, open_store)
     s._file.settle()
     rest = dict(scan)
     assert (rest[b"k1000"], rest[b"k1999"]) == (b"old", b"new")
+
+
+def test_what_waits_changes_between_look_ups(make_log, open_store, store, clock):
+    """Another thread's scan goes through it, and one that has read the file reads it next: it is
+    added to and forgotten under their lock.
+    """
+    make_log()
+    s = open_store()
+    commit(s, a="1")
+    cache, free = s._file._cache, []
+    lock, rows = cache._lock._lock, cache._waiting
+
+    def is_free():
+        if is_mine := lock.acquire(blocking=False):
+            lock.release()
+        return is_mine
+
+    def noted(change):
+        def changed(*args):
+            with ThreadPoolExecutor(1) as threads:
+                free.append(threads.submit(is_free).result())
+            change(*args)
+
+        return changed
+
+    class Rows(dict):
+        update = noted(dict.update)
+
+    rows._rows, rows.forget = Rows(rows._rows), noted(rows.forget)
+    commit(s, b="1")
+    assert free == [False]
+    with StateTable(store, s._file.folder, clock=clock) as table:
+        assert s.version == table.version
+    assert (free, rows.position) == ([False, False], None)
 
 
 def test_no_room_for_what_waits(make_log, open_store, monkeypatch, caplog):

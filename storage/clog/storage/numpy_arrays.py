@@ -47,14 +47,16 @@ def of_bytes(values: Sequence[bytes | None], kind: pa.DataType | None = None) ->
     Raises:
         InvalidInputError: more than `BYTES_MAX`.
     """
-    data = b"".join([value for value in values if value is not None])
+    there = [value for value in values if value is not None]
+    data = b"".join(there)
     if len(data) > BYTES_MAX:
         raise InvalidInputError(
             f"{len(data)} bytes of keys or values at once are more than {BYTES_MAX};"
             " hand them over in parts"
         )
     offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum([len(value or b"") for value in values], out=offsets[1:])
+    lengths = map(len, there) if len(there) == len(values) else (len(v or b"") for v in values)
+    np.cumsum(np.fromiter(lengths, np.int64, len(values)), out=offsets[1:])
     buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind or pa.binary(), len(values), buffers)
 

@@ -178,7 +178,7 @@ class Cache:
             sqlite_file.stage(connection, rows)
             connection.execute("begin immediate")
             if self._waiting:
-                sqlite_file.enter_sorted(connection, self._waiting.take())
+                sqlite_file.enter_sorted(connection, self._waiting.in_order())
             sqlite_file.enter(connection)
             connection.execute(
                 "delete from state where (key, partition) in"

@@ -123,11 +123,10 @@ def _append(
 ) -> NDArray[np.int32]:
     keys, values = [key for key, _ in part], [value for _, value in part]
     log = handle.tip.head.log
-    partitions = partitions_for(
-        of_bytes(keys), partitions=log.partitions, algorithm=log.partitioner
-    )
-    times = np.full(len(keys), now_us, np.int64)
     columns: dict[str, Any] = changes.codec.records(keys, values)
+    hashed = columns["key"] if changes.codec.schema is None else of_bytes(keys)
+    partitions = partitions_for(hashed, partitions=log.partitions, algorithm=log.partitioner)
+    times = np.full(len(keys), now_us, np.int64)
     columns["timestamp"] = to_arrow(times, pa.timestamp("us", "UTC"))
     transaction.append(pa.table(columns), partitions)
     return partitions

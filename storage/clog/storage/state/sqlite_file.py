@@ -11,7 +11,7 @@ Not here: which file it is (`generations`), what is asked of it (`cache`).
 import errno
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,18 +147,11 @@ def enter(connection: sqlite3.Connection) -> None:
     )
 
 
-def enter_sorted(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
+def enter_sorted(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     """Enters rows that are in the order of their keys; those without a value delete."""
-    gone: list[tuple[bytes, int]] = []
-
-    def kept() -> Iterator[Row]:
-        for row in rows:
-            if row[4] is None:
-                gone.append(row[:2])
-            else:
-                yield row
-
-    connection.executemany("insert or replace into state values (?, ?, ?, ?, ?)", kept())
+    there = [row for row in rows if row[4] is not None]
+    gone = [row[:2] for row in rows if row[4] is None]
+    connection.executemany("insert or replace into state values (?, ?, ?, ?, ?)", there)
     connection.executemany("delete from state where key = ? and partition = ?", gone)
 
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from clog.storage.transactions.transaction import Transaction
 
 MEMORY_BYTES = 64 << 20
-WAITING_SHARE = 4
+WAITING_SHARE = 2
 """Of as much memory there may be what is committed and not in the file yet."""
 _LOGGER = logging.getLogger("clog.storage.state")
 
@@ -77,7 +77,7 @@ class StateStore:
         clock: where times come from; None: the system's clock.
         standby: only follows the log, until `take_over`.
         memory_bytes: of changes that are not committed, about; more are in a temporary file.
-            A quarter as much may hold some that are committed and not in the file yet.
+            Half as much may hold some that are committed and not in the file yet.
         map_bytes: memory for finding the last record of each key, in bytes.
         ids: where random ids come from; None: the operating system.
         reader: a name under which the logs that are read are told how far (`Log.reader`).

@@ -87,7 +87,7 @@ class Uncommitted:
     def parts(self) -> Iterator[list[Change]]:
         """Yields all changes in the order of their keys, about ``memory_bytes`` at a time."""
         if self._recent and self._spilled is None:
-            yield sorted(self._recent.items(), key=_key)
+            yield self._sorted()
             return
         some: list[Change] = []
         size = 0
@@ -107,6 +107,9 @@ class Uncommitted:
             self._spilled.close()
             self._spilled = None
 
+    def _sorted(self) -> list[Change]:
+        return [(key, self._recent[key]) for key in sorted(self._recent)]
+
     def _rows(self, statement: str, low: bytes) -> list[Change]:
         spilled = self._spilled
         if spilled is None:
@@ -117,15 +120,11 @@ class Uncommitted:
     def _spill(self) -> None:
         if self._spilled is None:
             self._spilled = _private()
-        rows = iter(sorted(self._recent.items(), key=_key))
+        rows = iter(self._sorted())
         with DAMAGE, self._spilled:
             while some := list(islice(rows, RANGE_ROWS)):
                 self._spilled.executemany(_PUT, some)
         self._recent, self._recent_bytes = {}, 0
-
-
-def _key(change: Change) -> bytes:
-    return change[0]
 
 
 def _private() -> sqlite3.Connection:

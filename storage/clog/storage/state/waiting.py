@@ -11,7 +11,7 @@ where another process moves the file meanwhile, it lacks nothing with them, and 
 once it is as far by itself.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
 
 from clog.storage.forks import Lock
@@ -65,7 +65,7 @@ class Waiting:
         size, taken, left = 0, [], iter(rows)
         for some in left:
             taken.append(list(some))
-            size += sum(map(_bytes_of, taken[-1]))
+            size += _bytes_of(taken[-1])
             if size > self._bytes_max:
                 return chain(taken, left)
         newest = {row[0]: row for row in chain.from_iterable(taken)}
@@ -74,7 +74,7 @@ class Waiting:
             newest[key][1] != self._rows[key][1] for key in again
         ):
             return taken  # A key in two partitions: only the file tells which one counts.
-        size += self._bytes - sum(_bytes_of(self._rows[key]) for key in again)
+        size += self._bytes - _bytes_of([self._rows[key] for key in again])
         if size > self._bytes_max:
             return taken
         with self._lock:
@@ -82,10 +82,9 @@ class Waiting:
             self._bytes, self.base, self.position = size, at, after
         return None
 
-    def take(self) -> Iterator[Row]:
-        """Yields the rows in the order of their keys."""
-        for key in sorted(self._rows):
-            yield self._rows[key]
+    def in_order(self) -> list[Row]:
+        """Returns all rows, in the order of their keys."""
+        return [self._rows[key] for key in sorted(self._rows)]
 
     def forget(self) -> None:
         """Forgets all rows: they were entered, or the file is another one."""
@@ -98,8 +97,8 @@ class Waiting:
         return is_same and after.version - at.version <= VERSIONS_MAX
 
 
-def _bytes_of(row: Row) -> int:
-    return ROW_BYTES + len(row[0]) + (0 if row[4] is None else len(row[4]))
+def _bytes_of(rows: list[Row]) -> int:
+    return ROW_BYTES * len(rows) + sum([len(row[0]) + len(row[4] or b"") for row in rows])
 
 
 def merged(found: Iterable[tuple[int, int, bytes]], row: Row) -> list[tuple[int, int, bytes]]:

@@ -7,6 +7,7 @@ import pytest
 
 from clog.storage import StateFileError, StateStore, StateTable
 from clog.storage.state import cache, waiting
+from clog.storage.state.state_store import WAITING_SHARE
 from clog.storage.testing.counting import CountingStore
 
 
@@ -91,7 +92,7 @@ def test_a_killed_process_loses_nothing(make_log, open_store, store):
 def test_no_more_waits_than_memory_and_versions_allow(make_log, open_store, monkeypatch):
     """Else a crash would leave too much to read."""
     make_log()
-    s = open_store(memory_bytes=4 * 3 * (waiting.ROW_BYTES + 2))
+    s = open_store(memory_bytes=WAITING_SHARE * 3 * (waiting.ROW_BYTES + 2))
     commit(s, a="1")
     commit(s, a="2", b="1")
     commit(s, c="1")
@@ -210,7 +211,7 @@ def test_what_waits_changes_between_look_ups(make_log, open_store, store, clock)
 def test_no_room_for_what_waits(make_log, open_store, monkeypatch, caplog):
     """It goes on waiting, and is told; a store that is closed leaves it to the log."""
     make_log()
-    s = open_store(memory_bytes=4 * 2 * (waiting.ROW_BYTES + 2))
+    s = open_store(memory_bytes=WAITING_SHARE * 2 * (waiting.ROW_BYTES + 2))
     commit(s, a="1")
 
     def no_room(*_):

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 from itertools import islice
 
+from clog.storage import forks
 from clog.storage.state.row_codec import RowCodec
 from clog.storage.state.sqlite_file import DAMAGE
 
@@ -32,7 +33,8 @@ _FROM = "select key, value from changes where key >= ? order by key limit ?"
 
 
 class Uncommitted:
-    """Changes by key, in bounded memory. Its owner serialises calls.
+    """Changes by key, in bounded memory. Its owner serialises calls; a range that was begun goes on
+    beside them, in whatever thread.
 
     Args:
         codec: what they are encoded by.
@@ -42,6 +44,7 @@ class Uncommitted:
     def __init__(self, codec: RowCodec, memory_bytes: int) -> None:
         self.codec = codec
         self._memory_bytes = memory_bytes
+        self._lock = forks.Lock()
         self._recent: dict[bytes, bytes | None] = {}
         self._recent_bytes = 0
         self._spilled: sqlite3.Connection | None = None
@@ -51,17 +54,20 @@ class Uncommitted:
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Changes a key; None deletes it."""
-        before = self._recent.get(key, b"")
-        known = ROW_BYTES + len(key) if key in self._recent else 0
-        self._recent[key] = value
-        self._recent_bytes += ROW_BYTES + len(key) - known + len(value or b"") - len(before or b"")
-        if self._recent_bytes > self._memory_bytes:
-            self._spill()
+        with self._lock:
+            before = self._recent.get(key, b"")
+            known = ROW_BYTES + len(key) if key in self._recent else 0
+            self._recent[key] = value
+            added = ROW_BYTES + len(key) - known + len(value or b"") - len(before or b"")
+            self._recent_bytes += added
+            if self._recent_bytes > self._memory_bytes:
+                self._spill()
 
     def get(self, key: bytes) -> Change | None:
         """Returns the change of a key; None where there is none."""
-        if key in self._recent:
-            return key, self._recent[key]
+        recent = self._recent  # Without the lock: a range that spills lets it go when all is there.
+        if key in recent:
+            return key, recent[key]
         if self._spilled is None:
             return None
         with DAMAGE:
@@ -72,11 +78,14 @@ class Uncommitted:
         """Yields the changes of keys from ``low`` on and below ``high``, None: all, in their order.
         Those in memory as they are now; of others that come meanwhile some may be among them.
         """
-        if self._spilled is None:
+        with self._lock:
+            if is_spilled := self._spilled is not None:
+                self._spill()
             keys = sorted(k for k in self._recent if k >= low and (high is None or k < high))
-            yield from [(key, self._recent[key]) for key in keys]
+            recent = [(key, self._recent[key]) for key in keys]
+        if not is_spilled:
+            yield from recent
             return
-        self._spill()
         statement = _FROM
         while rows := self._rows(statement, low):
             yield from (row for row in rows if high is None or row[0] < high)
@@ -102,20 +111,20 @@ class Uncommitted:
 
     def close(self) -> None:
         """Forgets all changes, and the database where there is one."""
-        self._recent, self._recent_bytes = {}, 0
-        if self._spilled is not None:
-            self._spilled.close()
-            self._spilled = None
+        with self._lock:
+            self._recent, self._recent_bytes = {}, 0
+            if self._spilled is not None:
+                self._spilled.close()
+                self._spilled = None
 
     def _sorted(self) -> list[Change]:
         return [(key, self._recent[key]) for key in sorted(self._recent)]
 
     def _rows(self, statement: str, low: bytes) -> list[Change]:
-        spilled = self._spilled
-        if spilled is None:
-            return []
-        with DAMAGE:
-            return spilled.execute(statement, (low, RANGE_ROWS)).fetchall()
+        with self._lock, DAMAGE:
+            if self._spilled is None:
+                return []
+            return self._spilled.execute(statement, (low, RANGE_ROWS)).fetchall()
 
     def _spill(self) -> None:
         if self._spilled is None:

@@ -1,4 +1,6 @@
-"""Stores of the test's log, closed at the end."""
+"""Stores of the test's log, closed at the end; what they do under which lock."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,3 +22,23 @@ def open_store(store, clock, tmp_path):
     yield make
     for one in opened:
         one.close()
+
+
+@pytest.fixture
+def noting():
+    """Makes of a call one that notes each time whether another thread could take a lock."""
+
+    def is_free(lock):
+        if is_mine := lock._lock.acquire(blocking=False):
+            lock._lock.release()
+        return is_mine
+
+    def make(call, lock, notes):
+        def noted(*args):
+            with ThreadPoolExecutor(1) as threads:
+                notes.append(threads.submit(is_free, lock).result())
+            return call(*args)
+
+        return noted
+
+    return make

@@ -574,6 +574,26 @@ def test_ranges_of_what_is_spilled(monkeypatch):
     assert not changes
 
 
+def test_changes_beside_a_scan_of_another_thread(noting):
+    """What a scan moves to the database, and goes through, nobody changes meanwhile: else one that
+    is put would be lost, or the scan fail.
+    """
+    changes, free = uncommitted.Uncommitted(RowCodec(None), 1000), []
+
+    class Rows(dict):
+        __iter__ = noting(dict.__iter__, changes._lock, free)
+
+    changes._recent = Rows({b"a": b"1"})
+    assert list(changes.between(b"", None)) == [(b"a", b"1")]
+    for i in range(10):
+        changes.put(b"%d" % i, b"1" * 100)
+    changes._recent = Rows({b"b": b"1"})
+    assert list(changes.between(b"b", None)) == [(b"b", b"1")]
+    assert len(free) >= 3
+    assert not any(free)
+    changes.close()
+
+
 def test_a_scan_sees_one_state(make_log, open_store):
     """A commit in the middle of it changes nothing for it."""
     make_log()

@@ -1,7 +1,6 @@
 """What a store committed waits in memory, and is entered into its file with more of it (S54)."""
 
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -174,7 +173,7 @@ def test_a_scan_sees_one_state_while_what_waits_is_entered(make_log, open_store)
     assert (rest[b"k1000"], rest[b"k1999"]) == (b"old", b"new")
 
 
-def test_what_waits_changes_between_look_ups(make_log, open_store, store, clock):
+def test_what_waits_changes_between_look_ups(make_log, open_store, store, clock, noting):
     """Another thread's scan goes through it, and one that has read the file reads it next: it is
     added to and forgotten under their lock.
     """
@@ -182,25 +181,12 @@ def test_what_waits_changes_between_look_ups(make_log, open_store, store, clock)
     s = open_store()
     commit(s, a="1")
     cache, free = s._file._cache, []
-    lock, rows = cache._lock._lock, cache._waiting
-
-    def is_free():
-        if is_mine := lock.acquire(blocking=False):
-            lock.release()
-        return is_mine
-
-    def noted(change):
-        def changed(*args):
-            with ThreadPoolExecutor(1) as threads:
-                free.append(threads.submit(is_free).result())
-            change(*args)
-
-        return changed
+    rows = cache._waiting
 
     class Rows(dict):
-        update = noted(dict.update)
+        update = noting(dict.update, cache._lock, free)
 
-    rows._rows, rows.forget = Rows(rows._rows), noted(rows.forget)
+    rows._rows, rows.forget = Rows(rows._rows), noting(rows.forget, cache._lock, free)
     commit(s, b="1")
     assert free == [False]
     with StateTable(store, s._file.folder, clock=clock) as table:

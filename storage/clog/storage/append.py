@@ -290,20 +290,25 @@ def _first_result(store: Store, duplicate: Duplicate) -> AppendResult:
     entry = duplicate.entry
     if not duplicate.repeats:
         return AppendResult(entry.version, duplicate=True)
-    try:
-        edit = edit_of(store, read_commit(store, entry.version).record)
-    except FileNotFoundError:
-        edit = Edit()
     # Where the commit was deleted, a file of a committer that slept may have taken its place: it
     # does not name the entry.
-    chunks = [
-        pair
-        for by in edit.writers
-        if by.entry == entry and edit.add is not None
-        for pairs in edit.add.by_object()[by.first : by.next]
-        for pair in pairs
-    ]
-    return AppendResult(entry.version, offsets_of(chunks), duplicate=True)
+    offsets = found_offsets(store, entry.version, lambda other: other == entry)
+    return AppendResult(entry.version, offsets, duplicate=True)
+
+
+def found_offsets(
+    store: Store, version: int, is_its: Callable[[WriterEntry], bool]
+) -> dict[int, tuple[int, int]]:
+    """Returns, by partition, the range of offsets that a writer's records got by the commit of this
+    version; nothing where that was deleted. One GET, or two.
+    """
+    try:
+        edit = edit_of(store, read_commit(store, version).record)
+    except FileNotFoundError:
+        return {}
+    return offsets_of(
+        pair for by in edit.writers if is_its(by.entry) for pair in edit.chunks_of(by)
+    )
 
 
 def offsets_of(chunks: Iterable[tuple[int, Chunk]]) -> dict[int, tuple[int, int]]:

@@ -206,10 +206,13 @@ class Edit:
     def first_of(self, joining: Joining) -> dict[int, int]:
         """Returns the first offset, by partition, of the records that a transaction appends."""
         first: dict[int, int] = {}
-        for pairs in self.by_object()[joining.first : joining.next]:
-            for p, chunk in pairs:
-                first.setdefault(p, chunk.base)
+        for p, chunk in self.chunks_of(joining):
+            first.setdefault(p, chunk.base)
         return first
+
+    def chunks_of(self, part: AppendedBy | Joining) -> list[tuple[int, Chunk]]:
+        """Returns those chunks that it appends that are a writer's, or a transaction's."""
+        return [pair for pairs in self.by_object()[part.first : part.next] for pair in pairs]
 
     def by_object(self) -> list[list[tuple[int, Chunk]]]:
         """Returns the chunks that it appends, object by object."""

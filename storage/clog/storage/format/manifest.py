@@ -176,9 +176,9 @@ def _with_undecided(edit: Edit, add: Append) -> Append:
     if not edit.unended:
         return add
     names = {
-        pairs[0][1].object.path: joining.entry.name
+        chunk.object.path: joining.entry.name
         for joining in edit.unended
-        for pairs in edit.by_object()[joining.first : joining.next]
+        for _, chunk in edit.chunks_of(joining)
     }
     chunks = ((p, replace(c, undecided=names.get(c.object.path))) for p, c in add.chunks)
     return replace(add, chunks=tuple(chunks))

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
-from clog.storage.append import AppendRequest, offsets_of
+from clog.storage.append import AppendRequest, found_offsets, offsets_of
 from clog.storage.clock import Clock
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import TransactionTimeoutError
 from clog.storage.format.chunks import NONE, TransactionName
-from clog.storage.format.commits import Commit, edit_of, read_commit
+from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Append, Edit
 from clog.storage.format.transactions import (
     TRANSACTION,
@@ -134,19 +134,9 @@ def result_of(handle: Handle, version: int, add: Append | None) -> TransactionRe
 
 def found_result(handle: Handle, transaction_id: str, version: int) -> TransactionResult:
     """Returns what the commit of this version did, which an earlier try has made; one GET."""
-    store = handle.store
-    try:
-        edit = edit_of(store, read_commit(store, version).record)
-    except FileNotFoundError:
-        edit = Edit()  # Deleted with its block.
-    chunks = [
-        pair
-        for by in edit.writers
-        if by.entry.key == (TRANSACTION, transaction_id) and edit.add is not None
-        for pairs in edit.add.by_object()[by.first : by.next]
-        for pair in pairs
-    ]
-    return result_of(handle, version, Append(tuple(chunks)))
+    key = TRANSACTION, transaction_id
+    offsets = found_offsets(handle.store, version, lambda entry: entry.key == key)
+    return TransactionResult(version, offsets, {handle.store.url: version})
 
 
 @dataclass(frozen=True, slots=True)

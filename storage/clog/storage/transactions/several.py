@@ -64,14 +64,8 @@ def found_part(handle: Handle, name: TransactionName) -> tuple[int, dict[int, tu
         edit = edit_of(store, read_commit(store, entry.version).record)
     except FileNotFoundError as e:
         raise NotFoundError(f"the version of {store.url} that has it expired") from e
-    chunks = [
-        pair
-        for joining in edit.unended
-        if joining.entry.name == name and edit.add is not None
-        for pairs in edit.add.by_object()[joining.first : joining.next]
-        for pair in pairs
-    ]
-    return entry.version, offsets_of(chunks)
+    mine = (joining for joining in edit.unended if joining.entry.name == name)
+    return entry.version, offsets_of(pair for joining in mine for pair in edit.chunks_of(joining))
 
 
 class Several:

@@ -10,7 +10,7 @@ asks the store for anything; else each look is a LIST, and what `read_reader` co
 that is young enough to hold something.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from clog.storage.commit.handle import Handle
@@ -62,6 +62,10 @@ class Holds:
 
     holds: tuple[Hold, ...] = ()
     max_ms: int = 0
+
+    def until_ms(self, name: str) -> int:
+        """Returns until when this reader holds; 0: it does not."""
+        return next((h.until_ms for h in self.holds if h.name == name), 0)
 
     def of_partition(self, partition: int, *, now_ms: int) -> HeldTombstones:
         """Returns which tombstones of a partition are held now."""
@@ -119,9 +123,20 @@ def read_holds(handle: Handle, config: LogConfig, *, now_ms: int) -> Holds:
     max_ms = hold_max_ms(handle.tip.head, config)
     if not max_ms:
         return NO_HOLDS
+    young = readers_of(handle, after_ms=now_ms - max_ms)
+    return holds_of(young, max_ms=max_ms, now_ms=now_ms)
+
+
+def holds_of(
+    readers: Iterable[tuple[str, int, ReaderDocument | StrayReaderError]],
+    *,
+    max_ms: int,
+    now_ms: int,
+) -> Holds:
+    """Returns what these readers hold, which are as `readers_of` yields them."""
     found = [
         hold_of(reader, written_ms=written_ms, max_ms=max_ms, now_ms=now_ms)
-        for _, written_ms, reader in readers_of(handle, after_ms=now_ms - max_ms)
+        for _, written_ms, reader in readers
         if not isinstance(reader, StrayReaderError)
     ]
     return Holds(tuple(hold for hold in found if hold is not None), max_ms)

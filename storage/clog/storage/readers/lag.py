@@ -83,6 +83,7 @@ def lag_of(
         until_tombstone_ms=_until_tombstone(reader, manifest, config, unread, holds, now_ms=now_ms),
         until_version_ms=_until_version(reader, manifest, config, holds, now_ms=now_ms),
         hold_ms=reader.hold_ms,
+        held_until_ms=holds.until_ms(reader.name),
     )
 
 

@@ -1,12 +1,10 @@
 """What a `Log` says of its named readers; `Log` inherits it."""
 
-from dataclasses import replace
-
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.paths import reader_path
 from clog.storage.readers.documents import StrayReaderError, check_name, readers_of
-from clog.storage.readers.holds import Holds, hold_max_ms, hold_of
+from clog.storage.readers.holds import hold_max_ms, holds_of
 from clog.storage.readers.lag import Reader, lag_of
 from clog.storage.readers.named_reader import (
     COMMIT_INTERVAL_MS,
@@ -65,19 +63,10 @@ def list_readers(handle: Handle, config: LogConfig, *, now_ms: int) -> list[Read
     if not found:
         return []
     manifest, max_ms = handle.manifest(), hold_max_ms(handle.tip.head, config)
-    holds = {
-        name: hold
-        for name, ms, reader in found
-        if not isinstance(reader, StrayReaderError)
-        and (hold := hold_of(reader, written_ms=ms, max_ms=max_ms, now_ms=now_ms)) is not None
-    }
-    held = Holds(tuple(holds.values()), max_ms)
+    holds = holds_of(found, max_ms=max_ms, now_ms=now_ms)
     return [
         Reader(name, {}, damage=str(reader))
         if isinstance(reader, StrayReaderError)
-        else replace(
-            lag_of(reader, manifest, config, held, now_ms=now_ms),
-            held_until_ms=holds[name].until_ms if name in holds else 0,
-        )
+        else lag_of(reader, manifest, config, holds, now_ms=now_ms)
         for name, _, reader in found
     ]

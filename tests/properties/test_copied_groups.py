@@ -207,6 +207,20 @@ def test_what_is_not_as_it_is_to_be_is_decoded(change):
     discard(store)
 
 
+def test_a_time_that_the_format_forbids_is_not_copied(monkeypatch):
+    """FORMAT.md §5.1: it is damage, as for who reads it; a rewrite makes it no part of the new."""
+    monkeypatch.setattr(writer, "_conforming", lambda records, _: records.to_batches())
+    store, ids = memory_store(), SeededIds(1)
+    batch = as_batch(
+        [(b"k%d" % i, b"v" * 20, None, -5 if i == 7 else 1000, 5 + i, None) for i in range(24)]
+    )
+    (obj,) = put(store, [batch], ids)
+    chunk = rewritten_chunk(obj, version=1)
+    with pytest.raises(CorruptionError, match="timestamps that are null or before 1970"):
+        copies(store, chunk)
+    discard(store)
+
+
 @pytest.mark.parametrize("codec", ["none", "snappy", "lz4", "zstd"])
 def test_groups_of_every_codec_are_copied(codec):
     """All that ``compression.type`` may be: Parquet's numbers are those that the writer writes."""

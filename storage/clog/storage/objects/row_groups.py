@@ -43,6 +43,7 @@ from clog.storage.objects.data_object import (
     OFFSET,
     RECORD_OVERHEAD,
     ChunkStats,
+    check_rows,
 )
 from clog.storage.objects.encoding import (
     GROUP_BYTES,
@@ -233,11 +234,16 @@ class RowGroupSource:
     ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None:
         """Returns the first and the largest timestamp, the first and the last offset, the least and
         the greatest horizon; None where they are not as they are to be.
+
+        Raises:
+            ValueError: the format forbids them.
         """
         names = [name for name in ("timestamp", OFFSET, DELETE_HORIZON) if name in self._names]
         table = self._file.read_row_group(number, columns=names, use_threads=False)
         if table.num_rows != rows:
             return None
+        for batch in table.to_batches():
+            check_rows(batch)
         times = to_numpy(table.column("timestamp").cast(pa.int64())) // 1000
         offsets, horizons = (base, base + rows - 1), (NONE, NONE)
         if OFFSET in names:

@@ -346,10 +346,11 @@ def _first_not_closed(store: Store) -> tuple[int, Block | None]:
         step //= 2
         if is_closed_at(low + step):
             low += step
-    first, block = low + 1, blocks[low + 1]
+    first = low + 1
     # Who was held up may have looked for it before it came, and then seen the one before it closed.
-    while block is None and is_closed_at(first):
-        first, block = first + 1, None
+    if blocks[first] is None:
+        while is_closed_at(first):
+            first += 1
     return first * paths.BLOCK_VERSIONS, blocks[first]
 
 

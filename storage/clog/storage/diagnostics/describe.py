@@ -1,5 +1,6 @@
 """What there is to say about a log: segments, and what is clean, dirty, active in a partition."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -211,6 +212,7 @@ def describe(handle: Handle) -> LogDescription:
     head = manifest.head
     config = LogConfig.from_overrides(head.config)
     objects = {c.object.path: c.object.size_bytes for _, c in manifest.chunks()}
+    markers = Counter(marker.partition for marker in manifest.markers)
     return {
         "url": handle.store.url,
         "log_id": head.log.log_id,
@@ -232,7 +234,7 @@ def describe(handle: Handle) -> LogDescription:
         "holds": {h.name: h.until_ms for h in read_holds(handle, config, now_ms=now_ms).holds},
         "transactions": [_transaction(entry) for entry in head.unended],
         "partition_details": [
-            _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms))
+            _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms), markers[p])
             for p in range(head.log.partitions)
         ],
     }
@@ -257,7 +259,7 @@ def _covered(manifest: Manifest, partition: int) -> int | None:
     return manifest.covered[partition] if manifest.covered else 0
 
 
-def _partition(manifest: Manifest, b: CleanableBounds) -> PartitionDescription:
+def _partition(manifest: Manifest, b: CleanableBounds, markers: int) -> PartitionDescription:
     p = b.partition
     segments = manifest.segments[p]
     chunks = [c for s in segments for c in s.chunks]
@@ -288,6 +290,6 @@ def _partition(manifest: Manifest, b: CleanableBounds) -> PartitionDescription:
         "delete_retention_bytes": None
         if point is None
         else sum(s.size_bytes for s in segments[:point]),
-        "markers": sum(m.partition == p for m in manifest.markers),
+        "markers": markers,
         "uncleanable": uncleanable.reason if uncleanable else None,
     }

@@ -276,7 +276,7 @@ class _Chosen(WrappingStore):
     ) -> None:
         super().__init__(inner)
         self._history = history
-        self._newest = max(history, default=-1)
+        self._newest = max(history)
         self._rebuilt = {
             paths.commit_path(version): encode_commit(commit)
             for version, commit in history.items()

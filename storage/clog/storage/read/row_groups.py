@@ -159,10 +159,11 @@ def _portions(
 ) -> Iterator[tuple[int, int]]:
     """Yields rows of the object in portions that end with a row group."""
     start, end = rows
-    for behind in accumulate(source.rows) if rows_min is not None else ():
-        if rows_min is not None and start + rows_min <= behind < end:
-            yield start, behind
-            start = behind
+    if rows_min is not None:
+        for behind in accumulate(source.rows):
+            if start + rows_min <= behind < end:
+                yield start, behind
+                start = behind
     if start < end:
         yield start, end
 

@@ -47,6 +47,20 @@ class Listing:
         """The newest version; -1 where there is none."""
         return max((*self.written_ms, *self.checkpoints), default=-1)
 
+    def complete(self) -> "Listing":
+        """Returns it without what is left of versions that somebody died cleaning up: a checkpoint
+        without its version's own file, or versions that no checkpoint comes before.
+        """
+        first = self.newest
+        while first - 1 in self.written_ms:
+            first -= 1
+        begins = [c for c in self.checkpoints if c >= first]
+        if first > 0 and not begins:
+            return self  # Whoever reads it is told what is missing.
+        low = begins[0] if first > 0 else 0
+        written_ms = {v: ms for v, ms in self.written_ms.items() if v >= low}
+        return Listing(written_ms, tuple(begins))
+
     def before(self, version: int) -> list[str]:
         """Returns the paths of all that is of older versions."""
         old = [version_path(v) for v in self.written_ms if v < version]

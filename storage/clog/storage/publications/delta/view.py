@@ -150,7 +150,7 @@ class DeltaView:
             CorruptionError: a version cannot be read.
         """
         folder = f"{paths.folder_of(self._standing.log_id)}/"
-        listing = listed(self._root)
+        listing = listed(self._root).complete()
         found: set[str] = set()
         table: DeltaTable | None = None
         for version in (*listing.checkpoints[:1], *listing.written_ms):

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,6 +109,25 @@ class Child:
 
     def last_words(self) -> str:
         return self.output.read_text(errors="replace")[-1500:]
+
+
+@contextmanager
+def paused(children: Iterable[Child]) -> Iterator[None]:
+    """Stops all where they are, for as long as the block runs.
+
+    Raises:
+        RunError: one has ended by itself.
+    """
+    stopped = list(children)
+    for child in stopped:
+        if not child.is_running:
+            raise RunError(f"{child.name} ended by itself: {child.last_words()}")
+        child.pause()
+    try:
+        yield
+    finally:
+        for child in stopped:
+            child.resume()
 
 
 def _handles(pid: int, number: signal.Signals) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import oracle
 from points import Named, Program
-from processes import Child, RunError
+from processes import Child, RunError, paused
 from records import SPARK, batch_of
 from report import Result
 from switch import environment_of
@@ -71,7 +71,7 @@ class Rounds:
                     self.tell(f"{named.program}: {named.name}, {i + 1} of {rounds}")
                     self._round(named, i)
                     result.kills += 1
-                    with _paused(bystanders):
+                    with paused(bystanders):
                         found = self._commit_problems(named)
                         found += oracle.problems(self.world, verify=i == rounds - 1)
                     result.problems += [f"after kill {i + 1}: {problem}" for problem in found]
@@ -185,16 +185,3 @@ class Rounds:
             name=name,
             environment=environment,
         )
-
-
-@contextmanager
-def _paused(children: list[Child]) -> Iterator[None]:
-    for child in children:
-        if not child.is_running:
-            raise RunError(f"{child.name} ended by itself: {child.last_words()}")
-        child.pause()
-    try:
-        yield
-    finally:
-        for child in children:
-            child.resume()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import transacted
-from processes import Child, RunError
+from processes import Child, RunError, paused
 from report import Result, show
 from rich.console import Console
 from switch import environment_of
@@ -142,7 +142,7 @@ class Run:
                     self._leave(step.left)
                 self._kill_at(step.victim, step.point(self._ids, self.random), step.name)
                 result.kills += 1
-                with _paused(cleaner):
+                with paused(cleaner):
                     found = self._problems(step)
             found += self.settle(takes_over=step.victim == "successor")
             result.problems += [f"after kill {i + 1}: {problem}" for problem in found]
@@ -227,7 +227,7 @@ class Run:
                 children[name].end_session()
                 results[name].kills += 1
                 if i % LOOK_EVERY == LOOK_EVERY - 1:
-                    with _paused([c for c in children.values() if c.name != name]):
+                    with paused([c for c in children.values() if c.name != name]):
                         results[name].problems += transacted.problems(self.world, HOLDERS)
                 children[name] = starts[name]()
         finally:
@@ -281,19 +281,6 @@ class Run:
             name=name,
             environment=environment,
         )
-
-
-@contextmanager
-def _paused(children: list[Child]) -> Iterator[None]:
-    for child in children:
-        if not child.is_running:
-            raise RunError(f"{child.name} ended by itself: {child.last_words()}")
-        child.pause()
-    try:
-        yield
-    finally:
-        for child in children:
-            child.resume()
 
 
 def main() -> int:

@@ -1,0 +1,80 @@
+"""A host of a soak's state: a store whose state is the table of the log that it reads.
+
+    python soak_host.py WORLD FOLDER
+
+It works until it is killed, or told to stop; then it takes in what is left.
+"""
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import switch
+
+switch.arm()
+
+from soaked import SOAK, STATE, opened  # noqa: E402
+from world import World  # noqa: E402
+
+from clog.storage import Log, StateStore  # noqa: E402
+from clog.storage.errors import (  # noqa: E402
+    CommitConflictError,
+    CommitStateUnknownError,
+    OffsetOutOfRangeError,
+    StoreUnavailableError,
+)
+
+ID = "folding"
+HOLD_MS = 60_000
+
+
+def main() -> None:
+    world, folder = World.load(sys.argv[1]), Path(sys.argv[2])
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
+    source = opened(world, SOAK)
+    with store_of(world, folder) as store:
+        while True:
+            try:
+                if not work(store, source):
+                    if stopping:
+                        return
+                    time.sleep(0.1)
+            except CommitStateUnknownError:
+                store.commit()
+            except (CommitConflictError, StoreUnavailableError) as e:
+                print(f"again: {e}", file=sys.stderr)
+                store.rollback()
+
+
+def store_of(world: World, folder: Path) -> StateStore:
+    return StateStore(
+        world.url_of(STATE), folder, ID, world.storage_options, reader=ID, reader_hold_ms=HOLD_MS
+    )
+
+
+def work(store: StateStore, source: Log) -> bool:
+    """Takes in what there is; False: nothing."""
+    lowest = source.start_offsets()
+    try:
+        start = store.next_offsets(source)
+    except OffsetOutOfRangeError:  # Somebody deleted what was not read.
+        start = store.positions.get(source.id, {})
+    start = {p: max(low, start.get(p, 0)) for p, low in lowest.items()}
+    end = {p: max(offset, start[p]) for p, offset in source.stable_offsets().items()}
+    if start == end:
+        return False
+    for p in start:
+        for batch in source.read(partition=p, start=start[p], end=end[p]):
+            for row in batch.to_pylist():
+                if row["value"] is None:
+                    store.delete(row["key"])
+                else:
+                    store.put(row["key"], row["value"])
+    store.commit(positions={source: end}, missed_deletes=True)
+    return True
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import re
 import subprocess
 import sys
 import zipfile
@@ -99,3 +100,16 @@ def test_another_package_of_the_name_is_told(tmp_path):
     first, second = done.stderr.splitlines()
     assert first.startswith(f"error: {tmp_path}/clog/__init__.py belongs to another package")
     assert "pip uninstall clog" in second
+
+
+def test_workflows_run_what_was_looked_at():
+    """A tag of somebody else's action can be moved; a commit cannot."""
+    used = [
+        line.split("uses:")[1].strip()
+        for path in (ROOT / ".github/workflows").glob("*.yml")
+        for line in path.read_text().splitlines()
+        if "uses:" in line
+    ]
+    pinned = re.compile(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+")
+    assert used
+    assert [each for each in used if not pinned.fullmatch(each)] == []

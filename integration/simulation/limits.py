@@ -26,6 +26,7 @@ import clog.storage.objects.reader
 import clog.storage.objects.writer
 import clog.storage.read.scan
 import clog.storage.read.table_scan
+import clog.storage.state.waiting
 from clog.storage.objects.data_object import REWRITTEN_SCHEMA
 
 BLOCK_VERSIONS = 4
@@ -65,6 +66,7 @@ def small_limits(*, parquet: bool = False) -> Iterator[None]:
         patch(cleaner.sweep.documents, "INLINE_PARTITIONS_MAX", 1)
         patch(storage.format.transactions, "POSITIONS_BYTES_MAX", 10)
         patch(storage.read.table_scan, "MAP_BYTES", 1 << 12)
+        patch(storage.state.waiting, "VERSIONS_MAX", 6)
         patch(storage.format.documents, "decode", _decoded_document)
         patch(cleaner.compaction.run_pass, "MAPS_MAX", 2)
         patch(cleaner.rewrite.coalescing, "RUN_CHUNKS_MIN", 3)

@@ -170,6 +170,11 @@ class Oracle:
         done = (i.name.rpartition(" ") for i in self._intents.values() if i.commits)
         return max((int(n) for name, _, n in done if name == writer_id), default=-1)
 
+    def last_version(self, prefix: str) -> int:
+        """The newest version at which something that is named so was committed; -1: none was."""
+        mine = (i for name, i in self._intents.items() if name.startswith(prefix))
+        return max((version for i in mine for version, _ in i.commits), default=-1)
+
     def note_deletion(self) -> None:
         """Hears that some of the log, which is over, was deleted."""
         if self.gone_ms is None and next(self.store.list(""), None) is None:

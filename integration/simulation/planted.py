@@ -14,6 +14,7 @@ import disk
 import keepers
 from limits import Patch, patching
 from planted_deals import DEAL_BUGS
+from planted_state import STATE_BUGS
 from world import BEGINNINGS, beginning
 
 import clog.cleaner.compaction.commit_pass
@@ -516,6 +517,7 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     "group shares offsets": group_shares_offsets,
     "group mixes writers": group_mixes_writers,
     **DEAL_BUGS,
+    **STATE_BUGS,
 }
 """By name."""
 

@@ -24,6 +24,7 @@ from crowd import Crowd
 from dealers import Dealer, Finisher, Hanging, ZombieDealer, ZombieFinisher
 from deals import Ledger
 from disk import Clock
+from hosts import Host, ZombieHost
 from keepers import CleanerActor, Coalescer, Operator, Recreator, Sweeper, sweep
 from limits import small_limits
 from marks import GHOST, MODES, points_of
@@ -54,6 +55,7 @@ SEVERAL = (8, 9)
 SITES = 3
 ZOMBIE_CALLS = 400
 SEVERAL_CALLS = 400
+STATE_CALLS = 900
 CLEANER_CALLS = 300
 PARQUET_EVERY = 64
 """One of so many seeds has real Parquet, and is verified as an operator would."""
@@ -123,6 +125,8 @@ _AROUND_ZOMBIES = (
     *("zombie", "zombie-producer", "job/1", "job/zombie"),
 )
 _RIVALS = ("sink", "follower", "cleaner-1", "cleaner-2", "coalescer")
+_HOSTS = (("app/1", Host), ("app/2", Host), ("app/zombie", ZombieHost), ("web/1", Host))
+_AROUND_HOSTS = ("plain", "cleaner-1", "coalescer", "sweeper-1", "reader")
 _AROUND_JOBS = ("job/1", "job/2", "plain", "sweeper-1", "reader")
 _AROUND_DEALS = (
     *(("deal/1@0", Dealer, 100), ("deal/2@0", Dealer, 60), ("deal/zombie@0", ZombieDealer, 60)),
@@ -368,9 +372,9 @@ def world_of(seed: int) -> World:
     """The world of a seed: a new log, or what is left of an older world.
 
     Some are made for zombies, who sleep while days go by; some for rivals, who clean the same
-    segments at once; some for a crowd of writer ids; some for a job that two fight for; some for
-    cleaners, who have much to clean, and whose commits go wrong. In some the log is deleted and
-    recreated.
+    segments at once; some for a crowd of writer ids; some for a job that two fight for, or for
+    state stores whose ids are fought for; some for cleaners, who have much to clean, and whose
+    commits go wrong. In some the log is deleted and recreated.
     """
     parquet = seed % PARQUET_EVERY == PARQUET_EVERY - 1
     kind, number = seed % SPECIAL_EVERY, seed % (BEGINNINGS + 1)
@@ -398,7 +402,11 @@ def world_of(seed: int) -> World:
         world.let_act(("crowd",) if world.roll(2) else ("crowd", "sweeper-1"))
         world.scheduler.stay = 95
     elif kind == 6:
-        world.let_act(_AROUND_JOBS)
+        is_of_state = seed // SPECIAL_EVERY % 2
+        world.let_act(_AROUND_HOSTS if is_of_state else _AROUND_JOBS)
+        world.cast += [(name, role, 100) for name, role in _HOSTS if is_of_state]
+        if is_of_state:
+            world.calls_left = STATE_CALLS
         world.scheduler.stay = (60, 85)[world.roll(2)]
     elif kind == 5:
         world.let_act(_AROUND_CLEANERS)

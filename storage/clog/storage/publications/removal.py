@@ -69,7 +69,7 @@ def _of_delta(body: bytes) -> object:
 
 
 def _of_iceberg(body: bytes) -> object:
-    return _at(json.loads(body), "properties", "clog.log")
+    return _at(json.loads(body), "properties", iceberg.LOG)
 
 
 def _at(value: Any, *names: str) -> object:
@@ -82,13 +82,13 @@ def _at(value: Any, *names: str) -> object:
 _KINDS: Final = (
     _Kind(
         table_log.FOLDER,
-        re.compile(r"_delta_log/(\d{20})\.json"),
-        re.compile(r"_delta_log/(_last_checkpoint|\d{20}\.checkpoint\.parquet)"),
+        table_log.VERSION,
+        re.compile(f"{re.escape(table_log.LAST_CHECKPOINT)}|{table_log.CHECKPOINT.pattern}"),
         _of_delta,
     ),
     _Kind(
         iceberg.FOLDER,
-        re.compile(r"metadata/v(\d{1,18})\.metadata\.json"),
+        iceberg.VERSION,
         re.compile(re.escape(iceberg.HINT)),
         _of_iceberg,
     ),

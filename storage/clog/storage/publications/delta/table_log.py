@@ -17,7 +17,8 @@ from clog.storage.store.base import Store
 
 FOLDER: Final = "_delta_log/"
 LAST_CHECKPOINT: Final = "_delta_log/_last_checkpoint"
-_NAME: Final = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint\.parquet)")
+VERSION: Final = re.compile(r"_delta_log/(\d{20})\.json")
+CHECKPOINT: Final = re.compile(r"_delta_log/(\d{20})\.checkpoint\.parquet")
 MAPS: Final = ("partitionValues", "tags", "options", "configuration")
 
 Action = dict[str, Any]
@@ -71,11 +72,10 @@ def listed(root: Store) -> Listing:
     """Returns what is there; one LIST."""
     versions, checkpoints = {}, []
     for found in root.list(FOLDER):
-        if match := _NAME.fullmatch(found.path):
-            if match[2] == "json":
-                versions[int(match[1])] = found.modified_ms
-            else:
-                checkpoints.append(int(match[1]))
+        if match := VERSION.fullmatch(found.path):
+            versions[int(match[1])] = found.modified_ms
+        elif match := CHECKPOINT.fullmatch(found.path):
+            checkpoints.append(int(match[1]))
     return Listing(dict(sorted(versions.items())), tuple(sorted(checkpoints)))
 
 

@@ -39,8 +39,10 @@ FOLDER: Final = "metadata/"
 HINT: Final = "metadata/version-hint.text"
 SNAPSHOTS_MAX: Final = 100
 """Snapshots in one metadata file: it is read whole by every reader."""
-_NAME: Final = re.compile(r"metadata/v(\d{1,18})\.metadata\.json")
-_LOG, _VIEW = "clog.log", "clog.view"
+VERSION: Final = re.compile(r"metadata/v(\d{1,18})\.metadata\.json")
+LOG: Final = "clog.log"
+"""The property of a version that says whose it is."""
+_VIEW: Final = "clog.view"
 
 Metadata = dict[str, Any]
 
@@ -80,7 +82,7 @@ class IcebergView:
         """
         written_ms: dict[int, int] = {}
         for found in self._root.list(FOLDER):
-            if match := _NAME.fullmatch(found.path):
+            if match := VERSION.fullmatch(found.path):
                 written_ms[int(match[1])] = found.modified_ms
         self._written_ms = dict(sorted(written_ms.items()))
         self.newest = max(written_ms, default=0)
@@ -88,7 +90,7 @@ class IcebergView:
             self._metadata, self._version = None, 0
         if self.newest and self._metadata is None:
             self._metadata = self._read(self.newest)
-            if not paths.is_log_id(self._metadata.get("properties", {}).get(_LOG)):
+            if not paths.is_log_id(self._metadata.get("properties", {}).get(LOG)):
                 self._metadata = None
                 raise InvalidInputError(
                     f"there is an Iceberg table at {self._root.url} that clog did not write;"
@@ -280,7 +282,7 @@ class IcebergView:
             return None
         try:
             return Source(
-                *(str(said[_LOG]), int(said["clog.version"]), str(said["clog.commit"])),
+                *(str(said[LOG]), int(said["clog.version"]), str(said["clog.commit"])),
                 *(str(said["clog.content"]), str(said["clog.starts"])),
             )
         except (KeyError, ValueError):
@@ -291,7 +293,7 @@ def _properties(source: Source, schema: dict[str, Any], first: str) -> dict[str,
     return {
         "schema.name-mapping.default": name_mapping(schema),
         "gc.enabled": "false",
-        _LOG: source.log_id,
+        LOG: source.log_id,
         "clog.version": str(source.version),
         "clog.commit": source.commit_id,
         "clog.content": source.content,

@@ -57,21 +57,21 @@ def of_bytes(values: Sequence[bytes | None], kind: pa.DataType | None = None) ->
     offsets = np.zeros(len(values) + 1, np.int32)
     lengths = map(len, there) if len(there) == len(values) else (len(v or b"") for v in values)
     np.cumsum(np.fromiter(lengths, np.int64, len(values)), out=offsets[1:])
-    buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(data)]
+    buffers = [validity(values), pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind or pa.binary(), len(values), buffers)
 
 
 def of_numbers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
     """Returns an array of a type of integers or times, null where there is no number."""
-    numbers = np.array([value or 0 for value in values], f"i{kind.bit_width // 8}")
-    return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(numbers)])
+    numbers = np.array([value or 0 for value in values], dtype_of(kind))
+    return pa.Array.from_buffers(kind, len(values), [validity(values), pa.py_buffer(numbers)])
 
 
 def of_lists(values: Sequence[Sequence[Any] | None], kind: pa.DataType, flat: pa.Array) -> pa.Array:
     """Returns an array of lists as long as those of ``values``; what is in them is ``flat``."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(value or ()) for value in values], out=offsets[1:])
-    buffers = [_validity(values), pa.py_buffer(offsets)]
+    buffers = [validity(values), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(kind, len(values), buffers, children=[flat])
 
 
@@ -87,16 +87,21 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
         octets = np.frombuffer(column.buffers()[1], np.uint8)
         bits = np.unpackbits(octets, count=column.offset + rows, bitorder="little")
         return bits[column.offset :].view(np.bool_)
-    sign = "u" if pa.types.is_unsigned_integer(kind) else "i"
-    dtype = np.dtype(f"{sign}{kind.bit_width // 8}")
+    dtype = dtype_of(kind)
     if not rows:
         return np.empty(0, dtype)
     return np.frombuffer(column.buffers()[1], dtype, rows, column.offset * dtype.itemsize)
 
 
+def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """Returns NumPy's integers that a type of integers or times is stored as."""
+    sign = "u" if pa.types.is_unsigned_integer(kind) else "i"
+    return np.dtype(f"{sign}{kind.bit_width // 8}")
+
+
 def scalar(number: int, kind: pa.DataType) -> pa.Scalar:
     """Returns a value of a type of integers or times."""
-    return to_arrow(np.array([number], f"i{kind.bit_width // 8}"), kind)[0]
+    return to_arrow(np.array([number], dtype_of(kind)), kind)[0]
 
 
 def null(kind: pa.DataType) -> pa.Scalar:
@@ -117,10 +122,16 @@ def repeated_text(text: str, rows: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), rows, buffers)
 
 
-def _validity(values: Sequence[object]) -> pa.Buffer | None:
+def validity(values: Sequence[object]) -> pa.Buffer | None:
+    """Returns the bits that say which values are not None; None where all are."""
     if None not in values:
         return None
     return _bits(np.array([value is not None for value in values], np.bool_))
+
+
+def validity_of(column: pa.Array) -> pa.Buffer | None:
+    """Returns the bits that say which values of an array are not null; None where all are."""
+    return _bits(to_numpy(column.is_valid())) if column.null_count else None
 
 
 def _bits(truths: Mask) -> pa.Buffer:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.numpy_arrays import of_bytes, to_arrow
+from clog.storage.numpy_arrays import dtype_of, of_bytes, of_numbers, to_arrow, validity
 
 _EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH: Final = _EPOCH_UTC.replace(tzinfo=None)
@@ -34,7 +34,7 @@ def of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     types = pa.types
     table: Sequence[tuple[Any, tuple[type, ...], Callable[..., pa.Array]]] = (
         (types.is_boolean, (bool,), _truths),
-        (types.is_integer, (int,), _integers),
+        (types.is_integer, (int,), _numbers),
         (types.is_float64, (float, int), _floats),
         (types.is_string, (str,), _octets),
         (types.is_binary, (bytes, bytearray, str), _octets),
@@ -53,23 +53,17 @@ def of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
         return None
 
 
-def _numbers(numbers: Sequence[int | None], kind: pa.DataType, dtype: str) -> pa.Array:
-    bounds = np.iinfo(dtype)
+def _numbers(numbers: Sequence[int | None], kind: pa.DataType) -> pa.Array:
+    bounds = np.iinfo(dtype_of(kind))
     there = [number for number in numbers if number is not None]
     if there and not (bounds.min <= min(there) and max(there) <= bounds.max):
         raise _OtherError
-    valid = None if len(there) == len(numbers) else np.array([n is not None for n in numbers])
-    return to_arrow(np.array([n or 0 for n in numbers], dtype), kind, valid=valid)
+    return of_numbers(numbers, kind)
 
 
 def _truths(values: Sequence[bool | None], _kind: pa.DataType) -> pa.Array:
     valid = np.array([value is not None for value in values], np.bool_)
     return to_arrow(np.array(values, np.bool_), valid=valid)
-
-
-def _integers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
-    sign = "u" if pa.types.is_unsigned_integer(kind) else "i"
-    return _numbers(values, kind, f"{sign}{kind.bit_width // 8}")
 
 
 def _floats(values: Sequence[float | int | None], _kind: pa.DataType) -> pa.Array:
@@ -111,19 +105,18 @@ def _unscaled(value: decimal.Decimal | int, scale: int) -> int:
 
 def _wide(fields: Sequence[bytes], values: Sequence[object], kind: pa.DataType) -> pa.Array:
     """Returns an array of fields of the same length, null where a value is None."""
-    valid = to_arrow(np.array([value is not None for value in values], np.bool_))
-    buffers = [valid.buffers()[1], pa.py_buffer(b"".join(fields))]
+    buffers = [validity(values), pa.py_buffer(b"".join(fields))]
     return pa.Array.from_buffers(kind, len(fields), buffers)
 
 
 def _dates(values: Sequence[dt.date | None], kind: pa.DataType) -> pa.Array:
     days = [None if value is None else value.toordinal() - _EPOCH_DAYS for value in values]
-    return _numbers(days, kind, "i4")
+    return _numbers(days, kind)
 
 
 def _timestamps(values: Sequence[dt.datetime | None], kind: pa.DataType) -> pa.Array:
     per = _per_microsecond(kind)
-    return _numbers([None if v is None else _since_epoch(v) * per for v in values], kind, "i8")
+    return _numbers([None if v is None else _since_epoch(v) * per for v in values], kind)
 
 
 def _since_epoch(value: dt.datetime) -> int:
@@ -137,7 +130,7 @@ def _since_epoch(value: dt.datetime) -> int:
 
 def _times(values: Sequence[dt.time | None], kind: pa.DataType) -> pa.Array:
     per = _per_microsecond(kind)
-    return _numbers([None if v is None else _since_midnight(v) * per for v in values], kind, "i8")
+    return _numbers([None if v is None else _since_midnight(v) * per for v in values], kind)
 
 
 def _since_midnight(value: dt.time) -> int:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.numpy_arrays import scalar, to_arrow, to_numpy
+from clog.storage.numpy_arrays import scalar, to_numpy, validity_of
 
 NUMBER_BYTES: Final = 8
 """What a number, truth value, date or time counts, whatever its width. Part of the format."""
@@ -113,7 +113,7 @@ def of_list_views(views: pa.Array) -> pa.Array:
     kind = pa.list_(views.type.value_field)
     lengths = pc.fill_null(pc.list_value_length(views), 0)
     offsets = np.concatenate(([0], np.cumsum(to_numpy(lengths)))).astype(np.int32)
-    own = [_validity(views), pa.py_buffer(offsets)]
+    own = [validity_of(views), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(kind, len(views), own, children=[views.flatten()])
 
 
@@ -123,14 +123,14 @@ def rebuilt_lists(lists: pa.Array, kind: pa.DataType, flat: pa.Array) -> pa.Arra
     """
     offsets = np.concatenate(([0], np.cumsum(list_lengths(lists)))).astype(np.int32)
     return pa.Array.from_buffers(
-        kind, len(lists), [_validity(lists), pa.py_buffer(offsets)], children=[flat]
+        kind, len(lists), [validity_of(lists), pa.py_buffer(offsets)], children=[flat]
     )
 
 
 def rebuilt_structs(structs: pa.Array, kind: pa.DataType, fields: Sequence[pa.Array]) -> pa.Array:
     """Returns structs of this type with these fields, null where those given are."""
     children = [pa.concat_arrays([f]) if f.offset else f for f in fields]
-    return pa.Array.from_buffers(kind, len(structs), [_validity(structs)], children=children)
+    return pa.Array.from_buffers(kind, len(structs), [validity_of(structs)], children=children)
 
 
 def settled(array: pa.Array) -> pa.Array:
@@ -330,9 +330,3 @@ def _projected(around: Any, name: str, inner: dict[str, Any] | None, above: str)
     own = kind.item_field.with_name("value") if is_map else kind.value_field.with_name("element")
     held = [_projected(pa.struct([own]), n, i, f"{path}.") for n, i in inner.items()]
     return field.with_type(pa.map_(kind.key_field, held[0]) if is_map else pa.list_(held[0]))
-
-
-def _validity(array: pa.Array) -> pa.Buffer | None:
-    if not array.null_count:
-        return None
-    return to_arrow(to_numpy(array.is_valid())).buffers()[1]

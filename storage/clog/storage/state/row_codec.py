@@ -25,7 +25,7 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.format.schema import LogSchema
 from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.key_values import key_of_bytes
-from clog.storage.numpy_arrays import null, of_bytes, scalar, to_arrow, to_numpy
+from clog.storage.numpy_arrays import null, of_bytes, scalar, to_arrow, to_numpy, validity_of
 from clog.storage.objects.arrow_types import column_types
 from clog.storage.objects.python_keys import asked_keys, asked_prefix
 from clog.storage.objects.python_values import from_python
@@ -171,10 +171,8 @@ def _contents(values: pa.Array) -> list[pa.Array]:
         values = values.cast(pa.uint8())
     width = values.type.byte_width
     data = values.buffers()[1].slice(values.offset * width, len(values) * width)
-    validity = to_arrow(to_numpy(values.is_valid())).buffers()[1]
-    return [
-        pa.Array.from_buffers(pa.binary(width), len(values), [validity, data]).cast(pa.binary())
-    ]
+    buffers = [validity_of(values), data]
+    return [pa.Array.from_buffers(pa.binary(width), len(values), buffers).cast(pa.binary())]
 
 
 def _with_mark(values: pa.Array) -> pa.Array:

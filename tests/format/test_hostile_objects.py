@@ -49,7 +49,8 @@ def forged(tmp_path):
         store.put(described["path"], data)
         digest = xxhash.xxh3_128_hexdigest(data)
         described.pop("index", None)
-        described.update(bytes=len(data), footer=footer, xxh3_128=digest, rows=3)
+        dense = columns.get("dense", True)
+        described.update(bytes=len(data), footer=footer, xxh3_128=digest, rows=3, dense=dense)
         times = [0 if time is None else max(time, 0) // 1000 for time in columns["timestamp"]]
         pairs = [pair for row in columns["headers"] for pair in row or () if pair]
         size = ROWS_BYTES + sum(len(p["key"] or "") + len(p["value"] or b"") for p in pairs)
@@ -94,6 +95,24 @@ def test_what_is_forbidden_is_refused_by_both_readers(forged, name):
         list(Log.open(url).read())
     with pytest.raises(FormatError):
         SecondLog(url).records(0)
+    (finding,) = verify_log(open_store(url)).findings
+    assert finding.where.startswith("data/")
+
+
+NONE_THERE = r"data/.*\.parquet of .* is damaged: .* it has rows without offsets; keep the file"
+FALLING = "offsets in data/.* do not increase"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "said"),
+    [([0, None, 2], NONE_THERE), ([0, 2, 1], FALLING), ([0, 1, 1], FALLING), ([-1, 0, 1], FALLING)],
+    ids=str,
+)
+def test_rows_have_offsets_that_rise(forged, offsets, said):
+    """FORMAT.md §5.2."""
+    url = forged({**SOUND, "offset": offsets, "dense": False})
+    with pytest.raises(CorruptionError, match=said):
+        list(Log.open(url).read())
     (finding,) = verify_log(open_store(url)).findings
     assert finding.where.startswith("data/")
 

@@ -86,8 +86,6 @@ def _schema_problem(table: pa.Table, schema: LogSchema | None) -> str | None:
             return f"its column {field.name} has type {found.type}, expected {field.type}"
         if must_have_ids and (wrong := other_ids(found, with_ids(field))):
             return f"its columns {wrong} have other field ids than the format gives them"
-    if OFFSET in names and table.column(OFFSET).null_count:
-        return f"its column {OFFSET} has nulls"
     return None
 
 

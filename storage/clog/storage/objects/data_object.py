@@ -166,6 +166,8 @@ def check_rows(rows: pa.RecordBatch) -> None:
         times = rows.column("timestamp")
         if times.null_count or to_numpy(times.view(pa.int64())).min() < 0:
             raise ValueError("it has timestamps that are null or before 1970")
+    if OFFSET in names and rows.column(OFFSET).null_count:
+        raise ValueError("it has rows without offsets")
     if "headers" in names and rows.column("headers").null_count < rows.num_rows:
         pairs = rows.column("headers").flatten()
         if pairs.null_count or pairs.field(0).null_count:

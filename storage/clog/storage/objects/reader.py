@@ -262,15 +262,14 @@ class _Source:
 
     def _complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the batch with the columns that were asked for, the absent ones null."""
+        check_rows(batch)
         arrays = [
             as_type(batch.column(field.name), field.type)  # It can be: `_check_types`.
             if field.name in batch.schema.names
             else pa.nulls(batch.num_rows, field.type)
             for field in self._schema
         ]
-        made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        check_rows(made)
-        return made
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _fetch_footer(self) -> bytes:
         obj = self._obj

@@ -22,11 +22,13 @@ from clog.storage.testing.invariants import check_log
 BEFORE = {b"a": b"0", b"gone": b"0"}
 AFTER = {b"a": b"1", b"b": b"1"}
 SEEDS = count(10)
+AT_ONCE = {"memory_bytes": 0}
+"""Nothing waits: each commit goes into the file by itself."""
 
 
-def open_store(store, folder, seed=None):
+def open_store(store, folder, seed=None, **options):
     ids = SeededIds(next(SEEDS) if seed is None else seed)
-    return StateStore(store, folder, "app", clock=ManualClock(5_000), ids=ids)
+    return StateStore(store, folder, "app", clock=ManualClock(5_000), ids=ids, **options)
 
 
 def begin(store):
@@ -107,13 +109,14 @@ def traced(monkeypatch, tmp_path):
     return folder, copies, monkeypatch.undo
 
 
-def test_every_kill_between_two_statements_of_the_file(traced, tmp_path):
+@pytest.mark.parametrize("options", [{}, AT_ONCE], ids=["what waited", "at once"])
+def test_every_kill_between_two_statements_of_the_file(traced, tmp_path, options):
     """Whatever statement a kill comes before, the file that is left opens, and follows the log."""
     folder, copies, untrace = traced
     store = memory_store()
     begin(store)
     log = Log.open(store, clock=ManualClock(5_000))
-    s = open_store(store, folder)
+    s = open_store(store, folder, **options)
     work(s, log)
     s.close()  # It enters what waited.
     copies.append(shutil.copytree(folder, tmp_path / "copy-last"))
@@ -135,12 +138,15 @@ def test_every_kill_between_two_statements_of_the_file(traced, tmp_path):
     discard(store)
 
 
-def test_every_kill_in_the_middle_of_a_write(tmp_path):
+@pytest.mark.parametrize(
+    ("options", "pages"), [({}, 2), (AT_ONCE, 3)], ids=["what waited", "at once"]
+)
+def test_every_kill_in_the_middle_of_a_write(tmp_path, options, pages):
     """The journal cut at each of its pages, and in them: the state before or after, never half."""
     store = memory_store()
     begin(store)
     log = Log.open(store, clock=ManualClock(5_000))
-    s = open_store(store, tmp_path / "cache")
+    s = open_store(store, tmp_path / "cache", **options)
     connection = sqlite3.connect(s._file._cache.path)  # Keeps the journal from being emptied.
     connection.execute("select * from position").fetchall()
     work(s, log)
@@ -148,7 +154,7 @@ def test_every_kill_in_the_middle_of_a_write(tmp_path):
     (journal,) = (tmp_path / "cache").glob("*-wal")
     (file,) = (tmp_path / "cache").glob("*.sqlite3")
     data, page = journal.read_bytes(), connection.execute("pragma page_size").fetchone()[0]
-    assert len(data) > 2 * page
+    assert len(data) > pages * page
     ends = {end + more for end in range(32, len(data) + 1, page + 24) for more in (0, 1, 24, 100)}
     found = Counter()
     for end in sorted(ends | {0, 16, len(data)}):

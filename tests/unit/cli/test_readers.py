@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from clog.cli.records import consume
 from clog.storage import Log, ManualClock
 
 T0 = 1_769_860_800_000
@@ -41,10 +42,51 @@ def test_a_reader_of_one_partition(cli, url, log):
     assert cli.lines("consume", url, "--reader", "r") == [b"a\t1", b"b\t1"]
 
 
+def test_a_reader_that_is_waited_for(cli, url):
+    """S64: --hold is the Spark option readerHold, as far as the log allows."""
+    log = Log.create(url, 1, config={"reader.hold.max.ms": "9 days"})
+    log.append([{"key": "a", "value": "1"}])
+    cli("consume", url, "--reader", "weekly", "--hold", "8d")
+    (reader,) = log.readers()
+    assert reader.hold_ms == 8 * 86_400_000
+    assert reader.held_until_ms - reader.committed_ms > 7 * 86_400_000
+    assert reader.expires_ms - reader.committed_ms == reader.hold_ms
+    cli("consume", url, "--reader", "weekly")
+    assert log.readers()[0].hold_ms == 8 * 86_400_000, "it had no reason to say anything"
+
+
+def test_who_waits_for_records_is_waited_for(url, monkeypatch):
+    """S64: --follow tells its position anew before its hold is over, though nothing comes; the
+    version is the newest, so that it holds no objects back.
+    """
+    clock = ManualClock(T0)
+    log = Log.create(url, 1, config={"reader.hold.max.ms": "1 h"}, clock=clock)
+    log.append([{"key": "a", "value": "1"}])
+    reader = log.reader("r", hold_ms=3_600_000)
+    polls = consume._read_on(log, {0: 0}, 600_000, None, reader)
+    reader.commit(consume._after(next(polls)))
+    log.alter({"retention.ms": "7 days"})
+    told = []
+
+    def wait(_, ms):
+        clock.advance(ms)
+        told.append((log.readers()[0].committed_ms - T0, log.readers()[0].version))
+        if len(told) == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ManualClock, "sleep_ms", wait)
+    with pytest.raises(KeyboardInterrupt):
+        next(polls)
+    assert [ms // 600_000 for ms, _ in told] == [0, 0, 0, 3, 3, 3, 6]
+    assert told[-1][1] == log.version
+
+
 def test_what_a_reader_cannot_do(cli, url, log):
     for wrong in (["--table"], ["--key", "a"]):
         result = cli("consume", url, "--reader", "r", *wrong, code=2)
         assert "--reader reads all records" in result.stderr
+    assert "--hold needs --reader" in cli("consume", url, "--hold", "1d", code=2).stderr
+    assert "is no time" in cli("consume", url, "--reader", "r", "--hold", "soon", code=2).stderr
     assert "no name of a reader" in cli("consume", url, "--reader", "a/b", code=1).stderr
     log.reader("behind").commit({0: 1})
     log.delete_records({0: 2})

@@ -186,7 +186,11 @@ def test_it_follows_a_log_that_is_written_and_cleaned(open_page, log):
 
 
 def test_readers_writers_and_what_is_undecided(open_page, log):
-    """By name, with the lag; a transaction that is open, and the stable offset that it pins."""
+    """By name, with the lag, and who is waited for; a transaction that is open, and the stable
+    offset that it pins.
+    """
+    log.alter({"reader.hold.max.ms": "1 day"})
+    log.reader("weekly", hold_ms=3_600_000).commit(log.start_offsets())
     log.append([{"key": "order-9", "value": "x"}], producer=("shop", 7))
     reader = log.reader("billing")
     reader.commit(log.start_offsets())
@@ -195,7 +199,11 @@ def test_readers_writers_and_what_is_undecided(open_page, log):
         page = open_page(log.url)
         assert "stable" in page.locator("#bars").inner_text()
         page.get_by_role("tab", name="Readers and writers").click()
-        api.expect(page.locator("#readers")).to_contain_text("billing")
+        billing, weekly = page.locator("#readers tr").all()
+        api.expect(billing).to_contain_text("billing")
+        assert (billing.locator("td").count(), weekly.locator("td").count()) == (9, 9)
+        api.expect(billing.locator("td").last).to_have_text("")
+        api.expect(weekly.locator("td").last).to_contain_text("until")
         api.expect(page.locator("#transactions")).to_contain_text("copies")
         api.expect(page.locator("#writers tr", has_text="shop")).to_contain_text("producer7")
     api.expect(page.locator("#transactions")).to_contain_text("none is open")

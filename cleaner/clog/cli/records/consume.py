@@ -10,6 +10,7 @@ import typer
 from clog.cli.arguments import Json, Options, Partition, Url, open_log, parse_time_ms, typed_schema
 from clog.cli.output import write_lines
 from clog.cli.records.keys import keys_given
+from clog.storage.config import units
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from clog.storage import Log, NamedReader, Table
 
 LineFormat = Literal["text", "jsonl"]
+
+
+def _hold_ms(text: str) -> int:
+    try:
+        return units.duration_ms(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time; use 90s, 15min, 8h or 7d") from None
 
 
 Start = Annotated[
@@ -71,6 +79,16 @@ ReaderName = Annotated[
         show_default=False,
     ),
 ]
+Hold = Annotated[
+    int | None,
+    typer.Option(
+        parser=_hold_ms,
+        metavar="TIME",
+        help="For how long after each word of the reader the cleaner waits for it, so that it"
+        " misses no delete: as far as the log's reader.hold.max.ms allows.",
+        show_default=False,
+    ),
+]
 Base64 = Annotated[
     bool, typer.Option("--base64", help="--key is given in base64, for keys that are no text.")
 ]
@@ -99,6 +117,7 @@ def consume(  # noqa: PLR0913 - one for each option
     at: At = None,
     key: Keys = None,
     reader: ReaderName = None,
+    hold: Hold = None,
     is_base64: Base64 = False,
     line_format: Format = "text",
     null_marker: NullMarker = None,
@@ -117,20 +136,22 @@ def consume(  # noqa: PLR0913 - one for each option
     clog consume ./orders --table
     clog consume ./orders --from latest --follow
     clog consume ./orders --reader billing   # what is new since the last time
+    clog consume ./orders --reader weekly --hold 8d
     clog consume ./orders --key alice --offsets   # the history of a key
     clog consume ./orders --from @2026-01-31T12:00:00Z --json
     """
     from clog.cli.records.lines import format_jsonl, format_text
+    from clog.storage.readers.named_reader import holding_reader
 
     check_table(start, at, table=table)
-    _check_reader(reader, all_records=not (table or key))
+    _check_reader(reader, hold, all_records=not (table or key))
     log = open_log(url, options)
     keys = keys_given(key, is_base64=is_base64, schema=typed_schema(log)) if key else None
     marker = null_marker.encode() if null_marker is not None else None
     text = partial(format_text, null_marker=marker, with_offsets=offsets, with_headers=headers)
     to_lines = format_jsonl if json or line_format == "jsonl" else text
     view = log.table(partition=partition, at=at) if table else None
-    named = log.reader(reader) if reader else None
+    named = holding_reader(log.handle, reader, hold or 0) if reader else None
     found = _table(log, view, keys) if view else _log(log, partition, start, keys, named)
     with named or nullcontext():
         try:
@@ -151,7 +172,9 @@ def check_table(start: str, at: int | None, *, table: bool) -> None:
         raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
 
 
-def _check_reader(name: str | None, *, all_records: bool) -> None:
+def _check_reader(name: str | None, hold_ms: int | None, *, all_records: bool) -> None:
+    if hold_ms is not None and name is None:
+        raise typer.BadParameter("--hold needs --reader")
     if name is not None and not all_records:
         raise typer.BadParameter("--reader reads all records; omit --table and --key")
 
@@ -206,7 +229,7 @@ def _log(
     starts = positions(log, partition, where)
     if reader is not None and reader.position:
         starts = {p: offset for p, offset in reader.next_offsets().items() if p in starts}
-    return lambda poll_ms: _read_on(log, starts, poll_ms, keys)
+    return lambda poll_ms: _read_on(log, starts, poll_ms, keys, reader)
 
 
 def _table(log: "Log", view: "Table", keys: list[Any] | None) -> _Source:
@@ -219,10 +242,14 @@ def _table(log: "Log", view: "Table", keys: list[Any] | None) -> _Source:
 
 
 def _read_on(
-    log: "Log", offsets: Mapping[int, int], poll_ms: int | None, keys: list[Any] | None
+    log: "Log",
+    offsets: Mapping[int, int],
+    poll_ms: int | None,
+    keys: list[Any] | None,
+    reader: "NamedReader | None" = None,
 ) -> "Iterator[pa.RecordBatch]":
-    """Yields the records from the offsets on; at the end stops, or looks again every
-    ``poll_ms``.
+    """Yields the records from the offsets on; at the end stops, or looks again every ``poll_ms``,
+    of which ``reader`` tells the log where that is due.
     """
     at = dict(offsets)
     while True:
@@ -234,6 +261,8 @@ def _read_on(
             at[p] = max(start, ends[p])
         if poll_ms is None:
             return
+        if reader is not None:  # Who waits for records is not forgotten, and waited for.
+            reader.commit_at(at, log.handle.tip.version, log.handle.tip.record.commit_id)
         log.handle.clock.sleep_ms(poll_ms)
 
 

@@ -196,10 +196,10 @@ async function showUsers() {
   if (number !== chosen) return;
   const left = (ms) => ms === null ? "" : ms === 0 ? el("td", "overtaken", {class: "bad"}) : ago(ms);
   $("readers").replaceChildren(...readers.map((r) => r.damage
-    ? row([r.name, el("td", "counts for nothing: " + r.damage, {class: "bad", colspan: 7})])
+    ? row([r.name, el("td", "counts for nothing: " + r.damage, {class: "bad", colspan: 8})])
     : row([r.name, count(r.lag_records) + " records", size(r.lag_bytes), ago(r.lag_ms), moment(r.committed_ms),
-        left(r.until_retention_ms), left(r.until_tombstone_ms), left(r.until_version_ms)])));
-  if (!readers.length) $("readers").replaceChildren(row([el("td", "no reader has a name", {class: "none", colspan: 8})]));
+        left(r.until_retention_ms), left(r.until_tombstone_ms), left(r.until_version_ms), r.held_until_ms ? "until " + moment(r.held_until_ms) : ""])));
+  if (!readers.length) $("readers").replaceChildren(row([el("td", "no reader has a name", {class: "none", colspan: 9})]));
   $("transactions").replaceChildren(...transactions.map((t) => row([t.id, t.state, moment(t.started_ms), moment(t.started_ms + t.timeout_ms),
     Object.entries(t.first_offsets).map(([p, offset]) => "partition " + p + ": " + offset).join(", "), t.home || "this log"])));
   if (!transactions.length) $("transactions").replaceChildren(row([el("td", "none is open", {class: "none", colspan: 6})]));

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from clog.cleaner import Cleaner
-from clog.storage import Log
+from clog.storage import Clock, Log
 
 CONFIG = {
     "min.cleanable.dirty.ratio": "0",
@@ -16,11 +16,11 @@ CONFIG = {
 FORMATS = ("delta", "iceberg")
 
 
-def history(path: Path, seed: int) -> Log:
+def history(path: Path, seed: int, clock: Clock | None = None) -> Log:
     """Returns a log that was appended to, cleaned, cut and published, in a random order."""
     random = Random(seed)
     partitions = random.randint(1, 3)
-    log = Log.create(str(path), partitions, CONFIG, {"fsync": False})
+    log = Log.create(str(path), partitions, CONFIG, {"fsync": False}, clock=clock)
     for _ in range(random.randint(3, 12)):
         match random.choice(["append", "append", "append", "clean", "delete", "publish"]):
             case "append":

@@ -13,6 +13,7 @@ from clog.cleaner.sweep.documents import unneeded_documents
 from clog.cleaner.sweep.other_logs import sweep_other_logs
 from clog.cleaner.sweep.readers import expired_readers
 from clog.cleaner.sweep.store_times import newest_by
+from clog.cleaner.sweep.strays import sweep_strays
 from clog.cleaner.sweep.views import unneeded_view_files
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
@@ -168,6 +169,7 @@ def sweep_orphans(
         *forgotten,
         *left,
         *sweep_other_logs(handle, before_ms=now_ms - age_ms, dry_run=dry_run),
+        *sweep_strays(handle, before_ms=now_ms - age_ms, dry_run=dry_run),
     ]
     return Swept(tuple(o.path for o in swept), sum(o.size_bytes for o in swept))
 

@@ -13,20 +13,15 @@ from clog.storage.publications.publish import FORMATS, Publications
 from clog.storage.store.base import Store, StoredObject
 
 _LOGGER = logging.getLogger(__name__)
-_STRAYS = ("part-", "deletion_vector_", "data/")
-"""How names of files begin that other writers of a table leave at its root when they are refused:
-rows and deletion vectors of Delta, rows of Iceberg.
-"""
 
 
 def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list[StoredObject]:
     """Returns the files of views that were written before ``before_ms`` and that nothing names;
-    only in a log that was published four LISTs, and where there is anything old a LIST of each
+    only in a log that was published a LIST, and where there is anything old a LIST of each
     view and a GET for each of its versions. Those of a view that cannot be read stay.
     """
     if not handle.tip.head.pins:
         return []
-    _tell_of_strays(handle)
     old: dict[str, list[tuple[int, StoredObject]]] = {}
     for found in store.list(paths.VIEWS):
         if (of := paths.view_of(found.path)) is not None and found.modified_ms < before_ms:
@@ -47,15 +42,3 @@ def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list
             continue
         unneeded += [found for _, found in files if found.path in unnamed]
     return unneeded
-
-
-def _tell_of_strays(handle: Handle) -> None:
-    """Names what refused writers left at the root, in a warning: it is not clog's to delete."""
-    root = handle.standing.root
-    strays = [found for begin in _STRAYS for found in root.list(begin)]
-    if strays:
-        _LOGGER.warning(
-            "%s has %d files of %d bytes that another writer of its view left, such as %s; no"
-            " reader sees them; delete them if nobody needs them",
-            *(root.url, len(strays), sum(s.size_bytes for s in strays), strays[0].path),
-        )

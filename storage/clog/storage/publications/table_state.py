@@ -67,7 +67,6 @@ class TableState:
 
     source: Source
     time_ms: int
-    created_ms: int
     schema: LogSchema | None
     objects: Sequence[ShownObject]
 
@@ -106,7 +105,6 @@ def table_state(handle: Handle, manifest: Manifest) -> TableState:
     return TableState(
         source_of(head, version=manifest.version, commit_id=manifest.commit_id),
         manifest.time_ms,
-        head.log.created_ms,
         head.log.schema,
         sorted(shown, key=lambda one: one.object.path),
     )

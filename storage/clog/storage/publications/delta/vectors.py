@@ -76,12 +76,14 @@ def uuid_of(digits: str) -> str:
 
 
 def file_of(descriptor: Descriptor | None) -> str | None:
-    """Returns the path of the file that a descriptor names, relative to the table; None where it
-    names none.
+    """Returns the path of the file that a descriptor names, relative to the table, or in full where
+    it says so; None where it names none.
     """
-    if descriptor is None or descriptor.get("storageType") != "u":
+    if descriptor is None or descriptor.get("storageType") not in ("u", "p"):
         return None
     named = str(descriptor["pathOrInlineDv"])
+    if descriptor["storageType"] == "p":
+        return named
     folder, name = named[:-_ID_CHARACTERS], named[-_ID_CHARACTERS:]
     return folder.rstrip("/") + "/" + file_name(_unz85(name).hex())
 

@@ -14,10 +14,12 @@ undone is done with the next publication, as the version itself says which are t
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from clog.storage.commit.identity import StandingLog
+from clog.storage.commit.store_clock import SKEW_MS_MAX
 from clog.storage.errors import InvalidInputError
 from clog.storage.format import paths
 from clog.storage.publications.delta import vectors
@@ -35,11 +37,17 @@ from clog.storage.publications.delta.table_log import (
 )
 from clog.storage.publications.table_state import NextVersion, ShownObject, Source, TableState
 from clog.storage.publications.versions import create_version
+from clog.storage.store.base import StoredObject
 
 WRITER_FEATURE: Final = "clogView"
 """What keeps others from writing: a feature for writers that only clog knows."""
 CHECKPOINT_VERSIONS: Final = 10
 _VECTORS, _TIMES = "deletionVectors", "timestampNtz"
+_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_OF_WRITERS = re.compile(
+    rf"part-\d{{5,}}-{_UUID}-c\d{{3,}}(\.[a-z0-9]+)?\.parquet|deletion_vector_{_UUID}\.bin"
+)
+"""What Delta's writers call the files that they write at a table's root."""
 _LOG, _DIGEST = "clog.log", "clog.hidden"
 
 
@@ -150,6 +158,37 @@ class DeltaView:
             CorruptionError: a version cannot be read.
         """
         folder = f"{paths.folder_of(self._standing.log_id)}/"
+        named = self._named(first)
+        return {path.removeprefix(folder) for path in named if path.startswith(folder)}
+
+    def left_by_refused(self, files: Iterable[StoredObject]) -> list[StoredObject]:
+        """Returns which files at the root can only be what refused writers left, as `look` found
+        the view; requests as for `named`, where there are any.
+
+        None while another than clog wrote the newest version, or may write one. Else those that
+        Delta's writers name so, that were written since the view was first published, and that no
+        version that is left names, wherever it says that they are.
+
+        Raises:
+            CorruptionError: a version cannot be read.
+        """
+        table, mine = self._table, self._standing.log_id
+        if table is None or self.source is None or self.source.log_id != mine:
+            return []
+        if WRITER_FEATURE not in table.protocol.get("writerFeatures", ()):
+            return []
+        since_ms = _first_published_ms(table, mine)
+        found = [f for f in files if _OF_WRITERS.fullmatch(f.path)]
+        found = [
+            f for f in found if since_ms is not None and f.modified_ms > since_ms + SKEW_MS_MAX
+        ]
+        if not found:
+            return []
+        names = {path.rpartition("/")[2] for path in self._named()}
+        return [file for file in found if file.path not in names]
+
+    def _named(self, first: int = 0) -> set[str]:
+        """Returns the paths that versions from the ``first`` on name, as they stand there."""
         listing = listed(self._root).complete()
         found: set[str] = set()
         table: DeltaTable | None = None
@@ -161,7 +200,7 @@ class DeltaView:
                 continue
             named = {*table.adds, *map(vectors.file_of, map(_vector, table.adds.values()))}
             found.update(path for path in named if path is not None)
-        return {path.removeprefix(folder) for path in found if path.startswith(folder)}
+        return found
 
     def _write_checkpoint(self, table: DeltaTable) -> None:
         said = table.said
@@ -191,7 +230,11 @@ class DeltaView:
         info = {"timestamp": now_ms, "operation": "CLOG PUBLISH", "operationParameters": said}
         txn = {"appId": source.log_id, "version": source.version, "lastUpdated": now_ms}
         actions: list[Action] = [{"commitInfo": {**info, "engineInfo": "clog"}}, {"txn": txn}]
-        protocol, metadata = _protocol(state), _metadata(state, url=self._root.url)
+        began_ms = _first_published_ms(table, source.log_id)
+        protocol = _protocol(state)
+        metadata = _metadata(
+            state, url=self._root.url, created_ms=now_ms if began_ms is None else began_ms
+        )
         if protocol != table.protocol:
             actions.append({"protocol": protocol})
         if metadata != table.metadata:
@@ -276,20 +319,30 @@ def _protocol(state: TableState) -> Action:
     }
 
 
-def _metadata(state: TableState, *, url: str) -> Action:
+def _metadata(state: TableState, *, url: str, created_ms: int) -> Action:
     return {
         "id": vectors.uuid_of(state.source.log_id),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(delta_schema(state.schema, url=url), separators=(",", ":")),
         "partitionColumns": [],
         "configuration": {"delta.enableDeletionVectors": "true", _LOG: state.source.log_id},
-        "createdTime": state.created_ms,
+        "createdTime": created_ms,
     }
 
 
 def _configuration(table: DeltaTable) -> dict[str, str]:
     found: dict[str, str] = table.metadata.get("configuration") or {}
     return found
+
+
+def _first_published_ms(table: DeltaTable, log_id: str) -> int | None:
+    """Returns when the view of a log was first published, by that publisher's clock; None where it
+    was not.
+    """
+    if _configuration(table).get(_LOG) != log_id:
+        return None
+    created_ms = table.metadata.get("createdTime")
+    return created_ms if isinstance(created_ms, int) else None
 
 
 def _source(table: DeltaTable) -> Source | None:

@@ -289,6 +289,10 @@ def test_s64_what_holds_cost(make_log, open_log, put, store, clock):
         (hold,) = read_holds(log.handle, config, now_ms=clock.now_ms()).holds
     assert requests == {"list": 1, "get": 2}
     assert (hold.name, hold.until_ms) == ("late", clock.now_ms() + DAY_MS)
+    with counting.count() as requests:
+        assert not sweep_released(log.handle, now_ms=clock.now_ms()).objects
+        assert not close_blocks(log.handle, now_ms=clock.now_ms()).objects
+    assert "list" not in requests  # Nothing is due, whoever holds.
     clock.advance(DAY_MS)
     with counting.count() as requests:
         assert read_holds(log.handle, config, now_ms=clock.now_ms()).holds == ()

@@ -18,8 +18,9 @@ G3. The commits of all closed blocks are deleted in the order of their versions,
 Snapshots go with the sweep (`sweep.documents`). A block's file is never deleted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 from clog.cleaner.sweep.clock_skew import check_clock, is_comparable
@@ -61,7 +62,7 @@ def close_blocks(
         check_clock(handle, now_ms=now_ms, dry_run=dry_run)
     tip, store = handle.refresh(), store or handle.store
     config = with_defaults(tip.head.config, defaults)
-    holds = read_holds(handle, config, now_ms=now_ms)
+    holds = cache(lambda: read_holds(handle, config, now_ms=now_ms))
     times = _Times(now_ms, now_ms - age_ms, config.file_delete_delay_ms)
     with handle.standing.unless_gone():
         first = end = first_open_version(store)
@@ -96,9 +97,12 @@ class _Times:
     delay_ms: int
 
 
-def _is_due(handle: Handle, store: Store, first: int, holds: Holds, times: _Times) -> bool:
+def _is_due(
+    handle: Handle, store: Store, first: int, holds: Callable[[], Holds], times: _Times
+) -> bool:
     """Does G1, but for reading the snapshot: tells whether the commits are older than
-    ``young_ms``, and were replaced ``delay_ms`` ago, and no reader holds one of them (S64).
+    ``young_ms``, and were replaced ``delay_ms`` ago, and no reader holds one of them (S64), which
+    is asked last.
     """
     end, tip = first + paths.BLOCK_VERSIONS, handle.tip
     snapshot = tip.head.snapshot
@@ -114,7 +118,7 @@ def _is_due(handle: Handle, store: Store, first: int, holds: Holds, times: _Time
         return False
     due_ms = next_ms + times.delay_ms
     return tip.head.oldest_readable >= end or (
-        due_ms < times.now_ms and not holds.keeps_version(end, due_ms, now_ms=times.now_ms)
+        due_ms < times.now_ms and not holds().keeps_version(end, due_ms, now_ms=times.now_ms)
     )
 
 

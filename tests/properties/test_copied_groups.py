@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import xxhash
+from forged_groups import forged, set_limits
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -19,12 +19,10 @@ from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.dead_rows import write_dead_rows
 from clog.storage.ids import SeededIds
-from clog.storage.objects import encoding, reader, row_groups, writer
+from clog.storage.objects import encoding, row_groups, writer
 from clog.storage.objects.data_object import REWRITTEN_SCHEMA, rewritten_chunk
 from clog.storage.objects.row_groups import CopiedGroup
-from clog.storage.objects.thrift_compact import BINARY, I32, I64, LIST, STRUCT, Reader, written
 from clog.storage.objects.writer import ObjectWriter, write_rewritten
-from clog.storage.read import row_groups as read_or_copies
 from clog.storage.read.row_groups import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
 from clog.storage.testing.crash import discard, memory_store
@@ -41,15 +39,7 @@ RECORD = st.tuples(OCTETS, OCTETS, HEADERS, st.integers(0, 1 << 52))
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
     """Limits that a few records reach."""
-    for module in (encoding, row_groups, read_or_copies):
-        monkeypatch.setattr(module, "GROUP_BYTES_MIN", 40)
-    for module in (reader, encoding, read_or_copies):
-        monkeypatch.setattr(module, "WHOLE_BYTES", 0)
-    monkeypatch.setattr("clog.storage.objects.composing.WHOLE_BYTES", 0)
-    for module in (encoding, row_groups):
-        monkeypatch.setattr(module, "GROUP_BYTES", 120)
-        monkeypatch.setattr(module, "GROUP_ROWS", 6)
-    monkeypatch.setattr(writer, "_GATHER_ROWS", 4)
+    set_limits(monkeypatch, 40)
 
 
 @st.composite
@@ -314,24 +304,6 @@ def test_row_groups_of_a_fresh_object_of_several_partitions():
 
 
 PLAIN = [(b"k%d" % i, b"v" * 20, None, 1000 * i, 5 + 2 * i, None) for i in range(12)]
-NUMBERS = st.sampled_from([0, 1, -1, 2, 6, 8, 40, 2**31 - 1, 2**32, 2**62, -(2**63)])
-OTHERS = st.one_of(
-    st.tuples(st.sampled_from([I32, I64]), NUMBERS),
-    st.tuples(st.just(BINARY), st.binary(max_size=9)),
-    st.tuples(st.just(STRUCT), st.just({})),
-    st.tuples(st.just(LIST), st.tuples(st.sampled_from([I32, I64]), st.lists(NUMBERS, max_size=3))),
-    st.tuples(st.just(LIST), st.tuples(st.just(STRUCT), st.just([{}]))),
-)
-
-
-def fields(struct):
-    """All structs in one, with the fields they have."""
-    yield from ((struct, field) for field in struct)
-    for kind, value in struct.values():
-        inner = [value] if kind == STRUCT else value[1] if kind == LIST else []
-        for found in inner:
-            if isinstance(found, dict):
-                yield from fields(found)
 
 
 @settings(max_examples=300, deadline=None)
@@ -341,24 +313,7 @@ def test_a_forged_footer_is_decoded_or_copied_whole(data):
     object again, or an error that decoding has, too."""
     store, ids = memory_store(), SeededIds(1)
     (obj,) = put(store, [as_batch(PLAIN)], ids)
-    content = store.get(obj.path)
-    tree = Reader(content[-obj.footer_bytes : -8]).struct()
-    struct, field = data.draw(st.sampled_from(list(fields(tree))))
-    what = data.draw(st.sampled_from(["away", "other", "unknown"]))
-    if what == "away":
-        del struct[field]
-    else:
-        struct[field if what == "other" else 40] = data.draw(OTHERS)
-    footer = written(tree)
-    footer += len(footer).to_bytes(4, "little") + b"PAR1"
-    forged = content[: -obj.footer_bytes - 16] + xxhash.xxh3_128_digest(footer) + footer
-    ref = replace(
-        obj.ref,
-        size_bytes=len(forged),
-        footer_bytes=len(footer),
-        checksum=xxhash.xxh3_128_hexdigest(forged),
-    )
-    store.put(ref.path, forged)
+    ref = forged(store, obj, data)
     chunk = replace(rewritten_chunk(obj, version=1), object=ref)
     piece = piece_of(2, chunk, chunk.base, chunk.next)
     options = {"columns": READ, "compression": ZSTD, "key_seed": SEED}

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import xxhash
+from forged_groups import forged, set_limits
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -17,14 +17,11 @@ from clog.storage.config.compression import ZSTD
 from clog.storage.diagnostics.verify_rows import object_problems
 from clog.storage.errors import CorruptionError
 from clog.storage.ids import SeededIds
-from clog.storage.objects import encoding, reader, row_groups, writer
 from clog.storage.objects.arrow_types import column_types, schema_of
 from clog.storage.objects.data_object import rewritten_chunk
 from clog.storage.objects.evolution import evolved
 from clog.storage.objects.row_groups import CopiedGroup
-from clog.storage.objects.thrift_compact import BINARY, I32, I64, LIST, STRUCT, Reader, written
 from clog.storage.objects.writer import write_rewritten
-from clog.storage.read import row_groups as read_or_copies
 from clog.storage.read.row_groups import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
 from clog.storage.testing.crash import discard, memory_store
@@ -79,15 +76,7 @@ VALUES = {
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
     """Limits that a few records reach."""
-    for module in (encoding, row_groups, read_or_copies):
-        monkeypatch.setattr(module, "GROUP_BYTES_MIN", 30)
-    for module in (reader, encoding, read_or_copies):
-        monkeypatch.setattr(module, "WHOLE_BYTES", 0)
-    monkeypatch.setattr("clog.storage.objects.composing.WHOLE_BYTES", 0)
-    for module in (encoding, row_groups):
-        monkeypatch.setattr(module, "GROUP_BYTES", 120)
-        monkeypatch.setattr(module, "GROUP_ROWS", 6)
-    monkeypatch.setattr(writer, "_GATHER_ROWS", 4)
+    set_limits(monkeypatch, 30)
 
 
 @st.composite
@@ -174,26 +163,6 @@ def test_what_is_of_an_earlier_schema_is_decoded():
     discard(store)
 
 
-FORGED = st.sampled_from([0, 1, -1, 2, 6, 8, 40, 2**31 - 1, 2**32, 2**62, -(2**63)])
-OTHERS = st.one_of(
-    st.tuples(st.sampled_from([I32, I64]), FORGED),
-    st.tuples(st.just(BINARY), st.binary(max_size=9)),
-    st.tuples(st.just(STRUCT), st.just({})),
-    st.tuples(st.just(LIST), st.tuples(st.sampled_from([I32, I64]), st.lists(FORGED, max_size=3))),
-    st.tuples(st.just(LIST), st.tuples(st.just(STRUCT), st.just([{}]))),
-)
-
-
-def fields_in(struct):
-    """All structs in one, with the fields they have."""
-    yield from ((struct, field) for field in struct)
-    for kind, value in struct.values():
-        inner = [value] if kind == STRUCT else value[1] if kind == LIST else []
-        for found in inner:
-            if isinstance(found, dict):
-                yield from fields_in(found)
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_forged_footer_is_decoded_or_copied_whole(data):
@@ -201,21 +170,7 @@ def test_a_forged_footer_is_decoded_or_copied_whole(data):
     object again, or an error that decoding has, too."""
     store = memory_store()
     (obj,) = put(store, SCHEMA, [as_batch(SCHEMA, PLAIN)])
-    content = store.get(obj.path)
-    tree = Reader(content[-obj.footer_bytes : -8]).struct()
-    struct, field = data.draw(st.sampled_from(list(fields_in(tree))))
-    what = data.draw(st.sampled_from(["away", "other", "unknown"]))
-    if what == "away":
-        del struct[field]
-    else:
-        struct[field if what == "other" else 40] = data.draw(OTHERS)
-    footer = written(tree)
-    footer += len(footer).to_bytes(4, "little") + b"PAR1"
-    forged = content[: -obj.footer_bytes - 16] + xxhash.xxh3_128_digest(footer) + footer
-    checksum = xxhash.xxh3_128_hexdigest(forged)
-    sizes = {"size_bytes": len(forged), "footer_bytes": len(footer), "checksum": checksum}
-    ref = replace(obj.ref, **sizes)
-    store.put(ref.path, forged)
+    ref = forged(store, obj, data)
     chunk = replace(rewritten_chunk(obj, version=1), object=ref)
     try:
         parts = parts_of(store, SCHEMA, chunk)

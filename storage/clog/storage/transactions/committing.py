@@ -193,10 +193,11 @@ class Committing:
                 done = end_unknown(self._handle, self.ours)
         except (StoreUnavailableError, CommitConflictError) as e:
             raise self._still_unknown(e) from e
-        self.tried = self._in_doubt = False
         if isinstance(done, AlreadyCommitted):
+            # Where its offsets cannot be read now, it stays as tried as it was.
             self.result, self.state = self._found(done), State.COMMITTED
             return True
+        self.tried = self._in_doubt = False
         if isinstance(done, NotCommitted) and not done.by_us:
             self.fence()
         else:

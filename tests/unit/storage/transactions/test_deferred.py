@@ -1,6 +1,7 @@
 """Deferred transactions in one log: all of one is there, or nothing (S48, S49)."""
 
 import os
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -269,6 +270,24 @@ def test_one_that_stays_in_doubt(make_log, open_log, store, values_of, rules):
     faulty.plan = Faults()
     t.commit()
     assert values_of(log) == [b"doubt"]
+
+
+@pytest.mark.parametrize("reads", range(8))
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_one_that_happened_is_never_told_to_be_aborted(make_log, open_log, store, commits, reads):
+    """However little can be read: it may be found, and its offsets cannot be read then."""
+    make_log()
+    faulty = FaultyStore(store)
+    t = in_doubt(open_log(faulty), faulty, *HAPPENED)
+    for _ in range(commits):
+        faulty.plan = Faults(Fault(FaultKind.FAIL_BEFORE, nth=reads + 1, times=99))
+        with suppress(CommitStateUnknownError):
+            assert t.commit().version == 2
+    for plan in (Faults(Fault(FaultKind.FAIL_BEFORE, nth=reads + 1, times=99)), Faults()):
+        faulty.plan = plan
+        with pytest.raises((InvalidInputError, CommitStateUnknownError)) as told:
+            t.abort()
+    told.match(r"is committed to .* in version 2, and cannot be aborted")
 
 
 @pytest.mark.parametrize("rules", [HAPPENED, NEVER_CAME], ids=["happened", "never came"])

@@ -77,6 +77,8 @@ class Dealer(_Wanderer, Transactor):
         is_visible = world.roll(100) < self.visible
         try:
             t = home.transaction(self.job, timeout_ms, visible=is_visible)
+            if self.oracle.is_over:
+                return  # In a log that is being deleted an epoch may come again.
             name = TransactionName(home.id, self.job, t.epoch, t.number)
             self.deal = Deal(name, self, timeout_ms, is_visible)
             world.ledger.begin(self.deal)

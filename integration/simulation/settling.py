@@ -43,7 +43,8 @@ def _fail(failure: Exception) -> None:
 
 def _opened(world, site) -> Log:
     disks = {other.disk.url: other.disk for other in world.sites}
-    clock, ids = Clock(world.clock, 0), SeededIds(world.seed + 1)
+    # Who finishes what another log began writes there: no two may draw the same names.
+    clock, ids = Clock(world.clock, 0), SeededIds(world.seed + 1 + (site.number << 40))
     return Log(Handle(site.disk, clock=clock, ids=ids, reach=disks.__getitem__))
 
 

@@ -231,12 +231,20 @@ class Finisher(_Wanderer):
 
 
 class ZombieFinisher(Finisher):
-    """One that sleeps before it tells what it knows."""
+    """One that sleeps before it tells what it knows, perhaps until the next transaction of the
+    same id is undecided there.
+    """
 
     sleeps = True
     sleepiness = 30
 
     def awaited(self, oracle, version: int):
-        world = self.world
+        world, known = self.world, set(oracle.fates.open)
+        ids = {(name.home, name.id) for name in known}
         then = world.calls_left - 20 - world.roll(100)
-        return lambda: world.calls_left < then
+
+        def is_time() -> bool:
+            fresh = (name for name in oracle.fates.open if name not in known)
+            return world.calls_left < then or any((n.home, n.id) in ids for n in fresh)
+
+        return is_time

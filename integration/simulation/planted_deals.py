@@ -110,6 +110,8 @@ def stable_of_another_log(patch: Patch) -> None:
 
 def number_ignored(patch: Patch) -> None:
     """The end of one transaction is taken for that of another of its id (S48)."""
+    work, ended = storage.format.manifest._Work, storage.format.head.ended
+    end = work.end
 
     def loose(unended, name):
         exact = find_unended(unended, name)
@@ -118,8 +120,14 @@ def number_ignored(patch: Patch) -> None:
         )
         return exact or next(same, None)
 
-    for module in (storage.format.manifest, storage.format.head, _transactions.undecided):
+    def taken(unended, ending):
+        entry = loose(unended, ending.name)
+        return ending if entry is None else replace(ending, name=entry.name)
+
+    for module in (storage.format.head, _transactions.undecided, _transactions.finishing):
         patch(module, "find_unended", loose)
+    patch(storage.format.head, "ended", lambda unended, e: ended(unended, taken(unended, e)))
+    patch(work, "end", lambda self, e: end(self, taken(self.unended, e)))
 
 
 def takeover_commits(patch: Patch) -> None:

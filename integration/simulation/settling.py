@@ -1,5 +1,5 @@
 """The end of a world with several logs: all timeouts pass, somebody comes by, and nothing is left
-undecided that has a home; markers go, once passes have covered them twice.
+undecided that has a home; markers go, once passes have covered them twice, and tombstones.
 """
 
 from disk import Clock
@@ -7,6 +7,7 @@ from disk import Clock
 from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.commit.handle import Handle
+from clog.storage.format.chunks import NONE
 from clog.storage.ids import SeededIds
 from clog.storage.transactions.finishing import finish_all
 
@@ -34,7 +35,7 @@ def settle(world) -> None:
     if world.seed % 4 == 0:
         for log, site in zip(logs, standing, strict=True):
             if not site.logs.standing.fates.open:
-                _clean(world, log)
+                _clean(world, log, site.logs.standing)
 
 
 def _fail(failure: Exception) -> None:
@@ -61,9 +62,10 @@ def _is_explained(world, log, left) -> bool:
     return False
 
 
-def _clean(world, log) -> None:
+def _clean(world, log, oracle) -> None:
     log.roll()
     for _ in range(3):
+        cleaned_ms = world.clock.now_ms()
         Cleaner(log).run_once(force=True)
         world.clock.advance(_HOURS_MS)
     manifest = log.handle.manifest()
@@ -74,3 +76,6 @@ def _clean(world, log) -> None:
         if s.chunks and s.base <= m.offset < s.next
     ]
     assert not left, f"markers are left: {left}"
+    for p, rows in enumerate(oracle.seen[oracle.newest].rows):
+        expired = [(o, horizon) for o, horizon in rows if NONE < horizon <= cleaned_ms]
+        assert not expired, f"tombstones of {p} are left, cleaned at {cleaned_ms}: {expired}"

@@ -67,6 +67,7 @@ QUICK = (
     "epoch not compared",
     "abort in doubt without a look",
     "home forgets an abort",
+    "horizon recomputed",
     "outcome guessed where the home cannot be read",
     "new writers' page drops the older page",
     "older page's entry beats the head's",

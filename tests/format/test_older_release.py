@@ -164,3 +164,36 @@ def test_it_writes_nothing_beside_transactions(log, older, how):
     assert all("violates the format" in answer for answer in told.values())
     assert [log.version] == versions
     assert log.table().to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("how", ["cold", "warm"])
+def test_its_log_takes_part_in_a_transaction(release, older, tmp_path, how):
+    """S50: one that it made gets the features with its first undecided records; from then on it
+    refuses the log by their name, and so shows nothing of what is undecided.
+    """
+    program = "import sys; from clog.storage import Log; Log.create(sys.argv[1], 1).append(%r)"
+    arguments = [sys.executable, "-c", program % ONE, str(tmp_path / "log")]
+    subprocess.run(arguments, env={**os.environ, "PYTHONPATH": str(release)}, check=True)
+    log, home = Log.open(str(tmp_path / "log")), Log.create(str(tmp_path / "home"), 1)
+    assert log.handle.tip.head.log.features == FeatureNames((DEAD_ROWS,))
+    told = {}
+    t = home.transaction("job")
+    t.append(ONE)
+    t.append(ONE, log=log)
+    prepare = t._work.several.prepare
+
+    def prepared(*given):
+        done = {}
+        told.update(older(how, lambda: done.update(was=prepare(*given))))
+        return done["was"]
+
+    t._work.several.prepare = prepared
+    t.commit()
+    assert len(told) == 5
+    message = "has the features ['undecided-records'], which this clog does not know"
+    assert all(message in answer for answer in told.values())
+    again = Log.open(log.url)
+    assert again.handle.tip.head.log.features.read == (DEAD_ROWS, "undecided-records")
+    assert (again.stable_offsets(), again.end_offsets()) == ({0: 3}, {0: 3})
+    assert sum(batch.num_rows for batch in again.read()) == 2
+    assert list(verify_log(open_store(log.url)).findings) == []

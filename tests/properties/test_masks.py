@@ -146,7 +146,7 @@ def masked_offsets(store, manifest):
             if chunk.mask is None:
                 continue
             assert chunk.next <= manifest.covered[p] <= manifest.head.partitions.end[p]
-            offsets = offsets_of(store, chunk)
+            offsets = offsets_of(store, chunk, None)
             known |= set(offsets.tolist())
             for bits, into in (
                 (chunk.mask.superseded, superseded),

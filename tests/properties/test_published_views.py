@@ -188,6 +188,7 @@ def test_every_reader_sees_the_table(kind, data, expires):
         if log.start_offsets() != starts:
             results = {view: log.publish(view) for view in READERS}
             published = {view: {r.table_version: r.version} for view, r in results.items()}
+        assert not any(d["uncleanable"] for d in log.describe()["partition_details"])
         for view, versions in published.items():
             for table_version, version in versions.items():
                 if table_version >= lowest[view]:

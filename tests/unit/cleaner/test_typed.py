@@ -105,3 +105,20 @@ def test_tombstones_are_found_without_reading_the_values(store, clock):
     assert sum(r.stats.tombstones_stamped for r in result) == 2
     assert [r.stats.records_marked for r in result] == [1]
     assert counting.bytes_in < chunk.object.size_bytes / 2
+
+
+def test_masks_are_carried_over_by_a_pass(log):
+    """S61, FORMAT.md §13: from objects that hold offsets beside typed columns, too."""
+    log.upgrade(["superseded-rows"])
+    cleaner = Cleaner(log)
+    for values in ((1, 2, 3, 1), (2,), (3, 4)):
+        for n in values:
+            put(log, n, {"n": n})
+        log.roll()
+        cleaner.run_once(force=True)  # The first pass leaves a gap, the next ones have bits.
+    put(log, 4, {"n": 5})
+    cleaner.run_once()
+    log.roll()
+    cleaner.run_once(force=True)
+    assert log.describe()["partition_details"][0]["uncleanable"] is None
+    assert [value["n"] for _, value in rows(log)] == [1, 2, 3, 5]

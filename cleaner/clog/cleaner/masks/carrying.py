@@ -23,6 +23,7 @@ from clog.storage.format.chunks import Chunk
 from clog.storage.format.edits import Edit, Replacement
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.paths import mask_path
+from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import Offsets, to_numpy
 from clog.storage.objects.reader import BATCH_ROWS, open_ranges
 from clog.storage.store.base import Store
@@ -48,42 +49,49 @@ class MaskCarrier:
         """Returns the edit with the masks of its new chunks."""
         if not now.covered:
             return edit
+        schema = now.head.log.schema
         marks = [
-            MaskMark(r.partition, *chunk.identity, self._carried(chunk, sources))
+            MaskMark(r.partition, *chunk.identity, self._carried(chunk, sources, schema))
             for r in edit.replace
             for chunk, sources in _covered(r, now)
         ]
         return replace(edit, masks=(*edit.masks, *marks)) if marks else edit
 
-    def _carried(self, chunk: Chunk, sources: tuple[Chunk, ...]) -> ChunkMask:
+    def _carried(
+        self, chunk: Chunk, sources: tuple[Chunk, ...], schema: LogSchema | None
+    ) -> ChunkMask:
         known = self._made.get((chunk, sources))
         if known is None:
-            superseded = self._bits(chunk, sources, "superseded")
-            known = ChunkMask(superseded, self._bits(chunk, sources, "tombstones"))
+            superseded = self._bits(chunk, sources, schema, "superseded")
+            known = ChunkMask(superseded, self._bits(chunk, sources, schema, "tombstones"))
             self._made[chunk, sources] = known
         return known
 
-    def _bits(self, chunk: Chunk, sources: Sequence[Chunk], kind: _Kind) -> Bitmap | None:
+    def _bits(
+        self, chunk: Chunk, sources: Sequence[Chunk], schema: LogSchema | None, kind: _Kind
+    ) -> Bitmap | None:
         """Returns the bits of a chunk's rows that those of the others had."""
         had = [(c, bits) for c in sources if (bits := getattr(c.mask, kind)) is not None]
         if not had:
             return None
-        set_at = [offsets_of(self.store, c)[read_bitmap(self.store, b, c.rows)] for c, b in had]
-        offsets = offsets_of(self.store, chunk)
+        set_at = [
+            offsets_of(self.store, c, schema)[read_bitmap(self.store, b, c.rows)] for c, b in had
+        ]
+        offsets = offsets_of(self.store, chunk, schema)
         rows = np.isin(offsets, np.concatenate(set_at), assume_unique=True)
         if not rows.any():
             return None
         return write_bitmap(self.store, rows, lambda: mask_path(self.stamp, self.new_id()))
 
 
-def offsets_of(store: Store, chunk: Chunk) -> Offsets:
+def offsets_of(store: Store, chunk: Chunk, schema: LogSchema | None) -> Offsets:
     """Returns the offset of each row of a chunk, the dead ones counted; read where the object has
-    a column of them.
+    a column of them. ``schema`` is the log's, without which no typed object opens.
     """
     if chunk.object.dense:
         return np.arange(chunk.base, chunk.base + chunk.rows, dtype=np.int64)
     read = open_ranges(
-        store, chunk.object, [(chunk.first_row, chunk.rows)], columns=("offset",), schema=None
+        store, chunk.object, [(chunk.first_row, chunk.rows)], columns=("offset",), schema=schema
     )
     return np.concatenate([to_numpy(batch.column(0)) for _, batch in read(BATCH_ROWS)])
 

@@ -63,7 +63,7 @@ def bits_of(log, kind="superseded"):
         bits = getattr(chunk.mask, kind, None)
         if bits is not None:
             rows = read_bitmap(store, bits, chunk.rows)
-            found += [(p, o) for o in offsets_of(store, chunk)[rows].tolist()]
+            found += [(p, o) for o in offsets_of(store, chunk, None)[rows].tolist()]
     return found
 
 
@@ -382,7 +382,7 @@ def test_planted_bugs_are_found(log, monkeypatch, bug):
         if bug == "mask lost":
             monkeypatch.setattr(carrying, "_covered", lambda *_: iter(()))
         else:
-            monkeypatch.setattr(carrying, "offsets_of", lambda _, c: np.arange(c.rows))
+            monkeypatch.setattr(carrying, "offsets_of", lambda _, c, _schema: np.arange(c.rows))
         coalesce(log.handle, log.handle.store, now_ms=0, force=True)
         assert len(list(log.handle.manifest().chunks())) == 1
     found = verify_log(log.handle.standing.root).findings

@@ -165,10 +165,12 @@ def _keep_dead(inside: list[Chunk], created: list[Chunk]) -> None:
 
 def _keep_aborted(inside: list[Chunk], created: list[Chunk]) -> None:
     """What was aborted stays so, and no chunk mixes outcomes (§11.2)."""
-    aborted = {c.name for c in inside if c.aborted}
+    aborted = {c.name: c.rows for c in inside if c.aborted}
     paths = {path for path, _ in aborted}
     for chunk in created:
         chunk.aborted = chunk.name in aborted
+        rows = aborted.get(chunk.name, chunk.rows)
+        need(chunk.rows == rows, "11.2", "another part of an aborted chunk")
         need(
             chunk.aborted or chunk.object.path not in paths,
             "11.2",

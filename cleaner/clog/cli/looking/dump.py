@@ -11,6 +11,7 @@ from clog.cli.arguments import Json, Options, Url, open_log
 from clog.cli.output import count, moment, print_json, print_json_line, size, stdout
 
 if TYPE_CHECKING:
+    from clog.storage.format.chunks import TransactionName
     from clog.storage.format.commits import EditRecord
     from clog.storage.format.manifest import Manifest
     from clog.storage.store.base import Store
@@ -164,19 +165,19 @@ def _snapshot_rows(store: "Store") -> Iterator[dict[str, Any]]:
 
 def _transaction_rows(manifest: "Manifest") -> Iterator[dict[str, Any]]:
     """Yields what is undecided, by partition, with its objects; then markers."""
+    objects: dict[tuple[TransactionName, int], list[str]] = {}
+    for p, chunk in manifest.chunks():
+        if chunk.undecided is not None:
+            objects.setdefault((chunk.undecided, p), []).append(chunk.object.path)
     for entry in manifest.head.unended:
         named = {"id": entry.name.id, "epoch": entry.name.epoch, "number": entry.name.number}
         more = {"home": entry.home_url, "time_ms": entry.started_ms}
-        objects: dict[int, list[str]] = {}
-        for p, chunk in manifest.chunks():
-            if chunk.undecided == entry.name:
-                objects.setdefault(p, []).append(chunk.object.path)
         if not entry.first:  # Decided; others have yet to hear of it.
             yield {"state": entry.state, **named, **more}
         for p, offset in sorted(entry.first.items()):
             stable = manifest.head.stable_offset(p)
             where: dict[str, Any] = {"partition": p, "offset": offset, "stable_offset": stable}
-            where["objects"] = objects.get(p, [])
+            where["objects"] = objects.get((entry.name, p), [])
             yield {"state": entry.state, **named, **where, **more}
     for m in manifest.markers:
         horizon = {"horizon_ms": None if m.horizon_ms < 0 else m.horizon_ms}

@@ -62,8 +62,7 @@ class Moments:
                 child.stop()
         finally:
             for child in children.values():
-                child.kill()
-                child.end_session()
+                child.end()
         return [result for result in results.values() if result.kills]
 
     def _driver(self) -> Child:

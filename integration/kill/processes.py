@@ -91,6 +91,26 @@ class Child:
         except subprocess.TimeoutExpired:
             return None
 
+    def end(self) -> None:
+        """Kills it, and waits until all that it started is gone."""
+        self.kill()
+        self.end_session()
+
+    def wait_for_death(self, hits: Path, within_s: float, *, where: str) -> None:
+        """Waits until it died at its point, of which it says so in ``hits``, and ends what is left.
+
+        Raises:
+            RunError: it ended otherwise, or not at all.
+        """
+        try:
+            code = self.wait(within_s)
+        finally:
+            self.end()
+        if code is None:
+            raise RunError(f"{where}: not reached within {within_s} s")
+        if not hits.exists():
+            raise RunError(f"{where}: {self.name} ended with {code}: {self.last_words()}")
+
     def end_session(self, patience_s: float = 10) -> None:
         """Waits until all that the child started is gone, and kills what is not."""
         deadline = time.monotonic() + patience_s

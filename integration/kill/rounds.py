@@ -1,11 +1,10 @@
 """Rounds at named points: one victim dies at its point while others go on, then the world stands
 still and the oracle looks. The next round starts the victim again, on what the dead one left."""
 
-import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,9 @@ from points import Named, Program
 from processes import Child, RunError, paused
 from records import SPARK, batch_of
 from report import Result
+from stage import Stage
 from switch import environment_of
-from world import LOGS, World
+from world import LOGS
 
 from clog.cleaner import Cleaner
 from clog.cleaner.sweep.objects import due_objects
@@ -32,35 +32,25 @@ DYING = {"driver and JVM": (0, 1), "JVM": (1,), "worker": ()}
 """Who goes with the Python worker that is at the point; places in the file of pids."""
 
 
-@dataclass(slots=True)
-class Rounds:
-    """What all rounds share."""
-
-    world: World
-    world_file: Path
-    random: random.Random
-    tell: Callable[[str], None]
-
-    @property
-    def work(self) -> Path:
-        return Path(self.world.work)
+class Rounds(Stage):
+    """What is done at named points."""
 
     @property
     def pids(self) -> Path:
         return self.work / "driver.pids"
 
     def writer(self, name: str, pause_ms: int, environment: dict[str, str] | None = None) -> Child:
-        return self._start("writer", name, [name, str(pause_ms)], environment)
+        return self.start("writer", name, [name, str(pause_ms)], environment)
 
     def cleaner(self, environment: dict[str, str] | None = None) -> Child:
-        return self._start("cleaner", "cleaner", [], environment)
+        return self.start("cleaner", "cleaner", [], environment)
 
     def sweeper(self, what: str, age_ms: int, environment: dict[str, str] | None = None) -> Child:
-        return self._start("sweeper", "sweeper", [what, str(age_ms)], environment)
+        return self.start("sweeper", "sweeper", [what, str(age_ms)], environment)
 
     def driver(self, environment: dict[str, str] | None = None) -> Child:
         self.pids.unlink(missing_ok=True)
-        return self._start("driver", "driver", [str(self.pids)], environment)
+        return self.start("driver", "driver", [str(self.pids)], environment)
 
     def at_points(self, points: list[Named], rounds: int) -> Iterator[Result]:
         """All points of one program."""
@@ -99,13 +89,12 @@ class Rounds:
 
     def _round(self, named: Named, i: int) -> None:
         nth = named.point.nth + self.random.randrange(named.spread)
-        hits = self.work / "hits"
-        hits.unlink(missing_ok=True)
+        self.hits.unlink(missing_ok=True)
         point = replace(named.point, nth=nth)
         if named.program == "driver":
-            self._driver_round(point, hits, take=list(DYING.values())[i % len(DYING)])
+            self._driver_round(point, take=list(DYING.values())[i % len(DYING)])
             return
-        environment = environment_of(point, hits)
+        environment = environment_of(point, self.hits)
         if named.program == "writer":
             child = self.writer("writer-0", 0, environment)
         elif named.program == "cleaner":
@@ -113,20 +102,13 @@ class Rounds:
         else:
             self._make_garbage(named.sweep, nth)
             child = self.sweeper(named.sweep, ORPHAN_AGE_MS, environment)
-        try:
-            code = child.wait(HIT_WITHIN_S)
-        finally:
-            child.kill()
-        if code is None:
-            raise RunError(f"{named.name}: not reached within {HIT_WITHIN_S} s")
-        if not hits.exists():
-            raise RunError(f"{named.name}: {child.name} ended with {code}: {child.last_words()}")
+        child.wait_for_death(self.hits, HIT_WITHIN_S, where=named.name)
 
-    def _driver_round(self, point: object, hits: Path, take: tuple[int, ...]) -> None:
-        child = self.driver(environment_of(point, hits, self.pids, take))
+    def _driver_round(self, point: object, take: tuple[int, ...]) -> None:
+        child = self.driver(environment_of(point, self.hits, self.pids, take))
         try:
             deadline = time.monotonic() + HIT_WITHIN_S
-            while not hits.exists():
+            while not self.hits.exists():
                 if not child.is_running:
                     raise RunError(f"the driver ended by itself: {child.last_words()}")
                 if time.monotonic() > deadline:
@@ -137,8 +119,7 @@ class Rounds:
                 child.process.terminate()
                 child.wait(DRIVER_ENDS_WITHIN_S)
         finally:
-            child.kill()
-            child.end_session()
+            child.end()
 
     def _commit_problems(self, named: Named) -> list[str]:
         """Whether the point is where it says: what was under way is in the log, or not."""
@@ -174,14 +155,3 @@ class Rounds:
                 return
             time.sleep(0.2)  # The bystander writes meanwhile.
         raise RunError(f"no pass replaced {objects} objects within {HIT_WITHIN_S} s")
-
-    def _start(
-        self, program: str, name: str, arguments: list[str], environment: dict[str, str] | None
-    ) -> Child:
-        return Child.start(
-            program,
-            [str(self.world_file), *arguments],
-            work=self.work,
-            name=name,
-            environment=environment,
-        )

@@ -5,11 +5,12 @@ import time
 import oracle
 from records import BATCH
 from report import Result
-from world import CONFIG, LOGS, World
+from world import LOGS, World
 
 from clog.cleaner import Cleaner
 from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
 from clog.storage import Log
+from clog.storage.config.log_config import LogConfig
 from clog.storage.format import paths
 
 
@@ -23,18 +24,18 @@ def settle(world: World) -> tuple[list[Result], list[str]]:
     Cleaner(log, dedupe_buffer_bytes=1 << 20).run_once(force=True)
     cleaned.problems = oracle.problems(world)
     swept = Result("all", "after a last sweep: nothing is left that no version needs")
-    count = sum(_sweep(world.open(name)) for name in LOGS)
+    count = sum(sweep(world.open(name)) for name in LOGS)
     swept.problems = [
-        f"{name}: {path} is left" for name in LOGS for path in _unneeded(world.open(name))
+        f"{name}: {path} is left" for name in LOGS for path in unneeded(world.open(name))
     ] + oracle.problems(world)
     return [once, cleaned, swept], [*_facts(world), f"{count:,} objects swept in the end"]
 
 
-def _sweep(log: Log) -> int:
+def sweep(log: Log) -> int:
     """Sweeps as if a day had passed."""
-    time.sleep((CONFIG["table"]["file.delete.delay.ms"] + 100) / 1000)
     handle = log.handle
-    handle.refresh()
+    config = LogConfig.from_overrides(handle.refresh().head.config)
+    time.sleep((config.file_delete_delay_ms + 100) / 1000)
     # The stamp of orphans is the newest version at most: the floor must be above it.
     log.alter({"max.message.bytes": 1_000_000})
     now_ms = handle.clock.now_ms()
@@ -43,7 +44,8 @@ def _sweep(log: Log) -> int:
     return len(released.objects) + len(orphans.objects)
 
 
-def _unneeded(log: Log) -> list[str]:
+def unneeded(log: Log) -> list[str]:
+    """The files that a sweep should have deleted."""
     needed = set(log.handle.manifest().files())
     store = log.handle.store
     found = [o.path for o in store.list(paths.DATA) if o.path not in needed]

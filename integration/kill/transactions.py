@@ -9,29 +9,22 @@ See README.md in this folder.
 import argparse
 import random
 import re
-import shutil
-import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import transacted
 from processes import Child, RunError, paused
-from report import Result, show
-from rich.console import Console
+from report import Result
+from settle import sweep, unneeded
+from stage import Stage, options, play
 from switch import environment_of
 from transacted import HOME, LOGS, PARTICIPANTS, TIMEOUT_MS
-from world import World
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
-from clog.storage.format import paths
 from clog.storage.testing.killing import KillPoint
-from s3_server import s3_server
 
 HOLDERS = ("holder", "rival")
 HIT_WITHIN_S = 300
@@ -76,16 +69,24 @@ class Step:
         return KillPoint(self.when, self.operation, COMMITS.format(ids[self.log]), since=since)
 
 
-def _around(victim: str, place: str, log: str, left: str = "", **more: object) -> Iterator[Step]:
+def _around(
+    victim: str,
+    place: str,
+    log: str,
+    left: str = "",
+    *,
+    name: str | None = None,
+    first: int = 1,
+    committed: bool = False,
+    decides: bool = False,
+) -> Iterator[Step]:
     """Before and after the commit of a step. ``decides``: it is the one that commits all."""
-    decides, first = bool(more.get("decides")), int(str(more.get("first", 1)))
     for when in ("before", "after"):
-        committed = bool(more.get("committed")) or (decides and when == "after")
         yield Step(
-            *(victim, f"{when} {more.get('name', place)} in {log}", log, when, place),
+            *(victim, f"{when} {name or place} in {log}", log, when, place),
             spread=1 if left or place == "takeover" else 3,
             first=first,
-            committed=None if left else committed,
+            committed=None if left else committed or (decides and when == "after"),
             left=left,
         )
 
@@ -114,23 +115,23 @@ def _steps() -> Iterator[Step]:
         yield from _around("cleaner", "X5", HOME, left)
 
 
-class Run:
-    """What all rounds share."""
+@dataclass(slots=True)
+class Run(Stage):
+    """All rounds, at named points and at random moments."""
 
-    def __init__(self, world: World, rng: random.Random, tell: Callable[[str], None]) -> None:
-        self.world, self.random, self.tell = world, rng, tell
-        self._file = world.save()
-        self._ids = {name: transacted.opened(world, name).id for name in LOGS}
-        self._hits = Path(world.work, "hits")
+    _ids: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ids = {name: transacted.opened(self.world, name).id for name in LOGS}
 
     def holder(self, name: str, pause_ms: int, environment: dict[str, str] | None = None) -> Child:
-        return self._start("transactor", name, [name, str(pause_ms)], environment)
+        return self.start("transactor", name, [name, str(pause_ms)], environment)
 
     def cleaner(self, environment: dict[str, str] | None = None) -> Child:
-        return self._start("cleaner", "cleaner", [*LOGS], environment)
+        return self.start("cleaner", "cleaner", [*LOGS], environment)
 
     def sweeper(self) -> Child:
-        return self._start("sweeper", "sweeper", ["both", str(SWEEP_AGE_MS), *LOGS], None)
+        return self.start("sweeper", "sweeper", ["both", str(SWEEP_AGE_MS), *LOGS], None)
 
     def at(self, step: Step, rounds: int) -> Result:
         """Kills at a step, so often."""
@@ -160,8 +161,7 @@ class Run:
                 time.sleep(0.1)
         finally:
             if child is not None:
-                child.kill()
-                child.end_session()
+                child.end()
         return transacted.problems(self.world, HOLDERS, is_settled=True)
 
     def _problems(self, step: Step) -> list[str]:
@@ -180,21 +180,13 @@ class Run:
         self._kill_at("holder", step.point(self._ids, self.random), step.name)
 
     def _kill_at(self, victim: str, point: KillPoint, name: str) -> None:
-        self._hits.unlink(missing_ok=True)
-        environment = environment_of(point, self._hits)
+        self.hits.unlink(missing_ok=True)
+        environment = environment_of(point, self.hits)
         if victim == "cleaner":
             child = self.cleaner(environment)
         else:
             child = self.holder(HOLDERS[victim == "successor"], 0, environment)
-        try:
-            code = child.wait(HIT_WITHIN_S)
-        finally:
-            child.kill()
-            child.end_session()
-        if code is None:
-            raise RunError(f"{name}: not reached within {HIT_WITHIN_S} s: {point}")
-        if not self._hits.exists():
-            raise RunError(f"{name}: {child.name} ended with {code}: {child.last_words()}")
+        child.wait_for_death(self.hits, HIT_WITHIN_S, where=f"{name}, {point}")
 
     @contextmanager
     def _cleaner(self, *, runs: bool) -> Iterator[list[Child]]:
@@ -203,8 +195,7 @@ class Run:
             yield children
         finally:
             for child in children:
-                child.kill()
-                child.end_session()
+                child.end()
 
     def moments(self, kills: int) -> list[Result]:
         """Kills at random moments while two holders take the id from each other."""
@@ -223,8 +214,7 @@ class Run:
                 name = self.random.choice(sorted(children))
                 if not children[name].is_running:
                     raise RunError(f"{name} ended by itself: {children[name].last_words()}")
-                children[name].kill()
-                children[name].end_session()
+                children[name].end()
                 results[name].kills += 1
                 if i % LOOK_EVERY == LOOK_EVERY - 1:
                     with paused([c for c in children.values() if c.name != name]):
@@ -232,8 +222,7 @@ class Run:
                 children[name] = starts[name]()
         finally:
             for child in children.values():
-                child.kill()
-                child.end_session()
+                child.end()
         return list(results.values())
 
     def end(self) -> tuple[list[Result], list[str]]:
@@ -246,8 +235,11 @@ class Run:
         Cleaner(log, dedupe_buffer_bytes=1 << 20).run_once(force=True)
         cleaned.problems = transacted.problems(self.world, HOLDERS, is_settled=True)
         swept = Result("all", "after a last sweep: nothing is left that no version needs")
-        count = sum(self._sweep(name) for name in LOGS)
-        swept.problems = [f"{left} is left" for name in LOGS for left in self._unneeded(name)]
+        logs = {name: transacted.opened(self.world, name) for name in LOGS}
+        count = sum(map(sweep, logs.values()))
+        swept.problems = [
+            f"{name}: {path} is left" for name, log in logs.items() for path in unneeded(log)
+        ]
         swept.problems += transacted.problems(self.world, HOLDERS, is_settled=True)
         home = transacted.opened(self.world, HOME)
         fact = (
@@ -256,57 +248,10 @@ class Run:
         )
         return [once, cleaned, swept], [fact]
 
-    def _sweep(self, name: str) -> int:
-        """Sweeps as if a day had passed."""
-        time.sleep((transacted.CONFIG[name]["file.delete.delay.ms"] + 100) / 1000)
-        log = transacted.opened(self.world, name)
-        log.alter({"max.message.bytes": 1_000_000})  # The floor must be above orphans' stamps.
-        handle = log.handle
-        released = sweep_released(handle, now_ms=handle.clock.now_ms())
-        orphans = sweep_orphans(handle, now_ms=handle.clock.now_ms() + 1, age_ms=0)
-        return len(released.objects) + len(orphans.objects)
-
-    def _unneeded(self, name: str) -> list[str]:
-        handle = transacted.opened(self.world, name).handle
-        needed = set(handle.manifest().files())
-        return [f"{name}: {o.path}" for o in handle.store.list(paths.DATA) if o.path not in needed]
-
-    def _start(
-        self, program: str, name: str, arguments: list[str], environment: dict[str, str] | None
-    ) -> Child:
-        return Child.start(
-            program,
-            [str(self._file), *arguments],
-            work=Path(self.world.work),
-            name=name,
-            environment=environment,
-        )
-
 
 def main() -> int:
-    args = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no child is left behind
-    console = Console()
-    work = Path(args.work or tempfile.mkdtemp(prefix="clog-kill-")).resolve()
-    work.mkdir(parents=True, exist_ok=True)
-    seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
-    console.print(f"seed {seed}; work in {work}", soft_wrap=True)
-    with ExitStack() as stack:
-        url, options = str(work / "logs"), {}
-        if args.s3:
-            url, options = stack.enter_context(s3_server(work))
-        world = World(url, options, str(work))
-        transacted.create(world)
-        status = stack.enter_context(console.status("starting"))
-        tell = status.update if console.is_terminal else console.print
-        results, facts = _run(Run(world, random.Random(seed), tell), args)
-    show(console, results, facts)
-    failed = any(result.problems for result in results)
-    if failed or args.work:
-        console.print(f"logs and output are in {work}", soft_wrap=True)
-    else:
-        shutil.rmtree(work)
-    return 1 if failed else 0
+    args = options("Kill everybody in transactions of three logs.", rounds=1).parse_args()
+    return play(args, transacted.create, lambda *stage: _run(Run(*stage), args))
 
 
 def _run(run: Run, args: argparse.Namespace) -> tuple[list[Result], list[str]]:
@@ -324,19 +269,6 @@ def _run(run: Run, args: argparse.Namespace) -> tuple[list[Result], list[str]]:
     except RunError as e:
         return [*results, Result("run", "stopped", problems=[str(e)])], []
     return results + last, facts
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Kill everybody in transactions of three logs.")
-    parser.add_argument("--rounds", type=int, default=1, help="kills at each point (default: 1)")
-    parser.add_argument(
-        "--random", type=int, default=20, help="kills at random moments (default: 20)"
-    )
-    parser.add_argument("--seed", type=int, help="of everything drawn here; processes stay racy")
-    parser.add_argument("--s3", action="store_true", help="on an S3 server of our own (moto)")
-    parser.add_argument("--match", default="", help="points whose name matches this expression")
-    parser.add_argument("--work", help="keep everything in this folder (default: a temporary one)")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -16,14 +16,14 @@ from processes import RunError
 from report import Result
 from rounds import Rounds
 from settle import settle
-from stage import options, play
+from stage import options_of_points, play
 from world import World
 
 PROGRAMS = ("writer", "cleaner", "sweeper", "driver")
 
 
 def main() -> int:
-    parser = options("Kill everything, and look at what is left.", rounds=3)
+    parser = options_of_points("Kill everything, and look at what is left.", rounds=3)
     parser.add_argument("--only", default=",".join(PROGRAMS), help="programs, by commas")
     args = parser.parse_args()
     return play(args, World.create, lambda *stage: _run(Rounds(*stage), args))

@@ -1,34 +1,27 @@
 """Everything at once on one typed log, for an hour, everybody killed at random moments.
 
-    python integration/kill/soak.py [--minutes 60] [--seed S] [--s3]
+    python integration/kill/soak.py [--minutes 60] [--seed S] [--url URL | --s3]
 
 See README.md in this folder.
 """
 
 import argparse
-import random
 import shutil
-import signal
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
+from typing import Any
 
 import soaked
 from processes import Child, RunError, paused
-from report import Result, show
-from rich.console import Console
+from report import Result
 from soak_host import store_of
 from soaked import APPENDING, LOGS, SOAK
-from world import World
+from stage import Stage, options, play
 
 from clog.cleaner import Cleaner
 from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
 from clog.storage.format import paths
-from s3_server import s3_server
 
 PAUSE_MS = 400
 KILLS_APART_S = (1.0, 6.0)
@@ -42,15 +35,12 @@ CLEANERS = ("cleaner-1", "cleaner-2")
 HOST, DRIVER, AUDITOR = "host", "driver", "auditor"
 
 
-class Soak:
+class Soak(Stage):
     """The processes of a soak."""
 
-    def __init__(
-        self, world: World, rng: random.Random, tell: Callable[[str], None], *, is_local: bool
-    ) -> None:
-        self.world, self.random, self.tell, self.is_local = world, rng, tell, is_local
-        self.work = Path(world.work)
-        self.file = str(world.save())
+    def __init__(self, *stage: Any, is_local: bool) -> None:
+        super().__init__(*stage)
+        self.is_local = is_local
         self.pids = self.work / "driver.pids"
         self.kills: Counter[str] = Counter()
         self.looks = self.disks = self.deleted = self.failures = 0
@@ -76,8 +66,7 @@ class Soak:
                 swept.problems = self._swept_problems()
         finally:
             for child in self.children.values():
-                child.kill()
-                child.end_session()
+                child.end()
         killed = [Result(name, "random moments", n) for name, n in sorted(self.kills.items())]
         return [*killed, looked, ended, swept], self._facts()
 
@@ -93,9 +82,7 @@ class Soak:
         else:
             self.pids.unlink(missing_ok=True)
             program, arguments = "soak_driver", [str(self.pids)]
-        self.children[name] = Child.start(
-            program, [self.file, *arguments], work=self.work, name=name
-        )
+        self.children[name] = self.start(program, name, arguments)
 
     def _kill_until(self, deadline: float, looked: Result) -> None:
         look_at = time.monotonic() + LOOKS_APART_S / 4
@@ -207,42 +194,18 @@ class Soak:
 
 
 def main() -> int:
-    args = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no child is left behind
-    console = Console()
-    work = Path(args.work or tempfile.mkdtemp(prefix="clog-soak-")).resolve()
-    work.mkdir(parents=True, exist_ok=True)
-    seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
-    console.print(f"seed {seed}; work in {work}", soft_wrap=True)
-    with ExitStack() as stack:
-        url, options = str(work / "logs"), {}
-        if args.s3:
-            url, options = stack.enter_context(s3_server(work))
-        world = World(url, options, str(work))
-        soaked.create(world)
-        status = stack.enter_context(console.status("starting"))
-        tell = status.update if console.is_terminal else console.print
-        soak = Soak(world, random.Random(seed), tell, is_local=not args.s3)
-        try:
-            results, facts = soak.run(args.minutes)
-        except RunError as e:
-            results, facts = [Result("run", "stopped", problems=[str(e)])], []
-    show(console, results, facts)
-    failed = any(result.problems for result in results)
-    if failed or args.work:
-        console.print(f"logs and output are in {work}", soft_wrap=True)
-    else:
-        shutil.rmtree(work)
-    return 1 if failed else 0
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Everything at once, killed for an hour.")
+    parser = options("Everything at once, killed for an hour.")
     parser.add_argument("--minutes", type=float, default=60, help="of kills (default: 60)")
-    parser.add_argument("--seed", type=int, help="of everything drawn here; processes stay racy")
-    parser.add_argument("--s3", action="store_true", help="on an S3 server of our own (moto)")
-    parser.add_argument("--work", help="keep everything in this folder (default: a temporary one)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    is_local = not (args.s3 or args.url)
+    return play(args, soaked.create, lambda *stage: _run(Soak(*stage, is_local=is_local), args))
+
+
+def _run(soak: Soak, args: argparse.Namespace) -> tuple[list[Result], list[str]]:
+    try:
+        return soak.run(args.minutes)
+    except RunError as e:
+        return [Result("run", "stopped", problems=[str(e)])], []
 
 
 if __name__ == "__main__":

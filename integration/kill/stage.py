@@ -39,7 +39,11 @@ class Stage:
         return self.work / "hits"
 
     def start(
-        self, program: str, name: str, arguments: list[str], environment: dict[str, str] | None
+        self,
+        program: str,
+        name: str,
+        arguments: list[str],
+        environment: dict[str, str] | None = None,
     ) -> Child:
         return Child.start(
             program,
@@ -50,21 +54,27 @@ class Stage:
         )
 
 
-def options(description: str, *, rounds: int) -> argparse.ArgumentParser:
+def options(description: str) -> argparse.ArgumentParser:
     """The options that all runs have."""
     parser = argparse.ArgumentParser(description=description)
-    told = f"kills at each point (default: {rounds})"
-    parser.add_argument("--rounds", type=int, default=rounds, help=told)
-    parser.add_argument(
-        "--random", type=int, default=20, help="kills at random moments (default: 20)"
-    )
     parser.add_argument("--seed", type=int, help="of everything drawn here; processes stay racy")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--url", help="an empty folder for the logs (default: in the work folder)")
     where.add_argument("--s3", action="store_true", help="on an S3 server of our own (moto)")
     parser.add_argument("--options", default="{}", help="storage options of --url, as JSON")
-    parser.add_argument("--match", default="", help="points whose name matches this expression")
     parser.add_argument("--work", help="keep everything in this folder (default: a temporary one)")
+    return parser
+
+
+def options_of_points(description: str, *, rounds: int) -> argparse.ArgumentParser:
+    """Those of runs that kill at named points, too."""
+    parser = options(description)
+    told = f"kills at each point (default: {rounds})"
+    parser.add_argument("--rounds", type=int, default=rounds, help=told)
+    parser.add_argument(
+        "--random", type=int, default=20, help="kills at random moments (default: 20)"
+    )
+    parser.add_argument("--match", default="", help="points whose name matches this expression")
     return parser
 
 

@@ -1,7 +1,7 @@
 """Kills the holder of a transaction id, who takes it over, the cleaner and the sweeper, while three
 logs take part in each transaction: at each step of COMMIT.md §9, in each log, and at random.
 
-    python integration/kill/transactions.py [--rounds 1] [--random 20] [--seed S] [--s3]
+    python integration/kill/transactions.py [--rounds 1] [--random 20] [--seed S] [--url URL | --s3]
 
 See README.md in this folder.
 """
@@ -19,7 +19,7 @@ import transacted
 from processes import Child, RunError, paused
 from report import Result
 from settle import sweep, unneeded
-from stage import Stage, options, play
+from stage import Stage, options_of_points, play
 from switch import environment_of
 from transacted import HOME, LOGS, PARTICIPANTS, TIMEOUT_MS
 
@@ -250,7 +250,7 @@ class Run(Stage):
 
 
 def main() -> int:
-    args = options("Kill everybody in transactions of three logs.", rounds=1).parse_args()
+    args = options_of_points("Kill everybody in transactions of three logs.", rounds=1).parse_args()
     return play(args, transacted.create, lambda *stage: _run(Run(*stage), args))
 
 

@@ -54,7 +54,7 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
     what, keys = "table read, Python", size["keys"] / 1e6
     found = {who: rate(keys, read) for who, read in readers.items()}
     result.compare(what, "million rows/s", found, rounds=size["rounds"])
-    cpu = {f"{who}": _cpu_ms(read) for who, read in readers.items()}
+    cpu = {who: _cpu_ms(read) for who, read in readers.items()}
     result.compare(f"CPU of {what}", "ms", cpu, rounds=size["rounds"], lower=True)
     _upserts(bare, masked, result, size["rounds"])
     _publications(masked, result, size["rounds"])

@@ -108,13 +108,12 @@ def _run(engine: str, python: Path, jars: list[Path], seeds: range, only: list[s
     try:
         reads = [read for seed in seeds for read in _reads(work / f"read{seed}", engine, seed)]
         copies = _copies(work / "db", engine, only)
-        writes = {what: sql for what, (_, sql) in copies.items()}
         asked = {
             "engine": engine,
             "jars": [str(jar) for jar in jars],
             "warehouse": str(work),
             "reads": [{"path": path, "version": version} for path, version, _ in reads],
-            "writes": list(writes.values()),
+            "writes": [sql for _, sql in copies.values()],
         }
         answers = _answers(python, asked)
         wrong = [

@@ -115,7 +115,12 @@ class CleanerThreads:
             finally:
                 self._end()
 
-        return begin_in_thread(run)
+        try:
+            return begin_in_thread(run)
+        except RuntimeError:  # The system gives no more of them.
+            self.gave(size_bytes)
+            self._end()
+            return None
 
     def took(self, size_bytes: int) -> bool:
         """Takes room for what is done ahead, if there is as much."""

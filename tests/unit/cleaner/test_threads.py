@@ -51,6 +51,22 @@ def test_what_is_too_much_or_too_little_is_not_begun(size_bytes):
         assert all(here for _, here in results(mine, [(named(n), size_bytes) for n in range(4)]))
 
 
+def test_where_the_system_gives_no_thread_nothing_is_begun(monkeypatch):
+    """In a container whose processes are counted, say: who asks does all itself, and neither
+    threads nor memory are taken for lost.
+    """
+
+    def refused(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "begin_in_thread", refused)
+    mine = CleanerThreads(2, 0)
+    with mine.of_a_pass():
+        found = results(mine, [(named(n), BIG) for n in range(4)])
+    assert found == [(n, True) for n in range(4)]
+    assert (mine._free, mine._bytes_left) == (2, threads.AHEAD_BYTES)
+
+
 def test_a_pass_that_waits_has_its_thread_first():
     """Nothing more is begun ahead for the others."""
     mine = CleanerThreads(1, 0)

@@ -8,6 +8,7 @@ whoever asks leaves it to Arrow, which converts it or says why it does not.
 import datetime as dt
 import decimal
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +32,20 @@ def of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     """Returns an array of a type that is not nested, null where a value is None; None where a value
     is not of one of Python's classes for it, or does not fit as it is.
     """
+    found = _maker(kind)
+    if found is None or not found[0].issuperset(map(type, values)):
+        return None
+    try:
+        return found[1](values, kind)
+    except (_OtherError, UnicodeEncodeError):
+        return None
+
+
+@lru_cache(256)
+def _maker(kind: pa.DataType) -> tuple[frozenset[type], Callable[..., pa.Array]] | None:
+    """Returns the classes of values of a type, None's among them, and what makes their array: once
+    for each type, as values of a state store come one by one.
+    """
     types = pa.types
     table: Sequence[tuple[Any, tuple[type, ...], Callable[..., pa.Array]]] = (
         (types.is_boolean, (bool,), _truths),
@@ -44,19 +59,20 @@ def of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
         (types.is_timestamp, (dt.datetime,), _timestamps),
         (types.is_time64, (dt.time,), _times),
     )
-    found = next(((classes, make) for test, classes, make in table if test(kind)), None)
-    if found is None or not set(map(type, values)) <= {*found[0], type(None)}:
-        return None
-    try:
-        return found[1](values, kind)
-    except (_OtherError, UnicodeEncodeError):
-        return None
+    found = ((classes, make) for test, classes, make in table if test(kind))
+    return next(((frozenset((*classes, type(None))), make) for classes, make in found), None)
+
+
+@lru_cache(64)
+def _bounds(kind: pa.DataType) -> tuple[int, int]:
+    bounds = np.iinfo(dtype_of(kind))
+    return int(bounds.min), int(bounds.max)
 
 
 def _numbers(numbers: Sequence[int | None], kind: pa.DataType) -> pa.Array:
-    bounds = np.iinfo(dtype_of(kind))
+    low, high = _bounds(kind)
     there = [number for number in numbers if number is not None]
-    if there and not (bounds.min <= min(there) and max(there) <= bounds.max):
+    if there and not (low <= min(there) and max(there) <= high):
         raise _OtherError
     return of_numbers(numbers, kind)
 

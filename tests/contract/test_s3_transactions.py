@@ -56,9 +56,7 @@ def shown(url):
 
 
 def told(url):
-    """What `clog transactions` says, in a process of its own: s3fs keeps what credentials it has
-    found.
-    """
+    """What `clog transactions` says."""
     program = "import sys; from clog.cli.app import app; app(sys.argv[1:])"
     arguments = [sys.executable, "-c", program, "transactions", url, "--json"]
     result = subprocess.run(arguments, capture_output=True, text=True, check=True)
@@ -67,7 +65,7 @@ def told(url):
 
 def test_nothing_is_guessed_without_credentials(logs, monkeypatch, s3_options, caplog):
     """Readers and cleaner stop before the records, and are told why, once; with credentials in the
-    environment it goes on.
+    environment the same cleaner goes on.
     """
     home, part = logs
     log = Log.open(part.url)
@@ -94,8 +92,9 @@ def test_nothing_is_guessed_without_credentials(logs, monkeypatch, s3_options, c
     assert shown(part.url) == (0, 0)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_options["key"])
     monkeypatch.setenv(SECRET, s3_options["secret"])
-    assert told(part.url) == []
+    cleaner.run_once()
     assert shown(part.url) == (2, 2)
+    assert told(part.url) == []
 
 
 def test_the_home_tells_it_where_there_are_credentials(logs, s3_options):

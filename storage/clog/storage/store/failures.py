@@ -140,10 +140,15 @@ def is_absent(cause: Exception) -> bool:
 
 def is_denied(cause: Exception) -> bool:
     """Returns whether the credentials do not allow it, or there are none."""
-    if http_status(cause)[0] in (401, 403) or type(cause).__name__ in _NO_CREDENTIALS:
+    if http_status(cause)[0] in (401, 403) or lacks_credentials(cause):
         return True
     forbidden = str(cause).startswith("Forbidden: ")  # gcsfs, of 403
     return isinstance(cause, PermissionError) or errno_of(cause) in DENIED or forbidden
+
+
+def lacks_credentials(cause: Exception) -> bool:
+    """Returns whether a client found none."""
+    return type(cause).__name__ in _NO_CREDENTIALS
 
 
 def errno_of(cause: BaseException) -> int | None:

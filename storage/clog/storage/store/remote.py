@@ -274,6 +274,10 @@ class RemoteStore:
     def _error(self, operation: str, path: str, cause: Exception) -> Exception:
         if isinstance(cause, ObjectExistsError):
             return failures.exists(path, self.url)
+        if failures.lacks_credentials(cause) and self._made is not None:
+            # The client would go on without; those given by now are found by a new one.
+            self._made[1].clear_instance_cache()
+            self._made = self._create = None
         return failures.from_client_error(operation, path, self.url, cause, self._options)
 
     @staticmethod

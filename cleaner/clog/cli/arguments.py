@@ -102,9 +102,10 @@ def schema_file(path: Path) -> "pa.Schema":
         typer.BadParameter: it holds none.
     """
     from clog.storage.objects.schema_words import schema_from_words
+    from clog.storage.objects.typed_json import parsed_json
 
     try:
-        words = json.loads(path.read_text())
+        words = parsed_json(path.read_bytes())
     except (OSError, ValueError) as e:
         raise typer.BadParameter(f"{path} cannot be read as JSON: {e}") from None
     return schema_from_words(words)

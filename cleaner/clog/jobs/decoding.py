@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from clog.storage.errors import InvalidInputError
 from clog.storage.installation import install_extra
-from clog.storage.objects.typed_json import from_json
+from clog.storage.objects.typed_json import from_json, parsed_json
 
 _MAGIC: Final = 0
 _HEADER_BYTES: Final = 5
@@ -35,18 +35,20 @@ def json_values(data: bytes, kind: pa.DataType) -> Any:
     """Decodes JSON, with what JSON has no type for as ``clog consume --json`` prints it.
 
     Args:
-        data: UTF-8.
+        data: UTF-8; the header of a schema registry before it, which no JSON can be, is left out.
         kind: the type that the log has for it.
 
     Raises:
         UndecodableError: it is no JSON, or null.
     """
     try:
-        value = json.loads(_text(data))
+        value = parsed_json(_text(_without_header(data)), kind)
     except json.JSONDecodeError as e:
         raise UndecodableError(f"is no JSON: {e.msg} at character {e.pos}") from None
-    except (ValueError, RecursionError) as e:
-        raise UndecodableError(f"is no JSON that can be read: {type(e).__name__}") from None
+    except RecursionError:
+        raise UndecodableError("is JSON that is nested too deep") from None
+    except ValueError as e:
+        raise UndecodableError(f"is no JSON that can be read: {e}") from None
     return _there(from_json(value, kind))
 
 
@@ -92,9 +94,11 @@ def avro_values(schema: Any = None, *, by_id: Mapping[int, Any] | None = None) -
         try:
             value = fastavro.schemaless_reader(buffer, parsed[number], None)
         except Exception as e:  # noqa: BLE001 - any bytes may come, and they raise anything
-            raise UndecodableError(f"is no Avro of this schema: {type(e).__name__}") from None
+            what = f"is no Avro of this schema: {type(e).__name__}"
+            raise UndecodableError(what + _hint(data, number)) from None
         if buffer.read(1):
-            raise UndecodableError("is no Avro of this schema: bytes are left over")
+            what = "is no Avro of this schema: bytes are left over"
+            raise UndecodableError(what + _hint(data, number))
         return _there(value)
 
     return decode
@@ -111,6 +115,21 @@ def _there(value: Any) -> Any:
     if value is None:  # It would delete the key.
         raise UndecodableError("is null inside of its encoding, which is no tombstone")
     return value
+
+
+def _without_header(data: bytes) -> bytes:
+    return data[_HEADER_BYTES:] if data[:1] == b"\0" else data
+
+
+def _hint(data: bytes, number: int | None) -> str:
+    """Returns what to do about the header of a registry that nobody said was there."""
+    if number is not None or len(data) < _HEADER_BYTES or data[0] != _MAGIC:
+        return ""
+    found, _ = _headed(data)
+    return (
+        f"; it begins as values of a schema registry do, with the schema id {found}: give the"
+        f" schema by its id (--avro-schema {found}=FILE, avro_values(by_id=…))"
+    )
 
 
 def _headed(data: bytes) -> tuple[int, bytes]:

@@ -27,6 +27,7 @@ from clog.storage import Log
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import to_arrow
 from clog.storage.objects.arrow_types import BYTES
+from clog.storage.objects.data_object import record_sizes
 from clog.storage.objects.python_values import fitting_python
 from clog.storage.objects.records import of_headers
 
@@ -181,7 +182,8 @@ def _typed(copy: _Copy, batch: pa.RecordBatch) -> tuple[pa.Table, dict[int, str]
     Decodes record by record: each is a document of its own.
     """
     schema = copy.target.schema
-    needs_key = "compact" in copy.target.config["cleanup.policy"]
+    config = copy.target.config
+    needs_key = "compact" in config["cleanup.policy"]
     reasons: dict[int, str] = {}
     left = np.arange(batch.num_rows)
     columns: list[pa.Array] = []
@@ -207,7 +209,14 @@ def _typed(copy: _Copy, batch: pa.RecordBatch) -> tuple[pa.Table, dict[int, str]
         left = kept
     others = batch.select(["headers", "timestamp"]).take(to_arrow(left))
     names = ["key", "value", "headers", "timestamp"]
-    return pa.table([*columns, *others.columns], names=names), reasons
+    rows = pa.table([*columns, *others.columns], names=names)
+    most = int(config["max.message.bytes"])
+    sizes = record_sizes(rows)  # A number counts eight bytes, and has fewer digits in a text.
+    for at in np.flatnonzero(sizes > most).tolist():
+        reasons[int(left[at])] = (
+            f"has {sizes[at]} bytes in columns, more than max.message.bytes={most} of the target"
+        )
+    return rows.filter(to_arrow(sizes <= most)), reasons
 
 
 def _letters(batch: pa.RecordBatch, reasons: dict[int, str], log_id: str) -> pa.Table:

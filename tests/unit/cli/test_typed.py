@@ -102,10 +102,27 @@ def test_lines_go_round(cli, url, log, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"key":{"a":1},"value":{"n":"1"}}', "record 0 has a value.n of type str"),
-        ('{"key":{"a":1},"value":{"n":1,"zz":1}}', "record 0 has the field value.zz"),
-        ('{"key":{"a":1},"value":{"n":1,"t":"soon"}}', "record 0 has a value.t of type str"),
-        ('{"key":{"a":1},"value":{"n":1,"raw":"?"}}', "record 0 has a value.raw of type int"),
+        ('{"key":{"a":1},"value":{"n":"1"}}', "record 1 of the input has a value.n of type str"),
+        ('{"key":{"a":1},"value":{"n":1,"zz":1}}', "record 1 of the input has the field value.zz"),
+        ('{"key":{"a":1},"value":{"n":1,"t":"soon"}}', "a value.t that is no ISO 8601 time"),
+        ('{"key":{"a":1},"value":{"n":1,"raw":"?"}}', "a value.raw that is no base64"),
+        ('{"key":{"a":1},"value":{"n":1,"n":2}}', "record 1 of the input cannot be read: an obj"),
+        ('{"key":{"a":1},"value":{"n":1,"x":1e400}}', "value.x that is larger than a float can be"),
+        ('{"key":{"a":1},"value":{"n":1,"x":"nan"}}', "value.x that is text, and no number"),
+        ('{"key":{"a":1},"value":{"n":1,"d":1.255}}', "a value.d that does not fit decimal"),
+        ('{"key":{"a":1},"value":{"n":1,"d":"1,2"}}', "a value.d that is text that is no decimal"),
+        (
+            '{"key":{"a":1},"value":{"n":1,"t":"2026-01-31T12:00:00.0000001Z"}}',
+            "a value.t that does not fit timestamp[us",
+        ),
+        (
+            '{"key":{"a":1},"value":{"n":1,"t":"0001-01-01T00:00:00+05:00"}}',
+            "a value.t that is before the year 1",
+        ),
+        ('{"key":{"a":1},"value":{"n":1,"at":"01:02:03.0000004"}}', "value.at that does not fit"),
+        ('{"key":{"a":1},"value":{"n":1,"at":"noon"}}', "value.at that is no ISO 8601 time of day"),
+        ('{"key":{"a":1},"value":{"n":1,"day":"today"}}', "value.day that is no ISO 8601 date"),
+        ('{"key":{"a":1},"value":{"n":NaN}}', "has a value.n of type float"),
         ('{"key":{"a":1}}', "record 1 of the input cannot be read: value is missing"),
     ],
 )
@@ -114,6 +131,65 @@ def test_a_line_that_does_not_fit_is_refused(cli, url, log, line, message):
     refused = cli("produce", url, "--format", "jsonl", stdin=line, code=1)
     assert message in refused.stderr.replace("\n", " ")
     assert Log.open(url).version == log.version
+
+
+def test_a_record_is_named_by_its_place_in_the_input(cli, url, log):
+    """Not by that in its batch: what came before is appended, and stays."""
+    line = '{{"key":{{"a":{}}},"value":{{"n":{}}}}}\n'
+    text = "".join(line.format(i, i if i != 7 else '"x"') for i in range(1, 9))
+    given = ("--format", "jsonl", "--batch-size", 3)
+    refused = cli("produce", url, *given, stdin=text, code=1)
+    assert "record 7 of the input has a value.n of type str" in " ".join(refused.stderr.split())
+    assert Log.open(url).end_offsets() == {0: len(ROWS) + 6}
+
+
+def test_a_decimal_may_be_a_number(cli, url, log):
+    """With the digits that it has in the text, not those of a float."""
+    cli("produce", url, "--format", "jsonl", stdin='{"key":{"a":9},"value":{"n":1,"d":1.10}}')
+    assert log.table().get((9, None))["d"] == Decimal("1.1")
+
+
+def test_times_that_python_has_no_values_for_go_round(cli, tmp_path):
+    """Nanoseconds of a day, and days of no calendar: printed whole, and read again."""
+    (tmp_path / "s.json").write_text(
+        '{"key":"string","value":{"n":"time(ns)","t":"timestamp(ms)","u":"timestamp(us,utc)",'
+        '"d":["date"],"m":[["date","time(ns)"]]}}'
+    )
+    for name in ("log", "copy"):
+        cli("create", tmp_path / name, "--schema", tmp_path / "s.json", "--partitions", 1)
+    log = Log.open(str(tmp_path / "log"))
+    kinds = {field.name: field.type for field in log.schema.field("value").type}
+    numbers = {"n": 3_723_000_000_004, "t": 2**60, "u": -(2**62)}
+    fields = [pa.array([number]).cast(pa.int64()).view(kinds[n]) for n, number in numbers.items()]
+    days = pa.array([2**29, 0, None], pa.int32()).view(pa.date32())
+    fields.append(pa.ListArray.from_arrays([0, 3], days))
+    fields.append(pa.array([[(dt.date(2026, 1, 31), None)]], kinds["m"]))
+    value = pa.StructArray.from_arrays(fields, list(kinds))
+    log.append(pa.table({"key": ["k"], "value": value}))
+    lines = cli("consume", tmp_path / "log", "--json").stdout_bytes
+    printed = json.loads(lines)["value"]
+    assert printed["n"] == "01:02:03.000000004"
+    assert printed["d"][1:] == ["1970-01-01", None]
+    assert printed["m"] == [["2026-01-31", None]]
+    cli("produce", tmp_path / "copy", "--format", "jsonl", stdin=lines)
+    read = [
+        pa.Table.from_batches(Log.open(str(tmp_path / name)).read(columns=["key", "value"]))
+        for name in ("log", "copy")
+    ]
+    assert read[0].equals(read[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "code"),
+    [
+        ('{"key":"int8","value":{"a":"int8","a":"string"}}', "an object has a field twice", 2),
+        ('{"key":"int8","value":{"\\ud800":"int8"}}', "a name that is not valid text", 1),
+    ],
+)
+def test_a_schema_with_names_that_are_none_is_refused(cli, url, tmp_path, words, message, code):
+    (tmp_path / "bad.json").write_text(words)
+    refused = cli("create", url, "--schema", tmp_path / "bad.json", code=code)
+    assert message in " ".join(refused.stderr.split())
 
 
 def test_text_lines_are_printed_but_not_read(cli, url, log):

@@ -34,7 +34,7 @@ BAD = {
     "has the field value.zz, which is not in the log's schema; there it has n, at (add it with"
     " evolve, or leave it out)": ("3", '{"n": 1, "zz": 1}'),
     "has a value that is null inside of its encoding, which is no tombstone": ("3", "null"),
-    "has a value that is no JSON that can be read: RecursionError": ("3", "[" * 100_000),
+    "has a value that is JSON that is nested too deep": ("3", "[" * 100_000),
     "has a key of type str; the log's schema says int64": ('"x"', '{"n": 1}'),
     "has a key that is no JSON: Extra data at character 2": ("1 2", None),
     "has a key that is missing, and the target is compacted": (None, '{"n": 1}'),
@@ -268,6 +268,52 @@ def test_avro_by_the_ids_of_a_registry(source, letters):
         "has a value that has no header with a schema id",
         "has a value that has no header with a schema id",
     ]
+    discard(target.handle.standing.root)
+
+
+def test_a_registrys_header_is_told_of_where_nobody_named_its_id(source, letters):
+    """And no JSON begins with it, so there it is left out."""
+    target = Log.create("memory://convert/avro", 1, schema=OF_AVRO)
+    source.append([{"key": "k", "value": b"\0\0\0\0\7" + avro(ORDER)}], partition=0)
+    convert(source, target, values=avro_values(AVRO), dead_letters=letters)
+    (reason,) = [row["headers"][0]["value"].decode() for row in rows(letters)]
+    assert "with the schema id 7: give the schema by its id" in reason
+    source.append([{"key": "j", "value": b'\0\0\0\0\7{"n":7,"d":1.10}'}], partition=0)
+    assert convert(source, target, dead_letters=letters).records == 1
+    assert target.table().get("j")["d"] == Decimal("1.10")
+    discard(target.handle.standing.root)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ('{"n":1,"n":2}', "has a field twice"),
+        ('{"n":1,"zz":2}', "the field value.zz, which is not in the log's schema"),
+        ('{"n":1,"at":"0001-01-01T00:00:00+05:00"}', "before the year 1"),
+        ("[" * 100_000, "nested too deep"),
+        ('{"n":1}{}', "is no JSON"),
+    ],
+)
+def test_nothing_of_a_document_is_dropped_unsaid(source, letters, value, reason):
+    """S62: neither a field that the schema has not, nor one of two of a name."""
+    target = Log.create("memory://convert/avro", 1, schema=OF_AVRO)
+    source.append([{"key": "k", "value": value}], partition=0)
+    assert convert(source, target, dead_letters=letters).dead_letters == 1
+    assert reason in rows(letters)[0]["headers"][0]["value"].decode()
+    discard(target.handle.standing.root)
+
+
+def test_a_record_too_large_as_columns_is_a_dead_letter(source, letters):
+    """A digit of a text counts one byte, its number eight; the copy does not stop at it."""
+    schema = {"key": pa.string(), "value": pa.list_(pa.int8())}
+    target = Log.create("memory://convert/avro", 1, {"max.message.bytes": "1000"}, schema=schema)
+    given = [str([1] * n) for n in (5, 200, 7)]
+    source.append([{"key": f"k{i}", "value": v} for i, v in enumerate(given)], partition=0)
+    with pytest.raises(InvalidInputError, match=r"offset 1 of partition 0 .* has 1614 bytes"):
+        convert(source, target)
+    done = convert(source, target, dead_letters=letters)
+    assert (done.records, done.dead_letters) == (2, 1)
+    assert target.table().get_many(["k0", "k2"]) == {"k0": [1] * 5, "k2": [1] * 7}
     discard(target.handle.standing.root)
 
 

@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -648,3 +649,102 @@ def test_a_writer_that_rested_while_the_schema_evolved_goes_on(make_typed, store
     rested.append(ROWS)
     values = rested.table().to_arrow().column("value").to_pylist()
     assert {"later", "latest"} <= values[0].keys()
+
+
+def buffers_of(kind, number, width):
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(number.to_bytes(width, "little"))])
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (buffers_of(pa.decimal128(3, 2), 10**20, 16), "does not fit decimal128"),
+        (buffers_of(pa.time64("us"), 86_400_000_000, 8), "of no time of a day"),
+        (buffers_of(pa.time32("ms"), 2**32 - 1, 4), "of no time of a day"),
+    ],
+    ids=["decimal", "time", "negative"],
+)
+def test_what_arrow_holds_and_a_type_does_not_is_refused(make_typed, array, message):
+    """S62: Parquet would store another value; inside of lists, too."""
+    for given in (array, pa.ListArray.from_arrays([0, 1], array)):
+        log = make_typed({"key": pa.string(), "value": given.type}, on=f"memory://{given.type}")
+        with pytest.raises(InvalidInputError, match=f"record 0 has a value.*{message}"):
+            log.append(pa.table({"key": ["a"], "value": given}))
+
+
+def test_extensions_and_runs_are_taken_as_what_they_hold(make_typed):
+    """Values of UUIDs are their bytes; a schema of them is refused, with what to use."""
+    log = make_typed({"key": pa.string(), "value": pa.struct([("u", pa.binary(16))])})
+    octets = pa.array([b"0123456789abcdef"], pa.binary(16))
+    value = pa.StructArray.from_arrays([pa.ExtensionArray.from_storage(pa.uuid(), octets)], ["u"])
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array(["k"]))
+    log.append(pa.table({"key": runs, "value": value}))
+    assert log.table().get("k") == {"u": b"0123456789abcdef"}
+    with pytest.raises(InvalidInputError, match=r"use fixed_size_binary\[16\]"):
+        make_typed({"key": pa.string(), "value": pa.uuid()}, on="memory://uuid")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        (pa.timestamp("us"), np.datetime64("2020-01-01"), dt.datetime(2020, 1, 1)),
+        (pa.timestamp("ms"), np.datetime64("2020-01-01T00", "h"), dt.datetime(2020, 1, 1)),
+        (pa.date32(), np.datetime64("2020-01-01"), dt.date(2020, 1, 1)),
+        (pa.time64("us"), np.timedelta64(1, "s"), dt.time(0, 0, 1)),
+        (pa.decimal128(5, 2), np.int64(7), decimal.Decimal(7)),
+        (pa.float32(), 2**24, 2.0**24),
+        (pa.float32(), 2**24 + 1, None),
+        (pa.float16(), 2049, None),
+        (pa.float32(), 10**400, None),
+        (pa.timestamp("us"), np.datetime64("NaT"), None),
+        (pa.timestamp("us"), np.datetime64("2020-01-01T00:00:00.1234567"), None),
+        (pa.timestamp("ns"), np.datetime64("9999-01-01"), None),
+        (pa.date32(), np.datetime64("2020-01-01T01"), None),
+        (pa.time64("us"), np.timedelta64(2, "D"), None),
+    ],
+    ids=str,
+)
+def test_values_of_numpy_and_integers_of_floats_are_exact(make_typed, kind, value, found):
+    """S62: taken as they are, or refused; None: refused."""
+    log = make_typed({"key": pa.string(), "value": kind})
+    if found is None:
+        with pytest.raises(InvalidInputError, match=r"record 0 has a value (that does not|of no)"):
+            log.append([{"key": "a", "value": value}])
+        return
+    log.append([{"key": "a", "value": value}])
+    assert log.table().get("a") == found
+
+
+def test_a_frame_of_pandas_that_arrow_refuses_is_told_by_its_record(make_typed):
+    """S62: which record and field, as dicts are."""
+    pd = pytest.importorskip("pandas")
+    log = make_typed()
+    values = [{"n": 1, "note": "x"}, {"n": "2"}]
+    with pytest.raises(InvalidInputError, match=r"record 1 has a value\.n of type str"):
+        log.append(pd.DataFrame({"key": ["a", "b"], "value": values}))
+    with pytest.raises(InvalidInputError, match="record 1 has a key of type int"):
+        log.append(pd.DataFrame({"key": ["a", 2], "value": [None, None]}))
+
+
+def test_a_time_of_no_calendar_is_told(make_typed, tmp_path):
+    """It is stored; Python has no value for it, Arrow has."""
+    log = make_typed({"key": pa.string(), "value": pa.date32()}, on=str(tmp_path / "log"))
+    log.append(pa.table({"key": ["a"], "value": pa.array([2**30], pa.int32()).view(pa.date32())}))
+    with pytest.raises(InvalidInputError, match="before the year 1 or after the year 9999"):
+        log.table().get("a")
+    with (
+        StateTable(log.url, cache_dir=tmp_path / "cache") as table,
+        pytest.raises(InvalidInputError, match="before the year 1 or after the year 9999"),
+    ):
+        table.get("a")
+    assert log.table().to_arrow()["value"].cast(pa.int32()).to_pylist() == [2**30]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"add": ["value.x"]}, "add is a list"), ({"add": {"x": pa.int8()}}, "'x' is no field")],
+    ids=str,
+)
+def test_a_change_that_is_none_is_told(make_typed, change, message):
+    with pytest.raises(InvalidInputError, match=message):
+        make_typed().evolve(**change)

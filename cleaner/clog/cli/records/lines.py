@@ -51,22 +51,40 @@ class Rows:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def to_records(self) -> list[dict[str, Any]]:
-        """Returns what `Log.append` of a typed log takes."""
-        times = (None if us is None else _EPOCH + us * _MICROSECOND for us in self.timestamps_us)
-        columns = (self.keys, self.values, self.headers, times)
-        names = ("key", "value", "headers", "timestamp")
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    def to_typed(self, schema: "pa.Schema", *, first: int) -> "pa.Table":
+        """Returns what `Log.append` of a log with this schema takes; ``first`` as `parse_jsonl`.
+
+        Raises:
+            InvalidInputError: a key or a value that does not fit; the message names the record.
+        """
+        from clog.storage.objects.conforming import UnfitError, conformed
+        from clog.storage.objects.python_values import made_of_python
+
+        nothing = [None] * len(self)
+        table = self._to_table(nothing, nothing)
+        for i, (kind, values) in enumerate(zip(schema, (self.keys, self.values), strict=True)):
+            try:
+                made = conformed(made_of_python(values, kind.type, kind.name), kind)
+            except UnfitError as e:
+                raise InvalidInputError(
+                    f"record {first + e.at} of the input {e.what}; nothing of its batch was"
+                    " appended"
+                ) from None
+            table = table.set_column(i, kind, made)
+        return table
 
     def to_arrow(self) -> "pa.Table":
         """Returns what `Log.append` takes."""
+        return self._to_table(self.keys, self.values)
+
+    def _to_table(self, keys: list[Any], values: list[Any]) -> "pa.Table":
         from clog.storage.objects.records import from_columns
 
         headers = [
             None if some is None else [(pair["key"].encode(), pair["value"]) for pair in some]
             for some in self.headers
         ]
-        return from_columns(self.keys, self.values, headers, self.timestamps_us)
+        return from_columns(keys, values, headers, self.timestamps_us)
 
 
 def parse_text(lines: Sequence[bytes], *, null_marker: bytes | None = None) -> Rows:
@@ -96,10 +114,12 @@ def parse_jsonl(lines: Sequence[bytes], *, first: int, schema: "pa.Schema | None
     Raises:
         InvalidInputError: a line that is no such record; the message names it by number.
     """
-    rows = Rows()
+    from clog.storage.objects.typed_json import parsed_json
+
+    rows, kinds = Rows(), () if schema is None else schema.types
     for number, line in enumerate(lines, first):
         try:
-            _add(rows, json.loads(line), schema)
+            _add(rows, parsed_json(line, *kinds), schema)
         except (ValueError, TypeError, RecursionError) as e:
             why = "it is not JSON" if isinstance(e, json.JSONDecodeError) else str(e)
             raise InvalidInputError(f"record {number} of the input cannot be read: {why}") from None

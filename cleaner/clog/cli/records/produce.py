@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from clog.storage.append import AppendResult
     from clog.storage.clock import Clock
 
+    _Parse = Callable[[list[bytes], int, pa.Schema | None], Rows]
+
 LineFormat = Literal["text", "jsonl"]
 BATCH_BYTES_MAX = 64 << 20
 """A batch is appended when it has so many bytes, however few records they are."""
@@ -145,7 +147,7 @@ def produce(
     clog produce ./orders --format jsonl --producer-id load-2026-01 < orders.jsonl
     """
     log = open_log(url, options, single_writer=single_writer)
-    parse = _parser(line_format, null_marker, typed_schema(log))
+    parse = _parser(line_format, null_marker, typed=typed_schema(log) is not None)
     run = _Run(log, parse, producer_id, partition, ignores_rows=ignore_partition)
     with noting_interrupts() as interrupts:
         reader = LineReader(sys.stdin.buffer, interrupts.fd)
@@ -216,7 +218,7 @@ class _Run:
     def __init__(
         self,
         log: "Log",
-        parse: "Callable[[list[bytes], int], Rows]",
+        parse: "_Parse",
         producer_id: str | None,
         partition: int | None,
         *,
@@ -224,7 +226,6 @@ class _Run:
     ) -> None:
         self.done = Summary()
         self._log = log
-        self._schema = typed_schema(log)
         self._parse = parse
         self._partition = partition
         self._ignores_rows = ignores_rows
@@ -241,11 +242,30 @@ class _Run:
         self.done.skipped += len(lines) - len(fresh)
         if not fresh:
             return
-        rows = self._parse(fresh, self._read - len(fresh) + 1)
+        rows, records = self._records(fresh, self._read - len(fresh) + 1)
         producer = None if self._producer_id is None else (self._producer_id, self._read)
-        records = rows.to_arrow() if self._schema is None else rows.to_records()
         result = self._log.append(records, partition=self._place(rows), producer=producer)
         self.done.add(len(rows), result)
+
+    def _records(self, lines: list[bytes], first: int) -> "tuple[Rows, pa.Table]":
+        """Returns the records of lines, by the newest schema before any is refused."""
+        from clog.storage.errors import InvalidInputError
+
+        schema = typed_schema(self._log)
+        try:
+            return self._made(lines, first, schema)
+        except InvalidInputError:
+            self._log.handle.refresh()
+            newest = typed_schema(self._log)
+            if newest == schema:
+                raise
+            return self._made(lines, first, newest)
+
+    def _made(
+        self, lines: list[bytes], first: int, schema: "pa.Schema | None"
+    ) -> "tuple[Rows, pa.Table]":
+        rows = self._parse(lines, first, schema)
+        return rows, rows.to_arrow() if schema is None else rows.to_typed(schema, first=first)
 
     def _place(self, rows: "Rows") -> Any:
         """Returns what `Log.append` takes as ``partition``: one for all, what they name, or
@@ -264,17 +284,15 @@ class _Run:
         return rows.partitions
 
 
-def _parser(
-    line_format: LineFormat, null_marker: str | None, schema: "pa.Schema | None"
-) -> "Callable[[list[bytes], int], Rows]":
+def _parser(line_format: LineFormat, null_marker: str | None, *, typed: bool) -> "_Parse":
     from clog.cli.records.lines import parse_jsonl, parse_text
 
     if line_format == "jsonl":
-        return lambda lines, first: parse_jsonl(lines, first=first, schema=schema)
-    if schema is not None:
+        return lambda lines, first, schema: parse_jsonl(lines, first=first, schema=schema)
+    if typed:
         raise typer.BadParameter("text lines are of bytes; this log is typed: use --format jsonl")
     marker = None if null_marker is None else null_marker.encode()
-    return lambda lines, _: parse_text(lines, null_marker=marker)
+    return lambda lines, _, __: parse_text(lines, null_marker=marker)
 
 
 def _appended(log: "Log", producer_id: str) -> int:

@@ -153,7 +153,7 @@ def schema_field(
 def _without_layout(kind: pa.DataType) -> pa.DataType:
     """Returns the plain type of what holds the same values in another layout."""
     types = pa.types
-    if types.is_dictionary(kind):
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return _without_layout(kind.value_type)
     if types.is_large_string(kind) or types.is_string_view(kind):
         return pa.string()
@@ -179,6 +179,8 @@ def _name_of(kind: pa.DataType, path: str) -> str:
 
 
 def _instead(kind: pa.DataType) -> str:
+    if isinstance(kind, pa.BaseExtensionType):
+        return f"use {kind.storage_type}, as which its values are kept, and are taken"
     if pa.types.is_timestamp(kind):
         return "timestamps have the unit ms, us or ns, and no time zone or UTC"
     if pa.types.is_duration(kind):

@@ -9,6 +9,7 @@ allowed.
 """
 
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
@@ -63,7 +64,7 @@ def conformed(column: pa.Array, field: pa.Field) -> pa.Array:
     if _has_required(field.type):
         _check_required(fitted, field.name)
         fitted = settled(fitted)
-    _check_text(fitted, field.name)
+    _check_leaves(fitted, field.name)
     return fitted
 
 
@@ -95,11 +96,14 @@ def refusal(unfit: UnfitError) -> InvalidInputError:
     return InvalidInputError(f"record {unfit.at} {unfit.what}; nothing was appended")
 
 
+_DAY: Final = {"ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _VIEWS: Final = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Returns the values of a dictionary, or of a large list, in the plain layout."""
+    """Returns the values of a dictionary, a large list, runs or an extension in the plain layout:
+    what they are stored as.
+    """
     kind, types = array.type, pa.types
     if types.is_dictionary(kind):  # Arrow casts none of views, and takes nothing from views.
         values, plain = array.dictionary, _VIEWS.get(kind.value_type)
@@ -108,6 +112,10 @@ def _plain(array: pa.Array) -> pa.Array:
         return of_list_views(array)
     if types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return array.cast(pa.list_(kind.value_field))
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(array.storage)
+    if types.is_run_end_encoded(kind):
+        return _plain(pc.run_end_decode(array))
     return array
 
 
@@ -278,15 +286,17 @@ def _check_required(array: pa.Array, path: str) -> None:
             raise outside(e, list_lengths(array)) from None
 
 
-def _check_text(array: pa.Array, path: str) -> None:
-    """Raises if a string is no UTF-8: Arrow's own arrays may hold any bytes."""
+def _check_leaves(array: pa.Array, path: str) -> None:
+    """Raises if a string is no UTF-8, a time of no day, or a decimal of too many digits: Arrow's
+    own arrays may hold any bytes, and what Parquet has no room for would be stored as another.
+    """
     kind = array.type
     if pa.types.is_struct(kind):
         for field, child in zip(kind, array.flatten(), strict=True):
-            _check_text(child, f"{path}.{field.name}")
+            _check_leaves(child, f"{path}.{field.name}")
     elif is_listed(kind):
         try:
-            _check_text(elements(array), _inside(path, kind))
+            _check_leaves(elements(array), _inside(path, kind))
         except UnfitError as e:
             raise outside(e, list_lengths(array)) from None
     elif pa.types.is_string(kind):
@@ -296,6 +306,19 @@ def _check_text(array: pa.Array, path: str) -> None:
         except pa.ArrowInvalid:
             at = _first_failing(octets, kind)
             raise UnfitError(at, f"has a {path} that is not valid UTF-8") from None
+    elif pa.types.is_time(kind):
+        numbers = array.view(pa.int32() if pa.types.is_time32(kind) else pa.int64())
+        _check_range(numbers, 0, _DAY[kind.unit] - 1, f"has a {path} of no time of a day")
+    elif pa.types.is_decimal(kind):
+        most = Decimal((0, (9,) * kind.precision, -kind.scale))
+        _check_range(array, most.copy_negate(), most, f"has a {path} that does not fit {kind}")
+
+
+def _check_range(array: pa.Array, low: Any, high: Any, what: str) -> None:
+    found = pc.min_max(array).as_py()
+    if found["min"] is not None and not low <= found["min"] <= found["max"] <= high:
+        values = enumerate(array.to_pylist())
+        raise UnfitError(next(i for i, v in values if v is not None and not low <= v <= high), what)
 
 
 def check_pairs(pairs: pa.Array, kind: pa.DataType, path: str) -> None:

@@ -48,7 +48,7 @@ def evolved(
             f"{url} has no schema that could evolve: its keys and values are bytes; create a log"
             " with a schema, and copy the records"
         )
-    _check_paths([*add, *widen, *relax])
+    _check_changes(add, widen, relax)
     if not (add or widen or relax):
         raise InvalidInputError("nothing to evolve; give add, widen or relax")
     ids = count(max(schema.last_id + 1, FIRST_ID))
@@ -59,6 +59,8 @@ def evolved(
         schema = _at(schema, path, lambda field: replace(field, required=False))
     for path, kind in add.items():
         above, _, name = path.rpartition(".")
+        if not above:
+            raise InvalidInputError(f'{path!r} is no field; paths begin with "value."')
         if path.partition(".")[0] == "key":
             raise InvalidInputError(
                 f"{path} cannot be added: the fields of a key are what tells keys apart, and a key"
@@ -73,8 +75,16 @@ def evolved(
     return made
 
 
-def _check_paths(paths: Sequence[object]) -> None:
-    for path in paths:
+def _check_changes(
+    add: Mapping[str, pa.DataType], widen: Mapping[str, pa.DataType], relax: Sequence[str]
+) -> None:
+    for name, given in (("add", add), ("widen", widen)):
+        if not isinstance(given, Mapping):
+            raise InvalidInputError(
+                f"{name} is a {type(given).__name__}; give types by their fields' paths, such as"
+                f" {name}={{'value.price': pa.float64()}}"
+            )
+    for path in [*add, *widen, *relax]:
         if not isinstance(path, str):
             raise InvalidInputError(
                 f"{path!r:.80} is no field; give its path as text, such as value.price"

@@ -40,6 +40,15 @@ def frame_to_table(data: object) -> pa.Table | None:
         ) from e
 
 
+def rows_of_pandas(data: object) -> list[dict[str, Any]] | None:
+    """Returns the rows of a pandas frame, None for what is missing; None for anything else."""
+    if not isinstance(data, _frame_class("pandas")):
+        return None
+    frame: Any = data
+    rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return rows
+
+
 def _frame_class(package: str) -> Any:
     """Returns the class of the package's frames, or one that nothing is of if it is not loaded."""
     return getattr(sys.modules.get(package), "DataFrame", ())

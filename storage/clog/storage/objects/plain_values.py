@@ -55,9 +55,9 @@ def _maker(kind: pa.DataType) -> tuple[frozenset[type], Callable[..., pa.Array]]
         (types.is_binary, (bytes, bytearray, str), _octets),
         (types.is_fixed_size_binary, (bytes, bytearray), _fixed),
         (types.is_decimal, (decimal.Decimal, int), _decimals),
-        (types.is_date32, (dt.date,), _dates),
-        (types.is_timestamp, (dt.datetime,), _timestamps),
-        (types.is_time64, (dt.time,), _times),
+        (types.is_date32, (dt.date, np.datetime64), _dates),
+        (types.is_timestamp, (dt.datetime, np.datetime64), _timestamps),
+        (types.is_time64, (dt.time, np.timedelta64), _times),
     )
     found = ((classes, make) for test, classes, make in table if test(kind))
     return next(((frozenset((*classes, type(None))), make) for classes, make in found), None)
@@ -125,14 +125,40 @@ def _wide(fields: Sequence[bytes], values: Sequence[object], kind: pa.DataType) 
     return pa.Array.from_buffers(kind, len(fields), buffers)
 
 
-def _dates(values: Sequence[dt.date | None], kind: pa.DataType) -> pa.Array:
-    days = [None if value is None else value.toordinal() - _EPOCH_DAYS for value in values]
+def _dates(values: Sequence[dt.date | np.datetime64 | None], kind: pa.DataType) -> pa.Array:
+    days = [
+        None
+        if v is None
+        else _in_unit(v, "M8[D]")
+        if isinstance(v, np.datetime64)
+        else v.toordinal() - _EPOCH_DAYS
+        for v in values
+    ]
     return _numbers(days, kind)
 
 
-def _timestamps(values: Sequence[dt.datetime | None], kind: pa.DataType) -> pa.Array:
-    per = _per_microsecond(kind)
-    return _numbers([None if v is None else _since_epoch(v) * per for v in values], kind)
+def _timestamps(
+    values: Sequence[dt.datetime | np.datetime64 | None], kind: pa.DataType
+) -> pa.Array:
+    numbers = [
+        None
+        if v is None
+        else _in_unit(v, f"M8[{kind.unit}]")
+        if isinstance(v, np.datetime64)
+        else _since_epoch(v) * _per_microsecond(kind)
+        for v in values
+    ]
+    return _numbers(numbers, kind)
+
+
+def _in_unit(value: np.datetime64 | np.timedelta64, unit: str) -> int:
+    """Returns how many of a unit a time of NumPy's is."""
+    if np.isnat(value):
+        raise _OtherError
+    found = value.astype(unit)
+    if found.astype(value.dtype) != value:  # Finer than the unit, or too far for it.
+        raise _OtherError
+    return int(found.astype(np.int64))
 
 
 def _since_epoch(value: dt.datetime) -> int:
@@ -144,9 +170,17 @@ def _since_epoch(value: dt.datetime) -> int:
     return (value - _EPOCH_UTC) // _MICROSECOND
 
 
-def _times(values: Sequence[dt.time | None], kind: pa.DataType) -> pa.Array:
+def _times(values: Sequence[dt.time | np.timedelta64 | None], kind: pa.DataType) -> pa.Array:
     per = _per_microsecond(kind)
-    return _numbers([None if v is None else _since_midnight(v) * per for v in values], kind)
+    numbers = [
+        None
+        if v is None
+        else _in_unit(v, f"m8[{kind.unit}]")
+        if isinstance(v, np.timedelta64)
+        else _since_midnight(v) * per
+        for v in values
+    ]
+    return _numbers(numbers, kind)
 
 
 def _since_midnight(value: dt.time) -> int:

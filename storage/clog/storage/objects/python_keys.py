@@ -86,6 +86,22 @@ def bytes_of(key: Any) -> bytes:
         ) from None
 
 
+def answered(column: pa.Array) -> list[Any]:
+    """Returns keys or values as Python's.
+
+    Raises:
+        InvalidInputError: a time that Python has no value for.
+    """
+    try:
+        found: list[Any] = column.to_pylist()
+    except OverflowError:
+        raise InvalidInputError(
+            "a time that is asked for is before the year 1 or after the year 9999, which Python has"
+            " no value for; read it as Arrow's, with to_arrow()"
+        ) from None
+    return found
+
+
 def answered_key(key: Any) -> Any:
     """Returns a key as Arrow lists it, as one that can stand in a dict."""
     return tuple(map(answered_key, key.values())) if isinstance(key, Mapping) else key

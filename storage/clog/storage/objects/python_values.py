@@ -8,6 +8,7 @@ is then treated as Arrow's arrays are (`conforming`).
 import datetime as dt
 import decimal
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +33,15 @@ _ANY_MAPPING: Final = (Mapping,)
 _ANY_LIST: Final = (list, tuple, np.ndarray)
 _INTEGERS: Final = (int, np.integer)
 _FLOATS: Final = (float, np.floating, *_INTEGERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What stands in place of a value that some text does not hold; ``why`` is what is wrong with
+    it, as in "has a value.n that …".
+    """
+
+    why: str
 
 
 def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
@@ -81,27 +91,27 @@ def _made(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
     """Returns Python's values as an array of the type, or of one that `fit` takes for it."""
     _check_classes(values, kind, path)
     if pa.types.is_struct(kind):
-        names = [field.name for field in kind]
-        _check_names(values, names, path)
-        fields = [
-            made_of_python(
-                [None if v is None else v.get(f.name) for v in values], f.type, f"{path}.{f.name}"
-            )
-            for f in kind
-        ]
-        missing = to_arrow(np.array([v is None for v in values], np.bool_))
-        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=missing)
+        return _made_structs(values, kind, path)
     if is_listed(kind):
         return _made_lists(values, kind, path)
+    return _made_leaves(values, kind, path)
+
+
+def _made_leaves(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
     target = kind
     if pa.types.is_temporal(kind):
         _check_times(values, kind, path)
     if pa.types.is_timestamp(kind) and kind.unit == "ms":
+        if (made := of_plain(values, kind)) is not None:  # NumPy's, which may be far away.
+            return made
         target = pa.timestamp("us", kind.tz)  # Made of ms, what is finer would be cut off.
     elif pa.types.is_time32(kind):
         target = pa.time64("us")
     elif pa.types.is_floating(kind):
+        _check_whole(values, kind, path)
         target = pa.float64()
+    elif pa.types.is_decimal(kind):  # Arrow makes none of NumPy's integers.
+        values = [int(v) if isinstance(v, np.integer) else v for v in values]
     if (made := of_plain(values, target)) is not None:
         return made
     try:
@@ -113,6 +123,19 @@ def _made(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
             except (pa.ArrowException, ValueError, TypeError, OverflowError):
                 raise UnfitError(at, f"has a {path} that does not fit {kind}") from None
         raise InvalidInputError(f"the values of {path} do not fit {kind} together") from e
+
+
+def _made_structs(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
+    names = [field.name for field in kind]
+    _check_names(values, names, path)
+    fields = [
+        made_of_python(
+            [None if v is None else v.get(f.name) for v in values], f.type, f"{path}.{f.name}"
+        )
+        for f in kind
+    ]
+    missing = to_arrow(np.array([v is None for v in values], np.bool_))
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=missing)
 
 
 def _made_lists(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
@@ -151,10 +174,25 @@ def _check_classes(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
         wrong |= {c for c in set(map(type, values)) if issubclass(c, dt.datetime)}
     if wrong:
         at = next(i for i, value in enumerate(values) if type(value) in wrong)
+        if isinstance(values[at], Unreadable):
+            raise UnfitError(at, f"has a {path} that {values[at].why}")
         raise wrong_type(at, path, type(values[at]).__name__, kind)
     for at, value in enumerate(values):
         if isinstance(value, np.ndarray) and not value.ndim:
             raise UnfitError(at, f"has a {path} that is an array without dimensions, no list")
+
+
+def _check_whole(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
+    """Raises if an integer is no float of this width: floats are rounded, integers never are."""
+    narrow = kind.to_pandas_dtype()
+    for at, value in enumerate(values):
+        if isinstance(value, _INTEGERS):
+            try:
+                fits = int(narrow(float(value))) == value
+            except OverflowError:
+                fits = False
+            if not fits:
+                raise UnfitError(at, f"has a {path} that does not fit {kind}")
 
 
 def _check_times(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
@@ -179,8 +217,8 @@ def _classes(kind: pa.DataType) -> tuple[type, ...]:
         (types.is_floating, _FLOATS),
         (types.is_decimal, (decimal.Decimal, *_INTEGERS)),
         (types.is_timestamp, (dt.datetime, np.datetime64)),
-        (types.is_date, (dt.date,)),
-        (types.is_time, (dt.time,)),
+        (types.is_date, (dt.date, np.datetime64)),
+        (types.is_time, (dt.time, np.timedelta64)),
         (types.is_string, (str,)),
         (types.is_binary, (bytes, bytearray, memoryview, str)),
         (types.is_fixed_size_binary, (bytes, bytearray, memoryview)),

@@ -24,7 +24,7 @@ from clog.storage.numpy_arrays import null, of_bytes, of_lists, of_numbers, scal
 from clog.storage.objects.arrow_types import column_types
 from clog.storage.objects.conforming import conform
 from clog.storage.objects.data_object import RECORD_SCHEMA
-from clog.storage.objects.frames import frame_to_table
+from clog.storage.objects.frames import frame_to_table, rows_of_pandas
 from clog.storage.objects.python_values import from_python
 
 COLUMNS = ("key", "value", "headers", "timestamp")
@@ -88,7 +88,13 @@ def _to_table(data: Appendable, schema: LogSchema | None) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
         return _from_dicts(data, schema)
-    if (table := frame_to_table(data)) is not None:
+    try:
+        table = frame_to_table(data)
+    except InvalidInputError:  # Record by record it can be said what does not fit (S62).
+        if schema is None or (rows := rows_of_pandas(data)) is None:
+            raise
+        return _from_dicts(rows, schema)
+    if table is not None:
         return table
     raise InvalidInputError(
         f"cannot append a {type(data).__name__}; give a pyarrow Table or RecordBatch, a pandas or"

@@ -107,7 +107,12 @@ def _field(name: str, words: Any, path: str) -> pa.Field:
         words, required = words.removesuffix(_SUFFIX), True
     elif isinstance(words, list) and len(words) == 2 and words[0] == NOT_NULL:
         words, required = words[1], True
-    return pa.field(name, _type(words, path), nullable=not required)
+    try:
+        return pa.field(name, _type(words, path), nullable=not required)
+    except UnicodeEncodeError as e:
+        raise InvalidInputError(
+            f"{path!r} has a name that is not valid text: a lone surrogate at character {e.start}"
+        ) from None
 
 
 def _type(words: Any, path: str) -> pa.DataType:

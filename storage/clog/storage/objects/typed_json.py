@@ -2,37 +2,123 @@
 
 Numbers, truth values and text are JSON's own; bytes are base64; decimals, dates, times and
 timestamps are text, ISO 8601 (``2026-01-31T12:00:00.000001Z``, without the Z where they have no
-zone); floats that are no numbers are ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Structs are
-objects, lists arrays, maps arrays of pairs. What comes out goes in again as the same.
+zone, with as many digits as they need); a decimal may be a number, too; floats that are no numbers
+are ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Structs are objects, lists arrays, maps arrays of
+pairs. What comes out goes in again as the same.
 """
 
 import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from clog.storage.errors import InvalidInputError
+from clog.storage.objects.python_values import Unreadable
+from clog.storage.objects.typed_columns import is_listed
 
 _Convert = Callable[[Any], Any]
+_FINER: Final = re.compile(r"[.,]\d{6}\d*?[1-9]")
+"""In text of a time: more than microseconds, which Python would cut off."""
+_FAR: Final = re.compile(r"-\d{4,}-|\d{5,}-|0000-")
+"""What text of a day begins with that no calendar of Python's has."""
+_TIME: Final = re.compile(r"(\d\d):(\d\d):(\d\d)\.(\d{9})")
+
+
+class _Literal(float):
+    """``NaN`` or ``Infinity`` without quotes, which is no JSON, and what many write."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a field twice, so what is meant is not certain")
+    return found
+
+
+_DECODERS: Final = {
+    exact: json.JSONDecoder(
+        object_pairs_hook=_once,
+        parse_float=Decimal if exact else None,
+        parse_constant=_Literal,
+    )
+    for exact in (False, True)
+}
+
+
+def parsed_json(data: str | bytes, *kinds: pa.DataType) -> Any:
+    """Returns what JSON holds, for `from_json` to make values of these types of parts of it.
+
+    Raises:
+        ValueError: it is no JSON, or an object in it has a field twice.
+    """
+    if isinstance(data, bytes):
+        data = data.decode(json.detect_encoding(data), "surrogatepass")
+    return _DECODERS[any(map(_has_decimals, kinds))].decode(data)
+
+
+@lru_cache(maxsize=256)
+def _has_decimals(kind: pa.DataType) -> bool:
+    fields = [kind.field(i).type for i in range(kind.num_fields)]
+    return pa.types.is_decimal(kind) or any(map(_has_decimals, fields))
 
 
 def column_json(column: pa.Array) -> list[Any]:
     """Returns the values of a column as JSON has them."""
     to_json = _writer(column.type)
-    return [None if value is None else to_json(value) for value in column.to_pylist()]
+    return [None if value is None else to_json(value) for value in _listed(column)]
+
+
+def _listed(column: pa.Array) -> list[Any]:
+    """Returns Python's values, with text for times of which Python has none."""
+    if not _has_nanoseconds(column.type):
+        try:
+            values: list[Any] = column.to_pylist()
+        except (OverflowError, ValueError):
+            pass
+        else:
+            return values
+    return [_of_scalar(scalar) for scalar in column]
+
+
+@lru_cache(maxsize=256)
+def _has_nanoseconds(kind: pa.DataType) -> bool:
+    fields = [kind.field(i).type for i in range(kind.num_fields)]
+    return kind == pa.time64("ns") or any(map(_has_nanoseconds, fields))
+
+
+def _of_scalar(scalar: pa.Scalar) -> Any:
+    kind, types = scalar.type, pa.types
+    if not scalar.is_valid:
+        return None
+    if types.is_struct(kind):
+        return {field.name: _of_scalar(scalar[i]) for i, field in enumerate(kind)}
+    if is_listed(kind):
+        inner = [_of_scalar(one) for one in scalar.values]
+        return [tuple(pair.values()) for pair in inner] if types.is_map(kind) else inner
+    if kind == pa.time64("ns"):
+        whole, fraction = divmod(scalar.value, 1_000_000_000)
+        clock = time(whole // 3600, whole // 60 % 60, whole % 60)
+        return f"{clock.isoformat()}.{fraction:09}"
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        unit: Any = kind.unit if types.is_timestamp(kind) else "D"
+        zone = "Z" if types.is_timestamp(kind) and kind.tz else ""
+        return f"{np.datetime64(scalar.value, unit)}{zone}"
 
 
 def from_json(value: Any, kind: pa.DataType) -> Any:
-    """Returns the value that JSON stands for; what is no such value is returned as it is, for
-    `Log.append` to refuse by its record and field.
+    """Returns the value that JSON stands for; what is no such value is returned as it is, or as
+    `Unreadable`, for `Log.append` to refuse by its record and field.
     """
     return None if value is None else _reader(kind)(value)
 
@@ -47,11 +133,11 @@ def key_from_text(text: str, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
         return text
     try:
-        value = json.loads(text)
+        value = parsed_json(text, kind)
     except ValueError:
         value = text
     found = from_json(value, kind)
-    if isinstance(found, str):
+    if isinstance(found, str | Unreadable):
         raise InvalidInputError(f"a key is no {kind}; write it as clog consume --json shows it")
     return found
 
@@ -78,7 +164,7 @@ def _writer(kind: pa.DataType) -> _Convert:
     if types.is_timestamp(kind):
         return _timestamp_json
     if types.is_date(kind) or types.is_time(kind):
-        return lambda v: v.isoformat()
+        return lambda v: v if isinstance(v, str) else v.isoformat()
     return lambda v: v
 
 
@@ -89,6 +175,8 @@ def _float_json(value: float) -> float | str:
 
 
 def _timestamp_json(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     # Python's own times have no nanoseconds: who has some is of pandas, and prints them.
     spec = "nanoseconds" if getattr(value, "nanosecond", 0) else "microseconds"
     return str(value.isoformat(timespec=spec)).replace("+00:00", "Z")
@@ -115,34 +203,41 @@ def _reader(kind: pa.DataType) -> _Convert:
         (types.is_fixed_size_binary, _base64),
         (types.is_floating, _float),
         (types.is_decimal, _decimal),
-        (types.is_timestamp, _nanoseconds if _unit(kind) == "ns" else _timestamp),
-        (types.is_date, _by(date.fromisoformat)),
-        (types.is_time, _by(time.fromisoformat)),
+        (types.is_timestamp, lambda v: _timestamp(v, kind)),
+        (types.is_date, _date),
+        (types.is_time, lambda v: _time(v, kind)),
     )
-    return next((read for test, read in table if test(kind)), lambda v: v)
+    return next((read for test, read in table if test(kind)), _number)
 
 
-def _unit(kind: pa.DataType) -> str | None:
-    """Returns the unit of a timestamp; None for any other type."""
-    return kind.unit if pa.types.is_timestamp(kind) else None
+def _number(value: Any) -> Any:
+    """Returns what needs no reading; a number as the float that it would be."""
+    return float(value) if isinstance(value, Decimal | _Literal) else value
 
 
-def _nanoseconds(value: Any) -> Any:
-    """Returns a time with all of its digits, where it is UTC or names no zone."""
+def _date(value: Any) -> Any:
+    if not isinstance(value, str):
+        return _number(value)
     try:
-        return np.datetime64(value.removesuffix("Z"), "ns") if isinstance(value, str) else value
+        return np.datetime64(value, "D") if _FAR.match(value) else date.fromisoformat(value)
     except ValueError:
-        return _timestamp(value)
+        return Unreadable("is no ISO 8601 date, such as 2026-01-31")
 
 
-def _by(parse: Callable[[str], Any]) -> _Convert:
-    def read(value: Any) -> Any:
-        try:
-            return parse(value) if isinstance(value, str) else value
-        except ValueError:
-            return value
-
-    return read
+def _time(value: Any, kind: pa.DataType) -> Any:
+    if not isinstance(value, str):
+        return _number(value)
+    try:
+        found = time.fromisoformat(value)
+    except ValueError:
+        return Unreadable("is no ISO 8601 time of day, such as 12:00:00.000001")
+    if not _FINER.search(value):
+        return found
+    if kind.unit != "ns" or not (digits := _TIME.fullmatch(value)):
+        return Unreadable(f"does not fit {kind}")
+    hours, minutes, seconds, fraction = map(int, digits.groups())
+    whole = (hours * 60 + minutes) * 60 + seconds
+    return np.timedelta64(whole * 1_000_000_000 + fraction, "ns")
 
 
 def _map(value: Any, kind: pa.DataType) -> Any:
@@ -155,27 +250,45 @@ def _map(value: Any, kind: pa.DataType) -> Any:
 
 
 def _base64(value: Any) -> Any:
+    if not isinstance(value, str):
+        return _number(value)
     try:
-        return base64.b64decode(value, validate=True) if isinstance(value, str) else value
-    except binascii.Error:
-        return 0  # Of no class that bytes have: refused with its place.
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return Unreadable("is no base64, which bytes are in JSON")
 
 
 def _float(value: Any) -> Any:
-    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+    if isinstance(value, str):
+        if value in ("NaN", "Infinity", "-Infinity"):
+            return float(value)
+        return Unreadable('is text, and no number, nor "NaN", "Infinity" or "-Infinity"')
+    found = _number(value)
+    if isinstance(found, float) and math.isinf(found) and not isinstance(value, _Literal):
+        return Unreadable("is larger than a float can be")
+    return found
 
 
 def _decimal(value: Any) -> Any:
     try:
         return Decimal(value) if isinstance(value, str) else value
     except InvalidOperation:
-        return value
+        return Unreadable("is text that is no decimal")
 
 
-def _timestamp(value: Any) -> Any:
+def _timestamp(value: Any, kind: pa.DataType) -> Any:
+    if not isinstance(value, str):
+        return _number(value)
     try:
-        found = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if kind.unit == "ns" or _FAR.match(value):  # With all of its digits, of UTC or no zone.
+            return np.datetime64(value.removesuffix("Z"), kind.unit)
     except ValueError:
-        return value
-    is_aware = isinstance(found, datetime) and found.tzinfo is not None
-    return found.astimezone(UTC) if is_aware else found
+        pass
+    try:
+        found = datetime.fromisoformat(value)
+        found = found if found.tzinfo is None else found.astimezone(UTC)
+    except ValueError:
+        return Unreadable("is no ISO 8601 time, such as 2026-01-31T12:00:00Z")
+    except OverflowError:
+        return Unreadable("is before the year 1 or after the year 9999 in UTC")
+    return Unreadable(f"does not fit {kind}") if _FINER.search(value) else found

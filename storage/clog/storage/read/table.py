@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from clog.storage.errors import version_expired
 from clog.storage.format.schema import LogSchema
-from clog.storage.objects.python_keys import answered_key, asked_keys
+from clog.storage.objects.python_keys import answered, answered_key, asked_keys
 from clog.storage.read.key_index_cache import KeyIndexCache, Run
 from clog.storage.read.key_lookup import latest_of_keys
 from clog.storage.read.scan import columns_asked, read_schema
@@ -73,7 +73,7 @@ class Table:
             VersionExpiredError: the version expired.
         """
         rows = self.of_keys(keys).sort_by("timestamp")
-        pairs = zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True)
+        pairs = zip(*(answered(rows.column(name)) for name in ("key", "value")), strict=True)
         return {answered_key(key): value for key, value in pairs if value is not None}
 
     def of_keys(self, keys: Iterable[Any]) -> pa.Table:

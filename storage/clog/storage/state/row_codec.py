@@ -27,7 +27,7 @@ from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.key_values import key_of_bytes
 from clog.storage.numpy_arrays import null, of_bytes, scalar, to_arrow, to_numpy, validity_of
 from clog.storage.objects.arrow_types import column_types
-from clog.storage.objects.python_keys import asked_keys, asked_prefix
+from clog.storage.objects.python_keys import answered, asked_keys, asked_prefix
 from clog.storage.objects.python_values import from_python
 from clog.storage.objects.typed_columns import elements, entries_type, is_listed, list_lengths
 
@@ -246,6 +246,6 @@ def _read_other(data: memoryview, at: int, kind: pa.DataType) -> tuple[Any, int]
     end = at + kind.byte_width
     buffers = [None, pa.py_buffer(bytes(data[at:end]))]
     if pa.types.is_timestamp(kind) and kind.tz and kind.unit != "ns":  # Zones import pandas.
-        plain = pa.Array.from_buffers(pa.timestamp(kind.unit), 1, buffers)[0].as_py()
+        (plain,) = answered(pa.Array.from_buffers(pa.timestamp(kind.unit), 1, buffers))
         return plain.replace(tzinfo=dt.UTC), end  # As a schema has no other zone.
-    return pa.Array.from_buffers(kind, 1, buffers)[0].as_py(), end
+    return answered(pa.Array.from_buffers(kind, 1, buffers))[0], end

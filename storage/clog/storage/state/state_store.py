@@ -211,8 +211,11 @@ class StateStore:
         """
         with self._lock:
             self._check_writable()
-            codec = self._changes.codec
-            self._changes.put(codec.stored_key(key), codec.stored_value(value))
+            try:
+                self._changes.put_value(key, value)
+            except InvalidInputError:  # By the newest schema before it is refused (S62).
+                self.refresh()
+                self._changes.put_value(key, value)
 
     def delete(self, key: Any) -> None:
         """Deletes a key, whether it is there or not; raises as `put`."""
@@ -296,6 +299,7 @@ class StateStore:
         with self._lock:
             refreshed = self._file.refresh()
             self._is_behind = not self._file.reaches(self._reached)
+            self._follow_schema()
             return refreshed
 
     def follow(self, *, poll_ms: int = POLL_MS) -> Iterator[Refreshed]:
@@ -333,6 +337,12 @@ class StateStore:
     def _no_changes(self) -> Uncommitted:
         return Uncommitted(self._file.codec, self._memory_bytes)
 
+    def _follow_schema(self) -> None:
+        """Takes changes by the schema of the file, which may have evolved, once there are none."""
+        if not self._changes and self._changes.codec.schema != self._file.codec.schema:
+            self._changes.close()
+            self._changes = self._no_changes()
+
     def _get(self, key: bytes, cache: Cache) -> Any:
         change = self._changes.get(key)
         if change is not None:
@@ -353,6 +363,7 @@ class StateStore:
             else:
                 self._file.refresh()
             self._is_behind = not self._file.reaches(self._reached)
+            self._follow_schema()
         except (ClogError, DamagedCacheError) as e:
             _LOGGER.warning(
                 "version %d of %s is committed, but its local file is behind: %s",

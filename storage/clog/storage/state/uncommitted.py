@@ -11,6 +11,7 @@ Keys and values are bytes, as they are in the file of a state table.
 import sqlite3
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 from clog.storage import forks
 from clog.storage.state.row_codec import RowCodec
@@ -62,6 +63,14 @@ class Uncommitted:
             self._recent_bytes += added
             if self._recent_bytes > self._memory_bytes:
                 self._spill()
+
+    def put_value(self, key: Any, value: Any) -> None:
+        """Notes a key and a value as they are given.
+
+        Raises:
+            InvalidInputError: the log cannot hold them.
+        """
+        self.put(self.codec.stored_key(key), self.codec.stored_value(value))
 
     def get(self, key: bytes) -> Change | None:
         """Returns the change of a key; None where there is none."""

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from clog.storage import InvalidInputError, Log, StateTable
+from clog.storage import InvalidInputError, Log, StateStore, StateTable
 from clog.storage.ids import SeededIds
 
 VALUE = pa.struct([("n", pa.int32()), ("text", pa.string())])
@@ -90,3 +90,21 @@ def test_a_schema_that_evolved_builds_it_anew(make, store, clock, tmp_path):
         assert other.get((2, None))["more"] == [1]
     with StateTable(store, tmp_path, clock=clock) as again:
         assert again.get((2, None))["n"] == 2**40
+
+
+def test_a_store_takes_what_the_newest_schema_allows(make, store, clock, tmp_path):
+    """Also where somebody else changed it: before anything is put, and after each commit (S62)."""
+    log = make(pa.string())
+    with StateStore(store, tmp_path, "a", clock=clock, ids=SeededIds(2)) as state:
+        log.evolve(add={"value.more": pa.int8()})
+        state.put("a", {"n": 1, "more": 2})
+        log.evolve(widen={"value.n": pa.int64()})
+        with pytest.raises(InvalidInputError, match="does not fit int32"):
+            state.put("b", {"n": 1 << 40})  # What waits to be committed is of the schema before.
+        state.commit()
+        state.put("b", {"n": 1 << 40})
+        state.commit()
+        with pytest.raises(InvalidInputError, match=r"value\.zz"):
+            state.put("c", {"zz": 1})
+        assert state.get("a") == {"n": 1, "text": None, "more": 2}
+    assert log.table().get("b")["n"] == 1 << 40

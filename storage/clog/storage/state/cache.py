@@ -20,7 +20,7 @@ from clog.storage import forks
 from clog.storage.numpy_arrays import to_numpy
 from clog.storage.state import sqlite_file
 from clog.storage.state.row_codec import RowCodec
-from clog.storage.state.sqlite_file import DAMAGE, Position, Row, Rows, connect
+from clog.storage.state.sqlite_file import DAMAGE, DamagedCacheError, Position, Row, Rows, connect
 from clog.storage.state.waiting import Waiting, merged
 
 GET_MANY_KEYS = 500
@@ -50,6 +50,7 @@ class Cache:
         self._inherited: list[sqlite3.Connection] = []
         with DAMAGE:
             self._reader = connect(path, read_only=True)
+            sqlite_file.check_whole(self._reader, path)
             self._codec = RowCodec(sqlite_file.position(self._reader).schema)
         forks.register(self)
 
@@ -148,7 +149,7 @@ class Cache:
                 rows = iter(connection.execute(statement, bounds))
                 begun = [row for row in (next(rows, None),) if row is not None]
                 waiting = self._waiting.between(low, high)
-            yield from _with_waiting(chain(begun, rows), waiting)
+            yield from _with_waiting(_checked(chain(begun, rows)), waiting)
 
     def count(self) -> int:
         """Returns the number of rows in the file."""
@@ -210,6 +211,19 @@ def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:
     return zip(*map(values, ("key", "partition", "offset", "timestamp", "value")), strict=True)
 
 
+def _checked(rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Yields rows that are in the order of their keys; a page that was overwritten tells itself by
+    those that are none.
+    """
+    before: tuple[bytes, int] = b"", -1
+    for row in rows:
+        at = row[0], row[2]
+        if type(at[0]) is not bytes or type(at[1]) is not int or at <= before:
+            raise DamagedCacheError("its keys are in no order")
+        yield row
+        before = at
+
+
 def _with_waiting(
     rows: Iterator[tuple[Any, ...]], waiting: list[Row]
 ) -> Iterator[tuple[bytes, bytes]]:
@@ -241,7 +255,9 @@ def _latest(rows: list[tuple[Any, ...]]) -> bytes:
     """Returns the value of (timestamp, partition, value) that is latest; nearly always there is
     one.
     """
-    value: bytes = (rows[0] if len(rows) == 1 else max(rows, key=lambda row: row[:2]))[2]
+    value = (rows[0] if len(rows) == 1 else max(rows, key=lambda row: row[:2]))[2]
+    if type(value) is not bytes:
+        raise DamagedCacheError("a row has no value")
     return value
 
 

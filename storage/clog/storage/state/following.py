@@ -173,9 +173,11 @@ class Follower:
         try:
             yield from scan()
         except DamagedCacheError as e:
+            with self._lock, self._writing():
+                self._build(f"its file is damaged: {e}")
             raise CorruptionError(
-                f"the state table of {self.url} in {self.folder} is damaged: {e};"
-                " call refresh() and scan again"
+                f"the state table of {self.url} in {self.folder} was damaged: {e}; it was built"
+                " anew: scan again"
             ) from e
 
     def refresh(self) -> Refreshed:

@@ -124,6 +124,17 @@ def connect(path: Path, *, read_only: bool = False, journal: bool = True) -> sql
     return connection
 
 
+def check_whole(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises if a file was cut in a page: SQLite would take what is missing for zeros.
+
+    Raises:
+        DamagedCacheError: it was.
+    """
+    (size,) = connection.execute("pragma page_size").fetchone()
+    if path.stat().st_size % size:
+        raise DamagedCacheError("its last page was cut")
+
+
 def stage(connection: sqlite3.Connection, rows: Rows) -> None:
     """Puts rows aside, so that they are entered in the order of keys, each page written once."""
     connection.execute(_STAGED)

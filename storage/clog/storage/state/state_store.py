@@ -196,7 +196,7 @@ class StateStore:
         deleted while it goes on, some may be in it.
 
         Raises:
-            CorruptionError: the file is damaged; the next `get` builds it anew. And as `get`.
+            CorruptionError: the file was damaged, and built anew: scan again. And as `get`.
         """
         with self._lock:
             self._check_readable()

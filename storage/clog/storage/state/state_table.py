@@ -117,7 +117,7 @@ class StateTable:
         of the table, even while it is refreshed.
 
         Raises:
-            CorruptionError: the file is damaged; the next `refresh` or `get` builds it anew.
+            CorruptionError: the file was damaged, and built anew: scan again.
             InvalidInputError: a prefix that keys of the log have not.
         """
         return self._file.scan(prefix)

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NullType,
     StringType,
     StructField,
     StructType,
@@ -53,12 +54,10 @@ _MAY_BE_NULL = ("key", "value", "headers")
 
 
 def typed_columns(schema: "pa.Schema") -> dict[str, DataType]:
-    """Returns the columns of a typed log, by its schema.
-
-    Raises:
-        InvalidInputError: a type that Spark has not.
+    """Returns the columns of a typed log, by its schema; ``NullType`` where Spark has none: a read
+    of the others need not fail.
     """
-    return COLUMNS | {f.name: spark_type(f.type, f.name) for f in schema}
+    return COLUMNS | {f.name: spark_type(f.type, f.name, NullType()) for f in schema}
 
 
 def read_schema(
@@ -138,7 +137,8 @@ def check_read_schema(schema: StructType, columns: Mapping[str, DataType] = COLU
                 f" {', '.join(COLUMNS)}"
             )
         expected = columns[field.name]
-        if isinstance(expected, StructType | ArrayType | MapType) and field.name != "headers":
+        nested = isinstance(expected, StructType | ArrayType | MapType | NullType)
+        if nested and field.name != "headers":
             if problem := unreadable(field.dataType, expected, field.name):
                 raise InvalidInputError(problem)
         elif not _same(field.dataType, expected):

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NullType,
     ShortType,
     StringType,
     StructField,
@@ -37,25 +38,26 @@ if TYPE_CHECKING:
 _DIGITS_MAX = 38
 
 
-def spark_type(kind: "pa.DataType", path: str) -> DataType:
-    """Returns Spark's type of an Arrow type of a log's schema.
+def spark_type(kind: "pa.DataType", path: str, others: DataType | None = None) -> DataType:
+    """Returns Spark's type of an Arrow type of a log's schema; ``others`` where Spark has none.
 
     Raises:
-        InvalidInputError: Spark has none.
+        InvalidInputError: Spark has none, and ``others`` is None.
     """
     import pyarrow as pa
 
     types = pa.types
     if types.is_struct(kind):
         fields = [
-            StructField(f.name, spark_type(f.type, f"{path}.{f.name}"), f.nullable) for f in kind
+            StructField(f.name, spark_type(f.type, f"{path}.{f.name}", others), f.nullable)
+            for f in kind
         ]
         return StructType(fields)
     if types.is_map(kind):
-        key, item = (spark_type(k, path) for k in (kind.key_type, kind.item_type))
+        key, item = (spark_type(k, path, others) for k in (kind.key_type, kind.item_type))
         return MapType(key, item, kind.item_field.nullable)
     if types.is_list(kind):
-        return ArrayType(spark_type(kind.value_type, path), kind.value_field.nullable)
+        return ArrayType(spark_type(kind.value_type, path, others), kind.value_field.nullable)
     if types.is_timestamp(kind):
         return TimestampNTZType() if kind.tz is None else TimestampType()
     if types.is_decimal(kind) and kind.precision <= _DIGITS_MAX:
@@ -79,6 +81,8 @@ def spark_type(kind: "pa.DataType", path: str) -> DataType:
         pa.float32(): FloatType(),
         pa.float64(): DoubleType(),
     }.get(kind)
+    if found is None and others is not None:
+        return others
     if found is None:
         raise InvalidInputError(
             f"{path} has type {kind}, for which Spark has none; leave it out by the option columns"
@@ -140,8 +144,11 @@ def paths_of(name: str, kind: DataType) -> list[str]:
 
 def unreadable(given: DataType, stored: DataType, path: str) -> str | None:
     """Returns why a stored column cannot be read as one of the given type: only fields may be
-    missing, and NOT NULL omitted; None where it can.
+    missing, and NOT NULL omitted; None where it can. ``NullType`` stands for a type that Spark has
+    not.
     """
+    if isinstance(stored, NullType):
+        return f"column {path} has a type for which Spark has none; leave it out of the schema"
     if isinstance(given, StructType) and isinstance(stored, StructType):
         there = {f.name: f for f in stored.fields}
         for f in given.fields:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, NullType, StructField, StructType
 
 from clog.connector.schema import COLUMNS, arrow_schema
 from clog.connector.spark_types import arrow_type, spark_type, unreadable
@@ -115,9 +115,12 @@ class TableColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(rows))
 
 
-def table_schema(types: LogTypes, columns: Sequence[str] | None) -> StructType | None:
+def table_schema(
+    types: LogTypes, columns: Sequence[str] | None, others: DataType | None = None
+) -> StructType | None:
     """Returns the plain columns of a log's table; of those that are named by path only these, None
     where one is none of the table's. None, too, of a log whose key columns have no names.
+    ``others`` as for `spark_type`.
 
     Raises:
         OptionError: a path names a field that does not exist.
@@ -138,7 +141,8 @@ def table_schema(types: LogTypes, columns: Sequence[str] | None) -> StructType |
             schema = projected(schema, [f"{table.own(top)}{dot}{rest}" for top, dot, rest in paths])
         except InvalidInputError as e:
             raise OptionError(f'option "columns": {e}') from None
-    return StructType([StructField(f.name, spark_type(f.type, f.name), f.nullable) for f in schema])
+    kinds = {f.name: spark_type(f.type, f.name, others) for f in schema}
+    return StructType([StructField(f.name, kinds[f.name], f.nullable) for f in schema])
 
 
 def table_read(types: LogTypes, schema: StructType) -> TableColumns | None:
@@ -150,7 +154,7 @@ def table_read(types: LogTypes, schema: StructType) -> TableColumns | None:
     """
     if not types.key_columns:
         return None
-    table, stored = TableColumns.of(types), table_schema(types, None)
+    table, stored = TableColumns.of(types), table_schema(types, None, NullType())
     assert stored is not None
     there = {f.name: f for f in stored}
     problem = None

@@ -155,11 +155,21 @@ def test_columns_that_are_none_are_refused(url, log):
             ClogDataSource({"path": url, "columns": columns}).schema()
 
 
-def test_a_type_that_spark_has_not_is_left_out(url):
-    Log.create(
-        url,
-        schema={"key": pa.string(), "value": pa.struct([("t", pa.time64("us")), ("n", pa.int8())])},
-    )
+@pytest.mark.parametrize("named", [{}, {"table.key.columns": "id"}], ids=["records", "table"])
+def test_a_type_that_spark_has_not_is_left_out(url, named):
+    """By the option columns, or a schema without it: the others are read."""
+    value = pa.struct([("t", pa.time64("us")), ("n", pa.int8())])
+    log = Log.create(url, 1, named, schema={"key": pa.string(), "value": value})
+    log.append([{"key": "a", "value": {"t": dt.time(1), "n": 5}}])
+    view, path = ("table", "n") if named else ("log", "value.n")
+    source = ClogDataSource({"path": url, "view": view, "columns": path})
+    reader = source.reader(source.schema())
+    (batch,) = [b for part in reader.partitions() for b in reader.read(part)]
+    assert batch.to_pylist() == [{"n": 5} if named else {"value": {"n": 5}}]
+    asked = StructType([StructField("t", StringType()), StructField("n", StringType())])
+    wrong = asked if named else StructType([StructField("value", asked)])
+    with pytest.raises(InvalidInputError, match="t has a type for which Spark has none; leave it"):
+        ClogDataSource({"path": url, "view": view}).reader(wrong)
     with pytest.raises(InvalidInputError, match=r"value.t has type .* leave it out by the option"):
         ClogDataSource({"path": url}).schema()
     assert ClogDataSource({"path": url, "columns": "value.n"}).schema().names == ["value"]

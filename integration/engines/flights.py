@@ -160,8 +160,10 @@ def _metadata(path: str) -> Iterator[Path]:
 
 
 def _stated(table: Any) -> int:
-    said = table.history(1)[0]
-    return int(said.get("operationParameters", said)["version"])
+    """Returns the version of the log that the view's version states, in the transaction of the
+    log's id: the history would be that of the newest version, which may have come since.
+    """
+    return int(table.transaction_version(table.metadata().configuration["clog.log"]))
 
 
 def _rows(table: pa.Table) -> list[str]:

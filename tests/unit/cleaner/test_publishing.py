@@ -113,7 +113,11 @@ def test_none_and_a_format_contradict_each_other(make_log):
 
 
 @pytest.mark.parametrize(
-    "left", ["part-00000-1.parquet", "deletion_vector_1.bin", "data/1.parquet"]
+    "left",
+    [
+        *("part-00000-1.parquet", "deletion_vector_1.bin", "data/1.parquet"),
+        "metadata/snap-1-1-0f8fad5b.avro",
+    ],
 )
 def test_what_refused_writers_left_is_told(make_log, store, clock, caplog, left):
     """S63: it is not clog's to delete, and no reader sees it."""

@@ -24,13 +24,15 @@ from clog.storage.publications.delta.view import DeltaView
 from clog.storage.store.base import Store, StoredObject
 
 _LOGGER = logging.getLogger(__name__)
-_BEGINNINGS = ("part-", "deletion_vector_", "data/")
-"""How names of such files begin: rows and deletion vectors of Delta, rows of Iceberg."""
+_BEGINNINGS = ("part-", "deletion_vector_", "data/", "metadata/snap-")
+"""How names of such files begin: rows and deletion vectors of Delta, rows of Iceberg, and what it
+writes with each commit.
+"""
 
 
 def sweep_strays(handle: Handle, *, before_ms: int, dry_run: bool) -> list[StoredObject]:
     """Deletes what refused writers of Delta left before ``before_ms``, and returns it; names it,
-    and what else others left, in warnings. Only in a log that was published three LISTs, and where
+    and what else others left, in warnings. Only in a log that was published four LISTs, and where
     anything of Delta's is old those of the view.
 
     Raises:
@@ -73,7 +75,7 @@ def _dead(handle: Handle, old: Sequence[StoredObject]) -> list[StoredObject]:
 def _checksums(root: Store, dead: Sequence[StoredObject]) -> list[StoredObject]:
     """Returns the files that Hadoop keeps beside others on local filesystems."""
     names = {f".{found.path}.crc" for found in dead}
-    begins = sorted({f".{begin}" for begin in _BEGINNINGS if not begin.endswith("/")})
+    begins = [f".{begin}" for begin in _BEGINNINGS if "/" not in begin]
     return [found for begin in begins for found in root.list(begin) if found.path in names]
 
 

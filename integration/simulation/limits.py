@@ -11,9 +11,13 @@ from functools import lru_cache
 import pyarrow as pa
 
 import clog.cleaner.compaction.run_pass
+import clog.cleaner.masks.carrying
+import clog.cleaner.masks.superseding
+import clog.cleaner.masks.upkeep
 import clog.cleaner.rewrite.coalescing
 import clog.cleaner.sweep.documents
 import clog.storage.commit.committer
+import clog.storage.format.bitmaps.bitmap
 import clog.storage.format.columns
 import clog.storage.format.commits
 import clog.storage.format.documents
@@ -24,6 +28,7 @@ import clog.storage.format.transactions
 import clog.storage.format.writer_pages
 import clog.storage.objects.reader
 import clog.storage.objects.writer
+import clog.storage.read.key_index_cache
 import clog.storage.read.scan
 import clog.storage.read.table_scan
 import clog.storage.state.waiting
@@ -68,12 +73,16 @@ def small_limits(*, parquet: bool = False) -> Iterator[None]:
         patch(storage.read.table_scan, "MAP_BYTES", 1 << 12)
         patch(storage.state.waiting, "VERSIONS_MAX", 6)
         patch(storage.format.documents, "decode", _decoded_document)
+        patch(storage.format.bitmaps.bitmap, "INLINE_BYTES_MAX", 9)
+        patch(cleaner.masks.upkeep, "STEP_ROWS", 12)
         patch(cleaner.compaction.run_pass, "MAPS_MAX", 2)
         patch(cleaner.rewrite.coalescing, "RUN_CHUNKS_MIN", 3)
         patch(cleaner.rewrite.coalescing, "LOOSE_OBJECTS_MIN", 6)
         if not parquet:
             patch(storage.objects.writer, "encoded", _encoded)
-            patch(storage.read.scan, "open_ranges", _open_ranges)
+            for reading in (storage.read.scan, cleaner.masks.carrying, cleaner.masks.superseding):
+                patch(reading, "open_ranges", _open_ranges)
+            patch(storage.read.key_index_cache, "read_rows", _read_rows)
         yield
 
 
@@ -98,6 +107,11 @@ def _open_ranges(store, obj, ranges, *, columns, schema=None):
                 yield i, batch.slice(first, rows)
 
     return slices
+
+
+def _read_rows(store, obj, first_row, rows, *, columns, schema=None):
+    slices = _open_ranges(store, obj, [(first_row, rows)], columns=columns, schema=schema)
+    return [batch for _, batch in slices(rows)]
 
 
 _decode = clog.storage.format.documents.decode

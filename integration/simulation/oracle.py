@@ -16,6 +16,7 @@ After each commit:
 - a tombstone is gone only with all older values of its key, and below the first dirty offset each
   key stands once (S12, `table`);
 - a horizon counts from the commit that sets it, and stays what it was (S23);
+- masks hide what the table does not show, no row too many and none too few (`masked`);
 - a transaction is its holder's, and what it did was next (S48, S54; `taken`);
 - what is undecided is seen by nobody and kept, what was aborted is seen by nobody any more, and
   what is decided is decided in all logs of a transaction (S50 to S53; `deals`, `fates`).
@@ -32,6 +33,7 @@ from dataclasses import replace
 from disk import Folder
 from facts import Intent, Seen
 from fates import Fates
+from masked import Masked
 from taken import Taken
 
 from clog.storage.commit.store_clock import AHEAD_MS_MAX
@@ -80,6 +82,7 @@ class Oracle:
     def __init__(self, store: Folder, clock, partitions: int, ledger) -> None:
         self.store, self.clock, self._ledger = store, clock, ledger
         self.fates = Fates(ledger, partitions)
+        self._masked = Masked()
         self.is_over = False
         self.gone_ms: int | None = None
         self.records: list[list[tuple]] = [[] for _ in range(partitions)]
@@ -104,6 +107,7 @@ class Oracle:
         """One that knows as much, of a copy of the disk; it has no deals."""
         other = Oracle(store, clock, len(self.records), ledger)
         other.fates = self.fates.copy(ledger)
+        other._masked = self._masked.copy()
         ledger.oracles[self.manifest.head.log.log_id] = other
         other.records = [list(rows) for rows in self.records]
         other.manifest = self.manifest
@@ -394,6 +398,7 @@ class Oracle:
         self.seen[version] = Seen(rows, columns.start, columns.end, stable, told)
         for p in sorted(touched) if before is not None else ():
             self._check_partition(p, old.rows[p], rows[p])
+            self._masked.check(self, p)
 
     def _rows(self, p: int) -> tuple[tuple[int, int], ...]:
         start = self.manifest.head.partitions.start[p]
@@ -474,6 +479,5 @@ class Oracle:
 
 
 def _paths(manifest: Manifest) -> set[str]:
-    """The objects that a version needs, and its bitmaps of dead rows."""
-    chunks = [c for _, c in manifest.chunks()]
-    return {c.object.path for c in chunks} | {c.dead.path for c in chunks if c.dead is not None}
+    """The objects that a version needs, and their bitmaps that are files."""
+    return {path for _, chunk in manifest.chunks() for path in chunk.files}

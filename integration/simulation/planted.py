@@ -14,6 +14,7 @@ import disk
 import keepers
 from limits import Patch, patching
 from planted_deals import DEAL_BUGS
+from planted_masks import MASK_BUGS
 from planted_state import STATE_BUGS
 from world import BEGINNINGS, beginning
 
@@ -518,6 +519,7 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     "group mixes writers": group_mixes_writers,
     **DEAL_BUGS,
     **STATE_BUGS,
+    **MASK_BUGS,
 }
 """By name."""
 

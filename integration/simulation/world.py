@@ -40,6 +40,7 @@ from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import paths
+from clog.storage.format.features import SUPERSEDED_ROWS
 from clog.storage.ids import SeededIds
 from clog.storage.testing.faults import Fault, FaultKind
 
@@ -57,6 +58,8 @@ ZOMBIE_CALLS = 400
 SEVERAL_CALLS = 400
 STATE_CALLS = 900
 CLEANER_CALLS = 300
+MASKED_EVERY = 3
+"""In one of so many, of each kind, the logs have masks of superseded rows (FORMAT.md §13)."""
 PARQUET_EVERY = 64
 """One of so many seeds has real Parquet, and is verified as an operator would."""
 BEGINNINGS = 8
@@ -157,6 +160,7 @@ class World:
         pace: one of so many calls, and of so many pieces of work, has time jump ahead.
         is_fleeting: records are soon deleted, and readers sleep.
         is_calm: only the closing of blocks is disturbed.
+        is_masked: its logs have masks, an older one from now on.
     """
 
     def __init__(
@@ -181,6 +185,7 @@ class World:
         self.fault_rate = (0, 1, 2, 5)[self.roll(4)]
         self.cast = [given for given in ROLES if self.roll(100) < given[2]] or [ROLES[0]]
         self.is_fleeting = self.is_calm = False
+        self.is_masked = seed // SPECIAL_EVERY % MASKED_EVERY == 1
         self.pace = 60, 8
 
     @property
@@ -221,9 +226,11 @@ class World:
             self.batches = batches(parquet=self.parquet)
             for site in self.sites:
                 site.disk.observer, site.disk.failed = site.logs, self.scheduler.fail
+                clock, ids = Clock(self.clock, 0), SeededIds(self.seed + (site.number << 40))
                 if site.logs.standing is None:
-                    ids = SeededIds(self.seed + (site.number << 40))
-                    self.create_log(site, site.disk, Clock(self.clock, 0), ids)
+                    self.create_log(site, site.disk, clock, ids)
+                elif self.is_masked:
+                    Log.open(site.disk, clock=clock, ids=ids).upgrade([SUPERSEDED_ROWS])
             for name, role, _ in self.cast:
                 off_ms = self.roll(240_000) - 120_000
                 if role.may_be_late and self._begun and self.roll(20) == 0:
@@ -245,6 +252,8 @@ class World:
         log = Log.create(store, PARTITIONS, self._config(), clock=clock, ids=ids)
         for name in STRANGERS:
             site.disk.put(f"{paths.folder_of(log.handle.standing.log_id)}/{name}", b"kept")
+        if self.is_masked:
+            log.upgrade([SUPERSEDED_ROWS])
 
     def keep_house(self) -> None:
         """Everything that is due is done, and what is then, and in days."""

@@ -71,6 +71,8 @@ QUICK = (
     "outcome guessed where the home cannot be read",
     "new writers' page drops the older page",
     "older page's entry beats the head's",
+    "mask hides a row too many",
+    "mask not renewed after a pass",
     "store skips what others wrote",
     "store keeps what it rolled back",
 )

@@ -54,6 +54,16 @@ _CORRUPT = frozenset(
 )
 
 
+_UNWRITTEN = frozenset(
+    {
+        sqlite3.SQLITE_IOERR_WRITE,
+        sqlite3.SQLITE_IOERR_FSYNC,
+        sqlite3.SQLITE_IOERR_DIR_FSYNC,
+        sqlite3.SQLITE_IOERR_TRUNCATE,
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+    }
+)
+"""What SQLite says where a quota is used up, or a file may not grow."""
 _OF_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 
 
@@ -86,7 +96,7 @@ class _Damage:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, sqlite3.DatabaseError):
+        if isinstance(error, sqlite3.DatabaseError) and not is_of_disk(error):
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
             missing = code == sqlite3.SQLITE_ERROR and "no such table" in str(error)
             if code & 0xFF in _CORRUPT or missing:
@@ -100,8 +110,8 @@ DAMAGE = _Damage()
 def is_of_disk(error: Exception) -> bool:
     """Tells whether an error says that the disk has no room, or may not be written."""
     if isinstance(error, sqlite3.Error):
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
-        return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+        return code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY) or code in _UNWRITTEN
     return isinstance(error, OSError) and error.errno in _OF_DISK
 
 

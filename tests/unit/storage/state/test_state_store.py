@@ -2,6 +2,7 @@
 
 import logging
 import multiprocessing
+import resource
 import shutil
 import sqlite3
 
@@ -497,6 +498,36 @@ def test_a_full_disk_that_gets_room_again(make_log, open_store, monkeypatch):
     s.put("a", "2")
     s.commit()
     assert dict(s.scan()) == table_of(log)
+
+
+@pytest.mark.parametrize("bytes_max", [2_000, 20_000, 60_000])
+def test_files_that_may_not_grow(make_log, open_store, bytes_max):
+    """A quota, of which SQLite says no more than that it cannot write: as a disk that is full."""
+    log = make_log(partitions=2)
+    right = {f"{i:04}".encode(): b"x" * 100 for i in range(500)}
+    log.append([{"key": key, "value": value} for key, value in right.items()])
+    free = resource.getrlimit(resource.RLIMIT_FSIZE)
+    told = 0
+    for n in range(4):
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_max, free[1]))
+            s = open_store(memory_bytes=20_000)
+            for i in range(300):
+                s.put(f"n{n}-{i:04}", "y" * 100)
+        except StateFileError:
+            told += 1
+            resource.setrlimit(resource.RLIMIT_FSIZE, free)
+            s = open_store(memory_bytes=20_000)
+            for i in range(300):
+                s.put(f"n{n}-{i:04}", "y" * 100)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_max, free[1]))
+            s.commit()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, free)
+        right |= {f"n{n}-{i:04}".encode(): b"y" * 100 for i in range(300)}
+        assert dict(s.scan()) == right
+    assert told
 
 
 def test_damage_that_a_get_meets(make_log, open_store, tmp_path, caplog):

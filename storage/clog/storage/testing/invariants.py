@@ -43,11 +43,11 @@ def check_log(root: Store, *, every_version: bool = True) -> Manifest:
     check_hint(store, commits[-1].version)
     check_heads(store, commits)
     states = _replayed(store, commits)
+    readable = [s for s in states if s.version >= states[-1].head.oldest_readable]
+    for version in {s.head.snapshot.version for s in readable if s.head.snapshot is not None}:
+        saved = unpage(store, read_snapshot(store, version))
+        assert saved == states[version], f"snapshot {version} differs"
     for state in states:
-        snapshot = state.head.snapshot
-        if snapshot is not None and state.version >= states[-1].head.oldest_readable:
-            saved = unpage(store, read_snapshot(store, snapshot.version))
-            assert saved == states[snapshot.version], f"snapshot {snapshot.version} differs"
         if every_version or state is states[-1]:
             assert manifest_at(store, state.version, commits[-1]) == state
     return states[-1]

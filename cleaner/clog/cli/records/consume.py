@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from clog.storage import Log, NamedReader, Table
 
 LineFormat = Literal["text", "jsonl"]
+ToLines = Callable[[Any], Iterator[bytes]]
+"""Makes the lines of a batch."""
 
 
 def _hold_ms(text: str) -> int:
@@ -140,16 +142,15 @@ def consume(  # noqa: PLR0913 - one for each option
     clog consume ./orders --key alice --offsets   # the history of a key
     clog consume ./orders --from @2026-01-31T12:00:00Z --json
     """
-    from clog.cli.records.lines import format_jsonl, format_text
+    from clog.cli.records.lines import format_jsonl
     from clog.storage.readers.named_reader import holding_reader
 
     check_table(start, at, table=table)
     _check_reader(reader, hold, all_records=not (table or key))
     log = open_log(url, options)
     keys = keys_given(key, is_base64=is_base64, schema=typed_schema(log)) if key else None
-    marker = null_marker.encode() if null_marker is not None else None
-    text = partial(format_text, null_marker=marker, with_offsets=offsets, with_headers=headers)
-    to_lines = format_jsonl if json or line_format == "jsonl" else text
+    is_json = json or line_format == "jsonl"
+    to_lines = format_jsonl if is_json else _text(null_marker, offsets=offsets, headers=headers)
     view = log.table(partition=partition, at=at) if table else None
     named = holding_reader(log.handle, reader, hold or 0) if reader else None
     found = _table(log, view, keys) if view else _log(log, partition, start, keys, named)
@@ -158,6 +159,13 @@ def consume(  # noqa: PLR0913 - one for each option
             _print(limited(found(poll if follow else None), maximum), to_lines, named)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None  # How one stops to follow.
+
+
+def _text(null_marker: str | None, *, offsets: bool, headers: bool) -> ToLines:
+    from clog.cli.records.lines import format_text
+
+    marker = null_marker.encode() if null_marker is not None else None
+    return partial(format_text, null_marker=marker, with_offsets=offsets, with_headers=headers)
 
 
 def check_table(start: str, at: int | None, *, table: bool) -> None:
@@ -281,7 +289,7 @@ def _read(
 
 def _print(
     batches: "Iterator[pa.RecordBatch]",
-    to_lines: Callable[[Any], Iterator[bytes]],
+    to_lines: ToLines,
     reader: "NamedReader | None",
 ) -> None:
     for batch in batches:

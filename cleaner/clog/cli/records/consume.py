@@ -155,10 +155,7 @@ def consume(  # noqa: PLR0913 - one for each option
     named = holding_reader(log.handle, reader, hold or 0) if reader else None
     found = _table(log, view, keys) if view else _log(log, partition, start, keys, named)
     with named or nullcontext():
-        try:
-            _print(limited(found(poll if follow else None), maximum), to_lines, named)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None  # How one stops to follow.
+        _print(limited(found(poll if follow else None), maximum), to_lines, named)
 
 
 def _text(null_marker: str | None, *, offsets: bool, headers: bool) -> ToLines:
@@ -292,10 +289,13 @@ def _print(
     to_lines: ToLines,
     reader: "NamedReader | None",
 ) -> None:
-    for batch in batches:
-        write_lines(b"".join(to_lines(batch)))
-        if reader is not None:
-            reader.commit(_after(batch))
+    try:
+        for batch in batches:
+            write_lines(b"".join(to_lines(batch)))
+            if reader is not None:
+                reader.commit(_after(batch))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None  # How one stops to follow.
 
 
 def _after(batch: "pa.RecordBatch") -> dict[int, int]:

@@ -184,7 +184,7 @@ def _check_classes(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
 
 def _check_whole(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
     """Raises if an integer is no float of this width: floats are rounded, integers never are."""
-    narrow = kind.to_pandas_dtype()
+    narrow = np.dtype(f"f{kind.bit_width // 8}").type
     for at, value in enumerate(values):
         if isinstance(value, _INTEGERS):
             try:

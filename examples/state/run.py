@@ -131,10 +131,12 @@ def send(source: Log, job: str, sent: int) -> int:
 
 def finish(source: Log, state: Log, job: str) -> None:
     """Waits until the host that works has taken in all there is."""
-    until = time.monotonic() + END_S
-    while state.positions(job).get(source.id) != source.end_offsets():
+    ends, reached, until = source.end_offsets(), None, time.monotonic() + END_S
+    while (now := state.positions(job).get(source.id)) != ends:
+        if now != reached:
+            reached, until = now, time.monotonic() + END_S
         if time.monotonic() > until:
-            raise TimeoutError(f"{job} did not come to the end in {END_S} s")
+            raise TimeoutError(f"{job} stood at {now} of {ends} for {END_S} s")
         time.sleep(0.05)
 
 

@@ -41,6 +41,8 @@ TARGETS = (
     Target("spark_tables", "upsert of 20 rows", "Delta Lake", 10),
     Target("spark_tables", "upsert of 20 rows", "Delta Lake, deletion vectors", 10),
     Target("pypaimon_table", "table read", "PyPaimon", 1),
+    Target("live_table", "table read, Python", "delta-rs, a Delta table", 0.9),
+    Target("live_table", "table read, Python", "DuckDB, arg_max", 1),
 )
 
 

@@ -19,11 +19,11 @@ Once nobody holds anything open, all logs show the same.
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from oracle import broken_invariants
 from world import World
 
 from clog.storage import Log
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.testing.invariants import check_log
 
 JOB = "copying"
 SOURCE, HOME = "source", "home"
@@ -122,12 +122,7 @@ def problems(world: World, holders: tuple[str, ...], *, is_settled: bool = False
 def final_problems(world: World, holders: tuple[str, ...]) -> list[str]:
     """The invariants of the test kit on top."""
     found = problems(world, holders, is_settled=True)
-    for name in LOGS:
-        try:
-            check_log(world.store(name), every_version=False)
-        except AssertionError as e:
-            found.append(f"{name}: invariant broken: {e}")
-    return found
+    return found + broken_invariants(world, LOGS)
 
 
 def _shown(world: World, name: str) -> tuple[int, list[str]]:

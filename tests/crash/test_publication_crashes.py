@@ -42,28 +42,26 @@ def filled(store):
     put(log, range(0, 2000, 3), "2")
 
 
+def publish_and_delete(log, numbers, value, *, before):
+    """Publishes it twice, records put between, and deletes what lies below an offset."""
+    for name in READERS:
+        log.publish(name)
+    put(log, numbers, value)
+    for name in READERS:
+        log.publish(name)
+    log.delete_records({0: before})
+
+
 def published(store):
     """One that was published, and of which records were deleted since."""
     filled(store)
-    log = reopen(store, 2)
-    for name in READERS:
-        log.publish(name)
-    put(log, range(0, 2000, 7), "3")
-    for name in READERS:
-        log.publish(name)
-    log.delete_records({0: 100})
+    publish_and_delete(reopen(store, 2), range(0, 2000, 7), "3", before=100)
 
 
 def published_long(store):
     """One whose older versions were cleaned up before, up to a checkpoint."""
     published(store)
-    log = reopen(store, 20)
-    for name in READERS:
-        log.publish(name)
-    put(log, range(0, 2000, 11), "4")
-    for name in READERS:
-        log.publish(name)
-    log.delete_records({0: 200})
+    publish_and_delete(reopen(store, 20), range(0, 2000, 11), "4", before=200)
 
 
 def rows_of(log, at):

@@ -93,14 +93,19 @@ def test_a_participant_of_a_newer_format(logs, quill):
     assert left.state == "aborted"
 
 
+def commit_untold(logs, monkeypatch):
+    """Commits a transaction of both logs in the first, and its holder dies before it tells."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Several, "finish", lambda *_: {})
+        with logs[0].transaction("job") as t:
+            for log in logs:
+                t.append(ROWS, log=log)
+
+
 def test_one_that_is_upgraded_before_it_hears(logs, quill, known_quill, monkeypatch):
     """The home keeps the outcome, and says what is missing; a newer clog tells it."""
     home, other = logs
-    with monkeypatch.context() as patch:
-        patch.setattr(Several, "finish", lambda *_: {})
-        with home.transaction("job") as t:
-            for log in logs:
-                t.append(ROWS, log=log)
+    commit_untold(logs, monkeypatch)
     quill(Log.open(other.url))
     (waiting,) = finish_all(Log.open(home.url).handle)
     assert f"{other.url} cannot be told that it was committed: " in waiting.reason
@@ -116,11 +121,7 @@ def test_one_that_is_upgraded_before_it_hears(logs, quill, known_quill, monkeypa
 def test_a_home_of_a_newer_format(logs, quill, known_quill, monkeypatch):
     """Nothing is guessed; a newer clog asks it."""
     home, other = logs
-    with monkeypatch.context() as patch:
-        patch.setattr(Several, "finish", lambda *_: {})
-        with home.transaction("job") as t:
-            for log in logs:
-                t.append(ROWS, log=log)
+    commit_untold(logs, monkeypatch)
     quill(Log.open(home.url))
     (waiting,) = finish_all(Log.open(other.url).handle)
     assert "its home cannot say what became of it: " in waiting.reason

@@ -58,8 +58,7 @@ class Moments:
                 self._wait_for_batch(children["driver"])
             time.sleep(GO_ON_S)
             self._look(children)
-            for child in children.values():
-                child.stop()
+            self._stop(children)
         finally:
             for child in children.values():
                 child.end()
@@ -98,12 +97,30 @@ class Moments:
         return sum(world.batches_of_spark(name)[0] for name in LOGS)
 
     def _look(self, children: dict[str, Child]) -> None:
-        """Starts a driver again that failed: Spark does, when the JVM before it was not gone yet;
-        nobody else may fail."""
+        """Starts a driver again that failed."""
         for name, child in children.items():
-            if child.is_running:
-                continue
-            if name != "driver" or self._failures == DRIVER_FAILURES_MAX:
-                raise RunError(f"{name} ended by itself: {child.last_words()}")
-            self._failures += 1
-            children[name] = self._starts[name]()
+            if not child.is_running:
+                self._forgive(name, RunError(f"{name} ended by itself: {child.last_words()}"))
+                children[name] = self._starts[name]()
+
+    def _stop(self, children: dict[str, Child]) -> None:
+        """A driver that fails over it is started again: one that does a batch and stops."""
+        for name, child in children.items():
+            try:
+                child.stop()
+            except RunError as e:
+                self._forgive(name, e)
+                children[name] = self._starts[name]()
+                self._wait_for_batch(children[name])
+                children[name].stop()
+
+    def _forgive(self, name: str, failure: RunError) -> None:
+        """Spark's driver fails when the JVM before it was not gone yet, or when its workers lose it
+        while it stops; nobody else may fail.
+
+        Raises:
+            RunError: the failure, when it is not such a one.
+        """
+        if name != "driver" or self._failures == DRIVER_FAILURES_MAX:
+            raise failure
+        self._failures += 1

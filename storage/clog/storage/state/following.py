@@ -43,12 +43,12 @@ from clog.storage.read.changes import changes_batches
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.read.table_plan import plan_table
 from clog.storage.read.table_scan import table_batches
-from clog.storage.state import generations
+from clog.storage.state import generations, sqlite_file
 from clog.storage.state.cache import Cache, rows_of
 from clog.storage.state.merging import merged_scan
 from clog.storage.state.positions import is_of, position_of
 from clog.storage.state.row_codec import RowCodec
-from clog.storage.state.sqlite_file import DamagedCacheError, Position, Row, is_of_disk
+from clog.storage.state.sqlite_file import DamagedCacheError, Position, Row
 from clog.storage.state.uncommitted import Uncommitted
 
 CHANGED_MAX = 100_000
@@ -388,9 +388,10 @@ class Follower:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
         except (sqlite3.Error, OSError) as e:
-            if isinstance(e, ClogError) or not is_of_disk(e):
+            if isinstance(e, ClogError) or not sqlite_file.is_of_disk(e):
                 raise
             raise StateFileError(
                 f"the file of the state of {self.url} in {self.folder} cannot be written: {e};"
-                " make room there; the log is whole, and is followed again then"
+                f" make room there, and for temporary files in {sqlite_file.temporary_folder()};"
+                " the log is whole, and is followed again then"
             ) from e

@@ -10,6 +10,7 @@ Not here: which file it is (`generations`), what is asked of it (`cache`).
 
 import errno
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,13 @@ def is_of_disk(error: Exception) -> bool:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
         return code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY) or code in _UNWRITTEN
     return isinstance(error, OSError) and error.errno in _OF_DISK
+
+
+def temporary_folder() -> str:
+    """Returns where SQLite keeps temporary files, as far as its rules tell: it does not say so."""
+    named = [os.environ.get(name) for name in ("SQLITE_TMPDIR", "TMPDIR")]
+    folders = [*filter(None, named), "/var/tmp", "/usr/tmp", "/tmp"]  # noqa: S108 none is made here
+    return next((f for f in folders if Path(f).is_dir() and os.access(f, os.W_OK | os.X_OK)), ".")
 
 
 def connect(path: Path, *, read_only: bool = False, journal: bool = True) -> sqlite3.Connection:

@@ -3,19 +3,23 @@ deleted.
 
 It is a dict up to a limit of memory. Beyond that all of it goes to a database that SQLite keeps for
 this connection alone, in its temporary folder, and that goes with the connection: nothing of it
-survives a crash, and nobody else ever sees it.
+survives a crash, and nobody else ever sees it. Where there is no room for it the change that asked
+for some is refused, and all others are there: they can be looked up, and committed.
 
 Keys and values are bytes, as they are in the file of a state table.
 """
 
+import heapq
 import sqlite3
 from collections.abc import Iterator
-from itertools import islice
+from contextlib import contextmanager
+from itertools import groupby, islice
 from typing import Any
 
 from clog.storage import forks
+from clog.storage.errors import CorruptionError, StateFileError
 from clog.storage.state.row_codec import RowCodec
-from clog.storage.state.sqlite_file import DAMAGE
+from clog.storage.state.sqlite_file import is_of_disk, temporary_folder
 
 ROW_BYTES = 200
 """About what Python needs for a row, beside its key and value."""
@@ -54,21 +58,24 @@ class Uncommitted:
         return bool(self._recent) or self._spilled is not None
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Changes a key; None deletes it."""
+        """Changes a key; None deletes it.
+
+        Raises:
+            StateFileError: there is no room for it; it is as it was.
+        """
         with self._lock:
-            before = self._recent.get(key, b"")
-            known = ROW_BYTES + len(key) if key in self._recent else 0
-            self._recent[key] = value
-            added = ROW_BYTES + len(key) - known + len(value or b"") - len(before or b"")
-            self._recent_bytes += added
-            if self._recent_bytes > self._memory_bytes:
+            size = ROW_BYTES + len(key) + len(value or b"") - self._bytes_of(key)
+            if self._recent and self._recent_bytes + size > self._memory_bytes:
                 self._spill()
+                size = ROW_BYTES + len(key) + len(value or b"")
+            self._recent[key] = value
+            self._recent_bytes += size
 
     def put_value(self, key: Any, value: Any) -> None:
         """Notes a key and a value as they are given.
 
         Raises:
-            InvalidInputError: the log cannot hold them.
+            InvalidInputError: the log cannot hold them; and as `put`.
         """
         self.put(self.codec.stored_key(key), self.codec.stored_value(value))
 
@@ -79,7 +86,7 @@ class Uncommitted:
             return key, recent[key]
         if self._spilled is None:
             return None
-        with DAMAGE:
+        with self._told():
             found = self._spilled.execute(_GET, (key,)).fetchone()
         return None if found is None else (key, found[0])
 
@@ -88,13 +95,16 @@ class Uncommitted:
         Those in memory as they are now; of others that come meanwhile some may be among them.
         """
         with self._lock:
-            if is_spilled := self._spilled is not None:
-                self._spill()
             keys = sorted(k for k in self._recent if k >= low and (high is None or k < high))
             recent = [(key, self._recent[key]) for key in keys]
+            is_spilled = self._spilled is not None
         if not is_spilled:
             yield from recent
             return
+        both = heapq.merge(recent, self._spilled_between(low, high), key=_key)
+        yield from (next(same) for _, same in groupby(both, _key))  # Of equal keys, the recent one.
+
+    def _spilled_between(self, low: bytes, high: bytes | None) -> Iterator[Change]:
         statement = _FROM
         while rows := self._rows(statement, low):
             yield from (row for row in rows if high is None or row[0] < high)
@@ -129,27 +139,55 @@ class Uncommitted:
     def _sorted(self) -> list[Change]:
         return [(key, self._recent[key]) for key in sorted(self._recent)]
 
+    def _bytes_of(self, key: bytes) -> int:
+        known = key in self._recent
+        return ROW_BYTES + len(key) + len(self._recent[key] or b"") if known else 0
+
     def _rows(self, statement: str, low: bytes) -> list[Change]:
-        with self._lock, DAMAGE:
+        with self._lock, self._told():
             if self._spilled is None:
                 return []
             return self._spilled.execute(statement, (low, RANGE_ROWS)).fetchall()
 
     def _spill(self) -> None:
-        if self._spilled is None:
-            self._spilled = _private()
         rows = iter(self._sorted())
-        with DAMAGE, self._spilled:
+        with self._told():
+            if self._spilled is None:
+                self._spilled = _private()
             while some := list(islice(rows, RANGE_ROWS)):
-                self._spilled.executemany(_PUT, some)
+                with self._spilled:
+                    self._spilled.executemany(_PUT, some)
         self._recent, self._recent_bytes = {}, 0
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Says in a user's words what SQLite says of its temporary file."""
+        try:
+            yield
+        except sqlite3.DatabaseError as e:
+            what = f"uncommitted changes beyond memory_bytes={self._memory_bytes}"
+            if is_of_disk(e):
+                raise StateFileError(
+                    f"{what} have no room in {temporary_folder()}, where temporary files are: {e};"
+                    " what was put before is there: commit it, make room, or start the process with"
+                    " SQLITE_TMPDIR set to a folder that has some"
+                ) from e
+            raise CorruptionError(
+                f"{what} cannot be read back from {temporary_folder()}, where temporary files are:"
+                f" {e}; call rollback(), and put them again"
+            ) from e
+
+
+def _key(change: Change) -> bytes:
+    return change[0]
 
 
 def _private() -> sqlite3.Connection:
-    """Opens a database of this connection alone: no name, no journal."""
+    """Opens a database of this connection alone, without a name."""
     connection = sqlite3.connect("", check_same_thread=False)
     connection.execute(f"pragma cache_size = -{SPILLED_CACHE_KIB}")
-    connection.execute("pragma journal_mode = off")
+    # A journal, so that what does not fit is taken back, and what was there before stays whole.
+    connection.execute("pragma journal_mode = memory")
     connection.execute("pragma synchronous = off")
     connection.execute(_TABLE)
     return connection

@@ -13,6 +13,7 @@ from clog.cleaner import Cleaner
 from clog.storage import (
     CommitConflictError,
     CommitStateUnknownError,
+    CorruptionError,
     InvalidInputError,
     Log,
     LogReplacedError,
@@ -469,7 +470,7 @@ def test_a_full_disk(make_log, open_store, monkeypatch, caplog):
         assert "is committed, but its local file is behind" in caplog.text
         assert len(table_of(log)) == 2000
         for use in (lambda: s.get("00001"), lambda: s.put("a", "1"), lambda: list(s.scan())):
-            with pytest.raises(StateFileError, match="make room there; the log is whole"):
+            with pytest.raises(StateFileError, match="make room there, and for temporary files in"):
                 use()
         with pytest.raises(StateFileError, match="full"):
             open_store(folder=s._file.folder / "other")
@@ -580,6 +581,58 @@ def test_more_than_memory_holds(make_log, open_store):
     s.put("x", "1")
     s.commit()
     assert s.refresh().changed == ()
+
+
+def test_no_room_for_what_is_not_committed(make_log, open_store, monkeypatch):
+    """The change that needs some is refused, in words; all others are looked up as before, scanned
+    and committed, and then there is room again.
+    """
+    log = make_log(partitions=2)
+    private, pages = uncommitted._private, []
+
+    def small():
+        connection = private()
+        connection.execute("pragma max_page_count = 30")
+        pages.append(connection)
+        return connection
+
+    monkeypatch.setattr(uncommitted, "_private", small)
+    monkeypatch.setattr(uncommitted, "RANGE_ROWS", 7)
+    s = open_store(memory_bytes=10_000)
+    expected, refused = {}, []
+    for round_ in range(2):
+        for i in range(1500):
+            key, value = f"{i * 7919 % 1500:05}".encode(), f"{round_}-{i:0100}".encode()
+            try:
+                s.put(key, value)
+            except StateFileError as e:
+                refused.append(str(e))
+            else:
+                expected[key] = value
+        assert "commit it, make room, or start the process with SQLITE_TMPDIR" in refused[-1]
+        assert s._changes._recent_bytes <= 10_000
+        assert dict(s.scan()) == s.get_many(f"{i:05}" for i in range(1500)) == expected
+        with pytest.raises(StateFileError):
+            s.put("large", "x" * 10_000)
+        assert s.get("large") is None
+        s.commit()
+        assert table_of(log) == dict(s.scan()) == expected
+
+
+def test_changes_that_cannot_be_read_back(make_log, open_store, monkeypatch):
+    """The temporary file is damaged: the file of the state is not, and is not built anew."""
+    log = make_log()
+    s = open_store(memory_bytes=1000)
+    for i in range(30):
+        s.put(f"{i:05}", "x" * 100)
+    s._changes._spilled.execute("drop table changes")
+    for use in (lambda: s.get("00000"), lambda: list(s.scan()), s.commit):
+        with pytest.raises(CorruptionError, match=r"call rollback\(\), and put them again"):
+            use()
+    s.rollback()
+    s.put("a", "1")
+    s.commit()
+    assert table_of(log) == dict(s.scan()) == {b"a": b"1"}
 
 
 def rows_of_file(s, partition):

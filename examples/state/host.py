@@ -23,7 +23,7 @@ def work(store: StateStore, source: Log, output: Log, job: str) -> bool:
     for each of them; False where there are none.
     """
     start = store.next_offsets(source)
-    ends = source.end_offsets()
+    ends = source.stable_offsets()
     end = {p: min(offset + STEP, ends[p]) for p, offset in start.items()}
     if end == start:
         return False

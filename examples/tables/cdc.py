@@ -63,7 +63,7 @@ class Consumer:
         """Applies what is new, deletes included; without a position, the whole table first."""
         position = dict(self.database.execute("select p, at from position"))
         if position:
-            ends = log.end_offsets()
+            ends = log.stable_offsets()
             batches = log.read(start=position, end=ends)
         else:
             table = log.table()

@@ -30,7 +30,7 @@ def copy_some(sources: dict[str, Log], books: Log, balances: Log) -> bool:
         done, left = books.positions(JOB), False
         lines, changes = [], Counter()
         for kind, source in sources.items():
-            ends, positions = source.end_offsets(), done.get(source.id, {})
+            ends, positions = source.stable_offsets(), done.get(source.id, {})
             for p in range(PARTITIONS):
                 start = positions.get(p, 0)
                 end = min(start + STEP, ends[p])

@@ -9,6 +9,7 @@ operator who aborts, by force too. What each was told is compared with what the 
 
 from actors import Actor
 from deals import Deal
+from inputs import items
 from transactors import Transactor
 
 from clog.storage.errors import (
@@ -100,10 +101,10 @@ class Dealer(_Wanderer, Transactor):
     def _fill(self, t, home) -> None:
         """Appends to some logs; what fails is aborted."""
         try:
-            item = home.positions(self.job).get(home.id, {}).get(0, 0)
+            item = home.positions(self.job).get(items().id, {}).get(0, 0)
             for n in range(1 + self.world.roll(3)):
                 self._append(t, n)
-            t.positions(home, {0: item + 1}, missed_deletes=True)
+            t.positions(items(), {0: item + 1})
         except ClogError:
             self._abort(t)
             raise

@@ -6,6 +6,7 @@ does not know whether it has committed (`taken` checks that, commit by commit).
 """
 
 from actors import Actor, told
+from inputs import items
 
 from clog.storage import AppendResult
 from clog.storage.errors import (
@@ -41,14 +42,14 @@ class Transactor(Actor):
         except TransactionFencedError:
             self.close()  # It is opened again, to take the job back.
             return
-        item = log.positions(self.job).get(log.id, {}).get(0, 0)
+        item = log.positions(self.job).get(items().id, {}).get(0, 0)
         self._attempt += 1
         intent = self.oracle.intent(f"{self.name} item {item} attempt {self._attempt}")
         try:
             for batch in world.batches_of(self.job, item):
                 self.putting = intent, batch.rows
                 t.append(batch.table, batch.partition)
-            t.positions(log, {0: item + 1}, missed_deletes=True)
+            t.positions(items(), {0: item + 1})
             self._end(t, intent)
         except (TransactionFencedError, TransactionTimeoutError) as e:
             assert not intent.commits, f"{intent.name} happened, and was told {e}"

@@ -159,7 +159,7 @@ class RandomLog:
             transaction.append(self.records())
         source = self.log
         for p in self.draw.sample(range(source.partitions), self.draw.randrange(source.partitions)):
-            end = source.end_offsets()[p]
+            end = source.stable_offsets()[p]
             transaction.positions(source, {p: end}, missed_deletes=True)
         if self.draw.random() < 0.3:
             transaction.abort()

@@ -99,7 +99,7 @@ def convert(
     positions = target.positions(copy.id).get(source.id, {})
     written = {} if dead_letters is None else dead_letters.positions(copy.id).get(source.id, {})
     done = Converted()
-    for p, end in source.end_offsets().items():
+    for p, end in source.stable_offsets().items():
         start = positions.get(p)
         if start is not None and start >= end:
             continue

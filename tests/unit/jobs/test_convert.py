@@ -91,6 +91,18 @@ def test_records_become_columns(source, target):
     assert target.table().get(7) == {"n": 70, "at": None}
 
 
+def test_what_is_undecided_is_copied_once_it_is_decided(source, target):
+    """S51: the copy goes up to the first undecided record, and goes on from there when asked."""
+    row = {"key": "1", "value": '{"n": 1}'}
+    source.append([row], partition=0)
+    with source.transaction("other", visible=True) as t:
+        t.append([row], partition=0)
+        source.append([row], partition=0)
+        assert convert(source, target).records == 1
+    assert convert(source, target).records == 2
+    assert len(rows(target)) == 3
+
+
 @pytest.mark.parametrize("reason", BAD)
 def test_what_does_not_fit_goes_to_the_dead_letters(source, target, letters, reason):
     """As it was, with the reason and its place in its headers; the rest of the batch is copied."""

@@ -48,10 +48,18 @@ class Holding:
         known = self._holders.positions(self.id) if known is None else known
         return {log_id: dict(mine) for log_id, mine in known.items()}
 
-    def take_up(self) -> None:
-        """Fences whoever held the id; one commit."""
+    def take_up(self) -> dict[int, int]:
+        """Fences whoever held the id, by one commit. Returns the offsets below which all lies that
+        was committed under it, where undecided records of others may come before some of that.
+        """
         with self.fencing():
             self._holders.begin(self.id, TIMEOUT_MS).abort()
+        head = self._handle.tip.head
+        state = state_of(self._handle.writer_pages, head, self.id)
+        done = None if state is None else state.committed
+        if done is None or all(e.version > done.version for e in head.unended if e.first):
+            return {}
+        return dict(enumerate(head.partitions.end))
 
     def hold(self) -> None:
         """Makes this the holder, with the positions that are committed."""

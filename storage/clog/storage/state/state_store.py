@@ -5,7 +5,8 @@ is that of a state table, and shows what is committed; what is not yet is in mem
 so a crash leaves nothing of it.
 
 F1. Open: the file as it is, then the id is taken up, by a commit that fences whoever held it. The
-    file follows the log up to that commit at least, so it has all that was ever committed.
+    file follows the log up to that commit at least, so it has all that was ever committed; where
+    undecided records of others come before some of that, nothing is shown until they are decided.
     Crash: an epoch that nobody holds.
 F2. Put and delete change what is not committed; look-ups show that first.
 F3. Commit: one deferred transaction, with a record for each key that changed and the positions.
@@ -317,7 +318,7 @@ class StateStore:
             self._holding.check_fenced()
             if not self._holding.is_standby:
                 return
-            self._holding.take_up()
+            self._reached = self._holding.take_up()
             self.refresh()
             self._changes = self._no_changes()
             self._holding.hold()

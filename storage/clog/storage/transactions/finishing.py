@@ -17,12 +17,12 @@ from clog.storage.commit.store_clock import is_comparable, store_now_ms
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError
 from clog.storage.format import paths
 from clog.storage.format.chunks import NONE, TransactionName
-from clog.storage.format.commits import Commit
+from clog.storage.format.commits import Commit, read_commit
 from clog.storage.format.edits import Edit
 from clog.storage.format.head import Head
 from clog.storage.format.undecided import ABORTED, COMMITTED, Ending, Unended, find_unended
 from clog.storage.transactions.id_states import OPERATION, state_of
-from clog.storage.transactions.undecided import AlreadyThere, ended_part
+from clog.storage.transactions.undecided import AlreadyThere, ended_part, forgotten_home
 
 _LOGGER = logging.getLogger("clog.storage.transactions")
 
@@ -139,7 +139,7 @@ def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
     With ``force`` those that cannot be told are given up: one that comes back is answered by the
     state of the id as long as that says what became of it, and nothing is guessed after that.
     """
-    outcome = _decided_at_home(handle, entry.name, abort=abort)
+    outcome = _decided_at_home(handle, entry.name, None, abort=abort)
     if outcome is None:
         return _not_due(entry)
     away: list[str] = []
@@ -153,12 +153,7 @@ def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
     if away and not force:
         remedy = "give access to it at that URL, or, if it is gone for good, abort by force"
         return f"{away[0]}; {remedy}"
-
-    def forget(tip: Commit, _: int) -> Edit | AlreadyThere:
-        there = find_unended(tip.head.unended, entry.name)
-        return AlreadyThere() if there is None else Edit(ends=(Ending(entry.name, outcome),))
-
-    handle.commit(forget, operation=OPERATION)
+    handle.commit(forgotten_home(entry.name, outcome), operation=OPERATION)
     return None
 
 
@@ -178,7 +173,7 @@ def _check_original(handle: Handle, part: Handle, name: TransactionName, outcome
         original = _opened(part, str(entry.home_url), name.home)
     except NotFoundError:
         return  # The home was moved.
-    if _outcome_at(original, name) != outcome:
+    if _outcome_at(original, name, part.standing.log_id) != outcome:
         raise NotFoundError(
             f"{entry.home_url}, which prepared it, does not say so; {url} seems to be a copy of"
             " that log, and decides nothing"
@@ -187,12 +182,12 @@ def _check_original(handle: Handle, part: Handle, name: TransactionName, outcome
 
 def _finish_part(handle: Handle, entry: Unended, *, abort: bool, force: bool) -> str | None:
     """Asks the home, and ends the transaction here as it says; returns why it waits."""
-    name, url = entry.name, entry.home_url
+    name, url, mine = entry.name, entry.home_url, handle.standing.log_id
     assert url is not None, "only in its home it has none"
     try:
         home = _opened(handle, url, name.home)
-        outcome = _outcome_at(home, name)
-        if outcome is None and find_unended(home.tip.head.unended, name) is None:
+        outcome = _outcome_at(home, name, mine)
+        if outcome is None and not _names(find_unended(home.tip.head.unended, name), mine):
             raise NotFoundError(
                 f"{url} does not know transaction {name.number} of id {name.id!r} any more, as if"
                 " it had been restored from an older copy"
@@ -207,7 +202,7 @@ def _finish_part(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
         forced = ended_part(handle, name, ABORTED, forced=True)
         handle.commit(forced, operation=OPERATION)
         return None
-    outcome = outcome or _decided_at_home(home, name, abort=abort)
+    outcome = outcome or _decided_at_home(home, name, mine, abort=abort)
     if outcome is None:
         return _not_due(entry)
     handle.commit(ended_part(handle, name, outcome), operation=OPERATION)
@@ -233,28 +228,40 @@ def _opened(handle: Handle, url: str, log_id: str) -> Handle:
     return other
 
 
-def _outcome_at(home: Handle, name: TransactionName) -> str | None:
-    """Returns what the home says that became of a transaction; None where it does not say."""
+def _outcome_at(home: Handle, name: TransactionName, part: str | None = None) -> str | None:
+    """Returns what the home says that became of a transaction; None where it does not say. To a
+    ``part`` only of one in which that log takes part: a home that was restored from an older copy
+    gives epochs and numbers again, to others. 1 GET where it was committed and is listed no more.
+    """
     head = home.tip.head
     entry = find_unended(head.unended, name)
     if entry is not None:
-        return entry.state if entry.is_decided else None
+        return entry.state if entry.is_decided and _names(entry, part) else None
     state = state_of(home.writer_pages, head, name.id)
     if state is None or (state.epoch, state.number) < (name.epoch, name.number):
         return None
     last = (-1, -1) if state.committed is None else (state.committed.epoch, state.committed.number)
-    if last == (name.epoch, name.number):
-        return COMMITTED
+    if state.committed is not None and last == (name.epoch, name.number):
+        if part is None:
+            return COMMITTED
+        before = read_commit(home.store, state.committed.version - 1).head
+        return COMMITTED if _names(find_unended(before.unended, name), part) else None
     return ABORTED if last < (name.epoch, name.number) else None
 
 
-def _decided_at_home(home: Handle, name: TransactionName, *, abort: bool) -> str | None:
+def _names(entry: Unended | None, part: str | None) -> bool:
+    return entry is not None and part in (None, *(log_id for log_id, _ in entry.participants))
+
+
+def _decided_at_home(
+    home: Handle, name: TransactionName, part: str | None, *, abort: bool
+) -> str | None:
     """Returns the outcome; where there is none yet and its timeout has passed, or with ``abort``,
     the home decides now. None: it is too early.
     """
     entry = find_unended(home.tip.head.unended, name)
     if entry is None or entry.is_decided:
-        return _outcome_at(home, name)
+        return _outcome_at(home, name, part)
     if not abort and _age_ms(home, entry) <= entry.timeout_ms:
         return None
 
@@ -265,7 +272,7 @@ def _decided_at_home(home: Handle, name: TransactionName, *, abort: bool) -> str
         return Edit(ends=(Ending(name, ABORTED),))
 
     done = home.commit(prepare, operation=OPERATION)
-    return ABORTED if isinstance(done, Commit) else _outcome_at(home, name)
+    return ABORTED if isinstance(done, Commit) else _outcome_at(home, name, part)
 
 
 def _age_ms(home: Handle, entry: Unended) -> int:

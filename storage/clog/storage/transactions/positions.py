@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from clog.storage.commit.handle import Handle
 from clog.storage.config.definitions import LONG_MAX
-from clog.storage.errors import InvalidInputError, NotFoundError
+from clog.storage.errors import InvalidInputError, NotFoundError, OffsetOutOfRangeError
+from clog.storage.format.head import Head
 from clog.storage.format.transactions import Position
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.read.offsets import check_start
@@ -79,6 +80,39 @@ def check_missed(
             " missed deletes; rebuild what it wrote from the log's start, or go on with"
             " missed_deletes=True"
         )
+
+
+def check_decided(source: Source, offsets: Mapping[int, int]) -> None:
+    """Raises if a position is beyond a record that is undecided: reads end before it, and who goes
+    on from there would never see it. One GET where the version that the handle knows has one.
+
+    Raises:
+        OffsetOutOfRangeError: one is.
+    """
+    handle = source.handle
+    if _beyond_undecided(handle.tip.head, offsets) is None:
+        return
+    head, url = handle.refresh().head, handle.standing.root.url
+    p = _beyond_undecided(head, offsets)
+    if p is not None:
+        stable = head.stable_offset(p)
+        raise OffsetOutOfRangeError(
+            f"offset {offsets[p]} of partition {p} is beyond the last stable offset {stable} of"
+            f" {url}: records from there on are undecided, and would be taken for read; commit"
+            " positions up to stable_offsets()",
+            partition=p,
+            offset=offsets[p],
+            start=head.partitions.start[p],
+            end=stable,
+        )
+
+
+def _beyond_undecided(head: Head, offsets: Mapping[int, int]) -> int | None:
+    if not head.unended:
+        return None
+    ends = head.partitions.end
+    beyond = (p for p, at in offsets.items() if head.stable_offset(p) < min(at, ends[p]))
+    return next(beyond, None)
 
 
 def check_reachable(source: Source, offsets: Mapping[int, int]) -> None:

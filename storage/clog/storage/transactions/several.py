@@ -23,11 +23,12 @@ from clog.storage.format.chunks import TransactionName
 from clog.storage.format.commits import Commit, edit_of, read_commit
 from clog.storage.format.producers import find_writer
 from clog.storage.format.transactions import PARTICIPANT
-from clog.storage.format.undecided import find_unended
+from clog.storage.format.undecided import UNENDED_MAX, find_unended
 from clog.storage.transactions.id_states import OPERATION, AlreadyCommitted, Number
 from clog.storage.transactions.undecided import (
     Part,
     ended_part,
+    forgotten_home,
     name_of,
     participant_id,
     prepared_home,
@@ -35,6 +36,7 @@ from clog.storage.transactions.undecided import (
 )
 
 _Nothing = TypeVar("_Nothing", bound=NothingToCommit)
+CROWDED = UNENDED_MAX // 2
 PARTICIPANTS_BYTES_MAX = 4 << 10
 """Of their ids and URLs as JSON: the home repeats them in each commit until all have ended."""
 
@@ -153,7 +155,9 @@ class Several:
         return None
 
     def finish(self, outcome: str) -> Mapping[str, int]:
-        """Does X4 where it can; returns the versions of the participants, by URL."""
+        """Does X4 where it can; returns the versions of the participants, by URL. X5, too, where
+        the home's list is long: of many ids each would stay in it until its next transaction.
+        """
         versions: dict[str, int] = {}
         for part in self.parts:
             with suppress(ClogError):  # It is decided; who comes by later finishes it.
@@ -163,6 +167,9 @@ class Several:
                 assert isinstance(done, Commit | NothingToCommit)
                 versions[part.url] = part.handle.tip.version
         self.ended = len(versions) == len(self.parts)
+        if self.ended and len(self._handle.tip.head.unended) > CROWDED:
+            with suppress(ClogError):
+                self._handle.commit(forgotten_home(self.name, outcome), operation=OPERATION)
         return versions
 
 

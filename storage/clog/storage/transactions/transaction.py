@@ -44,7 +44,12 @@ from clog.storage.transactions.deferred import (
     State,
     TransactionResult,
 )
-from clog.storage.transactions.positions import check_missed, checked_positions, handle_of
+from clog.storage.transactions.positions import (
+    check_decided,
+    check_missed,
+    checked_positions,
+    handle_of,
+)
 
 if TYPE_CHECKING:
     from clog.storage.objects.data_object import DataObject
@@ -154,6 +159,7 @@ class Transaction:
             parts = partitions_of(records, partition, handle.tip.head, url=handle.store.url)
             stamp = held[0].stamp if held else None
             objects = put_records(handle, records, parts, stamp=stamp)
+            self._check_open(and_untried=True)  # Another thread may have ended it meanwhile.
             if self._work.visible is None:
                 held += objects
             else:
@@ -191,11 +197,14 @@ class Transaction:
         Raises:
             InvalidInputError: no log, a partition that does not exist, or an offset or a version
                 that cannot be.
+            OffsetOutOfRangeError: an offset beyond the last stable one: records of a transaction
+                that has not ended would be taken for read.
             NotFoundError: since the id's last positions tombstones were removed which its reader
                 had not come to, so that it has missed deletes.
         """
         self._check_open(and_untried=True)
         now = checked_positions(source, offsets, version)
+        check_decided(source, offsets)
         log_id = source.handle.standing.log_id
         if not missed_deletes:
             check_missed(source, self._work.before().get(log_id, {}), now)

@@ -7,7 +7,7 @@ X1. `prepared_home`: the home names the transaction and who takes part.
 X2. `prepared_part`: a participant gets its records, undecided.
 X3. `deferred.CommitRequest` with a name, or `aborted_home`: the home decides.
 X4. `ended_part`: a participant hears of it, whether it was prepared or not.
-X5. An end of what was decided, with the next X1 or by who finishes: the home forgets the outcome.
+X5. `forgotten_home`, or with the next X1: the home forgets the outcome.
 Z1. `appended_visible`: records of a visible transaction.
 
 Whatever comes late finds the state of its id, and is refused: no outcome is ever another's (S48).
@@ -59,10 +59,13 @@ _NEEDED = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
 
 @dataclass(slots=True)
 class Part:
-    """A participant: what a transaction appends to it."""
+    """A participant: what a transaction appends to it. ``is_tried``: it may have got that, from
+    this holder.
+    """
 
     handle: Handle
     objects: list[DataObject] = field(default_factory=list)
+    is_tried: bool = False
 
     @property
     def url(self) -> str:
@@ -97,6 +100,14 @@ def was_aborted(name: TransactionName, *, url: str) -> TransactionTimeoutError:
         f"transaction {name.number} of id {name.id!r} of {url} was aborted meanwhile, as it took"
         " longer than its timeout or an operator said so; nothing of it is committed; begin"
         " another one"
+    )
+
+
+def _of_lost_history(name: TransactionName, *, url: str) -> TransactionTimeoutError:
+    return TransactionTimeoutError(
+        f"{url} has records of another transaction {name.number} of epoch {name.epoch} of id"
+        f" {name.id!r}, as if its home had been restored from an older copy; these are aborted now,"
+        " and nothing of this one was committed; begin another one"
     )
 
 
@@ -170,8 +181,13 @@ def prepared_part(
     timeout_ms: int,
     check_time: Callable[[], None],
 ) -> Prepare[AlreadyThere]:
-    """Does X2."""
+    """Does X2.
+
+    A home that was restored from an older copy gives epochs and numbers again that it has lost:
+    what another transaction of the same name has left here is not taken for this one.
+    """
     handle, url = part.handle, part.handle.store.url
+    tried, part.is_tried = part.is_tried, True
     request = AppendRequest(url, part.objects, None, handle.writer_pages, handle.ids.uniform)
     joining = Joining(Unended(name, PREPARED, timeout_ms, home_url), 0, len(part.objects))
 
@@ -184,6 +200,8 @@ def prepared_part(
                 f" {name.epoch}; nothing of this one was committed"
             )
         if _is_same(name, state):
+            if not tried and find_unended(head.unended, name) is not None:
+                raise _of_lost_history(name, url=url)
             check_undecided(head, name, url=url)
             return AlreadyThere()
         check_time()
@@ -224,6 +242,16 @@ def aborted_home(handle: Handle, ours: Number) -> Prepare[AlreadyCommitted | Not
         )
         by = appended_by(Named.of(entry), kept, version=tip.version + 1)
         return Edit(features=_lacking(tip.head), ends=(Ending(name, ABORTED),), writers=(by,))
+
+    return prepare
+
+
+def forgotten_home(name: TransactionName, outcome: str) -> Prepare[AlreadyThere]:
+    """Does X5."""
+
+    def prepare(tip: Commit, _: int) -> Edit | AlreadyThere:
+        there = find_unended(tip.head.unended, name)
+        return AlreadyThere() if there is None else Edit(ends=(Ending(name, outcome),))
 
     return prepare
 

@@ -212,6 +212,26 @@ def test_an_undecided_transaction_of_another_comes_before(make_log, open_store, 
     assert dict(s.scan()) == table_of(log) == {b"a": b"3", b"b": b"theirs"}
 
 
+def test_a_store_opened_behind_an_undecided_transaction(make_log, open_store, open_log, tmp_path):
+    """S51: who takes the id up goes on from its positions, so the state shows all that was
+    committed with them, or nothing: here it counts a record twice otherwise, or not at all.
+    """
+    log = make_log()
+    other = open_log().transaction("other", visible=True)
+    other.append([{"key": "b", "value": "theirs"}])
+    s = open_store()
+    s.put("count", "1")
+    s.commit({log: {0: 0}})
+    s.close()
+    again = open_store(folder=tmp_path / "elsewhere")
+    assert again.positions == {log.id: {0: 0}}
+    for use in (lambda: again.get("count"), lambda: again.put("count", "1"), again.scan):
+        with pytest.raises(CommitConflictError, match="cannot show what it committed yet"):
+            use()
+    other.commit()
+    assert again.get("count") == b"1"
+
+
 def test_two_stores_with_one_id(make_log, open_store):
     """S48: whoever took the id up last has it; the other is told, and has committed nothing."""
     log = make_log()

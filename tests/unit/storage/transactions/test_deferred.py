@@ -25,6 +25,7 @@ from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import discard, inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
+from clog.storage.transactions import transaction
 from clog.storage.transactions.holders import TIMEOUT_MS_MAX
 from clog.storage.transactions.id_states import ID_BYTES_MAX
 
@@ -599,3 +600,23 @@ def test_objects_of_tasks(make_log, values_of):
         t.append(rows("d"))
     assert t.result.offsets == {0: (0, 4)}
     assert values_of(log) == [b"a", b"b", b"c", b"d"]
+
+
+def test_an_append_beside_the_end(make_log, values_of, monkeypatch):
+    """Of two threads one commits while the other appends: what is not in the commit is refused, and
+    not lost unsaid.
+    """
+    log = make_log()
+    t = log.transaction("job")
+    t.append([{"key": "k", "value": "a"}])
+    put = transaction.put_records
+
+    def put_slowly(*args, **more):
+        objects = put(*args, **more)
+        t.commit()
+        return objects
+
+    monkeypatch.setattr(transaction, "put_records", put_slowly)
+    with pytest.raises(InvalidInputError, match="has ended: it is committed"):
+        t.append([{"key": "k", "value": "b"}])
+    assert values_of(log) == [b"a"]

@@ -6,7 +6,13 @@ import shutil
 
 import pytest
 
-from clog.storage import CommitConflictError, InvalidInputError, Log, NotFoundError
+from clog.storage import (
+    CommitConflictError,
+    InvalidInputError,
+    Log,
+    NotFoundError,
+    TransactionTimeoutError,
+)
 from clog.storage.errors import ClogError
 from clog.storage.transactions.finishing import finish_all
 from clog.storage.transactions.several import Several
@@ -141,3 +147,54 @@ def test_a_copy_of_a_home_decides_nothing(logs, monkeypatch, tmp_path):
     for log in (left, right):
         finish_all(Log.open(log.url).handle)
     assert count(home, left, right) == [1, 1, 1]
+
+
+def restored(log, copy):
+    shutil.rmtree(log.url)
+    shutil.copytree(copy, log.url)
+    return Log.open(log.url)
+
+
+@pytest.fixture
+def prepared(logs, tmp_path):
+    """A transaction that waits for its home, which then loses all that is newer than a copy."""
+    home, left, _ = logs
+    shutil.copytree(home.url, tmp_path / "copy")
+    t = home.transaction("job")
+    t.append([{"key": "k", "value": "lost"}], log=left)
+    t._work.several.prepare(t._work.check_time, set())
+    return restored(home, tmp_path / "copy"), left
+
+
+def values(log):
+    return [v for b in Log.open(log.url).read() for v in b.column("value").to_pylist()]
+
+
+def test_a_restored_home_gives_a_number_again(prepared):
+    """S48: what another transaction of that name has left is not taken for the new one, which is
+    told; the next one goes on.
+    """
+    home, left = prepared
+    t = home.transaction("job")
+    t.append([{"key": "k", "value": "new"}], log=left)
+    with pytest.raises(TransactionTimeoutError, match="as if its home had been restored"):
+        t.commit()
+    assert values(left) == []
+    assert Log.open(left.url).transactions() == []
+    with home.transaction("job") as t:
+        t.append([{"key": "k", "value": "new"}], log=left)
+    assert values(left) == [b"new"]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("other", ["deferred", "of others"])
+def test_a_restored_home_gives_a_number_to_others(prepared, logs, other, closed):
+    """S48: an outcome of one in which the participant has no part decides nothing there."""
+    home, left = prepared
+    with home.transaction("job") as t:
+        t.append([{"key": "k", "value": "new"}], log=None if other == "deferred" else logs[2])
+    if closed:
+        finish_all(Log.open(home.url).handle)
+    (waiting,) = finish_all(Log.open(left.url).handle)
+    assert "does not know transaction 0" in waiting.reason
+    assert values(left) == []

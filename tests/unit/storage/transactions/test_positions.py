@@ -2,7 +2,7 @@
 
 import pytest
 
-from clog.storage import InvalidInputError, Log, NotFoundError
+from clog.storage import InvalidInputError, Log, NotFoundError, OffsetOutOfRangeError
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import paths
 from clog.storage.format.edits import Edit
@@ -208,3 +208,35 @@ def test_large_ones_of_an_id_that_moved_to_a_page(make_log, open_log, source, st
     assert isinstance(stored(log), PositionsAt)
     assert log.positions("job") == {source.id: offsets}
     check_log(store, every_version=False)
+
+
+def test_what_is_undecided_is_not_taken_for_read(make_log, source):
+    """S51: a read ends before it, and a position behind it would lose it once it is committed: a
+    job that asks for the end of the log is told.
+    """
+    log = make_log()
+    source.append([{"key": "k", "value": "a"}], partition=0)
+    undecided = source.transaction("other", visible=True)
+    undecided.append([{"key": "k", "value": "b"}], partition=0)
+    source.append([{"key": "k", "value": "c"}], partition=0)
+    t = log.transaction("job")
+    told = "offset 3 of partition 0 is beyond the last stable offset 1"
+    with pytest.raises(OffsetOutOfRangeError, match=told) as error:
+        t.positions(source, source.end_offsets())
+    assert (error.value.partition, error.value.offset, error.value.end) == (0, 3, 1)
+    t.positions(source, source.stable_offsets())
+    t.commit()
+    assert log.positions("job")[source.id][0] == 1
+    undecided.commit()
+    commit_positions(log, source, source.end_offsets())
+    assert log.positions("job")[source.id][0] == 4
+
+
+def test_an_end_that_the_reader_has_not_heard_of(make_log, source):
+    """The newest version counts, not the one that the handle knows."""
+    log, reader = make_log(), Log.open(source.handle.standing.root)
+    with source.transaction("other", visible=True) as t:
+        t.append([{"key": "k", "value": "a"}], partition=0)
+        assert reader.stable_offsets()[0] == 0
+    commit_positions(log, reader, {0: 2})
+    assert log.positions("job") == {source.id: {0: 2}}

@@ -447,3 +447,16 @@ def test_the_home_forgets_once_all_know(logs):
         (info,) = logs[0].transactions()
         assert (info.state, info.number) == (COMMITTED, t.number)
     assert len(logs[0].handle.tip.head.unended) == 1
+
+
+def test_many_ids_have_room(logs):
+    """Those that have ended everywhere do not wait in the home for their next transaction, where
+    it would be full of them.
+    """
+    for number in range(UNENDED_MAX + 6):
+        with logs[0].transaction(f"job-{number}") as t:
+            t.append(rows(str(number)), log=logs[1])
+    assert len(seen(logs)[1]) == UNENDED_MAX + 6
+    assert len(logs[0].transactions()) <= UNENDED_MAX // 2 + 1
+    for store in logs:
+        check_log(store.handle.standing.root, every_version=False)

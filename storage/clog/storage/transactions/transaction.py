@@ -36,6 +36,8 @@ from clog.storage.format.transactions import (
     TRANSACTION,
 )
 from clog.storage.objects.records import Appendable
+from clog.storage.read.offsets import isolation_named
+from clog.storage.read.scan import Isolation
 from clog.storage.transactions.committing import Committing
 from clog.storage.transactions.deferred import (
     Began,
@@ -182,6 +184,7 @@ class Transaction:
         offsets: Mapping[int, int],
         *,
         version: int | None = None,
+        isolation: str = "read_committed",
         missed_deletes: bool = False,
     ) -> None:
         """Commits with the transaction how far a log has been read for it; `Log.positions` returns
@@ -192,19 +195,21 @@ class Transaction:
             offsets: by partition, the next offset to read.
             version: that at which the records before it were read; None: that of the newest
                 read by ``source``.
+            isolation: that with which they were read, as of `Log.read`.
             missed_deletes: deletes that were missed are no error.
 
         Raises:
-            InvalidInputError: no log, a partition that does not exist, or an offset or a version
-                that cannot be.
-            OffsetOutOfRangeError: an offset beyond the last stable one: records of a transaction
-                that has not ended would be taken for read.
+            InvalidInputError: no log, a partition that does not exist, or an offset, a version or
+                an isolation that cannot be.
+            OffsetOutOfRangeError: an offset beyond the last stable one, where ``read_committed``
+                ends: records of a transaction that has not ended would be taken for read.
             NotFoundError: since the id's last positions tombstones were removed which its reader
                 had not come to, so that it has missed deletes.
         """
         self._check_open(and_untried=True)
         now = checked_positions(source, offsets, version)
-        check_decided(source, offsets)
+        if isolation_named(isolation) is Isolation.COMMITTED:
+            check_decided(source, offsets)
         log_id = source.handle.standing.log_id
         if not missed_deletes:
             check_missed(source, self._work.before().get(log_id, {}), now)

@@ -227,6 +227,11 @@ def test_what_is_undecided_is_not_taken_for_read(make_log, source):
     t.positions(source, source.stable_offsets())
     t.commit()
     assert log.positions("job")[source.id][0] == 1
+    with log.transaction("who reads them") as reader:
+        reader.positions(source, source.end_offsets(), isolation="read_uncommitted")
+        with pytest.raises(InvalidInputError, match="isolation='all'; allowed: read_committed"):
+            reader.positions(source, source.end_offsets(), isolation="all")
+    assert log.positions("who reads them")[source.id][0] == 3
     undecided.commit()
     commit_positions(log, source, source.end_offsets())
     assert log.positions("job")[source.id][0] == 4

@@ -93,6 +93,23 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     return np.frombuffer(column.buffers()[1], dtype, rows, column.offset * dtype.itemsize)
 
 
+def of_one_width(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns a column of bytes that all have one length, of which none is null, as the type that
+    says so: rows of it are gathered in half of the time, of keys in a third. Any other is returned
+    as it is.
+    """
+    if column.type != pa.binary() or column.null_count or column.num_chunks != 1:
+        return column
+    values = column.chunk(0)
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(values) + 1, 4 * values.offset)
+    first, width = int(bounds[0]), int(bounds[1] - bounds[0])
+    if width == 0 or (np.diff(bounds) != width).any():
+        return column
+    buffers = [None, data.slice(first, width * len(values))]
+    return pa.chunked_array([pa.Array.from_buffers(pa.binary(width), len(values), buffers)])
+
+
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
     """Returns NumPy's integers that a type of integers or times is stored as."""
     sign = "u" if pa.types.is_unsigned_integer(kind) else "i"

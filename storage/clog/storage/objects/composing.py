@@ -142,7 +142,7 @@ def _groups_of(
         blocks = [] if part.block is None else [part.block]
         return [(part.num_rows, _completed(part, schema, compression))], blocks
     parquet, blocks = parquet_of(part, schema, compression, seed)
-    return list(_row_groups(memoryview(parquet))), blocks
+    return list(_row_groups(parquet)), blocks
 
 
 def _completed(part: CopiedGroup, schema: pa.Schema, compression: Compression) -> list[RawColumn]:

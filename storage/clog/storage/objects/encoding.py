@@ -28,7 +28,7 @@ import xxhash
 from clog.storage.config.compression import Compression
 from clog.storage.format.chunks import NONE
 from clog.storage.keys import key_index
-from clog.storage.numpy_arrays import scalar, to_arrow, to_numpy
+from clog.storage.numpy_arrays import of_one_width, scalar, to_arrow, to_numpy
 from clog.storage.objects.arrow_types import with_ids
 from clog.storage.objects.data_object import DELETE_HORIZON, OFFSET, ChunkStats, ObjectFacts
 from clog.storage.objects.footer import TAIL_BYTES
@@ -40,6 +40,8 @@ GROUP_BYTES_MIN = 1 << 20
 GROUP_ROWS = key_index.BLOCK_ROWS
 
 _CHECKSUM_BYTES = 16
+_ROOM_BYTES = 1 << 14
+"""For what a file has beside its records, which is all of a small one."""
 
 _Ints = np.ndarray[Any, Any]
 
@@ -122,12 +124,16 @@ class Rows:
         go.
         """
         left, self.records = self.records.select(schema.names), None
+        if self.order is not None:
+            left = pa.table([of_one_width(column) for column in left.columns], left.schema.names)
         for start, end in self._groups():
             if self.order is None:
                 group, left = left.slice(0, end - start), left.slice(end - start)
             else:
                 group = left.take(to_arrow(self.order[start:end]))
-            yield pa.Table.from_arrays(group.columns, schema=schema)
+            columns = zip(group.columns, schema, strict=True)
+            made = [c if c.type == f.type else c.cast(f.type) for c, f in columns]
+            yield pa.Table.from_arrays(made, schema=schema)
 
     def _groups(self) -> list[tuple[int, int]]:
         """Returns the half-open row ranges of the row groups."""
@@ -159,15 +165,15 @@ def encoded(
     # Compressed, records of so few bytes need no index.
     seed = key_seed if rows.sizes.sum() > WHOLE_BYTES else None
     schema = stored_schema(rows.records.schema, absent_columns(rows))
-    sink = pa.BufferOutputStream()
-    index = b""
+    made, index = _Made(rows.records.nbytes), b""
+    sink = pa.PythonFile(made, mode="w")
     with parquet_writer(sink, schema, compression) as writer:
         blocks = _write_groups(writer, rows, schema, seed)
         # Written in its place at once: to put it there later would copy all pages.
         if blocks and sink.tell() > WHOLE_BYTES:
             index = key_index.of_blocks(blocks)
         sink.write(index + bytes(_CHECKSUM_BYTES))
-    data = memoryview(sink.getvalue()).cast("B")
+    data = made.value()
     footer = data[-int.from_bytes(data[-TAIL_BYTES:-4], "little") - TAIL_BYTES :]
     end = len(data) - len(footer)
     data[end - _CHECKSUM_BYTES : end] = xxhash.xxh3_128_digest(footer)
@@ -192,14 +198,51 @@ def _order(partition: _Ints) -> _Ints | None:
 
 def parquet_of(
     rows: Rows, schema: pa.Schema, compression: Compression, key_seed: int | None
-) -> tuple[pa.Buffer, list[bytes]]:
+) -> tuple[memoryview, list[bytes]]:
     """Returns the records' columns of this schema as a Parquet file; for each row group its block
     of a key index, unless the seed is None. Takes the records out of ``rows``.
     """
-    sink = pa.BufferOutputStream()
-    with parquet_writer(sink, schema, compression) as writer:
+    made = _Made(rows.records.nbytes)
+    with parquet_writer(pa.PythonFile(made, mode="w"), schema, compression) as writer:
         blocks = _write_groups(writer, rows, schema, key_seed)
-    return sink.getvalue(), blocks
+    return made.value(), blocks
+
+
+class _Made:
+    """A file that is being written, in memory.
+
+    It asks at once for as much as the records have, which is seldom less than they take encoded,
+    and of which the system gives what is written. A stream of Arrow's begins small, and copies all
+    that it has whenever it grows: up to a quarter of what an append takes.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._data = np.empty(size_bytes + _ROOM_BYTES, np.uint8)
+        self._end = 0
+        self.closed = False
+
+    def write(self, part: bytes | pa.Buffer) -> int:
+        end = self._end + len(part)
+        if end > len(self._data):
+            grown = np.empty(2 * end, np.uint8)
+            grown[: self._end] = self._data[: self._end]
+            self._data = grown
+        self._data[self._end : end] = np.frombuffer(part, np.uint8)
+        self._end = end
+        return len(part)
+
+    def value(self) -> memoryview:
+        """Returns what was written."""
+        return self._data.data[: self._end]
+
+    def tell(self) -> int:
+        return self._end
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def _write_groups(writer: Any, rows: Rows, schema: pa.Schema, key_seed: int | None) -> list[bytes]:

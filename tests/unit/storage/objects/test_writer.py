@@ -419,3 +419,30 @@ def test_rewritten_records_need_offsets(store):
     with pytest.raises(InvalidInputError, match=r"required: .*offset: int64"):
         rewrite(store, records([b"k"]))
     assert REWRITTEN_SCHEMA.names == [*RECORD_SCHEMA.names, "offset", "delete_horizon"]
+
+
+@pytest.mark.parametrize("room", [0, 1 << 14])
+def test_bytes_that_take_more_than_was_asked_for_are_all_there(store, monkeypatch, room):
+    """A footer is longer than one record; the file grows as often as it takes."""
+    monkeypatch.setattr(encoding, "_ROOM_BYTES", room)
+    (obj,) = write(store, (records([b"k"]), [0]))
+    data = store.get(obj.path)
+    assert (len(data), xxhash.xxh3_128_hexdigest(data)) == (obj.size_bytes, obj.checksum)
+    assert stored(store, obj).column("key").to_pylist() == [b"k"]
+
+
+@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("key_bytes", [0, 1, 16])
+def test_keys_of_one_length_go_to_their_partitions(store, start, key_bytes):
+    """They are gathered as a type of that length, and stored as any other bytes; values are of
+    several lengths, some null."""
+    rows = 100
+    keys = [b"%016d" % i for i in range(rows)]
+    values = [None if i % 7 == 0 else b"v" * (i % 5) for i in range(rows)]
+    table = records([key[16 - key_bytes :] for key in keys], values)
+    partition = [i * 7 % 4 for i in range(start, rows)]
+    (obj,) = write(store, (table.slice(start), partition))
+    order = sorted(range(start, rows), key=lambda i: partition[i - start])
+    found = stored(store, obj)
+    assert found.column("key").to_pylist() == [keys[i][16 - key_bytes :] for i in order]
+    assert found.column("value").to_pylist() == [values[i] for i in order]

@@ -41,3 +41,26 @@ def test_force(cli, url):
     assert "cannot say what became of it" in " ".join(text.split())
     assert cli("transactions", url, "--abort", "job", "--force").stdout.startswith("ended")
     assert log.stable_offsets() == {0: 2}
+
+
+def test_what_is_left_out_is_told(cli, url, tmp_path):
+    """S51: a copy, an export and a conversion take what readers see, and say that there is more:
+    whoever deletes the log then would lose it.
+    """
+    log = Log.create(url, partitions=2)
+    log.append([{"key": "k", "value": "1"}], partition=1)
+    commands = {
+        "copy": (),
+        "export": ("--format", "csv"),
+        "convert": ("--schema", str(tmp_path / "schema.json")),
+    }
+    (tmp_path / "schema.json").write_text('{"key": "string", "value": "int64"}')
+    for number, (name, more) in enumerate(commands.items()):
+        assert "left out" not in cli(name, url, str(tmp_path / f"a{number}"), *more).stderr
+    append_undecided(log, [{"key": "k", "value": "2"}], partition=1)
+    log.append([{"key": "k", "value": "3"}], partition=1)
+    for number, (name, more) in enumerate(commands.items()):
+        told = " ".join(cli(name, url, str(tmp_path / f"b{number}"), *more).stderr.split())
+        assert (
+            "left out, as transactions have not ended: the records of partitions 1 from 1" in told
+        )

@@ -20,6 +20,7 @@ from clog.cli.arguments import (
     storage_options,
 )
 from clog.cli.output import counted, print_json, say
+from clog.cli.views.left_out import tell_left_out
 from clog.cli.views.progress import counting
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ def convert(
     given = {"values": avro_schema, "keys": key_avro_schema}
     decoders = {name: _avro(files) for name, files in given.items() if files}
     total = sum(d["records"] for d in source.describe()["partition_details"])
+    tell_left_out(source)
     with counting("converting", total) as more:
         done = run(source, made, **decoders, dead_letters=letters, id=id, more=more)
     if json:

@@ -16,6 +16,7 @@ from clog.cli.arguments import (
     storage_options,
 )
 from clog.cli.output import counted, print_json, print_note, say
+from clog.cli.views.left_out import tell_left_out
 from clog.cli.views.progress import counting
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def copy(
         storage_options=storage_options(target_options or options),
         single_writer=single_writer,
     )
+    tell_left_out(source)
     done = _copied(source, made, by_key=by_key)
     made.alter({name: wanted.get(name) for name in _WHILE_COPYING})
     if json:

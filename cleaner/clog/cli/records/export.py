@@ -14,6 +14,7 @@ import typer
 from clog.cli.arguments import Json, Options, Partition, Url, open_log
 from clog.cli.output import counted, print_json, print_note, say, size
 from clog.cli.records.consume import AsTable, At, Start, check_table, positions
+from clog.cli.views.left_out import tell_left_out
 from clog.cli.views.progress import counting
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def export(
     schema = log.handle.tip.head.log.schema
     total = None if table else sum(d["records"] for d in log.describe()["partition_details"])
     records = 0
+    if at is None:
+        tell_left_out(log)
     with (
         counting("exporting", total) as more,
         _file(out) as stream,

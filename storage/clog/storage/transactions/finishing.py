@@ -278,10 +278,11 @@ def _decided_at_home(
 def _age_ms(home: Handle, entry: Unended) -> int:
     """Returns how long ago a transaction began: by the store's times of the commit that brought it
     and of now, as the clock of its holder may be days behind; a PUT, two LIST of one name and a
-    DELETE. Where the clock says that it began just now nothing is asked.
+    DELETE. Where the clock says that it began just now nothing is asked; where it says that it has
+    yet to begin this clock is behind, or that of the holder was ahead.
     """
     age_ms = home.clock.now_ms() - entry.started_ms
-    if age_ms <= entry.timeout_ms or not is_comparable(home.clock):
+    if 0 <= age_ms <= entry.timeout_ms or not is_comparable(home.clock):
         return age_ms
     found = home.store.list(paths.commit_path(entry.version))
     began_ms = next((commit.modified_ms for commit in found), NONE)

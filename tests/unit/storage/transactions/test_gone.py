@@ -2,6 +2,7 @@
 one, and what to do; nothing is guessed, and an operator can go on.
 """
 
+import os
 import shutil
 
 import pytest
@@ -13,9 +14,13 @@ from clog.storage import (
     NotFoundError,
     TransactionTimeoutError,
 )
+from clog.storage.clock import SystemClock
 from clog.storage.errors import ClogError
+from clog.storage.format.paths import commit_path
 from clog.storage.transactions.finishing import finish_all
 from clog.storage.transactions.several import Several
+
+DAY_MS = 86_400_000
 
 
 @pytest.fixture
@@ -198,3 +203,41 @@ def test_a_restored_home_gives_a_number_to_others(prepared, logs, other, closed)
     (waiting,) = finish_all(Log.open(left.url).handle)
     assert "does not know transaction 0" in waiting.reason
     assert values(left) == []
+
+
+class ClockOff(SystemClock):
+    """Of a machine whose clock is wrong."""
+
+    def __init__(self, off_ms):
+        self._off_ms = off_ms
+
+    def now_ms(self):
+        return super().now_ms() + self._off_ms
+
+    def now_us(self):
+        return self.now_ms() * 1000
+
+
+@pytest.mark.parametrize(
+    ("holder_ms", "finisher_ms"), [(0, -3 * DAY_MS), (600_000, 0), (-3 * DAY_MS, 0)]
+)
+def test_a_timeout_is_counted_by_the_stores_times(tmp_path, holder_ms, finisher_ms):
+    """S50: whoever's clock is wrong, nothing is aborted early, or waited for longer than that."""
+    home = Log.create(str(tmp_path / "home"), 1, clock=ClockOff(holder_ms))
+    left = Log.create(str(tmp_path / "left"), 1, clock=ClockOff(holder_ms))
+    t = home.transaction("job", timeout_ms=600_000)
+    t.append([{"key": "k", "value": "v"}], log=left)
+    t._work.several.prepare(t._work.check_time, set())
+
+    def finish():
+        return finish_all(Log.open(left.url, clock=ClockOff(finisher_ms)).handle)
+
+    assert len(finish()) == 1
+    (entry,) = home.handle.refresh().head.unended
+    path = tmp_path / "home/_clog" / home.id / commit_path(entry.version)
+    began_s = path.stat().st_mtime
+    os.utime(path, (began_s - 500, began_s - 500))
+    assert len(finish()) == 1
+    os.utime(path, (began_s - 700, began_s - 700))
+    assert finish() == []
+    assert Log.open(left.url).transactions() == []

@@ -16,9 +16,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 
 LEGS_PER_FILE = 5_500
 """One file a micro-batch: about six days of flights each."""
+
+UNSEEN_MS = 60 * 86_400_000
+"""An aircraft that has not departed for longer gets a tombstone."""
+
+VALUE = {
+    "origin": pa.string(),
+    "dest": pa.string(),
+    "lat": pa.float64(),
+    "lon": pa.float64(),
+    "delay_minutes": pa.int32(),
+    "model": pa.string(),
+    "departed": pa.timestamp("us", "UTC"),
+}
+SCHEMA = {"key": pa.string(), "value": pa.struct(list(VALUE.items()))}
+"""Of the log: the key is the tail number; each leg has these columns, and a tombstone none."""
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
+from dataset import UNSEEN_MS, VALUE
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-UNSEEN_MS = 60 * 86_400_000
 WATERMARK = "1 hour"
 """Later than any two files overlap: equal times at the border of two files are not late."""
 
@@ -31,17 +30,6 @@ LEG = (
     "tail string, departed timestamp, origin string, dest string,"
     " lat double, lon double, delay_minutes int, model string"
 )
-VALUE = {
-    "origin": pa.string(),
-    "dest": pa.string(),
-    "lat": pa.float64(),
-    "lon": pa.float64(),
-    "delay_minutes": pa.int32(),
-    "model": pa.string(),
-    "departed": pa.timestamp("us", "UTC"),
-}
-SCHEMA = {"key": pa.string(), "value": pa.struct(list(VALUE.items()))}
-"""Of the log: each leg has these columns, and a tombstone none."""
 _COLUMNS = ["tail", "departed", *(name for name in VALUE if name != "departed")]
 ROW = f"{LEG}, gone boolean, timestamp timestamp"
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import job
 import oracle
 import report
-from dataset import Counts, prepare
+from dataset import SCHEMA, Counts, prepare
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
@@ -112,7 +112,7 @@ def _start_over(url: str, work: Path) -> None:
 
 def _log(url: str) -> Log:
     try:
-        return Log.create(url, partitions=PARTITIONS, config=CONFIG, schema=job.SCHEMA)
+        return Log.create(url, partitions=PARTITIONS, config=CONFIG, schema=SCHEMA)
     except AlreadyExistsError:
         return Log.open(url)
 

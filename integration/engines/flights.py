@@ -24,17 +24,9 @@ import pyarrow as pa
 from clog.cleaner import Cleaner
 from clog.storage import Log
 
-PREPARE = Path(__file__).parents[2] / "examples" / "flights" / "dataset.py"
-UNSEEN = pd.Timedelta(days=60)
-TYPES: dict[str, pa.DataType] = {
-    "origin": pa.string(),
-    "dest": pa.string(),
-    "lat": pa.float64(),
-    "lon": pa.float64(),
-    "delay_minutes": pa.int32(),
-    "model": pa.string(),
-    "departed": pa.timestamp("us", "UTC"),
-}
+DATASET = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "flights" / "dataset.py"))
+SCHEMA: dict[str, pa.DataType] = DATASET["SCHEMA"]
+UNSEEN = pd.Timedelta(milliseconds=DATASET["UNSEEN_MS"])
 CONFIG = {
     "min.cleanable.dirty.ratio": "0.1",
     "segment.bytes": "512k",
@@ -57,10 +49,9 @@ def main() -> int:
 
 
 def _run(work: Path, until: str) -> int:
-    runpy.run_path(str(PREPARE))["prepare"](work / "legs", until)
+    DATASET["prepare"](work / "legs", until)
     path = str(work / "log")
-    schema = {"key": pa.string(), "value": pa.struct(list(TYPES.items()))}
-    log = Log.create(path, 4, CONFIG, {"fsync": False}, schema=schema)
+    log = Log.create(path, 4, CONFIG, {"fsync": False}, schema=SCHEMA)
     done, trouble = threading.Event(), list[Exception]()
     rounds = threading.Thread(target=_clean, args=(path, done, trouble))
     rounds.start()
@@ -68,7 +59,7 @@ def _run(work: Path, until: str) -> int:
     try:
         seen: dict[str, pd.Timestamp] = {}
         for file in sorted((work / "legs").glob("legs-*.parquet")):
-            log.append(_records(pd.read_parquet(file), seen, schema))
+            log.append(_records(pd.read_parquet(file), seen))
             _check_newest(log, path, checked)
     finally:
         done.set()
@@ -99,18 +90,16 @@ def _clean(path: str, done: threading.Event, trouble: list[Exception]) -> None:
         trouble.append(e)
 
 
-def _records(
-    legs: pd.DataFrame, seen: dict[str, pd.Timestamp], schema: dict[str, pa.DataType]
-) -> pa.Table:
-    """Returns a file's legs as records, with a tombstone for who was not seen for 60 days."""
+def _records(legs: pd.DataFrame, seen: dict[str, pd.Timestamp]) -> pa.Table:
+    """Returns a file's legs as records, and tombstones for aircraft not seen for 60 days."""
     gone = [tail for tail, last in seen.items() if legs.departed.iloc[0] - last > UNSEEN]
     rows = [{"key": tail, "value": None, "timestamp": seen.pop(tail)} for tail in gone]
     for leg in legs.to_dict("records"):
         tail, departed = leg.pop("tail"), leg["departed"]
         seen[tail] = departed
-        value = {name: None if pd.isna(leg[name]) else leg[name] for name in TYPES}
+        value = {name: None if pd.isna(leg[name]) else leg[name] for name in DATASET["VALUE"]}
         rows.append({"key": tail, "value": value, "timestamp": departed})
-    fields = [*schema.items(), ("timestamp", pa.timestamp("us", "UTC"))]
+    fields = [*SCHEMA.items(), ("timestamp", pa.timestamp("us", "UTC"))]
     return pa.Table.from_pylist(rows, schema=pa.schema(fields))
 
 

@@ -1,7 +1,7 @@
 """The cleaner of clog: compaction, retention and the sweep, beside the writers.
 
-It is never in a writer's or a reader's way. Start with `Cleaner`; what its signatures mention is
-exported here, and what is not exported may change with any release.
+It never blocks a writer or a reader. Start with `Cleaner`; everything that its signatures mention
+is exported here, and what is not exported may change with any release.
 """
 
 from clog.cleaner.cleaner import Cleaner, FoundLogs

@@ -94,8 +94,8 @@ class _Work:
 
 
 class Cleaner:
-    """Cleans one log or several. One thread at a time may call it; several cleaners, in one
-    process or many, may work on one log.
+    """Cleans one or more logs. One thread at a time may call it; several cleaners, in one process
+    or many, may work on one log.
 
     Args:
         logs: a log, or several.
@@ -106,15 +106,15 @@ class Cleaner:
             (``log.cleaner.io.max.bytes.per.second``); None: no limit.
         clock: where times come from; None: the clock of each log.
         backoff_ms: how long `run` sleeps when there was nothing to clean.
-        settings: what holds for all logs.
+        settings: the settings for all logs.
         on_pass: called after each pass, from the thread that did it.
         on_maintained: called when segments were sealed, or went by retention.
-        find: called by `run` before each round; returns the logs that came and went since. With it
-            there may be no log at first.
+        find: called by `run` before each round; returns the logs that are new or gone since. With
+            it, the cleaner may start without a log.
 
     Attributes:
         backoff_ms: as given.
-        monitor: what it does and has done, for metrics and health.
+        monitor: its current and past work, for metrics and health.
 
     Raises:
         InvalidInputError: a thread's share of the buffer cannot hold one key; no log or no thread
@@ -181,12 +181,12 @@ class Cleaner:
             What each pass did; the most urgent began first. Empty where nothing was eligible.
 
         Raises:
-            StoreUnavailableError: the file system failed, or the clocks differ too much; what was
-                done until then is done, and so are the other logs.
+            StoreUnavailableError: the filesystem failed, or the clocks differ too much; what was
+                done until then stays, and the other logs are done.
             CommitConflictError, CommitStateUnknownError: other writers were faster for too long, or
-                the store did not answer about a commit; the same holds.
-            CorruptionError, FileNotFoundError: what was to be trimmed or coalesced is damaged or
-                gone; all else is done.
+                the store's reply to a commit was lost; the same holds.
+            CorruptionError, FileNotFoundError: an object to be trimmed or coalesced is damaged or
+                gone; everything else is done.
         """
         with self._workers() as pool:
             for log_round in self._log_rounds:
@@ -203,9 +203,9 @@ class Cleaner:
         return [result for _, result in done]
 
     def run(self) -> None:
-        """Does rounds until `stop` is called; sleeps where there was nothing to clean. Survives
-        logs and stores that fail. No log waits for more than one pass of another, with several
-        threads for none: its next round begins while they go on.
+        """Does rounds until `stop` is called; sleeps if there was nothing to clean. Survives logs
+        and stores that fail. No log waits for more than one pass of another; with several threads,
+        its next round begins while the passes of other logs continue.
         """
         with self._workers() as pool:
             while not self._stopping.is_set():

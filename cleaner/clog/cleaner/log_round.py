@@ -66,17 +66,18 @@ HOLDS_SEEN_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
-    """What holds for all logs of one cleaner.
+    """The settings for all logs of one cleaner.
 
     Args:
         defaults: configs for logs that do not set them, by the logs' names.
-        compaction: whether passes are done; all else goes on without (``log.cleaner.enable``).
-        retention_check_ms: minimum interval between two looks at retention; 0: each round
+        compaction: whether to do passes; everything else goes on without them
+            (``log.cleaner.enable``).
+        retention_check_ms: minimum interval between two checks of retention; 0: each round
             (``log.retention.check.interval.ms``).
         hash_algorithm: how keys are hashed: ``xxh3_128``, seeded at random for each pass, or the
             cryptographic ``blake2b`` (``log.cleaner.hash.algorithm``).
-        watch_readers_ms: minimum interval between two looks at the named readers of a log, for
-            metrics; 0: none.
+        watch_readers_ms: minimum interval between two reads of a log's named readers, for metrics;
+            0: never.
     """
 
     defaults: Mapping[str, str] = field(default_factory=dict)

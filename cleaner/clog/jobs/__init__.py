@@ -1,5 +1,5 @@
-"""What stands on more than one of storage, cleaner and connector, or beside them: the cleaner as
-Spark jobs, and a log of bytes copied into a typed one.
+"""Jobs that combine storage, cleaner and connector: the cleaner as Spark tasks, and copying a log
+of bytes into a typed one.
 """
 
 from clog.jobs.cleaning import clean_with_spark

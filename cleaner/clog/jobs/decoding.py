@@ -21,25 +21,25 @@ _HEADER_BYTES: Final = 5
 
 
 class UndecodableError(Exception):
-    """Bytes that are not what they should be; the text says why."""
+    """Bytes that cannot be decoded; the text gives the reason."""
 
 
 class Decode(Protocol):
-    """Makes a value of Python's of bytes, for a type of the log; raises `UndecodableError`."""
+    """Makes a Python value of bytes, for a type of the log; raises `UndecodableError`."""
 
     def __call__(self, data: bytes, kind: pa.DataType, /) -> Any:
         """Returns the value."""
 
 
 def json_values(data: bytes, kind: pa.DataType) -> Any:
-    """Decodes JSON, with what JSON has no type for as ``clog consume --json`` prints it.
+    """Decodes JSON; types that JSON lacks are written as ``clog consume --json`` prints them.
 
     Args:
-        data: UTF-8; the header of a schema registry before it, which no JSON can be, is left out.
+        data: UTF-8; a schema registry's header before it is skipped.
         kind: the type that the log has for it.
 
     Raises:
-        UndecodableError: it is no JSON, or null.
+        UndecodableError: it is not JSON, or it is null.
     """
     try:
         value = parsed_json(_text(_without_header(data)), kind)
@@ -64,13 +64,13 @@ def avro_values(schema: Any = None, *, by_id: Mapping[int, Any] | None = None) -
     """Returns a decoder of Avro, without a file's header.
 
     Args:
-        schema: what all values were written with, as JSON has it.
+        schema: the schema with which all values were written, in its JSON form.
         by_id: the schemas by their ids in a registry: each value then begins with Confluent's
             header, a zero byte and four bytes of the id.
 
     Raises:
-        InvalidInputError: not one of the two is given, or one is no schema of Avro; or fastavro
-            is not installed.
+        InvalidInputError: not exactly one of the two is given, or it is not an Avro schema; or
+            fastavro is not installed.
     """
     if (schema is None) == (by_id is None):
         raise InvalidInputError("give one schema of Avro, or schemas by their ids")

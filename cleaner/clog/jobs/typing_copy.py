@@ -75,24 +75,25 @@ def convert(
     id: str | None = None,
     more: Callable[[int], None] = lambda _: None,
 ) -> Converted:
-    """Appends to a typed log what a log of bytes has and it has not got yet.
+    """Appends to a typed log the records of a log of bytes that it does not have yet.
 
     Args:
         source: the log of bytes.
         target: the typed log.
         values: how values are decoded: `json_values`, or what `avro_values` returns.
         keys: how keys are; by default text and binary are what they are, the rest is JSON.
-        dead_letters: where records go that cannot be decoded or do not fit, with the reason in
+        dead_letters: a log for records that cannot be decoded or do not fit, with the reason in
             their headers; None: such a record is an error.
-        id: under which the target keeps how far it has come; None: one by the source.
-        more: called with the number of records that were done.
+        id: under which the target remembers how far the copy has come; None: derived from the
+            source.
+        more: called with the number of records done so far.
 
     Raises:
-        InvalidInputError: a log of another kind; without ``dead_letters`` a record that does not
-            fit: which one, and why.
+        InvalidInputError: a log of another kind; without ``dead_letters``, a record that does not
+            fit: the message says which and why.
         TransactionFencedError: another process runs the same copy.
-        OffsetOutOfRangeError, NotFoundError: records, or tombstones, were removed from the source
-            which the target has not got: copy into a new log.
+        OffsetOutOfRangeError, NotFoundError: the source has removed records or tombstones that the
+            target does not have: copy into a new log.
     """
     _check_logs(source, target, dead_letters)
     copy = _Copy(source, target, values, keys, dead_letters, id or f"convert-{source.id}")

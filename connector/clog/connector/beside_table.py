@@ -18,8 +18,8 @@ def beside_table(
     url: str, each_batch: "Callable[[DataFrame, DataFrame, int], None]", **options: object
 ) -> "Callable[[DataFrame, int], None]":
     """Returns a function for ``foreachBatch``, which calls ``each_batch(df, table, batch_id)`` with
-    the table view of a log as it is when the batch begins. Costs one request for each batch, and
-    reading what of the table is used.
+    the table view of a log at the time when the batch begins. Costs one request per batch, plus
+    reading what the batch uses of the table.
 
     Args:
         url: the log.

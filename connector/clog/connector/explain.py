@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many things a read takes, of how many there are.
+    """How many things a read fetches, and how many there are.
 
     Attributes:
-        read: how many it takes.
+        read: how many it fetches.
         total: how many there are.
     """
 
@@ -33,7 +33,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a read takes of a log at one version. `str` shows it in lines.
+    """What a read would fetch of a log at one version; `str` prints it.
 
     Attributes:
         url: the log.

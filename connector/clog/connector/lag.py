@@ -26,12 +26,12 @@ class Lag:
 
     @property
     def min_offsets_behind_latest(self) -> int:
-        """The lag of the partition that is least behind; 0 without partitions."""
+        """The smallest lag of a partition; 0 without partitions."""
         return min(self.partitions.values(), default=0)
 
     @property
     def max_offsets_behind_latest(self) -> int:
-        """The lag of the partition that is most behind."""
+        """The lag of the partition that is furthest behind."""
         return max(self.partitions.values(), default=0)
 
     @property

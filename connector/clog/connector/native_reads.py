@@ -54,7 +54,7 @@ def read_table(
     Raises:
         OptionError: an option is unknown, or is ``view``, ``path`` or ``asOfVersion``.
         NotFoundError: there is no log at this URL.
-        VersionExpiredError: the version is not readable any more, or not yet there.
+        VersionExpiredError: the version is no longer readable, or does not exist yet.
     """
     given = _given(options, own=("view", "path", "asofversion"))
     given |= {"view": "table", "path": url}

@@ -40,7 +40,7 @@ def snapshot_and_stream(spark: "SparkSession", url: str, **options: object) -> S
     Args:
         spark: the session.
         url: the log.
-        options: options of both reads, other than where they start and end, and the path.
+        options: options of both reads, except the path and where they start and end.
 
     Raises:
         OptionError: an option is unknown, or is one of those.

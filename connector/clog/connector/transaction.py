@@ -48,9 +48,7 @@ _done: dict[tuple["Location", str], tuple[str, int]] = {}
 
 
 class BatchTransaction:
-    """What `transaction` gives a batch to write with. Made by `transaction`, used in its ``with``
-    block.
-    """
+    """The transaction of one micro-batch. Made by `transaction`, used in its ``with`` block."""
 
     def __init__(
         self,
@@ -81,8 +79,8 @@ class BatchTransaction:
 
     def write(self, df: "DataFrame", url: str) -> None:
         """Writes the rows of a DataFrame, whose columns are those of the sink; nobody sees them
-        before the transaction is committed. Of a batch that is done they are compared with those
-        that are there, and nothing is run where ``failOnChangedBatch`` is false.
+        before the transaction is committed. If the batch is done already, it compares them with the
+        committed rows, or runs nothing if ``failOnChangedBatch`` is false.
 
         Args:
             df: the rows.
@@ -149,16 +147,16 @@ def transaction(
     it writes is committed at the end of the block, all or nothing, once.
 
     Args:
-        job: names the streaming query, over all its restarts; with a new checkpoint use another
-            name, as its batches count from 0 again.
+        job: names the streaming query across its restarts; with a new checkpoint use another name,
+            because its batches count from 0 again.
         batch_id: the second argument of the function given to ``foreachBatch``.
         home: the URL of the log; the first batch creates it.
         timeout_ms: how long the batch may take at most, up to a day.
         options: further options of the write, such as ``partitions`` or ``config.<name>``.
 
     Raises:
-        InvalidInputError: a later batch of the job is in the log already.
-        TransactionFencedError: another driver runs the job since.
+        InvalidInputError: the log already has a later batch of the job.
+        TransactionFencedError: another driver has taken over the job.
     """
     given = {name.lower(): as_text(value) for name, value in (options or {}).items()}
     settings = write_options({**given, "path": home})

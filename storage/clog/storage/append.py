@@ -42,10 +42,10 @@ class AppendResult:
 
     Attributes:
         version: the version that its commit made; without records, the newest.
-        offsets: by partition, the half-open range of offsets that its records got; of a duplicate,
-            that of the first time. Empty for a duplicate whose commit was swept since, and where
+        offsets: by partition, the half-open range of offsets that its records got; for a duplicate,
+            those of the first append. Empty for a duplicate whose commit was swept since, and if
             nothing was appended.
-        duplicate: whether the producer's sequence was there already, so that nothing was done.
+        duplicate: whether the log already had the producer's sequence, so that nothing was done.
     """
 
     version: int

@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_ms(self) -> int:
-        """Returns the ms since some moment; never goes back. For durations and deadlines."""
+        """Returns the ms since some fixed moment; never goes back. For durations and deadlines."""
         ...
 
     def sleep_ms(self, ms: int) -> None:
@@ -64,7 +64,7 @@ class ManualClock:
         self._elapsed_ms = 0
 
     def advance(self, ms: int) -> None:
-        """Lets ``ms`` milliseconds pass.
+        """Moves the clock forward by ``ms`` milliseconds.
 
         Raises:
             InvalidInputError: ``ms`` is negative.

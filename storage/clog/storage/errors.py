@@ -74,7 +74,7 @@ class OptionError(ClogError, ValueError):
 
 
 class NotFoundError(ClogError, LookupError):
-    """What was asked for is not there."""
+    """What was asked for does not exist."""
 
     kind = ErrorKind.NOT_FOUND
 
@@ -110,7 +110,7 @@ class OffsetOutOfRangeError(NotFoundError):
 
 
 class VersionExpiredError(NotFoundError):
-    """The version's objects may be gone already: read a newer version."""
+    """The version's objects may already be deleted: read a newer version."""
 
     kind = ErrorKind.VERSION_EXPIRED
 
@@ -131,9 +131,9 @@ def version_expired(
 
 
 class LogReplacedError(NotFoundError):
-    """The log that was opened is not the one at this URL any more: it was deleted and recreated, or
-    replaced by a copy with another history. Nothing was written into the one that is there; open it
-    to go on.
+    """The log that was opened is no longer the one at this URL: it was deleted and recreated, or
+    replaced by a copy with another history. Nothing was written into the new one; open it to
+    continue.
     """
 
     kind = ErrorKind.LOG_REPLACED
@@ -158,16 +158,14 @@ class CommitStateUnknownError(ClogError):
 
 
 class TransactionFencedError(ClogError):
-    """The transaction's id was taken up by another holder; nothing of the transaction was
-    committed.
-    """
+    """Another holder took over the transaction's id; nothing of the transaction was committed."""
 
     kind = ErrorKind.TRANSACTION_FENCED
 
 
 class StateFencedError(TransactionFencedError):
-    """The id of a store was taken up by another one, on this host or elsewhere, which has its state
-    now; nothing that was not committed by then ever will be.
+    """Another store, on this host or elsewhere, took over the id and has the state now; uncommitted
+    changes of this one are lost.
     """
 
     kind = ErrorKind.STATE_FENCED
@@ -175,7 +173,7 @@ class StateFencedError(TransactionFencedError):
 
 class StateFileError(ClogError, OSError):
     """The local file of a state table or a store cannot be written; what was committed is in the
-    log, and is read from there once it can.
+    log, and is read from there once there is room.
     """
 
     kind = ErrorKind.STATE_FILE

@@ -16,7 +16,7 @@ class Ids(Protocol):
     """Where clog takes random numbers from."""
 
     def new_id(self) -> str:
-        """Returns 32 hex digits that nobody has drawn before: commit ids, names of objects."""
+        """Returns 32 unique hex digits: commit ids, names of objects."""
         ...
 
     def uniform(self) -> float:

@@ -75,13 +75,13 @@ class Log(TransactionsOfLog, ReadersOfLog):
             partitions: their number, from 1 to 10,000; it cannot be changed later.
             config: Kafka's topic configs and clog's own; ``cleanup.policy`` is ``compact`` unless
                 it is given.
-            storage_options: what fsspec needs: credentials, endpoints; of a store, what it was
-                opened with, for other logs on its filesystem.
-            clock: where times come from; None: the system's clock.
+            storage_options: what fsspec needs: credentials, endpoints; with a store, the options it
+                was opened with, for other logs on its filesystem.
+            clock: the source of times; None: the system's clock.
             schema: the Arrow types of ``key`` and ``value``, which appends are checked against and
                 reads give back; None: bytes.
-            ids: where random ids come from; None: the operating system.
-            single_writer: promises that nobody else writes, so that no create must be exclusive.
+            ids: the source of random ids; None: the operating system.
+            single_writer: promises that nobody else writes, so creates need not be exclusive.
 
         Raises:
             AlreadyExistsError: there is a log at this URL.
@@ -125,7 +125,7 @@ class Log(TransactionsOfLog, ReadersOfLog):
 
     @property
     def id(self) -> str:
-        """What the log is, wherever it stands."""
+        """The log's id, which stays the same wherever the log is moved."""
         return self._handle.standing.log_id
 
     @property
@@ -185,9 +185,9 @@ class Log(TransactionsOfLog, ReadersOfLog):
                 partition that does not exist; a producer's sequence that went back, or came with
                 other records; more than 2 GiB of keys or of values; in a typed log a key or value
                 that does not fit the schema. Nothing is committed.
-            CommitConflictError: other writers were first each time; append again.
-            CommitStateUnknownError: the commit may have happened; with a ``producer``, append the
-                same again.
+            CommitConflictError: other writers were faster each time; append again.
+            CommitStateUnknownError: the commit may have happened; with a ``producer``, repeat the
+                append.
         """
         return append.append(self._handle, data, partition, producer)
 
@@ -227,7 +227,7 @@ class Log(TransactionsOfLog, ReadersOfLog):
         Raises:
             OffsetOutOfRangeError: a start below the log start or beyond the end.
             InvalidInputError: a partition or a column that does not exist.
-            VersionExpiredError: while reading: planned objects were replaced, and deleted since.
+            VersionExpiredError: while reading: planned objects were replaced and deleted.
         """
         return self._reads.records(partition, start, end, isolation, columns)
 
@@ -249,8 +249,8 @@ class Log(TransactionsOfLog, ReadersOfLog):
 
     def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
         """Returns the latest record of each key changed since a position, tombstones included: it
-        brings a copy as of that position up to date. A copy so old that the cleaner has removed
-        tombstones since misses these deletes; a `StateTable` notices, and loads again.
+        brings a copy as of that position up to date. If the cleaner has removed tombstones since,
+        the copy misses these deletes; a `StateTable` notices that, and rebuilds.
 
         Args:
             start: an offset, or one by partition, as in `Table.offsets`.
@@ -270,8 +270,8 @@ class Log(TransactionsOfLog, ReadersOfLog):
         return dict(enumerate(self._handle.refresh().head.partitions.end))
 
     def stable_offsets(self) -> dict[int, int]:
-        """Returns the last stable offset of each partition, where ``read_committed`` ends: below it
-        no transaction is undecided. Where none is at all it is the end offset.
+        """Returns the last stable offset of each partition, where ``read_committed`` ends: below
+        it, no transaction is undecided. Without undecided transactions, it is the end offset.
         """
         head = self._handle.refresh().head
         return {p: head.stable_offset(p) for p in range(head.log.partitions)}
@@ -302,7 +302,7 @@ class Log(TransactionsOfLog, ReadersOfLog):
         reads and passes that begin later follow them.
 
         Raises:
-            InvalidInputError: a config that is refused; nothing changes.
+            InvalidInputError: a config is refused; nothing changes.
         """
         return administration.alter(self._handle, config)
 
@@ -312,7 +312,8 @@ class Log(TransactionsOfLog, ReadersOfLog):
         widen: Mapping[str, pa.DataType] = {},
         relax: Iterable[str] = (),
     ) -> pa.Schema:
-        """Changes the schema of a typed log, by which all is read then, and returns the new one.
+        """Changes the schema of a typed log, by which all records are read from then on, and
+        returns it.
 
         Args:
             add: new fields, which may be null, by their paths: ``{"value.note": pa.string()}``.
@@ -320,17 +321,18 @@ class Log(TransactionsOfLog, ReadersOfLog):
             relax: fields that were NOT NULL.
 
         Raises:
-            InvalidInputError: anything else, a field that is or is not there; nothing changes.
+            InvalidInputError: any other change, or a field that exists already or does not exist;
+                nothing changes.
         """
         return arrow_schema(administration.evolve(self._handle, add, widen, relax))
 
     def upgrade(self, features: Iterable[str] = ()) -> list[FeatureState]:
-        """Adds features of the format to the log, in one commit and for good, and returns what
-        there is; without ``features`` it changes nothing. Releases that do not know a feature
+        """Adds features of the format to the log, in one commit and permanently, and returns all
+        features; without ``features`` it changes nothing. Releases that do not know a feature
         refuse the log from then on.
 
         Raises:
-            InvalidInputError: a feature that is unknown, not built, or only for new logs.
+            InvalidInputError: a feature is unknown, not built yet, or only for new logs.
         """
         return administration.upgrade(self._handle, features)
 
@@ -343,11 +345,11 @@ class Log(TransactionsOfLog, ReadersOfLog):
     def publish(self, format: str) -> PublishResult:
         """Publishes the newest version's table as a view that other engines read, ``delta`` at the
         log's own URL, ``iceberg`` at ``metadata/v<table_version>.metadata.json`` under it. It names
-        the log's objects, and copies none. What is published already is left alone.
+        the log's objects, and copies none. A version that is already published is left alone.
 
         Raises:
-            InvalidInputError: a format that is unknown, or has no type for a field of the schema;
-                timestamps that objects do not hold; another table that stands there.
+            InvalidInputError: the format is unknown, or has no type for a field of the schema; the
+                objects do not hold the timestamps; another table is at the URL.
         """
         return self._publications.publish(format)
 

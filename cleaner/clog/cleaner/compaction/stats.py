@@ -100,8 +100,8 @@ class PassResult:
         next_dirty_offset: where it begins now: what lies between the two became clean. Equal in a
             pass for tombstones alone, and in one that is not complete.
         stats: what it read, dropped and wrote.
-        complete: False where it stopped, because what it worked on had changed or the cleaner was
-            to stop. What it had committed stays.
+        complete: False if it stopped because its sources had changed or the cleaner was stopped.
+            What it had committed stays.
     """
 
     partition: int

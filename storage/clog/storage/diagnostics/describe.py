@@ -109,13 +109,13 @@ class TransactionDescription(TypedDict):
 
     Attributes:
         id: the transaction id.
-        epoch: how often the id had been taken up before.
+        epoch: how often the id had been taken over before.
         number: which of the epoch's transactions it is.
         state: open, prepared, committed or aborted; the last two until all its logs know.
         started_ms: when it began.
         timeout_ms: how long after that anybody may abort it.
-        home: where the log stands that decides; None: it is this one.
-        first_offsets: by partition, as text, the first offset of a record that is undecided.
+        home: the URL of the log that decides; None: this one.
+        first_offsets: by partition, as text, the first offset of an undecided record.
     """
 
     id: str

@@ -96,7 +96,7 @@ def table_state(handle: Handle, manifest: Manifest) -> TableState:
 
     Raises:
         InvalidInputError: rows have another timestamp than their object says.
-        VersionExpiredError: the version expired.
+        VersionExpiredError: the version has expired.
     """
     _check_times(manifest, url=handle.standing.root.url)
     head = manifest.head

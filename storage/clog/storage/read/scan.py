@@ -61,7 +61,7 @@ def read_schema(schema: LogSchema | None, columns: Sequence[str] = COLUMNS) -> p
     also fields by their paths (``value.price``), and `DELETE_HORIZON`.
 
     Raises:
-        InvalidInputError: a column that is none.
+        InvalidInputError: a column does not exist.
     """
     own = arrow_schema(schema)
     fields = [own.field(f.name) if f.name in own.names else f for f in READ_SCHEMA]

@@ -20,12 +20,12 @@ class Table:
     """The latest value of each key at one version. From `Log.changes`: the latest record of each
     key that changed, with a null value where it was deleted.
 
-    Nothing is read before it is asked for, and each call reads anew.
+    Nothing is read until you ask for it, and each call reads again.
 
     Attributes:
         version: the version it shows.
-        offsets: by partition, the offset at which to go on reading: what comes from there on is
-            what the table does not show.
+        offsets: by partition, the offset at which to continue reading: the table contains
+            everything before it, and nothing after.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class Table:
         return f"Table({self._indexes.url!r}, version={self.version})"
 
     def get(self, key: Any) -> Any:
-        """Returns the value of a key, or None where it has none. If writers put the key in several
+        """Returns the value of a key, or None if it has none. If writers put the key in several
         partitions, the value with the latest timestamp counts.
 
-        Keys and values are bytes, and a key that is text its UTF-8. In a typed log they are what
-        Python has for their types: a struct is a dict, as a key a tuple or a dict.
+        Keys and values are bytes; a key given as text is encoded as UTF-8. In a typed log they are
+        Python values of their types: a struct is a dict, as a key a tuple or a dict.
 
-        Once the log's key indexes are in memory this costs one request, and none for a key that is
-        nowhere.
+        Once the log's key indexes are in memory, this costs one request, or none if the key does
+        not exist.
 
         Raises:
-            VersionExpiredError: the version expired.
+            VersionExpiredError: the version has expired.
         """
         return next(iter(self.get_many([key]).values()), None)
 
@@ -70,7 +70,7 @@ class Table:
         tuples.
 
         Raises:
-            VersionExpiredError: the version expired.
+            VersionExpiredError: the version has expired.
         """
         rows = self.of_keys(keys).sort_by("timestamp")
         pairs = zip(*(answered(rows.column(name)) for name in ("key", "value")), strict=True)
@@ -80,7 +80,7 @@ class Table:
         """Returns the rows of these keys alone, with all columns, in no order.
 
         Raises:
-            VersionExpiredError: the version expired.
+            VersionExpiredError: the version has expired.
         """
         wanted = asked_keys(keys, self._schema)
         batches: list[pa.RecordBatch] = []
@@ -105,7 +105,7 @@ class Table:
 
         Raises:
             VersionExpiredError: the version expired while it was read.
-            InvalidInputError: a column that is none.
+            InvalidInputError: a column does not exist.
         """
         wanted = columns_asked(self._schema, columns)
         for plan in self._plans:

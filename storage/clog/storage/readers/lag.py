@@ -30,22 +30,22 @@ class Reader:
 
     Attributes:
         name: its name.
-        position: by partition, the next offset that it wants.
-        lag_records: records from there to the end, about.
+        position: by partition, the next offset to read.
+        lag_records: about how many records there are from there to the end.
         lag_ms: how long ago the first of these was written; 0 where there is none.
         expires_ms: when it may be forgotten, in ms since 1970.
         lag_bytes: bytes of these records.
         version: the version at which it had that position.
-        committed_ms: when it said so, in ms since 1970.
-        until_retention_ms: how long until retention removes the segment in which it is; 0: it has
-            missed records; None: nothing is going to.
-        until_tombstone_ms: how long until a tombstone that it has not come to may go; 0: one is
+        committed_ms: when it reported that, in ms since 1970.
+        until_retention_ms: how long until retention removes the segment at its position; 0: it has
+            missed records; None: retention will not.
+        until_tombstone_ms: how long until a tombstone that it has not reached may go; 0: one is
             gone, or may go now; None: there is none.
         until_version_ms: how long until its version may expire; 0: it has, or may now; None:
             nothing it needs is replaced.
-        hold_ms: for how long it asks to be waited for.
-        held_until_ms: until when the cleaner waits for it, in ms since 1970; 0: it does not.
-        damage: why its document counts for nothing; None where it counts.
+        hold_ms: how long it asks the cleaner to wait.
+        held_until_ms: until when the cleaner waits for it, in ms since 1970; 0: it does not wait.
+        damage: why its document is unusable; None if it is usable.
     """
 
     name: str

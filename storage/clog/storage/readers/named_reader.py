@@ -59,8 +59,8 @@ def holding_reader(handle: Handle, name: str, hold_ms: int) -> "NamedReader":
 
 
 class NamedReader:
-    """A reader that the log knows by its name; `Log.reader` makes one. Two of one name overwrite
-    each other's position. A context manager, which says at its end how far it came.
+    """A reader whose name and position the log knows; `Log.reader` makes one. Two readers of one
+    name overwrite each other's position. A context manager, which reports its position at its end.
 
     Attributes:
         handle: on the log; not for users.
@@ -110,20 +110,19 @@ class NamedReader:
 
     @property
     def position(self) -> dict[int, int]:
-        """By partition the next offset that it wants, as it said last; empty for a new one, and
-        for one whose document counts for nothing, which is logged with the reason. Asks the log the
-        first time.
+        """By partition, the next offset to read, as last reported; empty for a new reader, and if
+        its document is unusable, which is logged with the reason. Reads the log the first time.
         """
         with self._lock:
             known = self._unsaid or self._known()
             return {} if known is None else dict(known.offsets)
 
     def next_offsets(self, *, missed_deletes: bool = False) -> dict[int, int]:
-        """Returns where to go on reading, by partition: at the position, at the log start where
+        """Returns where to continue reading, by partition: at the position, or at the log start if
         there is none.
 
         Args:
-            missed_deletes: deletes that were missed since are no error.
+            missed_deletes: accept that deletes were missed since.
 
         Raises:
             OffsetOutOfRangeError: the position is below the log start, so that records were missed,
@@ -143,14 +142,14 @@ class NamedReader:
             return dict(known.offsets)
 
     def commit(self, position: Mapping[int, int]) -> bool:
-        """Takes note of the next offsets to read, and tells whether it was worth a PUT: the log
-        hears of it at most every ``interval_ms``, and from `flush`.
+        """Notes the next offsets to read, and returns whether it wrote them to the log, which it
+        does at most every ``interval_ms``; `flush` always does.
 
         Args:
-            position: by partition; others keep what they had, at first their log start.
+            position: by partition; others keep their position, at first their log start.
 
         Raises:
-            InvalidInputError: what is no position.
+            InvalidInputError: not a valid position.
             OffsetOutOfRangeError: an offset beyond the end.
         """
         return self.commit_at(position, *self.handle.planned)
@@ -177,7 +176,7 @@ class NamedReader:
             return False
 
     def flush(self) -> None:
-        """Tells the log the position now, if it was not told; one PUT."""
+        """Writes the position to the log now, if the log does not have it yet; one PUT."""
         with self._lock:
             if self._unsaid is None:
                 return

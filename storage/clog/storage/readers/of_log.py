@@ -31,11 +31,11 @@ class ReadersOfLog:
 
         Args:
             name: 1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first.
-            expires_after_ms: how long after its last commit it may be forgotten.
-            interval_ms: how far apart its positions are told to the log, at least.
-            hold_ms: for how long after it said something last it asks the cleaner to wait for it:
-                to leave it the tombstones that it has not come to, and its version. At most
-                ``expires_after_ms``, and as far as the log's ``reader.hold.max.ms`` allows.
+            expires_after_ms: how long after its last commit the log may forget it.
+            interval_ms: minimum interval between two reports of its position to the log.
+            hold_ms: how long after its last report the cleaner should wait for it: keep the
+                tombstones that it has not reached, and its version. At most ``expires_after_ms``,
+                and as far as the log's ``reader.hold.max.ms`` allows.
         """
         return named_reader(
             *(self._handle, name),

@@ -66,8 +66,8 @@ class Refreshed:
 
     Attributes:
         version: the version of the log that the table shows now.
-        changed: the keys that were set or deleted; None: any may have been, since the table was
-            built anew, or there are more than 100,000.
+        changed: the keys that were set or deleted; None: possibly any, because the table was
+            rebuilt, or more than 100,000 keys changed.
     """
 
     version: int

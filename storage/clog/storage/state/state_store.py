@@ -65,24 +65,24 @@ _LOGGER = logging.getLogger("clog.storage.state")
 class StateStore:
     """Keyed state whose changelog is the log: it survives its process, its disk and its host.
 
-    Opening takes the id up; whoever held it is fenced. Look-ups show what was put here, committed
-    or not. A context manager, which commits nothing at its end; threads may share it, a forked
-    child may not.
+    Opening takes over the id, and fences the previous holder. Look-ups show all changes made here,
+    committed or not. A context manager, which does not commit at its end. Threads may share it; a
+    forked child may not.
 
     Args:
         url: the log's URL, or a store.
-        cache_dir: a local folder, made if it is missing; stores and state tables of several
-            logs may share it.
-        id: names the work, over all its restarts; one for each process at a time.
+        cache_dir: a local folder, created if it is missing; stores and state tables of several logs
+            may share it.
+        id: names the work across its restarts; only one process at a time holds it.
         storage_options: what fsspec needs: credentials, endpoints.
-        clock: where times come from; None: the system's clock.
+        clock: the source of times; None: the system's clock.
         standby: only follows the log, until `take_over`.
-        memory_bytes: of changes that are not committed, about; more are in a temporary file.
-            Half as much may hold some that are committed and not in the file yet.
+        memory_bytes: approximate memory for uncommitted changes; the rest goes to a temporary file.
+            Half as much may hold committed changes that are not in the file yet.
         map_bytes: memory for finding the last record of each key, in bytes.
-        ids: where random ids come from; None: the operating system.
-        reader: a name under which the logs that are read are told how far (`Log.reader`).
-        reader_hold_ms: for how long their cleaners wait for that reader, at most.
+        ids: the source of random ids; None: the operating system.
+        reader: a name under which the store reports its position to its input logs (`Log.reader`).
+        reader_hold_ms: how long their cleaners wait for that reader, at most.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class StateStore:
 
     @property
     def is_standby(self) -> bool:
-        """Whether it only follows."""
+        """Whether it only follows the log."""
         return self._holding.is_standby
 
     @property
@@ -163,8 +163,8 @@ class StateStore:
         return self._holding.positions()
 
     def next_offsets(self, source: Source) -> dict[int, int]:
-        """Returns where to go on reading the log ``source``, by partition: at the position that was
-        committed, at the log start where there is none.
+        """Returns where to continue reading the log ``source``, by partition: at the committed
+        position, or at the log start if there is none.
 
         Raises:
             OffsetOutOfRangeError: a position below the log start, so that records were missed, or
@@ -173,11 +173,11 @@ class StateStore:
         return next_offsets(source, self.positions)
 
     def get(self, key: Any) -> Any:
-        """Returns the value that was put last for a key, committed or not; None where none is.
+        """Returns the value that was put last for a key, committed or not; None if it has none.
         Keys and values are as those of `Table.get`.
 
         Raises:
-            StateFencedError: the id was taken up by another store, as far as is known here.
+            StateFencedError: another store took over the id, as far as this one knows.
             StateFileError: there is no room for the local file.
         """
         with self._lock:
@@ -185,7 +185,7 @@ class StateStore:
             return self._file.asked(lambda cache: self._get(cache.codec.stored_key(key), cache))
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Returns the values of those keys that are there; raises as `get`."""
+        """Returns the values of those keys that exist; raises as `get`."""
         with self._lock:
             self._check_readable()
             asked = list(keys)
@@ -193,8 +193,8 @@ class StateStore:
 
     def scan(self, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
         """Yields keys and values in the order of the keys, committed or not; all that begin with
-        ``prefix``, as `StateTable.scan`. Shows one state of what is committed; of what is put or
-        deleted while it goes on, some may be in it.
+        ``prefix``, as `StateTable.scan`. Shows one committed state; changes made during the scan
+        may or may not be in it.
 
         Raises:
             CorruptionError: the file was damaged, and built anew: scan again. And as `get`.
@@ -219,7 +219,7 @@ class StateStore:
                 self._changes.put_value(key, value)
 
     def delete(self, key: Any) -> None:
-        """Deletes a key, whether it is there or not; raises as `put`."""
+        """Deletes a key, whether it exists or not; raises as `put`."""
         with self._lock:
             self._check_writable()
             self._changes.put(self._changes.codec.stored_key(key), None)
@@ -231,22 +231,21 @@ class StateStore:
         outputs: Mapping[Source, Appendable] | None = None,
         missed_deletes: bool = False,
     ) -> TransactionResult:
-        """Commits all changes and, with them, how far logs were read, and records for other logs:
-        all or nothing. Where it raises `CommitStateUnknownError` it may be called again, and they
-        are there once; otherwise where it raises nothing was committed, and all changes are there
-        to be committed again.
+        """Commits all changes together with the positions in the input logs and records for other
+        logs: all or nothing. After a `CommitStateUnknownError` it may be called again, and commits
+        once; after any other error nothing was committed, and the store still has all changes.
 
         Args:
-            positions: by log, by partition the next offset to read; others stay as they were.
+            positions: by log and partition, the next offset to read; others stay as they are.
             outputs: by log, records as for `Log.append`.
-            missed_deletes: deletes of such a log that were missed are no error.
+            missed_deletes: accept that deletes of such a log were missed.
 
         Raises:
-            StateFencedError: the id was taken up by another store.
+            StateFencedError: another store took over the id.
             OffsetOutOfRangeError: a position beyond the end of its log.
-            InvalidInputError: what is no position; a record that the log's configs refuse; this is
-                a standby.
-            NotFoundError: a log that was read has removed tombstones before they were read for it.
+            InvalidInputError: not a valid position; the log's configs refuse a record; this is a
+                standby.
+            NotFoundError: an input log removed tombstones before the store read them.
             CommitConflictError: other writers were first each time, or a log of an earlier commit
                 has yet to hear of its end, and cannot be reached.
             CommitStateUnknownError: the commit may have happened.
@@ -272,10 +271,10 @@ class StateStore:
             return result
 
     def rollback(self) -> None:
-        """Forgets what was put and deleted since the last commit, or makes one in doubt fail.
+        """Discards the changes since the last commit, or makes a commit in doubt fail.
 
         Raises:
-            InvalidInputError: that commit has happened; the store shows it.
+            InvalidInputError: that commit did happen; the store shows it.
             CommitStateUnknownError: that is still not known.
         """
         with self._lock:
@@ -294,7 +293,7 @@ class StateStore:
         """Brings the file up to date with what others committed; one request when nothing is new.
 
         Raises:
-            LogReplacedError: another log stands there now.
+            LogReplacedError: another log is there now.
             StateFileError: as `get`.
         """
         with self._lock:
@@ -308,11 +307,11 @@ class StateStore:
         yield from self._file.follow(self.refresh, poll_ms=poll_ms)
 
     def take_over(self) -> None:
-        """Takes the id up, which fences whoever held it, and brings the file up to that; one commit
-        where this is a standby, else nothing.
+        """Takes over the id, which fences the previous holder, and brings the file up to date; one
+        commit on a standby, otherwise nothing.
 
         Raises:
-            StateFencedError: another store took it up after that. And as `refresh`.
+            StateFencedError: another store took it over after that. And as `refresh`.
         """
         with self._lock:
             self._holding.check_fenced()
@@ -324,7 +323,7 @@ class StateStore:
             self._holding.hold()
 
     def close(self) -> None:
-        """Closes the file; what is not committed is forgotten, and the store cannot be used."""
+        """Closes the file and discards uncommitted changes; the store cannot be used any more."""
         with self._lock:
             self._changes.close()
             self._inputs.flush()

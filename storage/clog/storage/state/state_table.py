@@ -48,7 +48,7 @@ class StateTable:
             url: the log's URL, or a store.
             cache_dir: a local folder, made if it is missing; tables of several logs may share it.
             storage_options: what fsspec needs: credentials, endpoints.
-            clock: where times come from; None: the system's clock.
+            clock: the source of times; None: the system's clock.
             on_loss: what to do when the table was away so long that it missed a delete, or the log
                 was recreated meanwhile: ``resync`` builds it anew, with a warning; ``fail`` raises.
             map_bytes: memory for finding the last record of each key, in bytes.
@@ -96,18 +96,18 @@ class StateTable:
 
     @property
     def offsets(self) -> dict[int, int]:
-        """By partition the offset up to which records are in the table."""
+        """By partition, the offset up to which the table contains the log's records."""
         return dict(self._file.shown().offsets)
 
     def get(self, key: Any) -> Any:
-        """Returns the latest value, or None where the key is not there or was deleted. If writers
+        """Returns the latest value, or None if the key does not exist or was deleted. If writers
         put the key in several partitions, the value with the latest timestamp counts. Keys and
         values are as those of `Table.get`.
         """
         return self._file.asked(lambda cache: cache.get(key))
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Returns the latest values of those keys that are there."""
+        """Returns the latest values of those keys that exist."""
         asked = list(keys)
         return self._file.asked(lambda cache: cache.get_many(asked))
 
@@ -118,7 +118,7 @@ class StateTable:
 
         Raises:
             CorruptionError: the file was damaged, and built anew: scan again.
-            InvalidInputError: a prefix that keys of the log have not.
+            InvalidInputError: keys of the log cannot have such a prefix.
         """
         return self._file.scan(prefix)
 

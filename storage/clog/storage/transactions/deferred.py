@@ -60,8 +60,8 @@ class TransactionResult:
     Attributes:
         version: the version of the log that its commit made; where it had nothing to commit, the
             newest.
-        offsets: by partition, the half-open range of offsets that its records got. Empty where they
-            are not known any more: the commit was found by a repetition, and swept since.
+        offsets: by partition, the half-open range of offsets that its records got. Empty if they
+            are not known any more, because a repeated commit found the first one swept.
         logs: by URL, the version of each log that took part.
     """
 

@@ -33,14 +33,14 @@ class TransactionInfo:
 
     Attributes:
         id: the transaction id.
-        epoch: how often the id had been taken up before.
+        epoch: how often the id had been taken over before.
         number: which of the epoch's transactions it is.
         state: ``open``: more may come; ``prepared``: it waits for its home to decide;
             ``committed`` or ``aborted``: it is decided, but not all of its logs have heard of it.
-        first_offsets: by partition, the first offset of a record in the log that is undecided.
+        first_offsets: by partition, the first offset of an undecided record in the log.
         started_ms: when it began, in ms since 1970.
         timeout_ms: how long after that anybody may abort it.
-        home: where the log stands that decides; None: it is this one.
+        home: the URL of the log that decides; None: this one.
     """
 
     id: str
@@ -99,7 +99,7 @@ def abort_all(handle: Handle, transaction_id: str, *, force: bool) -> list[Trans
 
     Raises:
         NotFoundError: there is nothing.
-        InvalidInputError: it cannot be ended now; the message says why.
+        InvalidInputError: it cannot be ended now; the message gives the reason.
     """
     found = _of_id(handle.refresh().head, transaction_id)
     if not found:

@@ -24,19 +24,20 @@ class TransactionsOfLog:
         sequence: int | None = None,
     ) -> Transaction:
         """Begins a transaction: its records and positions are committed together or not at all. A
-        ``with`` statement commits it at its end, and aborts it where an exception ends it. The
-        first under an id takes the id up, by a commit that fences whoever held it before; so does
+        ``with`` statement commits it at its end, and aborts it if an exception ends the block. The
+        first under an id takes over the id, by a commit that fences the previous holder; so does
         one that begins while the last of this handle is open.
 
         Args:
-            id: names the work, also of who goes on with it after a crash.
+            id: names the work; use the same id to continue after a crash.
             timeout_ms: how long it may take at most, from 1 to 86400000.
-            visible: whether its records get their offsets at once, for who reads
-                ``read_uncommitted``; it appends to this log alone then.
-            sequence: numbers the work; what was committed last is not done again (`is_open`).
+            visible: whether its records get offsets at once, for readers with ``read_uncommitted``;
+                it then appends to this log alone.
+            sequence: numbers the work; a number that was committed last is not committed again
+                (`is_open`).
 
         Raises:
-            InvalidInputError: an argument that is out of range, or a sequence that went back.
+            InvalidInputError: an argument is out of range, or the sequence went back.
             TransactionFencedError: this handle was fenced; open the log again to take the id back.
         """
         return self._transactions.begin(id, timeout_ms, visible=visible, sequence=sequence)
@@ -48,25 +49,25 @@ class TransactionsOfLog:
         return self._transactions.infos()
 
     def abort_transaction(self, id: str, *, force: bool = False) -> list[TransactionInfo]:
-        """Ends what is undecided under an id, without waiting for its timeout, and returns what was
-        there: what its home has committed stays committed. Its holder, if it lives, is told when it
-        commits.
+        """Ends the undecided transactions of an id, without waiting for their timeout, and returns
+        them: what their home has committed stays committed. A holder that is still alive fails when
+        it commits.
 
         Args:
             id: as `transactions` lists it.
-            force: also where its home cannot be asked: if the home committed it after all, its
-                records are lost here. Or, in the home, where another log cannot be told what
-                became of it: that one is given up.
+            force: even if its home cannot be read; if the home had committed it, this log loses its
+                records. In the home: even if another log cannot be told the outcome; that log is
+                given up.
 
         Raises:
             NotFoundError: nothing is open under this id.
-            InvalidInputError: it cannot be ended now; the message says why.
+            InvalidInputError: it cannot be ended now; the message gives the reason.
         """
         return self._transactions.abort(id, force=force)
 
     def markers(self, partition: int) -> list[tuple[int, str, str, int | None]]:
-        """Returns where transactions ended whose records were undecided: (offset, id, outcome,
-        delete horizon in ms since 1970, None before a pass has set it).
+        """Returns the markers of ended transactions whose records were undecided: (offset, id,
+        outcome, delete horizon in ms since 1970, or None before a pass has set it).
 
         Args:
             partition: the partition.

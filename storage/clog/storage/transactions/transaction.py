@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 
 class Transaction:
     """Records and positions that are committed together or not at all; `Log.transaction` begins
-    one. Not for several threads at once.
+    one. Not thread-safe.
 
-    In a ``with`` statement it is committed at the end, and aborted where an exception ends it.
+    A ``with`` statement commits it at the end, and aborts it if an exception ends the block.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """The id under which it was begun."""
+        """The id under which it began."""
         return self._work.ours.transaction_id
 
     @property
     def epoch(self) -> int:
-        """How often the id had been taken up before."""
+        """How often the id had been taken over before."""
         return self._work.ours.epoch
 
     @property
@@ -103,7 +103,7 @@ class Transaction:
 
     @property
     def timeout_ms(self) -> int:
-        """How long it may take at most."""
+        """The maximum time that it may take."""
         return self._work.began.timeout_ms
 
     @property
@@ -140,7 +140,7 @@ class Transaction:
             log: the log; None: the one in which the transaction was begun.
 
         Raises:
-            as `Log.append`; TransactionFencedError: the id was taken up since, as far as this
+            as `Log.append`; TransactionFencedError: another holder took over the id, as far as this
             handle knows; TransactionTimeoutError: it took longer than its timeout.
         """
         handle = self._handle if log is None else handle_of(log)
@@ -187,24 +187,24 @@ class Transaction:
         isolation: str = "read_committed",
         missed_deletes: bool = False,
     ) -> None:
-        """Commits with the transaction how far a log has been read for it; `Log.positions` returns
-        it. Other partitions keep what was committed under the id before.
+        """Commits, with the transaction, how far its work has read a log; `Log.positions` returns
+        it. Other partitions keep the position that was committed under the id before.
 
         Args:
             source: the log that was read.
             offsets: by partition, the next offset to read.
             version: that at which the records before it were read; None: that of the newest
                 read by ``source``.
-            isolation: that with which they were read, as of `Log.read`.
-            missed_deletes: deletes that were missed are no error.
+            isolation: the isolation with which they were read, as of `Log.read`.
+            missed_deletes: accept that deletes were missed.
 
         Raises:
-            InvalidInputError: no log, a partition that does not exist, or an offset, a version or
-                an isolation that cannot be.
+            InvalidInputError: not a log, a partition that does not exist, or an impossible offset,
+                version or isolation.
             OffsetOutOfRangeError: an offset beyond the last stable one, where ``read_committed``
-                ends: records of a transaction that has not ended would be taken for read.
-            NotFoundError: since the id's last positions tombstones were removed which its reader
-                had not come to, so that it has missed deletes.
+                ends: undecided records would count as read.
+            NotFoundError: since the id's last positions, tombstones were removed that its reader
+                had not reached, so it has missed deletes.
         """
         self._check_open(and_untried=True)
         now = checked_positions(source, offsets, version)
@@ -216,16 +216,16 @@ class Transaction:
         self._work.positions.setdefault(log_id, {}).update(now)
 
     def commit(self) -> TransactionResult:
-        """Commits all records and positions at once; without any, nothing is committed. Where it
-        raises `CommitStateUnknownError` it may be called again, and the transaction is there once.
+        """Commits all records and positions at once; without any, it commits nothing. After a
+        `CommitStateUnknownError` it may be called again, and commits once.
 
         Raises:
-            TransactionFencedError: the id was taken up by somebody else. Nothing is committed.
+            TransactionFencedError: another holder took over the id. Nothing is committed.
             TransactionTimeoutError: it took longer than its timeout, or so long that the sweep may
                 have taken its objects. Nothing is committed.
-            InvalidInputError: it was aborted; records that the log's configs refuse by now. Nothing
+            InvalidInputError: it was aborted; the log's configs refuse its records by now. Nothing
                 is committed.
-            CommitConflictError: other writers were first each time; commit again.
+            CommitConflictError: other writers were faster each time; commit again.
             CommitStateUnknownError: the commit may have happened.
         """
         if self._work.result is not None:

@@ -101,7 +101,10 @@ def package(name: str) -> str:
 def commands() -> str:
     """Returns the help of every command."""
     known = typer.main.get_command(app).commands
-    parts = ["# Commands\n", "`clog --help` lists them, `clog COMMAND --help` explains one.\n"]
+    parts = [
+        "# Commands\n",
+        "`clog --help` lists the commands, `clog COMMAND --help` explains one.\n",
+    ]
     for heading, functions in COMMANDS.items():
         parts.append(f"## {heading}\n")
         for function in functions:
@@ -146,8 +149,8 @@ def configs() -> str:
         for c in CONFIGS.values()
     ]
     return (
-        "# Log configs\n\nKafka's topic configs, and some of clog's own; the last column names what"
-        " a Kafka broker calls the same thing, which the cleaner's configuration takes.\n\n"
+        "# Log configs\n\nKafka's topic configs, and some of clog's own. The last column is the"
+        " name that a Kafka broker and the cleaner use for the default of all logs.\n\n"
         + table(("config", "default", "meaning", "broker's name"), rows)
         + "\n"
     )
@@ -179,7 +182,7 @@ def metrics() -> str:
 
 def decisions(known: frozenset[str]) -> str:
     """Returns the list of decisions."""
-    parts = ["# Decisions\n", "Each had an alternative; the page says which, and why not.\n"]
+    parts = ["# Decisions\n", "Each had an alternative; its page gives the reasons.\n"]
     for page in sorted(page for page in known if "/decisions/" in page):
         title = (ROOT / page).read_text().partition("\n")[0].removeprefix("# ")
         parts.append(f"- [{title}]({page})")

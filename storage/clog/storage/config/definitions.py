@@ -142,7 +142,7 @@ _ALL = (
         "segment.jitter.ms",
         Integer(0),
         0,
-        "up to so many ms are taken off segment.ms, at random, so that partitions roll apart",
+        "maximum random ms taken off segment.ms, so that partitions roll at different times",
         {"log.roll.jitter.ms": 1, "log.roll.jitter.hours": _HOUR_MS},
     ),
     Definition(
@@ -155,7 +155,7 @@ _ALL = (
         "retention.ms",
         Integer(-1),
         7 * _DAY_MS,
-        "ms after its newest timestamp at which a segment goes, with policy delete; -1 = never",
+        "ms after a segment's newest timestamp until it goes, under policy delete; -1 = never",
         {
             "log.retention.ms": 1,
             "log.retention.minutes": 60_000,
@@ -166,7 +166,7 @@ _ALL = (
         "retention.bytes",
         Integer(-1),
         -1,
-        "bytes of a partition above which old segments go, with policy delete; -1 = no limit",
+        "bytes of a partition above which old segments go, under policy delete; -1 = no limit",
         {"log.retention.bytes": 1},
     ),
     Definition(
@@ -180,15 +180,15 @@ _ALL = (
         "dead.rows.delay.ms",
         Integer(0),
         7 * _DAY_MS,  # as segment.ms; a part of the bound on erasure (S46)
-        "ms for which few dead rows of a chunk may wait, unseen, for the rewrite that removes"
-        " their bytes; 0 = rewritten at once",
+        "ms for which a few dead rows of a chunk may stay, hidden, until a rewrite removes their"
+        " bytes; 0 = rewrite at once",
     ),
     Definition(
         "reader.hold.max.ms",
         Integer(0),
         0,
-        "ms for which named readers may hold back a tombstone or a version that could go, at most,"
-        " and never beyond max.compaction.lag.ms; 0 = not at all",
+        "maximum ms for which named readers may keep a tombstone or a version that could go, never"
+        " longer than max.compaction.lag.ms; 0 = not at all",
     ),
     Definition(
         "max.message.bytes",
@@ -228,7 +228,7 @@ _ALL = (
         "compression.zstd.level",
         Integer(1, 22),
         ZSTD_LEVEL,  # Kafka's is 3
-        "level of compression.type zstd: a higher one takes longer and leaves fewer bytes",
+        "level of compression.type=zstd; a higher one takes longer and leaves fewer bytes",
     ),
     Definition(
         "object.bytes",
@@ -240,26 +240,26 @@ _ALL = (
         "table.publish",
         SetOf(("none", "delta", "iceberg")),
         frozenset({"none"}),
-        "as what the cleaner publishes the table, for other engines to read; none = not at all",
+        "formats in which the cleaner publishes the table for other engines; none = not at all",
     ),
     Definition(
         "table.publish.interval.ms",
         Integer(0),
         60_000,
-        "ms between two publications of a log that changes, at least; 0 = with each round",
+        "minimum ms between two publications of a log that changes; 0 = each round",
     ),
     Definition(
         "partitioner",
         Choice(("xxh3", "murmur2")),
         "xxh3",
-        "how keys go to partitions, fixed when the log is created; murmur2 = Kafka's",
+        "how keys are assigned to partitions, fixed when the log is created; murmur2 is Kafka's",
     ),
     Definition(
         "table.key.columns",
         Names(),
         (),
-        "of a typed log: what the columns are called that make its key, so that Spark shows its"
-        " table as plain columns, these and the fields of the value, and takes such rows",
+        "names of the key's columns in a typed log; Spark then reads and writes its table as plain"
+        " columns: these and the fields of the value",
     ),
 )
 

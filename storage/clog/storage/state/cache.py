@@ -19,18 +19,48 @@ import pyarrow as pa
 from clog.storage import forks
 from clog.storage.numpy_arrays import to_numpy
 from clog.storage.state import sqlite_file
+from clog.storage.state.row_checks import (
+    START,
+    DamagedCacheError,
+    Row,
+    check,
+    check_gap,
+    check_rows,
+)
 from clog.storage.state.row_codec import RowCodec
-from clog.storage.state.sqlite_file import DAMAGE, DamagedCacheError, Position, Row, Rows, connect
+from clog.storage.state.sqlite_file import DAMAGE, Position, Rows, connect
 from clog.storage.state.waiting import Waiting, merged
 
 GET_MANY_KEYS = 500
 """Keys asked for by one statement: SQLite allows at least 999 parameters."""
 
-_GET = "select timestamp, partition, value from state where key = ?"
-_GET_MANY = "select key, timestamp, partition, value from state where key in ({}) order by key"
-_SCAN = "select key, timestamp, partition, value from state where key >= ? order by key"
-_SCAN_BELOW = (
-    "select key, timestamp, partition, value from state where key >= ? and key < ? order by key"
+_GET = (
+    "select timestamp, partition, value, offset, checksum from state"
+    " where key = ? and partition >= 0"
+)
+_GET_MANY = (
+    "select key, timestamp, partition, value, offset, checksum from state"
+    " where key in ({}) and partition >= 0 order by key"
+)
+_START = (
+    "select key, partition, offset, timestamp, checksum, tag, value from state"
+    " where key = x'' and partition = -1"
+)
+_AROUND = """
+select * from (
+  select key, partition, offset, timestamp, checksum, tag, value from state
+  where key <= ? order by key desc, partition desc limit 1
+) union all select * from (
+  select * from (
+    select key, partition, offset, timestamp, checksum, tag, value from state
+    where key > ? order by key, partition limit 1
+  ) union all select key, partition, offset, timestamp, checksum, tag, value from state
+    where key = x'' and partition = -1 limit 1
+)
+"""
+_SCAN = (
+    "select key, partition, offset, timestamp, checksum, tag, value from state"
+    " where key >= ifnull((select max(key) from state where key < ?), x'') order by key, partition"
 )
 
 
@@ -106,6 +136,16 @@ class Cache:
         with DAMAGE, self._lock:
             rows = self._reader.execute(_GET, (key,)).fetchall()
             row = self._waiting.get(key)
+            if not rows and row is None:
+                around = self._reader.execute(_AROUND, (key, key)).fetchall()
+                if not around or around[0][0] != key or around[0][:2] == START:
+                    check_gap(around)
+                    return None
+                rows = self._reader.execute(_GET, (key,)).fetchall()  # It has just been entered.
+                if not rows:
+                    raise DamagedCacheError("a search misses a row that is there")
+        for timestamp, partition, value, offset, checksum in rows:
+            check(key, (partition, offset, timestamp), checksum, value)
         if row is not None:
             rows = merged(rows, row)
         return _latest(rows) if rows else None
@@ -121,7 +161,11 @@ class Cache:
                 marks = ",".join("?" * len(some))
                 found += self._reader.execute(_GET_MANY.format(marks), some)
             waiting = [row for key in asked if (row := self._waiting.get(key)) is not None]
-        rows = {key: [row[1:] for row in same] for key, same in groupby(found, _key)}
+            for key in set(asked).difference(row[0] for row in chain(found, waiting)):
+                self.stored(key)
+        for key, timestamp, partition, value, offset, checksum in found:
+            check(key, (partition, offset, timestamp), checksum, value)
+        rows = {key: [row[1:4] for row in same] for key, same in groupby(found, _key)}
         rows |= {row[0]: merged(rows.get(row[0], ()), row) for row in waiting}
         return {codec.key(key): codec.value(_latest(same)) for key, same in rows.items() if same}
 
@@ -143,19 +187,16 @@ class Cache:
         """Yields the bytes of keys from ``low`` on and below ``high``, None: all, and those of
         their values; as `scan`.
         """
-        statement, bounds = (_SCAN, (low,)) if high is None else (_SCAN_BELOW, (low, high))
         with DAMAGE, closing(connect(self.path, read_only=True)) as connection:
             with self._lock:
-                rows = iter(connection.execute(statement, bounds))
-                begun = [row for row in (next(rows, None),) if row is not None]
+                rows = _rows(connection, low, high)
                 waiting = self._waiting.between(low, high)
-            yield from _with_waiting(_checked(chain(begun, rows)), waiting)
+            yield from _with_waiting(rows, waiting)
 
     def count(self) -> int:
         """Returns the number of rows in the file."""
-        with DAMAGE, self._lock:
-            (number,) = self._reader.execute("select count(*) from state").fetchone()
-        return int(number)
+        with DAMAGE, closing(connect(self.path, read_only=True)) as connection:
+            return sum(1 for _ in _rows(connection, b"", None))
 
     def move(self, position: Position, rows: Rows) -> None:
         """Moves to a position, to which the rows lead: these wait where they may, else they are
@@ -181,15 +222,9 @@ class Cache:
             if self._waiting:
                 sqlite_file.enter_sorted(connection, self._waiting.in_order())
             sqlite_file.enter(connection)
-            connection.execute(
-                "delete from state where (key, partition) in"
-                " (select key, partition from staged where value is null)"
-            )
             for p, start in position.starts.items():
                 if start > before.starts.get(p, 0):
-                    connection.execute(
-                        "delete from state where partition = ? and offset < ?", (p, start)
-                    )
+                    sqlite_file.delete_below(connection, p, start)
             sqlite_file.move(connection, position)
             with self._lock:  # A scan begins before both, or after.
                 connection.execute("commit")
@@ -211,17 +246,14 @@ def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:
     return zip(*map(values, ("key", "partition", "offset", "timestamp", "value")), strict=True)
 
 
-def _checked(rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yields rows that are in the order of their keys; a page that was overwritten tells itself by
-    those that are none.
-    """
-    before: tuple[bytes, int] = b"", -1
-    for row in rows:
-        at = row[0], row[2]
-        if type(at[0]) is not bytes or type(at[1]) is not int or at <= before:
-            raise DamagedCacheError("its keys are in no order")
-        yield row
-        before = at
+def _rows(
+    connection: sqlite3.Connection, low: bytes, high: bytes | None
+) -> Iterator[tuple[bytes, int, int, bytes]]:
+    """Yields key, timestamp, partition and value of the rows in the file that are now there."""
+    connection.execute("begin")
+    start = connection.execute(_START).fetchall()
+    rows = check_rows(chain(connection.execute(_SCAN, (low,)), start), high)
+    return (row for row in rows if row[0] >= low)
 
 
 def _with_waiting(
@@ -241,7 +273,7 @@ def _with_waiting(
         yield from _values_of(row, ())
 
 
-def _values_of(row: Row, found: Iterable[tuple[int, int, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+def _values_of(row: Row, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[bytes, bytes]]:
     if rows := merged(found, row):
         yield row[0], _latest(rows)
 
@@ -255,9 +287,7 @@ def _latest(rows: list[tuple[Any, ...]]) -> bytes:
     """Returns the value of (timestamp, partition, value) that is latest; nearly always there is
     one.
     """
-    value = (rows[0] if len(rows) == 1 else max(rows, key=lambda row: row[:2]))[2]
-    if type(value) is not bytes:
-        raise DamagedCacheError("a row has no value")
+    value: bytes = (rows[0] if len(rows) == 1 else max(rows, key=lambda row: row[:2]))[2]
     return value
 
 

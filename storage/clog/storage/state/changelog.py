@@ -21,7 +21,7 @@ from clog.storage.format.schema import LogSchema
 from clog.storage.keys.partitioner import partitions_for
 from clog.storage.numpy_arrays import of_bytes, to_arrow
 from clog.storage.objects.records import Appendable
-from clog.storage.state.sqlite_file import Row
+from clog.storage.state.row_checks import Row
 from clog.storage.state.uncommitted import Change, Uncommitted
 from clog.storage.transactions.deferred import Source, TransactionResult
 from clog.storage.transactions.positions import check_reachable

@@ -47,8 +47,9 @@ from clog.storage.state import generations, sqlite_file
 from clog.storage.state.cache import Cache, rows_of
 from clog.storage.state.merging import merged_scan
 from clog.storage.state.positions import is_of, position_of
+from clog.storage.state.row_checks import DamagedCacheError, Row
 from clog.storage.state.row_codec import RowCodec
-from clog.storage.state.sqlite_file import DamagedCacheError, Position, Row
+from clog.storage.state.sqlite_file import Position
 from clog.storage.state.uncommitted import Uncommitted
 
 CHANGED_MAX = 100_000
@@ -351,7 +352,9 @@ class Follower:
     def _built(self, reason: str) -> tuple[Cache, Position]:
         """Does V2."""
         if reason:
-            _LOGGER.warning("rebuilding the state table of %s: %s", self.url, reason)
+            _LOGGER.warning(
+                "rebuilding the state table of %s in %s: %s", self.url, self.folder, reason
+            )
         for _ in range(_ATTEMPTS):
             self.handle.refresh()
             manifest = self.handle.manifest()

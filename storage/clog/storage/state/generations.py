@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clog.storage.state import sqlite_file
 from clog.storage.state.cache import Cache
-from clog.storage.state.sqlite_file import TABLES, Position, Rows, connect
+from clog.storage.state.sqlite_file import TABLES, TRIGGERS, Position, Rows, connect
 
 
 def newest(folder: Path, name: str) -> Cache | None:
@@ -48,9 +48,11 @@ def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
             # Outside a transaction and before the first table, else SQLite ignores it.
             connection.execute(f"pragma page_size = {sqlite_file.page_bytes(connection)}")
             connection.execute("begin")
-            for statement in TABLES.split(";"):
+            for statement in TABLES:
                 connection.execute(statement)
-            sqlite_file.enter(connection)
+            sqlite_file.fill(connection)
+            for statement in TRIGGERS:
+                connection.execute(statement)
             sqlite_file.move(connection, position)
             connection.execute("commit")
             connection.execute("pragma journal_mode = wal")

@@ -44,7 +44,7 @@ from clog.storage.state.following import Follower, Refreshed
 from clog.storage.state.holding import Holding
 from clog.storage.state.input_readers import InputReaders
 from clog.storage.state.merging import merged_many
-from clog.storage.state.sqlite_file import DamagedCacheError
+from clog.storage.state.row_checks import DamagedCacheError
 from clog.storage.state.state_table import POLL_MS
 from clog.storage.state.uncommitted import Uncommitted
 from clog.storage.store import store_at

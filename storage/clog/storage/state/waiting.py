@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from itertools import chain
 
 from clog.storage.forks import Lock
-from clog.storage.state.sqlite_file import Position, Row, Rows
+from clog.storage.state.row_checks import Row
+from clog.storage.state.sqlite_file import Position, Rows
 
 VERSIONS_MAX = 64
 """How many versions of the log the file may be behind: each is an object to read after a crash."""

@@ -118,9 +118,8 @@ class Position:
 
 
 class _Damage:
-    """Turns what SQLite says of a damaged file into `DamagedCacheError`.
-
-    A class and not a generator: it is around every `get`.
+    """Turns what SQLite says of a damaged file into `DamagedCacheError`. A class, which costs less
+    than a generator.
     """
 
     __slots__ = ()
@@ -128,14 +127,23 @@ class _Damage:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, sqlite3.DatabaseError) and not is_of_disk(error):
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-            if code & 0xFF in _CORRUPT:
-                raise DamagedCacheError(str(error)) from error
+        if isinstance(error, sqlite3.DatabaseError):
+            raise_damage(error)
 
 
 DAMAGE = _Damage()
 """Around all that SQLite does with the file."""
+
+
+def raise_damage(error: sqlite3.DatabaseError) -> None:
+    """Raises if SQLite says by this that the file is damaged.
+
+    Raises:
+        DamagedCacheError: it does.
+    """
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    if code & 0xFF in _CORRUPT and not is_of_disk(error):
+        raise DamagedCacheError(str(error)) from error
 
 
 def is_of_disk(error: Exception) -> bool:

@@ -80,7 +80,7 @@ class Committing:
         self.several = Several(handle, self.ours, began.timeout_ms)
         self.visible = Visible(handle, self.ours, began.timeout_ms) if visible else None
         self._all_positions: Positions | None = None
-        self._in_doubt = False  # Of several logs: some try may have been decided.
+        self._in_doubt = False  # Some try may have been decided.
         self._sequence = sequence
         if sequence == holder.sequence != NONE:
             self.result = found_result(handle, holder.transaction_id, holder.version)
@@ -126,12 +126,13 @@ class Committing:
         if not self.tried:
             self._all_positions = self._merged()
         tried, self.tried = self.tried, True
+        was_in_doubt, self._in_doubt = self._in_doubt, True  # Until it is known, whatever ends it.
         try:
             done = self._appended(tried=tried)
         except CommitStateUnknownError:
-            self._in_doubt = True
             raise
         except ClogError as e:
+            self._in_doubt = was_in_doubt
             # An earlier try may still be on its way, and would make what is told now a lie.
             is_over = not isinstance(e, (StoreUnavailableError, CommitConflictError))
             must_end = is_over if self.is_undecided else tried
@@ -187,7 +188,7 @@ class Committing:
         """
         try:
             if self.is_undecided:
-                prepare = aborted_home(self._handle, self.ours)
+                prepare = aborted_home(self._handle, self.ours, tried=self._in_doubt)
                 done = self._handle.commit(prepare, operation=OPERATION)
             else:
                 done = end_unknown(self._handle, self.ours)

@@ -9,13 +9,23 @@ at one epoch could not be told apart.
 
 from clog.storage import forks
 from clog.storage.commit.handle import Handle
-from clog.storage.errors import InvalidInputError, TransactionFencedError
+from clog.storage.errors import (
+    CommitStateUnknownError,
+    InvalidInputError,
+    TransactionFencedError,
+)
 from clog.storage.format.chunks import NONE
 from clog.storage.format.edits import WriterEntry
 from clog.storage.format.transactions import PositionsAt
 from clog.storage.transactions.deferred import Holder
 from clog.storage.transactions.finishing import TransactionInfo, abort_all, finish_left, info_of
-from clog.storage.transactions.id_states import check_id, committed_positions, left_of, take_up
+from clog.storage.transactions.id_states import (
+    check_id,
+    committed_positions,
+    left_of,
+    take_up,
+    taken_by_another,
+)
 from clog.storage.transactions.transaction import Transaction
 
 TIMEOUT_MS_MAX = 86_400_000
@@ -116,21 +126,30 @@ class Holders:
     def _held_now(self, transaction_id: str) -> Holder:
         known, begun = self._held.get(transaction_id), self._begun.get(transaction_id)
         if known is not None and known.is_fenced:
-            raise TransactionFencedError(
-                f"transaction id {transaction_id!r} of {self._handle.store.url} was taken up by"
-                f" another holder since this one did, at epoch {known.epoch}; to take it back open"
-                " the log again, and go on from the positions that are committed"
-            )
+            raise taken_by_another(self._handle, transaction_id, known.epoch)
         if known is not None and not known.is_lost and not (begun and begun.is_open):
             unheard = left_of(self._handle.tip.head, transaction_id)
             if any(entry.name not in known.closable for entry in unheard):
                 # Who could not be reached then may be.
                 finish_left(self._handle, transaction_id, epoch=known.epoch)
             return known
-        taken = take_up(self._handle, transaction_id)
+        taken = self._taken_up(transaction_id, known)
         if left_of(self._handle.tip.head, transaction_id):
             finish_left(self._handle, transaction_id, epoch=holder_of(taken).epoch)
         if known is not None:
             known.is_lost = True
         holder = self._held[transaction_id] = holder_of(taken)
         return holder
+
+    def _taken_up(self, transaction_id: str, known: Holder | None) -> WriterEntry:
+        """Takes an id up, or again; not back from another holder, whatever was left open here."""
+        if known is None:
+            return take_up(self._handle, transaction_id)
+        try:  # One that is lost was taken up here, to end a transaction in doubt (T4).
+            return take_up(self._handle, transaction_id, held=known.epoch + known.is_lost)
+        except TransactionFencedError:
+            known.is_fenced = True
+            raise
+        except CommitStateUnknownError:
+            del self._held[transaction_id]  # The epoch may be this one's already.
+            raise

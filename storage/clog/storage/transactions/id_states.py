@@ -107,21 +107,35 @@ def state_of(pages: WriterPages, head: Head, transaction_id: str) -> Transaction
     return None if entry is None else entry.transaction
 
 
-def take_up(handle: Handle, transaction_id: str) -> WriterEntry:
+def take_up(handle: Handle, transaction_id: str, *, held: int | None = None) -> WriterEntry:
     """Raises the epoch of an id, and returns its entry: the caller holds it; one commit, which also
-    announces the feature where the log lacks it.
+    announces the feature where the log lacks it. ``held``: the epoch to which the caller raised it
+    last, if it did: it does not take the id back from who took it up since.
 
     Raises:
+        TransactionFencedError: somebody did.
         as `Committer.commit`; then it may be done again.
     """
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        known = state_of(handle.writer_pages, tip.head, transaction_id)
+        if held is not None and known is not None and known.epoch != held:
+            raise taken_by_another(handle, transaction_id, held)
         return _raised(handle, tip, transaction_id)
 
     commit = handle.commit(prepare, operation=OPERATION)
     assert isinstance(commit, Commit)
     key = (TRANSACTION, transaction_id)
     return next(entry for entry in commit.head.writers if entry.key == key)
+
+
+def taken_by_another(handle: Handle, transaction_id: str, held: int) -> TransactionFencedError:
+    """Makes the error of a handle whose id another holder took up."""
+    return TransactionFencedError(
+        f"transaction id {transaction_id!r} of {handle.store.url} was taken up by another holder"
+        f" since this one did, at epoch {held}; to take it back open the log again, and go on from"
+        " the positions that are committed"
+    )
 
 
 def end_unknown(handle: Handle, ours: Number) -> AlreadyCommitted | NotCommitted:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from clog.storage.commit.handle import Handle
 from clog.storage.config.definitions import LONG_MAX
 from clog.storage.errors import InvalidInputError, NotFoundError, OffsetOutOfRangeError
-from clog.storage.format.head import Head
 from clog.storage.format.transactions import Position
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.read.offsets import check_start
@@ -84,35 +83,28 @@ def check_missed(
 
 def check_decided(source: Source, offsets: Mapping[int, int]) -> None:
     """Raises if a position is beyond a record that is undecided: reads end before it, and who goes
-    on from there would never see it. One GET where the version that the handle knows has one.
+    on from there would never see it. One GET where it is beyond the last stable offset that the
+    handle knows.
 
     Raises:
         OffsetOutOfRangeError: one is.
     """
     handle = source.handle
-    if _beyond_undecided(handle.tip.head, offsets) is None:
+    if all(offset <= handle.tip.head.stable_offset(p) for p, offset in offsets.items()):
         return
     head, url = handle.refresh().head, handle.standing.root.url
-    p = _beyond_undecided(head, offsets)
-    if p is not None:
+    for p, offset in offsets.items():
         stable = head.stable_offset(p)
-        raise OffsetOutOfRangeError(
-            f"offset {offsets[p]} of partition {p} is beyond the last stable offset {stable} of"
-            f" {url}: records from there on are undecided, and would be taken for read; commit"
-            " positions up to stable_offsets()",
-            partition=p,
-            offset=offsets[p],
-            start=head.partitions.start[p],
-            end=stable,
-        )
-
-
-def _beyond_undecided(head: Head, offsets: Mapping[int, int]) -> int | None:
-    if not head.unended:
-        return None
-    ends = head.partitions.end
-    beyond = (p for p, at in offsets.items() if head.stable_offset(p) < min(at, ends[p]))
-    return next(beyond, None)
+        if stable < min(offset, head.partitions.end[p]):
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of partition {p} is beyond the last stable offset {stable} of"
+                f" {url}: records from there on are undecided, and would be taken for read; commit"
+                " positions up to stable_offsets()",
+                partition=p,
+                offset=offset,
+                start=head.partitions.start[p],
+                end=stable,
+            )
 
 
 def check_reachable(source: Source, offsets: Mapping[int, int]) -> None:

@@ -215,9 +215,11 @@ def prepared_part(
     return prepare
 
 
-def aborted_home(handle: Handle, ours: Number) -> Prepare[AlreadyCommitted | NotCommitted]:
+def aborted_home(
+    handle: Handle, ours: Number, *, tried: bool
+) -> Prepare[AlreadyCommitted | NotCommitted]:
     """Does X3 as an abort. It is one also where the home has not heard of the transaction: X1 may
-    still be on its way.
+    still be on its way. ``tried``: as of `find_commit`.
     """
     name, url = name_of(handle, ours), handle.store.url
 
@@ -225,7 +227,7 @@ def aborted_home(handle: Handle, ours: Number) -> Prepare[AlreadyCommitted | Not
         entry = entry_of(handle.writer_pages, tip.head, name.id)
         state = None if entry is None else entry.transaction
         try:
-            done = find_commit(state, ours, url=url, tried=True)
+            done = find_commit(state, ours, url=url, tried=tried)
         except TransactionFencedError:
             return NotCommitted()
         if done is not None:

@@ -241,6 +241,10 @@ def test_an_end_that_the_reader_has_not_heard_of(make_log, source):
     """The newest version counts, not the one that the handle knows."""
     log, reader = make_log(), Log.open(source.handle.standing.root)
     with source.transaction("other", visible=True) as t:
+        t.append([{"key": "k", "value": "a"}], partition=1)
+        with pytest.raises(OffsetOutOfRangeError), log.transaction("job") as job:
+            job.positions(reader, source.end_offsets())
+    with source.transaction("other", visible=True) as t:
         t.append([{"key": "k", "value": "a"}], partition=0)
         assert reader.stable_offsets()[0] == 0
     commit_positions(log, reader, {0: 2})

@@ -460,3 +460,73 @@ def test_many_ids_have_room(logs):
     assert len(logs[0].transactions()) <= UNENDED_MAX // 2 + 1
     for store in logs:
         check_log(store.handle.standing.root, every_version=False)
+
+
+@pytest.mark.parametrize("is_visible", [False, True])
+@pytest.mark.parametrize("do", ["commit", "abort"])
+def test_a_zombie_is_told_that_nothing_was_committed(logs, reopened, do, is_visible):
+    """S48: also where whoever took the id up has committed since; and it does not take it back."""
+    t = logs[0].transaction("job", visible=is_visible)
+    if is_visible:
+        t.append(rows("zombie"))
+    else:
+        fill(t, logs)
+    newer = reopened()
+    with newer[0].transaction("job") as other:
+        fill(other, newer)
+    if do == "commit":
+        for _ in range(2):
+            with pytest.raises(TransactionFencedError, match="nothing of th"):
+                t.commit()
+    else:
+        t.abort()
+    with pytest.raises(TransactionFencedError), logs[0].transaction("job") as zombie:
+        zombie.append(rows("zombie"))
+    with newer[0].transaction("job") as other:
+        fill(other, newer)
+    assert seen(logs) == [["a", "a"], ["b", "b"], ["c", "c"]]
+
+
+def test_one_that_was_left_open_does_not_take_the_id_back(logs, reopened):
+    """S48: a job that begins anew after an error, and was replaced meanwhile, is told."""
+    logs[0].transaction("job").append(rows("left"))
+    newer = reopened()[0].transaction("job")
+    for _ in range(2):
+        with pytest.raises(TransactionFencedError, match="to take it back open the log again"):
+            logs[0].transaction("job")
+    newer.append(rows("a"))
+    newer.commit()
+    assert seen(logs)[0] == ["a"]
+
+
+def test_an_interrupted_commit_is_in_doubt(logs, reopened, stores, clock):
+    """Whatever ends it: then nobody says that nothing was committed."""
+
+    class Interrupted(FaultyStore):
+        def create(self, path, data):
+            super().create(path, data)
+            if "/commits/" in path and self.plan is interrupting:
+                raise KeyboardInterrupt
+
+    interrupting = Faults()
+    home = Log.open(Interrupted(stores[0]), clock=clock, ids=SeededIds(99))
+    t = home.transaction("job")
+    t.append(rows("a"))
+    prepare = t._work.several.prepare
+
+    def prepared(*args):
+        done = prepare(*args)
+        home.handle.standing.root.plan = interrupting
+        return done
+
+    t._work.several.prepare = prepared
+    t.append(rows("b"), log=logs[1])
+    with pytest.raises(KeyboardInterrupt):
+        t.commit()
+    home.handle.standing.root.plan = Faults()
+    newer = reopened()
+    with newer[0].transaction("job") as other:
+        fill(other, newer)
+    with pytest.raises(CommitStateUnknownError, match="is not known"):
+        t.abort()
+    assert seen(logs) == [["a", "a"], ["b", "b"], ["c"]]

@@ -21,8 +21,10 @@ from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 
 _seeds = itertools.count()
 ONE = [{"key": "k", "value": "v"}]
-PAGES_MAX = 6
-"""Pages of the sealed segments of 10,000 commits: a binary counter of them stays this small."""
+PAGES_MAX = 7
+"""Pages of the sealed segments of 10,000 commits: a binary counter of them has at most 6, and one
+more as they are compared by their bytes, which depend on the release of the compressor.
+"""
 
 
 def objects_of(log):

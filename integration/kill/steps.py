@@ -12,7 +12,7 @@ from typing import Any
 
 import switch
 
-_STEPS = {
+STEPS = {
     "take_up": "takeover",
     "prepared_home": "X1",
     "prepared_part": "X2",
@@ -20,7 +20,7 @@ _STEPS = {
     "_decided_at_home": "X3 as an abort",
     "aborted_home": "X3 as an abort",
     "ended_part": "X4",
-    "_finish_home": "X5",
+    "forgotten_home": "X5",
 }
 
 
@@ -32,7 +32,7 @@ def watch() -> None:
     times: Counter[tuple[str, str]] = Counter()
 
     def watched(self: Handle, prepare: Callable[..., Any], *, operation: str) -> Any:
-        step = _STEPS.get(prepare.__qualname__.partition(".")[0])
+        step = STEPS.get(prepare.__qualname__.partition(".")[0])
         if step == "X4" and sys._getframe(1).f_globals["__name__"].endswith("finishing"):  # noqa: SLF001
             step = "X4 for another"
         if step is not None:

@@ -110,6 +110,18 @@ def of_one_width(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.Array.from_buffers(pa.binary(width), len(values), buffers)])
 
 
+def of_any_width(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns what `of_one_width` made, or rows of it, as binary again; a cast would copy it."""
+    return pa.chunked_array([_binary(chunk) for chunk in column.chunks], pa.binary())
+
+
+def _binary(values: pa.Array) -> pa.Array:
+    rows, width = len(values), values.type.byte_width
+    offsets = pa.py_buffer(np.arange(rows + 1, dtype=np.int32) * np.int32(width))
+    data = values.buffers()[1].slice(values.offset * width, rows * width)
+    return pa.Array.from_buffers(pa.binary(), rows, [None, offsets, data])
+
+
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
     """Returns NumPy's integers that a type of integers or times is stored as."""
     sign = "u" if pa.types.is_unsigned_integer(kind) else "i"

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from clog.cleaner.compaction.build_map import check_share
+from clog.cleaner.compaction.pass_progress import PassProgress
 from clog.cleaner.compaction.selection import Candidate
 from clog.cleaner.compaction.stats import PassResult
 from clog.cleaner.log_round import CleanerSettings, LogRound
@@ -50,12 +51,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FoundLogs:
-    """What changed about the logs that a cleaner looks after.
-
-    Attributes:
-        logs: logs that are new.
-        gone: URLs of logs that were deleted.
-    """
+    """Logs of a cleaner that are new, and the URLs of those that were deleted."""
 
     logs: Sequence[Log] = ()
     gone: Collection[str] = ()
@@ -159,7 +155,7 @@ class Cleaner:
         self._log_rounds: list[LogRound] = []
         self._open: dict[LogRound, _OpenRound] = {}
         self._passes_begun = 0
-        self._running: dict[Future[None], _OpenRound] = {}
+        self._running: dict[Future[bool], _OpenRound] = {}
         self.monitor = Monitor(self._clock)
         for log in given:
             self._add(log)
@@ -319,13 +315,14 @@ class Cleaner:
         """
         if pool is None:
             if (work := self._most_urgent()) is not None:
-                self._clean(work)
+                self._attempt(work.round, partial(self._pass, work))
                 work.round.running -= 1
             return
         while (
             len(self._running) < self._threads.count and (work := self._most_urgent()) is not None
         ):
-            self._running[pool.submit(self._clean, work)] = work.round
+            future = pool.submit(self._attempt, work.round, partial(self._pass, work))
+            self._running[future] = work.round
         patience_ms = max(self.backoff_ms, NAP_MS)
         while self._running and patience_ms > 0:
             done, _ = wait(self._running, NAP_MS / 1000, FIRST_COMPLETED)
@@ -363,9 +360,6 @@ class Cleaner:
             return False
         return True
 
-    def _clean(self, work: _Work) -> None:
-        self._attempt(work.round, partial(self._pass, work))
-
     def _finish(self, log_round: LogRound) -> None:
         self.monitor.rewrote(log_round.log.url, log_round.end())
         self._watch(log_round)
@@ -381,17 +375,22 @@ class Cleaner:
 
     def _pass(self, work: _Work) -> None:
         """Does one pass; its result, if it has one, goes to the round."""
-        log_round, chosen = work.round.log_round, work.candidate
+        log_round, chosen, force = work.round.log_round, work.candidate, work.round.force
         url = log_round.log.url
         with self._threads.of_a_pass(), self.monitor.watched(url, chosen) as progress:
-            force = work.round.force
-            result = log_round.clean(chosen.partition, self._threads, progress, force=force)
-        if result is None:
-            return
-        self.monitor.passed(url, result)
-        if self._on_pass is not None:
-            self._on_pass(log_round.log, result)
-        work.round.results.append((work.number, result))
+            for result in self._cleaned(log_round, chosen.partition, progress, force=force):
+                self.monitor.passed(url, result)
+                if self._on_pass is not None:
+                    self._on_pass(log_round.log, result)
+                work.round.results.append((work.number, result))
+
+    def _cleaned(
+        self, log_round: LogRound, partition: int, progress: PassProgress, *, force: bool
+    ) -> Iterator[PassResult]:
+        """Cleans a partition; yields what each pass did. Who has it done elsewhere overrides it."""
+        result = log_round.clean(partition, self._threads, progress, force=force)
+        if result is not None:
+            yield result
 
     def _watch(self, log_round: LogRound) -> None:
         manifest = log_round.log.handle.manifest()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clog.cleaner.compaction.build_map import KeyHasher
-from clog.cleaner.compaction.pass_plan import PassPlan
+from clog.cleaner.compaction.pass_plan import PassPlan, Stretch
 from clog.cleaner.compaction.pass_progress import PassProgress
 from clog.cleaner.compaction.run_pass import PassTools, run_pass
 from clog.cleaner.compaction.selection import Candidate, Choosing, candidate
@@ -187,7 +187,9 @@ class LogRound:
         )
         return found if force else [c for c in found if not self._rests(manifest, c.partition)]
 
-    def plan(self, partition: int, *, force: bool) -> PassPlan | None:
+    def plan(
+        self, partition: int, *, force: bool, stretch: Stretch | None = None
+    ) -> PassPlan | None:
         """Plans a pass at the newest version; None where there is no reason for one any more:
         others may have cleaned the partition since it was chosen.
         """
@@ -206,13 +208,19 @@ class LogRound:
                 *(partition, self.log.url, recorded, start),
             )
         held = holds.of_partition(partition, now_ms=now_ms)
-        return PassPlan(manifest, found, config, now_ms, held)
+        return PassPlan(manifest, found, config, now_ms, held, stretch)
 
     def clean(
-        self, partition: int, threads: CleanerThreads, progress: PassProgress, *, force: bool
+        self,
+        partition: int,
+        threads: CleanerThreads,
+        progress: PassProgress,
+        *,
+        force: bool,
+        stretch: Stretch | None = None,
     ) -> PassResult | None:
         """Does one pass; None where there is no reason for it any more, or it failed and the
-        partition is uncleanable (S28).
+        partition is uncleanable (S28). The end of one over a ``stretch`` is its caller's to tell.
 
         Raises:
             StoreUnavailableError, CommitConflictError, CommitStateUnknownError: the store or other
@@ -220,7 +228,7 @@ class LogRound:
             LogReplacedError, NotFoundError: the log was deleted meanwhile.
         """
         handle = self._handle
-        plan = self.plan(partition, force=force)
+        plan = self.plan(partition, force=force, stretch=stretch)
         if plan is None or self._throttle.stopping():
             return None
         tools = PassTools(
@@ -239,18 +247,16 @@ class LogRound:
             handle.standing.check()  # A log that was deleted has no uncleanable partition.
             self.fail_pass(plan, e)
             return None
-        self.end_pass(plan, result)
+        if stretch is None:
+            self.end_pass(plan, result)
         return result
 
-    def fail_pass(self, plan: PassPlan, cause: Exception | str) -> None:
+    def fail_pass(self, plan: PassPlan, cause: Exception) -> None:
         """Makes the partition uncleanable (S28), and logs why; the way there only of what nobody
         foresaw.
         """
-        if isinstance(cause, str):
-            reason, unforeseen = cause, None
-        else:
-            reason = f"{type(cause).__name__}: {cause}"
-            unforeseen = None if isinstance(cause, ClogError | FileNotFoundError) else cause
+        reason = f"{type(cause).__name__}: {cause}"
+        unforeseen = None if isinstance(cause, ClogError | FileNotFoundError) else cause
         logger.error(
             "partition %d of %s is uncleanable: %s",
             plan.partition,
@@ -262,12 +268,16 @@ class LogRound:
 
     def end_pass(self, plan: PassPlan, result: PassResult) -> None:
         """Makes the partition cleanable again; lets it rest where another cleaner works on it."""
+        self.rest_after(result)
+        set_uncleanable(self._handle, plan.partition, None, now_ms=plan.now_ms)
+
+    def rest_after(self, result: PassResult) -> None:
+        """Lets the partition rest where another cleaner works on it."""
         if result.complete:
             self._partition_rest.pop(result.partition, None)
         else:
             mine = self._partition_rest.setdefault(result.partition, Rest())
             mine.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
-        set_uncleanable(self._handle, plan.partition, None, now_ms=plan.now_ms)
 
     def end(self) -> Counter[str]:
         """Does R4 and R5: deletes what is dead (S27), rewrites what has held dead rows for long

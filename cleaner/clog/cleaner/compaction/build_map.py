@@ -75,16 +75,18 @@ def build_map(
     stats: PassStats,
     index_filter: IndexFilter | None = None,
     threads: CleanerThreads = ALONE,
+    judged: tuple[int, int] | None = None,
 ) -> MappedRange:
     """Fills the map with the last offset of each key in the range ``dirty``; returns what it
     covers of it.
 
     That is all, or less when the map is full: up to the offset of the first record whose key did
     not fit. Only keys are read, and noted for ``index_filter``; ``threads`` hash those of the next
-    objects meanwhile.
+    objects meanwhile. ``judged`` is the range of the segments that will be judged by the map, where
+    these are not all; their keys are in the map all the same.
     """
     start, end = dirty
-    waiting = _Waiting(offset_map)
+    waiting = _Waiting(offset_map, judged or dirty)
     stopped: int | None = None
     keyless: tuple[int, int] | None = None
     pieces = plan_range(manifest, partition, start, end)
@@ -109,7 +111,7 @@ def build_map(
     offset_map.advance(covered - 1)
     stats.maps += 1
     stats.map_entries += offset_map.entries
-    return MappedRange(offset_map, start, covered, keyless, records=waiting.taken)
+    return MappedRange(offset_map, start, covered, keyless, records=waiting.taken, judged=judged)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,9 +160,12 @@ def _hashed(
 
 @dataclass(slots=True)
 class _Waiting:
-    """Rows on their way into a map, so many that a put is worth it; ``taken`` are in it."""
+    """Rows on their way into a map, so many that a put is worth it; ``taken`` of those that are
+    judged are in it.
+    """
 
     offset_map: OffsetMap
+    judged: tuple[int, int]
     hashes: list[Hashes] = field(default_factory=list)
     offsets: list[Offsets] = field(default_factory=list)
     rows: int = 0
@@ -180,5 +185,6 @@ class _Waiting:
         hashes, offsets = np.concatenate(self.hashes), np.concatenate(self.offsets)
         self.hashes, self.offsets, self.rows = [], [], 0
         taken = self.offset_map.put(hashes, offsets)
-        self.taken += taken
+        first, behind = np.searchsorted(offsets[:taken], self.judged)
+        self.taken += int(behind - first)
         return int(offsets[taken]) if taken < len(offsets) else None

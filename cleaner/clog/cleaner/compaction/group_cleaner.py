@@ -112,21 +112,12 @@ class GroupCleaner:
         return ChunkHorizon(*place, AT_COMMIT, self.covered)
 
     def _finish(self) -> None:
-        """Publishes the last group, with the first dirty offset, all horizons, and what becomes of
-        markers (S24).
+        """Publishes the last group; with it goes what ends the pass, unless that waits for other
+        stretches.
         """
-        p = self.plan.partition
-        self.counts.tombstones_stamped += self.horizons_set
-        moves = {p: self.covered} if self.covered != self.plan.manifest.first_dirty[p] else {}
-        mine = [m for m in self.plan.manifest.markers if m.partition == p]
-        covered = [m for m in mine if m.offset < self.covered]
-        self.edit = replace(
-            self.edit,
-            first_dirty=moves,
-            horizons=tuple(self.horizons),
-            marked=tuple((p, m.offset, AT_COMMIT) for m in covered if m.horizon_ms == NONE),
-            unmarked=tuple(m.place for m in covered if m.may_go(self.plan.now_ms)),
-        )
+        if self.plan.stretch is None:
+            self.counts.tombstones_stamped += self.horizons_set
+            self.edit = ending(self.edit, self.plan, self.covered, self.horizons)
         self._publish()
 
     def _stop(self) -> bool:
@@ -142,3 +133,18 @@ class GroupCleaner:
         self.edit, self.counts = Edit(), PassStats()
         if edit != Edit():
             self.publish(edit, counts)
+
+
+def ending(edit: Edit, plan: PassPlan, covered: int, horizons: Iterable[ChunkHorizon]) -> Edit:
+    """Returns the edit with what ends a pass (P6): the first dirty offset, the horizons of chunks
+    that are left as they are, and what becomes of markers (S24).
+    """
+    p, manifest = plan.partition, plan.manifest
+    markers = [m for m in manifest.markers if m.partition == p and m.offset < covered]
+    return replace(
+        edit,
+        first_dirty={p: covered} if covered != manifest.first_dirty[p] else {},
+        horizons=tuple(horizons),
+        marked=tuple((p, m.offset, AT_COMMIT) for m in markers if m.horizon_ms == NONE),
+        unmarked=tuple(m.place for m in markers if m.may_go(plan.now_ms)),
+    )

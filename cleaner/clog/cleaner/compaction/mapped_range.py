@@ -27,7 +27,8 @@ class MappedRange:
     Args:
         keyless: the first and the last offset of a record without a key, which the map does not
             know; None where there is none.
-        records: how many records with a key the map took.
+        records: how many records with a key the map took of ``judged``.
+        judged: the range of the segments that are judged by it; None: all of it.
     """
 
     def __init__(
@@ -38,14 +39,25 @@ class MappedRange:
         keyless: tuple[int, int] | None,
         *,
         records: int,
+        judged: tuple[int, int] | None = None,
     ) -> None:
         self.start = start
         self.end = end
         self.records = records
         self._map = offset_map
         self._keyless = keyless
+        self._judged = judged or (start, end)
         # One value, since several threads may look and unfold.
         self._window = (0, 0, np.zeros(0, np.bool_))
+
+    def latest_judged(self) -> int:
+        """Returns how many keys have their last offset among what is judged."""
+        low, high = max(self._judged[0], self.start), min(self._judged[1], self.end)
+        if (low, high) == (self.start, self.end):
+            return self._map.entries
+        steps = range(low, high, WINDOW_OFFSETS)
+        spans = ((at, min(at + WINDOW_OFFSETS, high)) for at in steps)
+        return sum(int(np.count_nonzero(self._map.is_last(*span))) for span in spans)
 
     def decides(self, chunk: Chunk) -> bool:
         """Tells whether the chunk's rows are judged by their offsets alone: all are in the range,

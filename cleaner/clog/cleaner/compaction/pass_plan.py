@@ -1,16 +1,28 @@
 """What a pass is to do, as plain values."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from clog.cleaner.compaction.selection import Candidate
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.manifest import Manifest
+from clog.storage.format.segments import Segment
 from clog.storage.readers.holds import NOTHING_HELD, HeldTombstones
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Neighbouring segments of a partition that is cleaned in parts (`stretches`): those that begin
+    in ``[start, end)``. ``dirty_end`` is where the dirty part of all of them ends.
+    """
+
+    start: int
+    end: int
+    dirty_end: int
+
+
+@dataclass(frozen=True, slots=True)
 class PassPlan:
-    """What to clean, as plain values: it can be executed where there is no handle.
+    """What to clean, as plain values.
 
     Args:
         manifest: at which it was planned.
@@ -18,6 +30,7 @@ class PassPlan:
         config: what holds for the log.
         now_ms: the pass's start: what has expired by then may go.
         held: but for the tombstones that readers hold back.
+        stretch: of what is cleaned in parts, the one of this pass; None: all is.
     """
 
     manifest: Manifest
@@ -25,6 +38,7 @@ class PassPlan:
     config: LogConfig
     now_ms: int
     held: HeldTombstones = NOTHING_HELD
+    stretch: Stretch | None = None
 
     @property
     def partition(self) -> int:
@@ -34,12 +48,14 @@ class PassPlan:
     def dirty(self) -> tuple[int, int]:
         """The cleanable range."""
         bounds = self.candidate.bounds
-        return bounds.first_dirty, bounds.first_uncleanable
+        end = bounds.first_uncleanable
+        return bounds.first_dirty, end if self.stretch is None else min(end, self.stretch.dirty_end)
 
-    def for_partition(self) -> "PassPlan":
-        """Returns the same plan without what is of other partitions, to be sent elsewhere."""
-        segments = (s if p == self.partition else () for p, s in enumerate(self.manifest.segments))
-        manifest = replace(
-            self.manifest, segments=tuple(segments), released=(), tombstones_removed=()
-        )
-        return replace(self, manifest=manifest)
+    @property
+    def sealed(self) -> list[Segment]:
+        """The sealed segments that the pass may clean; one that reaches beyond the cleanable range
+        is none of them: its rest may not be cleaned yet (S11).
+        """
+        found = [s for s in self.manifest.segments[self.partition][:-1] if s.next <= self.dirty[1]]
+        mine = self.stretch
+        return found if mine is None else [s for s in found if mine.start <= s.base < mine.end]

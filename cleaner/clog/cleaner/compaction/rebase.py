@@ -3,8 +3,7 @@
 Rows of sealed segments only ever become fewer. So where a range has as many live rows as when it
 was planned, and segments still meet its ends, it has the same rows, whatever objects they lie in
 now: another cleaner may have coalesced them. What was judged dead there is dead, what was written
-of the others is right, and takes the place of the chunks that are there now. That needs no map:
-so it holds of passes that were executed elsewhere, too.
+of the others is right, and takes the place of the chunks that are there now. That needs no map.
 
 Neither a chunk that the pass refers to again nor one that it marks may have moved: these are large
 and alone in their objects, nobody coalesces them. Nor may tombstones of the range have got other

@@ -12,8 +12,9 @@ by nothing of judging but the map. Each must
 - be a tombstone whose delete horizon has come (S23), and which no reader holds (S64).
 
 The second needs no hash, so it does not show that the row's key is in the map at all. That is shown
-by two sums and by a sample. As many rows with a key as the map took must be judged in its range,
-and as many of them must stay, or be such tombstones, as it has entries. The first `ALL_ROWS` rows
+by two sums and by a sample. As many rows with a key as the map took of the segments that are judged
+must be judged in its range, and as many of them must stay, or be such tombstones, as it has entries
+that lie there. The first `ALL_ROWS` rows
 that go by their offsets are looked up by their keys, too, and of those after them one of `ONE_OF`.
 
 Where one of it does not hold nothing is committed, and the partition is uncleanable (S28).
@@ -145,9 +146,9 @@ class Recheck:
                 f"{self._seen} records with a key were judged in {where}, but the map was made of"
                 f" {self._mapped.records}; the pass stops here"
             )
-        if self._latest != self._map.entries:
+        if self._latest != (latest := self._mapped.latest_judged()):
             raise CorruptionError(
-                f"there are {self._map.entries} keys in {where}, but {self._latest} of their"
+                f"there are {latest} keys in {where}, but {self._latest} of their"
                 " records would have been kept; the pass stops here"
             )
 

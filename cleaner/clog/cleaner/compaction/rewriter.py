@@ -72,6 +72,7 @@ class Rewriter:
         recheck: checks the rows that go.
         found: what maps before the last one found dead.
         threads: decode the next chunk while one is encoded.
+        dates: whether chunks get their horizon by the group's commit.
     """
 
     store: Store
@@ -85,6 +86,7 @@ class Rewriter:
     found: FoundDead
     new_id: Callable[[], str]
     threads: CleanerThreads
+    dates: bool = True
 
     def rewrite(self, group: Group, stats: PassStats) -> Replacement:
         """Rewrites a group and returns its replacement; its objects are written, its records are
@@ -133,7 +135,7 @@ class Rewriter:
         return self._dated(c.chunk) if c.sets_horizons else c.chunk
 
     def _dated(self, chunk: Chunk) -> Chunk:
-        return replace(chunk, horizon=AT_COMMIT, up_to=self.up_to)
+        return replace(chunk, horizon=AT_COMMIT, up_to=self.up_to) if self.dates else chunk
 
     def _write_run(
         self,

@@ -33,7 +33,7 @@ Not here: which partition (`selection`), what happens to the replaced objects (`
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clog.cleaner.compaction.bitmaps import BitmapWriter
 from clog.cleaner.compaction.build_map import KeyHasher, build_map, empty_map
@@ -57,7 +57,6 @@ from clog.storage.commit.handle import Handle
 from clog.storage.format.edits import Edit
 from clog.storage.format.features import DEAD_ROWS
 from clog.storage.format.manifest import Manifest
-from clog.storage.format.segments import Segment
 from clog.storage.store.base import Store
 
 MAPS_MAX = 8
@@ -124,22 +123,19 @@ def execute_pass(
     progress, clock = tools.progress, tools.clock
     stats, metered = progress.stats, MeteredStore(store, tools.throttle)
     started_ms = clock.monotonic_ms()
-    records = _records(manifest, p, dirty)
+    records = sum(s.rows for s in manifest.segments[p][:-1] if dirty[0] < s.next <= dirty[1])
     progress.begin_mapping(metered, records_total=records, now_ms=started_ms)
     judge = _mapped(metered, plan, tools)
     covered = judge.mapped.end
     mapped_ms = clock.monotonic_ms()
-    # A segment that reaches beyond is one whose rest may not be cleaned yet (S11).
-    sealed = _sealed_below(manifest, p, covered, next_max=dirty[1])
+    sealed = [s for s in plan.sealed if s.base < covered]
     progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
     policy = RewritePolicy(config, DEAD_ROWS in manifest.head.log.features.read, plan.now_ms)
     judged = (
         judge.with_horizons(metered, p, policy.decided(judge.judge_segment(metered, p, s)))
         for s in sealed
     )
-    whole = not sealed or sealed[-1].next >= covered
-    rechecked = _rechecked(judged, judge.recheck, p) if whole else judged
-    counted = progress.counted(rechecked)
+    counted = progress.counted(_rechecked(judged, judge.recheck, p))
     groups = grouped(counted, config, covered=covered)
     rewriter = _rewriter(metered, plan, tools, judge)
     bitmap_writer = BitmapWriter(metered, p, manifest.version, plan.now_ms, tools.new_id)
@@ -153,6 +149,8 @@ def execute_pass(
         threads=tools.threads,
     )
     complete = group_cleaner.clean(groups)
+    if plan.stretch is not None:  # They get them once all stretches are done.
+        stats.tombstones_stamped += group_cleaner.horizons_set
     stats.chunks_untouched = judge.index_filter.count
     stats.segments_before = len(sealed)
     stats.size_bytes_before = sum(s.size_bytes for s in sealed)
@@ -170,9 +168,10 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
     stats = tools.progress.stats
     offset_map, found = empty_map(manifest, p, plan.dirty, tools.threads.map_bytes), FoundDead()
     log_start, at = manifest.head.partitions.start[p], first
-    sealed = manifest.segments[p][:-1]
+    sealed = plan.sealed
     clean = (c for s in sealed for c in s.chunks if c.next <= first)
     index_filter = IndexFilter(manifest.head.log.key_seed, clean)
+    judged = (sealed[0].base, sealed[-1].next) if sealed else (end, end)
     while True:
         mapped = build_map(
             *(store, manifest, p, (at, end)),
@@ -181,6 +180,7 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
             stats=stats,
             index_filter=index_filter,
             threads=tools.threads,
+            judged=judged,
         )
         used = offset_map.entries * SLOT_BYTES / tools.threads.map_bytes
         stats.map_utilization = max(stats.map_utilization, used)
@@ -193,8 +193,9 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
         )
         if mapped.end == end or stats.maps == MAPS_MAX or found.size_bytes > FOUND_BYTES_MAX:
             return judge
-        for segment in _sealed_below(manifest, p, mapped.end, next_max=end):
-            judge.find_dead(store, p, segment)
+        for segment in sealed:
+            if segment.base < mapped.end:
+                judge.find_dead(store, p, segment)
         at = mapped.end
         offset_map.clear()
         index_filter.begin()
@@ -214,13 +215,14 @@ def _rewriter(store: Store, plan: PassPlan, tools: PassTools, judge: Judge) -> R
         found=judge.found,
         new_id=tools.new_id,
         threads=tools.threads,
+        dates=plan.stretch is None,
     )
 
 
 def _rechecked(
     judged: Iterable[JudgedSegment], recheck: Recheck, partition: int
 ) -> Iterator[JudgedSegment]:
-    """Yields the segments; after the last one the range of the map must add up."""
+    """Yields the segments; after the last one what the map has of their range must add up."""
     yield from judged
     recheck.check_range(partition)
 
@@ -246,17 +248,9 @@ def finished(
     plan: PassPlan, covered: int, stats: PassStats, *, complete: bool, after: Manifest
 ) -> PassResult:
     """Returns the result, now that the manifest has everything that was committed."""
-    first_dirty, uncleanable = plan.dirty
-    left = _sealed_below(after, plan.partition, covered, next_max=uncleanable)
+    first_dirty, _ = plan.dirty
+    left = [s for s in replace(plan, manifest=after).sealed if s.base < covered]
     stats.segments_after = len(left)
     stats.size_bytes_after = sum(s.size_bytes for s in left)
     next_dirty = covered if complete else first_dirty
     return PassResult(plan.partition, first_dirty, next_dirty, stats, complete)
-
-
-def _records(manifest: Manifest, p: int, dirty: tuple[int, int]) -> int:
-    return sum(s.rows for s in manifest.segments[p][:-1] if dirty[0] < s.next <= dirty[1])
-
-
-def _sealed_below(manifest: Manifest, p: int, end: int, *, next_max: int) -> list[Segment]:
-    return [s for s in manifest.segments[p][:-1] if s.base < end and s.next <= next_max]

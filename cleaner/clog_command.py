@@ -23,3 +23,7 @@ def main() -> None:
             " environment of its own"
         ) from None
     run()
+
+
+if __name__ == "__main__":  # As `spark-submit` runs it.
+    main()

@@ -3,6 +3,8 @@
 import shutil
 from dataclasses import asdict
 
+import pytest
+
 from clog.cleaner import Cleaner
 from clog.jobs import clean_with_spark
 from clog.storage import Log, ManualClock
@@ -10,10 +12,13 @@ from clog.storage.testing.model import rows_in
 
 NOW = 1_000_000_000
 TIMES = ("index_ms", "clean_ms")
+LARGE = 1 << 30
 
 
-def make(url):
-    """Three partitions with superseded records and tombstones; the third is clean already."""
+def make(url, once=0):
+    """Three partitions with superseded records and tombstones, and so many keys in each append that
+    come but once; the third is clean already.
+    """
     config = {"segment.bytes": 300, "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 5000}
     log = Log.create(url, 3, config, clock=ManualClock(NOW))
     for turn in range(12):
@@ -21,6 +26,7 @@ def make(url):
             {"key": f"k{k}", "value": None if (k + turn) % 5 == 0 else f"{turn}-{k}"}
             for k in range(6)
         ]
+        records += [{"key": f"once{turn}-{i}", "value": "x" * 20} for i in range(once)]
         for p in range(3 if turn < 4 else 2):
             log.append(records, partition=p)
     log.roll()
@@ -33,9 +39,10 @@ def state(log):
     return rows_in(log.read()), log.handle.manifest().first_dirty, segments
 
 
-def test_a_round_by_spark_equals_a_local_one(spark, url, tmp_path):
+@pytest.mark.parametrize("task_bytes", [LARGE, 100])
+def test_a_round_by_spark_equals_a_local_one(spark, url, tmp_path, task_bytes):
     """S20, S21, S23: contents, offsets, horizons and counts, over two passes and with maps that
-    fill up; the tasks commit nothing, so each partition's edits are the driver's commits."""
+    fill up; where a partition is cleaned by several tasks, too."""
     local = make(url)
     shutil.copytree(url, tmp_path / "other")
     other = Log.open(str(tmp_path / "other"), clock=ManualClock(NOW))
@@ -44,9 +51,12 @@ def test_a_round_by_spark_equals_a_local_one(spark, url, tmp_path):
         for log in (local, other):
             log.handle.clock.advance(ms)
         expected = Cleaner(local, dedupe_buffer_bytes=buffer_bytes).run_once(force=True)
-        results = clean_with_spark(spark, other, dedupe_buffer_bytes=buffer_bytes, force=True)
+        given = {"dedupe_buffer_bytes": buffer_bytes, "task_bytes": task_bytes}
+        results = clean_with_spark(spark, other, force=True, **given)
         assert state(other) == state(local)
-        assert counts(results) == counts(expected)
+        assert sorted(r.partition for r in results) == sorted(r.partition for r in expected)
+        if task_bytes == LARGE:
+            assert counts(results) == counts(expected)
         assert expected
 
 
@@ -68,22 +78,3 @@ def test_a_damaged_partition(spark, url):
     assert sorted(result.partition for result in results) == [1, 2]
     log.handle.refresh()
     assert "is damaged" in log.handle.manifest().uncleanable[0].reason
-
-
-def test_what_changed_meanwhile_is_not_replaced(spark, url, monkeypatch):
-    """S30: the driver commits nothing over the work of another cleaner."""
-    from clog.jobs import cleaning
-
-    log = make(url)
-    real = cleaning._run
-
-    def run(*args):
-        done = real(*args)
-        Cleaner(Log.open(url, clock=ManualClock(NOW))).run_once(force=True)
-        return done
-
-    monkeypatch.setattr(cleaning, "_run", run)
-    results = clean_with_spark(spark, log, force=True)
-    assert [result.complete for result in results] == [False] * 3
-    assert all(result.stats.groups_committed == 0 for result in results)
-    assert rows_in(log.read()) == rows_in(Log.open(url).read())

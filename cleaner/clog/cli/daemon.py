@@ -4,6 +4,7 @@ import logging
 import signal
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -31,7 +32,7 @@ from clog.cli.views.pass_view import (
 from clog.cli.views.plan_view import tell_plans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from clog.cleaner import Cleaner, MaintenanceResult, PassResult
     from clog.cleaner.daemon.broker_config import BrokerConfig
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from clog.storage import Log
 
 ENVIRONMENT = "CLOG_CLEANER_CONFIG"
+THREADS = "log.cleaner.threads"
 WATCH_READERS_MS = 60_000
 """How far apart the named readers of a log are listed, where somebody may ask for metrics."""
 METRICS = ("prometheus_client", "starlette", "uvicorn")
@@ -103,6 +105,14 @@ LogFormat = Annotated[
         help="Format of what is logged on standard error; json makes all output JSON lines."
     ),
 ]
+Spark = Annotated[
+    bool,
+    typer.Option(
+        "--spark",
+        help="Clean in tasks of a Spark session, under spark-submit the job's: --threads at once,"
+        " by default as many as it has room for; the buffer and the limit are each task's.",
+    ),
+]
 Live = Annotated[bool, typer.Option("--live", help="Show progress in the terminal.")]
 Once = Annotated[
     bool,
@@ -113,7 +123,7 @@ Once = Annotated[
 ]
 
 
-def cleaner(
+def cleaner(  # noqa: PLR0913 - one for each option
     urls: Urls = None,
     *,
     discover: Discover = None,
@@ -121,6 +131,7 @@ def cleaner(
     config: BrokerConfigs = None,
     listen: Listen = None,
     log_format: LogFormat = "text",
+    spark: Spark = False,
     live: Live = False,
     once: Once = False,
     dry_run: DryRun = False,
@@ -154,7 +165,8 @@ def cleaner(
         tell_plans(((log.url, _plan(log, settings)) for log in logs), json=json)
         return
     teller = _Teller(json, live)
-    daemon = _daemon(logs, settings, finder, teller, watched=listen is not None)
+    make = _in_tasks(config, threads) if spark else _in_threads(settings)
+    daemon = _daemon(make, logs, settings, finder, teller, watched=listen is not None)
     if once:
         daemon.run_once()
         teller.nothing_due(logs)
@@ -235,13 +247,43 @@ def _settings(config: list[str] | None, threads: int | None) -> "BrokerConfig":
     """Returns the environment's config, over it the command line's."""
     from clog.cleaner.daemon.broker_config import broker_config
 
+    return broker_config(_given(config, threads))
+
+
+def _given(config: list[str] | None, threads: int | None) -> dict[str, object]:
     given = {**environment_object(ENVIRONMENT), **configs(config)}
-    if threads is not None:
-        given["log.cleaner.threads"] = threads
-    return broker_config(given)
+    return given if threads is None else given | {THREADS: threads}
+
+
+def _in_threads(settings: "BrokerConfig") -> "Callable[..., Cleaner]":
+    """Returns what makes a cleaner of this process."""
+    from clog.cleaner import Cleaner
+
+    return partial(Cleaner, threads=settings.threads)
+
+
+def _in_tasks(config: list[str] | None, threads: int | None) -> "Callable[..., Cleaner]":
+    """Returns what makes a cleaner whose passes are Spark tasks.
+
+    Raises:
+        typer.BadParameter: there is no Spark.
+    """
+    from clog.jobs.cleaning import SparkCleaner, spark_session
+
+    tasks = _settings(config, threads).threads if THREADS in _given(config, threads) else None
+    try:
+        spark = spark_session()
+    except ModuleNotFoundError as e:
+        if e.name is None or e.name.partition(".")[0] != "pyspark":
+            raise
+        from clog.storage.installation import install_extra
+
+        raise typer.BadParameter(f"--spark needs pyspark: {install_extra('spark')}") from e
+    return partial(SparkCleaner, spark, tasks=tasks)
 
 
 def _daemon(
+    make: "Callable[..., Cleaner]",
     logs: "Iterable[Log]",
     settings: "BrokerConfig",
     finder: "Finder",
@@ -249,14 +291,12 @@ def _daemon(
     *,
     watched: bool,
 ) -> "Cleaner":
-    from clog.cleaner import Cleaner
     from clog.cleaner.compaction.memory import save_memory
     from clog.cleaner.log_round import CleanerSettings
 
     save_memory()
-    return Cleaner(
+    return make(
         logs,
-        threads=settings.threads,
         dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
         io_bytes_per_second=settings.io_bytes_per_second,
         backoff_ms=settings.backoff_ms,

@@ -1,67 +1,61 @@
-"""A round of the cleaner whose passes run as Spark tasks, one partition a task.
+"""The cleaner with its passes as Spark tasks: beyond one machine.
 
-J1. The driver begins the round and plans the passes, as `clog.cleaner.cleaner` does.
-J2. A task executes one pass: it maps, judges and writes, and commits nothing. What it hands back
-    are the edits that are ready, in their order. A task that dies, or runs twice, leaves orphans.
-    A store that fails ends the pass and not the task: Spark would end the round with it, and its
-    error would be Spark's.
-J3. The driver commits the edits of each partition, oldest first, as a local pass does: it goes on
-    where the sources were only coalesced meanwhile (`compaction.rebase`), and stops where more
-    changed. So what is safe about a pass is safe here (`compaction.run_pass`).
-J4. The driver ends the round, as any does.
+J1. On the driver runs a cleaner like any other (`clog.cleaner.cleaner`): it chooses, maintains,
+    sweeps, and retries what fails. Only a pass it does not do itself: it starts a Spark job, which
+    gets that pass alone; so many go on at once as the cluster has room for.
+J2. A task is a cleaner of one partition. It opens the log that the driver has, compares its clock
+    with the store's, plans at the newest version, and commits group by group (`run_pass`): so the
+    extra space in the store is about one group for each task, and what was done when it dies is
+    done; the objects of a group that it had not committed are orphans, which the sweep takes.
+J3. Spark may run a task again, or twice at once. Those are two cleaners on one log, which the
+    commit protocol was made for: the one that finds its sources changed has changed nothing itself.
+    It rests, plans anew, and goes on, `PASSES_MAX` times at most. If it ended there, Spark would
+    take that for the task's end, and stop the other one, which is the faster.
+J4. A partition of more than ``task_bytes`` is cleaned in `stretches`, each by a task of one job;
+    the driver commits what ends the pass, once all are done.
+J5. What is in a task's way, a store that fails or clocks that differ, it hands back, and the driver
+    raises it there. A task that dies four times fails its job, and so the log's round: the other
+    passes go on, and the log is tried again.
 
-Unlike a local pass, one here commits at its end: up to then both the old and the new segments take
-space in the store, those of all partitions at once.
+Not for a log that was opened with ``single_writer``: tasks of several machines commit.
 """
 
+import logging
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from clog.cleaner.compaction.build_map import KeyHasher, check_share
-from clog.cleaner.compaction.pass_plan import PassPlan
+from clog.cleaner import Cleaner, CleanerSettings, PassResult
+from clog.cleaner.compaction.pass_plan import Stretch
 from clog.cleaner.compaction.pass_progress import PassProgress
-from clog.cleaner.compaction.rebase import SourcesChangedError
-from clog.cleaner.compaction.run_pass import (
-    PassTools,
-    commit_published,
-    execute_pass,
-    finished,
-    was_replaced,
-)
-from clog.cleaner.compaction.stats import PassResult, PassStats
-from clog.cleaner.log_round import CleanerSettings, LogRound
-from clog.cleaner.metered_store import Throttle
-from clog.cleaner.retention.uncleanable import PASSING_TROUBLE
+from clog.cleaner.compaction.stretches import commit_covered, stretches
+from clog.cleaner.log_round import LogRound
+from clog.cleaner.metered_store import NAP_MS, StoppedError, Throttle, nap
+from clog.cleaner.rest import Rest
+from clog.cleaner.sweep.clock_skew import check_clock, is_comparable
 from clog.cleaner.threads import CleanerThreads
 from clog.storage import Log
-from clog.storage.clock import SystemClock
-from clog.storage.errors import StoreUnavailableError
-from clog.storage.format.edits import Edit
+from clog.storage.clock import Clock
+from clog.storage.commit.handle import Handle
+from clog.storage.errors import InvalidInputError, LogReplacedError
 from clog.storage.ids import SystemIds
 from clog.storage.numpy_arrays import of_bytes
 from clog.storage.store.base import Store
+from clog.storage.store.reach import Reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class Executed:
-    """What a task hands back. ``reason`` says why the pass failed, else it is None; ``missing`` is
-    the file that it did not find, where that is why. ``trouble`` is the store's, which says nothing
-    about the partition.
-    """
-
-    stats: PassStats
-    covered: int
-    edits: tuple[tuple[Edit, PassStats], ...] = ()
-    reason: str | None = None
-    missing: str | None = None
-    trouble: StoreUnavailableError | None = None
+TASK_BYTES = 4 << 30
+"""Record bytes that one task goes through: about a minute."""
+PASSES_MAX = 3
+"""Passes that a task begins, where others are faster each time."""
 
 
 def clean_with_spark(
@@ -69,6 +63,8 @@ def clean_with_spark(
     log: Log | str,
     *,
     force: bool = False,
+    tasks: int | None = None,
+    task_bytes: int = TASK_BYTES,
     dedupe_buffer_bytes: int = 128 << 20,
     io_bytes_per_second: float | None = None,
     storage_options: Mapping[str, object] | None = None,
@@ -81,6 +77,9 @@ def clean_with_spark(
         spark: a session whose workers have clog; Spark Connect's will do.
         log: the log, or its URL.
         force: clean whatever can be cleaned, whatever the dirty ratio.
+        tasks: passes at once; None: as many as Spark has room for now.
+        task_bytes: a partition with more record bytes to go through is cleaned by several tasks,
+            eight at most.
         dedupe_buffer_bytes: memory of each task's offset map.
         io_bytes_per_second: limit on the bytes that each task reads and writes.
         storage_options: for a URL.
@@ -90,118 +89,234 @@ def clean_with_spark(
         What each pass did, the most urgent first.
 
     Raises:
+        InvalidInputError: the log was opened with ``single_writer``; an argument out of range.
         StoreUnavailableError: the store failed (other passes are committed), or clocks differ.
         CommitConflictError, CommitStateUnknownError, CorruptionError, FileNotFoundError: as
             `Cleaner.run_once`.
     """
     opened = Log.open(log, storage_options) if isinstance(log, str) else log
-    check_share(dedupe_buffer_bytes)
-    settings = settings or CleanerSettings()
-    log_round = LogRound(opened, opened.handle.clock, Throttle(None, opened.handle.clock), settings)
-    log_round.begin()
-    chosen = [log_round.plan(c.partition, force=force) for c in log_round.candidates(force=force)]
-    plans = [plan for plan in chosen if plan is not None]
-    task = _Task(
-        opened.handle.store,
-        tuple(pickle.dumps(plan.for_partition()) for plan in plans),
-        dedupe_buffer_bytes,
-        io_bytes_per_second,
-        settings.hash_algorithm,
+    cleaner = SparkCleaner(
+        spark,
+        [opened],
+        tasks=tasks,
+        task_bytes=task_bytes,
+        dedupe_buffer_bytes=dedupe_buffer_bytes,
+        io_bytes_per_second=io_bytes_per_second,
+        settings=settings,
     )
-    done = _run(spark, task) if plans else []
-    results, troubles = _commit_all(log_round, plans, done)
-    log_round.end()
-    if troubles:
-        raise troubles[0]
-    return results
+    return cleaner.run_once(force=force)
+
+
+class SparkCleaner(Cleaner):
+    """Cleans logs with the tasks of a Spark session.
+
+    Args:
+        spark: the session.
+        logs: as of `Cleaner`.
+        tasks: as of `clean_with_spark`, as are those up to ``settings``.
+        given: further arguments of `Cleaner`.
+
+    Raises:
+        InvalidInputError: as `clean_with_spark`.
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        logs: Iterable[Log],
+        *,
+        tasks: int | None = None,
+        task_bytes: int = TASK_BYTES,
+        dedupe_buffer_bytes: int = 128 << 20,
+        io_bytes_per_second: float | None = None,
+        settings: CleanerSettings | None = None,
+        **given: Any,
+    ) -> None:
+        tasks = room_for_tasks(spark) if tasks is None else tasks
+        for name, value in (("tasks", tasks), ("task_bytes", task_bytes)):
+            if type(value) is not int or value < 1:
+                raise InvalidInputError(f"{name}={value!r} is out of range; allowed: 1 or more")
+        self._spark = spark
+        self._tasks = tasks
+        self._task_bytes = task_bytes
+        self._map_bytes = dedupe_buffer_bytes
+        self._task_io = io_bytes_per_second
+        self._task_settings = settings or CleanerSettings()
+        super().__init__(
+            logs,
+            threads=tasks,
+            dedupe_buffer_bytes=dedupe_buffer_bytes * tasks,
+            io_bytes_per_second=io_bytes_per_second,
+            settings=settings,
+            **given,
+        )
+
+    @property
+    def moved_ms(self) -> int:
+        """As of `Cleaner`; while tasks go on Spark looks after them, so they count as moving."""
+        return self._clock.monotonic_ms() if self.monitor.activities() else super().moved_ms
+
+    def _add(self, log: Log) -> None:
+        reach = log.handle.reach
+        if isinstance(reach, Reach) and reach.single_writer:
+            raise InvalidInputError(
+                f"{log.url} was opened with single_writer, and Spark tasks would write to it from"
+                " several processes; clean it with one cleaner"
+            )
+        super()._add(log)
+
+    def _cleaned(
+        self,
+        log_round: LogRound,
+        partition: int,
+        progress: PassProgress,  # noqa: ARG002 - nobody hears how far a task is
+        *,
+        force: bool,
+    ) -> Iterator[PassResult]:
+        """Does J1 and J4 for a partition."""
+        handle, plan = log_round.log.handle, log_round.plan(partition, force=force)
+        if plan is None:
+            return
+        parts = stretches(plan, task_bytes=self._task_bytes, count_max=self._tasks)
+        task = PassTask(
+            root=handle.standing.root,
+            log_id=handle.standing.log_id,
+            clock=handle.clock,
+            settings=self._task_settings,
+            partition=partition,
+            stretches=tuple(parts) or (None,),
+            map_bytes=self._map_bytes,
+            io_bytes_per_second=self._task_io,
+        )
+        done = self._run(task)
+        handle.refresh()  # The commits were the tasks' own.
+        if all(each.results for each in done):
+            results = done[0].results
+            if parts:
+                results = [commit_covered(handle, plan, [each.results for each in done])]
+                log_round.end_pass(plan, results[0])
+            else:
+                log_round.rest_after(results[-1])
+            yield from results
+        else:
+            _tell_uncleanable(log_round, partition)
+        troubles = [each.trouble for each in done if each.trouble is not None]
+        if troubles:
+            raise troubles[0]
+
+    def _run(self, task: "PassTask") -> list["Done"]:
+        """Runs the job of a task, and ends it where the cleaner is to stop."""
+        tag = f"clog-{SystemIds().new_id()}"
+        with ThreadPoolExecutor(1) as thread:
+            future = thread.submit(run_job, self._spark, task, tag)
+            while not wait([future], NAP_MS / 1000).done:
+                if self._stopping.is_set():
+                    self._spark.interruptTag(tag)
+            if self._stopping.is_set() and future.exception() is not None:
+                raise StoppedError
+            return future.result()
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """What travels to the workers, once to each; a task makes objects of its own plan alone."""
+class Done:
+    """What a task hands back: what its passes did, and what was in its way."""
 
-    store: Store
-    plans: tuple[bytes, ...]
+    results: Sequence[PassResult] = ()
+    trouble: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTask:
+    """What travels to the tasks of one job: a partition of a log, and the stretches of it, one for
+    each task, or None for all of it.
+    """
+
+    root: Store
+    log_id: str
+    clock: Clock
+    settings: CleanerSettings
+    partition: int
+    stretches: Sequence[Stretch | None]
     map_bytes: int
     io_bytes_per_second: float | None
-    hash_algorithm: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             done = [pickle.dumps(self.execute(i)) for i in batch.column(0).to_pylist()]
-            yield pa.record_batch({"id": batch.column(0), "executed": of_bytes(done)})
+            yield pa.record_batch({"id": batch.column(0), "done": of_bytes(done)})
 
-    def execute(self, i: int) -> Executed:
-        """Does the pass of the i-th plan."""
-        plan: PassPlan = pickle.loads(self.plans[i])  # noqa: S301 - what the driver pickled
-        clock, ids = SystemClock(), SystemIds()
-        progress, edits = PassProgress(), list[tuple[Edit, PassStats]]()
-        tools = PassTools(
-            threads=CleanerThreads(1, self.map_bytes),
-            throttle=Throttle(self.io_bytes_per_second, clock),
-            hasher=KeyHasher(ids.seed(), self.hash_algorithm),
-            clock=clock,
-            new_id=ids.new_id,
-            progress=progress,
-        )
+    def execute(self, i: int) -> Done:
+        """Does J2 and J3 for one of the stretches."""
+        results: list[PassResult] = []
         try:
-            covered, _ = execute_pass(
-                self.store, plan, tools, lambda edit, counts: edits.append((edit, counts))
+            for result in self._passes(self.stretches[i]):
+                results.append(result)  # noqa: PERF402 - what was done before a failure is told
+        except Exception as e:  # noqa: BLE001 - the driver raises it
+            return Done(results, e)
+        return Done(results)
+
+    def _passes(self, stretch: Stretch | None) -> Iterator[PassResult]:
+        log_round, clock = self._opened(), self.clock
+        threads, rest, ids = CleanerThreads(1, self.map_bytes), Rest(), SystemIds()
+        for _ in range(PASSES_MAX):
+            nap(clock, rest.until_ms - clock.monotonic_ms(), stopping=lambda: False)
+            # The driver chose it: what was done of it already is no reason to leave the rest.
+            result = log_round.clean(
+                self.partition, threads, PassProgress(), force=True, stretch=stretch
             )
-        except StoreUnavailableError as e:
-            return Executed(progress.stats, plan.dirty[0], trouble=e)
-        except Exception as e:  # noqa: BLE001 - whatever it is, the others go on (S28)
-            missing = e.filename if isinstance(e, FileNotFoundError) else None
-            reason = f"{type(e).__name__}: {e}"
-            return Executed(progress.stats, plan.dirty[0], reason=reason, missing=missing)
-        return Executed(progress.stats, covered, tuple(edits))
+            if result is None:
+                return
+            yield result
+            if result.complete:
+                return
+            rest.failed(clock.monotonic_ms(), ids.uniform)
+
+    def _opened(self) -> LogRound:
+        clock = self.clock
+        handle = Handle(self.root, clock=clock, ids=SystemIds())
+        if handle.standing.log_id != self.log_id:
+            raise LogReplacedError(
+                f"the log at {self.root.url} was deleted and recreated since its pass was planned"
+                f" (its id was {self.log_id}, now it is {handle.standing.log_id})"
+            )
+        if is_comparable(clock):
+            check_clock(handle, now_ms=clock.now_ms())
+        throttle = Throttle(self.io_bytes_per_second, clock)
+        return LogRound(Log(handle), clock, throttle, self.settings)
 
 
-def _run(spark: "SparkSession", task: _Task) -> list[Executed]:
-    count = len(task.plans)
-    rows = spark.range(0, count, 1, count).mapInArrow(task, "id bigint, executed binary").collect()
+def run_job(spark: "SparkSession", task: PassTask, tag: str) -> list[Done]:
+    """Runs the tasks of one job, to be interrupted by its tag; returns what each did."""
+    spark.addTag(tag)
+    count = len(task.stretches)
+    rows = spark.range(0, count, 1, count).mapInArrow(task, "id bigint, done binary").collect()
     # What our own tasks pickled.
-    done = {row["id"]: pickle.loads(row["executed"]) for row in rows}  # noqa: S301
+    done = {row["id"]: pickle.loads(row["done"]) for row in rows}  # noqa: S301
     return [done[i] for i in range(count)]
 
 
-def _commit_all(
-    log_round: LogRound, plans: Sequence[PassPlan], done: Sequence[Executed]
-) -> tuple[list[PassResult], list[Exception]]:
-    """Does J3: returns what the passes did, and what was in the way of some; the others go on
-    (S28).
+def spark_session() -> "SparkSession":
+    """Returns the session of the process; under ``spark-submit`` that of the job.
+
+    Raises:
+        ModuleNotFoundError: pyspark is not installed.
     """
-    results: list[PassResult] = []
-    troubles: list[Exception] = []
-    for plan, executed in zip(plans, done, strict=True):
-        if executed.trouble is not None:
-            troubles.append(executed.trouble)
-            continue
-        try:
-            result = _commit(log_round, plan, executed)
-        except PASSING_TROUBLE as e:
-            troubles.append(e)
-        else:
-            results.extend([result] if result is not None else [])
-    return results, troubles
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.appName("clog cleaner").getOrCreate()
 
 
-def _commit(log_round: LogRound, plan: PassPlan, executed: Executed) -> PassResult | None:
-    """Does J3 for one partition."""
-    handle, stats, complete = log_round.log.handle, executed.stats, executed.reason is None
-    if executed.reason is not None and not was_replaced(handle, plan, executed.missing):
-        log_round.fail_pass(plan, executed.reason)
-        return None
-    try:
-        for edit, counts in executed.edits:
-            commit_published(handle, plan, edit, counts, stats)
-    except SourcesChangedError:
-        complete = False
-    except PASSING_TROUBLE:
-        raise
-    except Exception as e:  # noqa: BLE001 - whatever it is, the others go on (S28)
-        log_round.fail_pass(plan, e)
-        return None
-    result = finished(plan, executed.covered, stats, complete=complete, after=handle.manifest())
-    log_round.end_pass(plan, result)
-    return result
+def room_for_tasks(spark: "SparkSession") -> int:
+    """Returns into how many tasks Spark divides what says nothing about it: as many as there are
+    cores now, unless it is set otherwise (``spark.default.parallelism``).
+    """
+    return spark.range(1 << 16).selectExpr("spark_partition_id() AS p").distinct().count()
+
+
+def _tell_uncleanable(log_round: LogRound, partition: int) -> None:
+    """Logs on the driver what a task found (S28), which logged it where it ran."""
+    found = log_round.log.handle.manifest().uncleanable.get(partition)
+    if found is not None:
+        logger.error(
+            "partition %d of %s is uncleanable: %s", partition, log_round.log.url, found.reason
+        )

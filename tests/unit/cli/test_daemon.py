@@ -2,7 +2,9 @@
 
 import json
 import os
+import pickle
 import signal
+import sys
 import urllib.request
 import warnings
 from contextlib import contextmanager
@@ -76,6 +78,39 @@ def test_once(cli, url, log):
     assert "removed 3 records" in cli("cleaner", url, "--once").stdout
     assert cli("cleaner", url, "--once").stdout == "nothing was due in 1 log\n"
     assert cli.json("cleaner", url, "--once") == {"logs": 1, "nothing_due": True}
+
+
+def test_passes_as_spark_tasks(cli, url, log, monkeypatch):
+    """With --spark each pass is a job, and as many go on at once as --threads says, else as there
+    is room for; all else is the same. The store travels without what the daemon counts."""
+    from clog.jobs import cleaning
+
+    tasks, room = [], []
+
+    def run_job(spark, task, _tag):
+        assert spark == "session"
+        tasks.append(pickle.loads(pickle.dumps(task)))
+        return [tasks[-1].execute(i) for i in range(len(task.stretches))]
+
+    monkeypatch.setattr(cleaning, "spark_session", lambda: "session")
+    monkeypatch.setattr(cleaning, "room_for_tasks", lambda spark: room.append(spark) or 2)
+    monkeypatch.setattr(cleaning, "run_job", run_job)
+    buffer = "log.cleaner.dedupe.buffer.size=1000000"
+    assert "removed 3 records" in cli("cleaner", url, "--spark", "--once", "-c", buffer).stdout
+    assert (room, [task.map_bytes for task in tasks]) == (["session"], [1_000_000])
+    config = ("-c", "log.cleaner.threads=1")
+    told = cli("cleaner", url, "--spark", "--once", *config).stdout
+    assert told == "nothing was due in 1 log\n"
+    assert len(room) == len(tasks) == 1
+    told = cli("cleaner", url, "--spark", "--once", "--single-writer", *config, code=1)
+    assert "opened with single_writer" in told.stderr
+
+
+def test_spark_that_is_not_installed(cli, url, log, monkeypatch):
+    """It says what to install."""
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    told = cli("cleaner", url, "--spark", "--once", code=2)
+    assert "pyspark" in told.stderr
 
 
 def test_the_json_format_is_json_alone(cli, url, log, asleep):

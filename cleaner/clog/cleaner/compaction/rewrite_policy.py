@@ -21,12 +21,13 @@ that anyway, so only the share of the delay that is left counts. A chunk is rewr
     `REWRITE_FACTOR` × dead × delay ≥ live × left
 
 A chunk without a bitmap has all of the delay left, one that is due has none.
+
+Here, too, is how chunks lie in their objects: what is worth rewriting for the layout's sake alone.
 """
 
 from dataclasses import dataclass, replace
 
 from clog.cleaner.compaction.judge import Action, JudgedChunk, JudgedSegment
-from clog.cleaner.compaction.layout import is_loose
 from clog.cleaner.compaction.selection import earliest_horizon_ms, in_doubt
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE, Chunk
@@ -35,6 +36,7 @@ REWRITE_FACTOR = 3
 """So many bytes written are worth one that is dead, stored and read all of ``dead.rows.delay.ms``:
 what is written in the long run is at most so many times what died, or what is due anyway.
 """
+SMALL_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +112,15 @@ def needs_own_horizon(c: JudgedChunk) -> bool:
     stays (S23): it goes into the rows then, to make place.
     """
     return c.sets_horizons and c.chunk.horizon != NONE
+
+
+def is_shared(chunk: Chunk) -> bool:
+    """Tells whether the object holds other rows, too: then it lives as long as any of its
+    chunks.
+    """
+    return chunk.rows != chunk.object.rows
+
+
+def is_loose(chunk: Chunk, config: LogConfig) -> bool:
+    """Tells whether the chunk shares its object, or is small: below 1/8 of ``object.bytes``."""
+    return is_shared(chunk) or chunk.size_bytes < config.object_bytes // SMALL_SHARE

@@ -24,10 +24,10 @@ import pyarrow as pa
 from clog.cleaner.compaction.commit_pass import AT_COMMIT
 from clog.cleaner.compaction.grouping import Group
 from clog.cleaner.compaction.judge import Action, JudgedChunk
-from clog.cleaner.compaction.layout import is_loose, is_shared
 from clog.cleaner.compaction.mapped_range import FoundDead
 from clog.cleaner.compaction.memory import EVERY_BYTES, give_back
 from clog.cleaner.compaction.recheck import GroupRecheck, Recheck
+from clog.cleaner.compaction.rewrite_policy import is_loose, is_shared
 from clog.cleaner.compaction.stats import PassStats
 from clog.cleaner.threads import Call, CleanerThreads
 from clog.storage.config.log_config import LogConfig

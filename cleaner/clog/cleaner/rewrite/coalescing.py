@@ -18,7 +18,7 @@ here.
 
 from collections.abc import Iterator, Sequence
 
-from clog.cleaner.compaction.layout import is_loose, is_shared
+from clog.cleaner.compaction.rewrite_policy import is_loose, is_shared
 from clog.cleaner.rewrite.relayout import Run, bounded, relayout_all, runs_of
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig

@@ -32,7 +32,7 @@ from operator import itemgetter
 import pyarrow as pa
 
 from clog.cleaner.compaction.commit_pass import objects_may_be_gone, tried
-from clog.cleaner.compaction.layout import is_shared
+from clog.cleaner.compaction.rewrite_policy import is_shared
 from clog.cleaner.masks.carrying import MaskCarrier
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle

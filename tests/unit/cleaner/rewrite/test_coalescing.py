@@ -3,7 +3,7 @@
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.compaction.layout import is_shared
+from clog.cleaner.compaction.rewrite_policy import is_shared
 from clog.cleaner.rewrite import relayout
 from clog.cleaner.rewrite.coalescing import (
     LOOSE_OBJECTS_MIN,

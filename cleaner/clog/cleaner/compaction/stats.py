@@ -1,6 +1,6 @@
 """What one pass read, dropped and wrote."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
@@ -66,13 +66,6 @@ class PassStats:
         """Adds the counts of records of ``other``, those of a group that was committed."""
         for name in _RECORDS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def add(self, other: "PassStats") -> None:
-        """Adds what another pass over the same partition did beside this one."""
-        for each in fields(self):
-            mine, its = getattr(self, each.name), getattr(other, each.name)
-            together = max(mine, its) if each.name == "map_utilization" else mine + its
-            setattr(self, each.name, together)
 
     @property
     def records_removed(self) -> int:

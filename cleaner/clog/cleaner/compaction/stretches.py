@@ -19,6 +19,7 @@ does not come: the next pass maps the same range again, and finds less to do.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 from clog.cleaner.compaction.commit_pass import AT_COMMIT, commit_pass
 from clog.cleaner.compaction.group_cleaner import ending
@@ -61,12 +62,20 @@ def commit_covered(
     first_dirty, _ = plan.dirty
     stats = PassStats()
     for result in (result for of_one in passes for result in of_one):
-        stats.add(result.stats)
+        _add(stats, result.stats)
     covered = min(of_one[-1].next_dirty_offset for of_one in passes)
     complete = all(of_one[-1].complete for of_one in passes) and _commit(handle, plan, covered)
     return PassResult(
         plan.partition, first_dirty, covered if complete else first_dirty, stats, complete
     )
+
+
+def _add(stats: PassStats, other: PassStats) -> None:
+    """Adds what another pass over the same partition did."""
+    for each in fields(stats):
+        mine, its = getattr(stats, each.name), getattr(other, each.name)
+        together = max(mine, its) if each.name == "map_utilization" else mine + its
+        setattr(stats, each.name, together)
 
 
 def _commit(handle: Handle, plan: PassPlan, covered: int) -> bool:

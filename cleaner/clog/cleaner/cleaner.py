@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FoundLogs:
-    """Logs of a cleaner that are new, and the URLs of those that were deleted."""
+    """What changed for a cleaner: new ``logs``, and URLs of those that are ``gone``: deleted."""
 
     logs: Sequence[Log] = ()
     gone: Collection[str] = ()

@@ -1,18 +1,26 @@
 """Passes of the cleaner as Spark tasks."""
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
+import pyspark
 import pytest
 
 from clog.cleaner import Cleaner
 from clog.jobs import clean_with_spark
 from clog.storage import Log, ManualClock
+from clog.storage.store import open_store
+from clog.storage.testing.invariants import check_log
 from clog.storage.testing.model import rows_in
 
 NOW = 1_000_000_000
 TIMES = ("index_ms", "clean_ms")
-LARGE = 1 << 30
+CLUSTER = Path(__file__).with_name("cluster.py")
 
 
 def make(url, once=0):
@@ -39,25 +47,26 @@ def state(log):
     return rows_in(log.read()), log.handle.manifest().first_dirty, segments
 
 
-@pytest.mark.parametrize("task_bytes", [LARGE, 100])
-def test_a_round_by_spark_equals_a_local_one(spark, url, tmp_path, task_bytes):
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_round_by_spark_equals_a_local_one(spark, url, tmp_path, tasks):
     """S20, S21, S23: contents, offsets, horizons and counts, over two passes and with maps that
-    fill up; where a partition is cleaned by several tasks, too."""
+    fill up. Several tasks at once, of which some clean one partition, commit at other times and
+    make other segments: in the end contents and offsets are the same."""
     local = make(url)
     shutil.copytree(url, tmp_path / "other")
     other = Log.open(str(tmp_path / "other"), clock=ManualClock(NOW))
     # The hint names a version, the head an id: both logs are the same one so far.
-    for buffer_bytes, ms in ((5 * 24, 0), (1 << 20, 0), (1 << 20, 5001)):
+    for buffer_bytes, ms in ((5 * 24, 0), (1 << 20, 0), (1 << 20, 60_000)):
         for log in (local, other):
             log.handle.clock.advance(ms)
         expected = Cleaner(local, dedupe_buffer_bytes=buffer_bytes).run_once(force=True)
-        given = {"dedupe_buffer_bytes": buffer_bytes, "task_bytes": task_bytes}
-        results = clean_with_spark(spark, other, force=True, **given)
-        assert state(other) == state(local)
-        assert sorted(r.partition for r in results) == sorted(r.partition for r in expected)
-        if task_bytes == LARGE:
-            assert counts(results) == counts(expected)
+        given = {"dedupe_buffer_bytes": buffer_bytes, "task_bytes": 1 << 30 if tasks == 1 else 100}
+        results = clean_with_spark(spark, other, force=True, tasks=tasks, **given)
         assert expected
+        if tasks == 1:
+            assert state(other) == state(local)
+            assert counts(results) == counts(expected)
+    assert state(other)[:2] == state(local)[:2]
 
 
 def counts(results):
@@ -78,3 +87,25 @@ def test_a_damaged_partition(spark, url):
     assert sorted(result.partition for result in results) == [1, 2]
     log.handle.refresh()
     assert "is damaged" in log.handle.manifest().uncleanable[0].reason
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # Three JVMs start.
+def test_an_executor_that_is_killed(tmp_path):
+    """Design, J2: on a cluster of two worker processes one is killed half way, while several tasks
+    clean one partition; the log is what a local cleaner makes of it, and nothing is uncleanable."""
+    log, twin = (make(str(tmp_path / name), once=6) for name in ("log", "twin"))
+    Cleaner(twin).run_once(force=True)
+    home = tmp_path / "spark"  # Workers write beside it.
+    home.mkdir()
+    for path in Path(pyspark.__file__).parent.iterdir():
+        (home / path.name).symlink_to(path)
+    command = [sys.executable, str(CLUSTER), str(tmp_path)]
+    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)}
+    ran = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) == {"died": True, "complete": [0, 1, 2]}
+    log.handle.refresh()
+    assert state(log)[:2] == state(twin)[:2]
+    assert log.handle.manifest().uncleanable == {}
+    check_log(open_store(str(tmp_path / "log")), every_version=False)

@@ -197,7 +197,7 @@ class Host(Transactor):
             pass
 
     def _epoch(self) -> int:
-        return self._held._holding._holders._held[self.job].epoch
+        return self._held._holding._epoch
 
 
 class ZombieHost(Host):

@@ -168,17 +168,17 @@ def cleaner(  # noqa: PLR0913 - one for each option
     make = _in_tasks(config, threads) if spark else _in_threads(settings)
     daemon = _daemon(make, logs, settings, finder, teller, watched=listen is not None)
     if once:
-        daemon.run_once()
-        teller.nothing_due(logs)
-        _check_cleaned(logs)
+        _run_once(daemon, teller, logs)
         return
     print_note(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
     shown = ShownLogs(urls or (), discover or (), storage_options(options), clock=finder.clock)
     _run(daemon, finder, shown, listen=listen, live=live)
 
 
-def _check_cleaned(logs: "Iterable[Log]") -> None:
-    """Ends the command with 1, and says why, where a partition is uncleanable."""
+def _run_once(daemon: "Cleaner", teller: "_Teller", logs: "Sequence[Log]") -> None:
+    """Ends the command with 1, and says why, where a partition is uncleanable then."""
+    daemon.run_once()
+    teller.nothing_due(logs)
     found = {log.url: sorted(log.handle.manifest().uncleanable) for log in logs}
     for url, partitions in found.items():
         if partitions:

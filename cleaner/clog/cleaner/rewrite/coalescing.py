@@ -3,7 +3,7 @@ policy (design: many small chunks).
 
 A fresh object holds rows of all partitions: it lives as long as any of them needs it, and a reader
 of one partition opens the object of every micro-batch. So runs of neighbouring *loose* chunks
-(`layout.is_loose`) of a segment are rewritten together: those that share their object, with the
+(`is_loose`) of a segment are rewritten together: those that share their object, with the
 small ones before them that are not larger than all after them; a run without a shared chunk when it
 is `RUN_CHUNKS_MIN` long. So a record is rewritten O(log) times, and few small chunks are left.
 

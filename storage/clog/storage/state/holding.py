@@ -53,7 +53,7 @@ class Holding:
         was committed under it, where undecided records of others may come before some of that.
         """
         with self.fencing():
-            self._holders.begin(self.id, TIMEOUT_MS).abort()
+            self.begin().abort()
         head = self._handle.tip.head
         state = state_of(self._handle.writer_pages, head, self.id)
         done = None if state is None else state.committed

@@ -27,6 +27,11 @@ import numpy as np
 import pyarrow as pa
 import pyspark
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from harness.machine import cpu_seconds
+from harness.spark import session
+
 from clog.cleaner import Cleaner
 from clog.jobs import clean_with_spark
 from clog.storage import Log
@@ -40,7 +45,6 @@ PARTITIONS = 64
 LARGE = 10
 RECORD_BYTES = 100
 CONFIG = {"segment.bytes": 1 << 20, "min.cleanable.dirty.ratio": 0.1}
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Far(WrappingStore):
@@ -81,19 +85,6 @@ def make(folder: str, records: int) -> None:
     log.roll()
 
 
-def session_seconds() -> float:
-    """CPU seconds of this process, of all of its session, and of those of them that ended."""
-    mine, ticks = os.getsid(0), 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[3]) == mine:
-            ticks += sum(map(int, fields[11:15]))
-    return ticks / TICKS
-
-
 def waiting_bytes(folder: str, since: int, began_s: float) -> int:
     """The most bytes of objects that were written since a time and not yet committed."""
     handle = Log.open(folder).handle
@@ -122,9 +113,9 @@ def measure(what: str, source: str, clean: Callable[[Log], object], sleep_s: flo
         shutil.copytree(source, folder)
         log = Log.open(Far(open_store(folder), sleep_s) if sleep_s else folder)
         since, began_s = log.handle.tip.version + 1, time.time()
-        cpu, wall = session_seconds(), time.perf_counter()
+        cpu, wall = cpu_seconds(), time.perf_counter()
         results = clean(log)
-        wall, cpu = time.perf_counter() - wall, session_seconds() - cpu
+        wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
         assert len(results) == PARTITIONS
         assert all(r.complete for r in results)
         left = sum(1 for batch in Log.open(folder).read() for _ in range(batch.num_rows))
@@ -137,25 +128,13 @@ def measure(what: str, source: str, clean: Callable[[Log], object], sleep_s: flo
     )
 
 
-def spark_session(workers: int, place: str):
-    """A cluster of worker processes, each with a core; they write below ``place``."""
+def use_spark_below(place: str) -> None:
+    """Worker processes write beside Spark, so it is one of their own."""
     home = Path(place, "spark")
     home.mkdir()
     for path in Path(pyspark.__file__).parent.iterdir():
         (home / path.name).symlink_to(path)
-    os.environ |= {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master(f"local-cluster[{workers},1,1024]")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.executor.memory": "512m",
-    }.items():
-        builder = builder.config(name, value)
-    made = builder.getOrCreate()
-    made.sparkContext.setLogLevel("FATAL")
-    return made
+    os.environ["SPARK_HOME"] = str(home)
 
 
 def main() -> None:
@@ -166,8 +145,6 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--sleep-ms", type=float, default=0)
     args = parser.parse_args()
-    if os.getsid(0) != os.getpid():  # Its processes are counted.
-        os.execvp("setsid", ["setsid", "--wait", sys.executable, *sys.argv])
     sleep_s = args.sleep_ms / 1000
     with tempfile.TemporaryDirectory() as place:
         source, small = f"{place}/source", f"{place}/small"
@@ -182,18 +159,22 @@ def main() -> None:
             lambda log: Cleaner(log, threads=threads).run_once(),
             sleep_s,
         )
-        spark = spark_session(args.workers, place)
-        clean_with_spark(spark, small, tasks=threads)
-        for what, task_bytes in (("", 1 << 40), (", the large one in parts", large_bytes // 4)):
-            measure(
-                f"Spark, {threads} workers{what}",
-                source,
-                lambda log, size=task_bytes: clean_with_spark(
-                    spark, log, tasks=threads, task_bytes=size
-                ),
-                sleep_s,
-            )
-        spark.stop()
+        use_spark_below(place)
+        cluster = {
+            "spark.master": f"local-cluster[{args.workers},1,1024]",
+            "spark.executor.memory": "512m",
+        }
+        with session(config=cluster) as spark:
+            clean_with_spark(spark, small, tasks=threads)
+            for what, task_bytes in (("", 1 << 40), (", the large one in parts", large_bytes // 4)):
+                measure(
+                    f"Spark, {threads} workers{what}",
+                    source,
+                    lambda log, size=task_bytes: clean_with_spark(
+                        spark, log, tasks=threads, task_bytes=size
+                    ),
+                    sleep_s,
+                )
 
 
 if __name__ == "__main__":

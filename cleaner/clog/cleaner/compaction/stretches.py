@@ -19,7 +19,7 @@ does not come: the next pass maps the same range again, and finds less to do.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from clog.cleaner.compaction.commit_pass import AT_COMMIT, commit_pass
 from clog.cleaner.compaction.group_cleaner import ending
@@ -41,11 +41,10 @@ def stretches(plan: PassPlan, *, task_bytes: int, count_max: int) -> list[Stretc
     sealed, (_, dirty_end) = plan.sealed, plan.dirty
     size_bytes = sum(s.size_bytes for s in sealed)
     parts = min(math.ceil(size_bytes / task_bytes), count_max, STRETCHES_MAX)
-    bases = [s.base for s in sealed]
     starts, before_bytes = [0], 0
-    for base, segment in zip(bases, sealed, strict=True):
+    for segment in sealed:
         if before_bytes >= len(starts) * size_bytes / max(parts, 1):
-            starts.append(base)
+            starts.append(segment.base)
         before_bytes += segment.size_bytes
     if len(starts) < 2:
         return []
@@ -83,7 +82,7 @@ def _commit(handle: Handle, plan: PassPlan, covered: int) -> bool:
     then.
     """
     handle.refresh()
-    now = PassPlan(handle.manifest(), plan.candidate, plan.config, plan.now_ms, plan.held)
+    now = replace(plan, manifest=handle.manifest())
     edit = ending(Edit(), now, covered, _undated(now, covered))
     if edit == Edit():
         return True

@@ -26,6 +26,7 @@ class Target:
     least: float
 
 
+LATER = "core, all that follows counted in of cleaning"
 TARGETS = (
     Target("spark_streams", "source, 100 B", "Apache Kafka", 2),
     Target("spark_streams", "source, 1024 B", "Apache Kafka", 2),
@@ -34,10 +35,26 @@ TARGETS = (
     Target("spark_parquet", "read, stored columns", "Parquet files (floor)", 0.65),
     Target("spark_parquet", "read, all columns", "Parquet files (floor)", 0.65),
     Target("spark_parquet", "write", "Parquet files (floor)", 0.5),
-    Target("kafka_cleaning", "cleaning, 100 B, never cleaned", "Apache Kafka", 1.5),
+    Target("kafka_cleaning", "cleaning, 100 B, never cleaned", "Apache Kafka", 3),
+    Target(
+        "kafka_cleaning",
+        "clock with two threads of cleaning, 100 B, never cleaned",
+        "Apache Kafka",
+        3,
+    ),
     Target("kafka_cleaning", "cleaning, 100 B, half clean", "Apache Kafka", 1.5),
     Target("kafka_cleaning", "cleaning, 1024 B, never cleaned", "Apache Kafka", 3),
+    Target(
+        "kafka_cleaning",
+        "clock with two threads of cleaning, 1024 B, never cleaned",
+        "Apache Kafka",
+        2.5,
+    ),
     Target("kafka_cleaning", "cleaning, 1024 B, half clean", "Apache Kafka", 3),
+    Target("kafka_cleaning", f"{LATER}, 100 B, 10 % uniform updates", "Apache Kafka", 5),
+    Target("kafka_cleaning", f"{LATER}, 100 B, 10 % local updates", "Apache Kafka", 5),
+    Target("kafka_cleaning", f"{LATER}, 1024 B, 10 % uniform updates", "Apache Kafka", 5),
+    Target("kafka_cleaning", f"{LATER}, 1024 B, 10 % local updates", "Apache Kafka", 5),
     Target("spark_tables", "upsert of 20 rows", "Delta Lake", 10),
     Target("spark_tables", "upsert of 20 rows", "Delta Lake, deletion vectors", 10),
     Target("pypaimon_table", "table read", "PyPaimon", 1),

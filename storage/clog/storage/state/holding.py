@@ -100,10 +100,10 @@ class Holding:
 
     def _is_taken_up(self) -> bool:
         """Tells whether somebody took the id up since, as far as is known here: then the new holder
-        goes on from whatever was committed.
+        goes on from whatever was committed. Whoever never had it has nothing to lose to another.
         """
         state = state_of(self._handle.writer_pages, self._handle.tip.head, self.id)
-        return state is not None and state.epoch > self._epoch
+        return state is not None and state.epoch > self._epoch > 0
 
     def check_fenced(self) -> None:
         """Raises if another store took the id up, as far as is known here."""

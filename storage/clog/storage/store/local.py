@@ -41,6 +41,9 @@ _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # Opening a pipe would
 _TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _READ_BYTES_MAX = 1 << 30
 """Linux reads at most 2 GiB less a page at once."""
+_WRITE_BYTES = 1 << 20
+"""At once: ext4 keeps a larger write in larger pages, and searching memory for these may take ten
+times as long as the copy (80 MB: 0.22 s of CPU where pieces take 0.02 s, Linux 6.18)."""
 
 _NO_HARD_LINKS = frozenset(
     {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -239,7 +242,7 @@ def _write_temporary(target: str, data: bytes | memoryview, *, fsync: bool) -> s
         try:
             rest = memoryview(data)
             while rest:
-                rest = rest[os.write(fd, rest) :]
+                rest = rest[os.write(fd, rest[:_WRITE_BYTES]) :]
             if fsync:
                 os.fsync(fd)
         finally:

@@ -47,8 +47,11 @@ def parse(url: str) -> Location:
     """Takes a URL apart.
 
     Raises:
-        InvalidInputError: it is empty, has no bucket, or carries credentials where none belong.
+        InvalidInputError: it is empty, has no bucket, has a NUL character, which no file system
+            takes, or carries credentials where none belong.
     """
+    if "\0" in url:
+        raise InvalidInputError(f"URL {redact(url)!r} has a NUL character; leave it out")
     match = _SCHEME.match(url)
     if match is None:
         return _local(url, scheme="")

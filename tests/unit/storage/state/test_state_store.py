@@ -368,6 +368,34 @@ def test_a_commit_in_doubt_is_rolled_back(in_doubt):
     assert dict(s.scan()) == table_of(log)
 
 
+class NobodyTells:
+    """A plan: from the first commit on, no commit can be read."""
+
+    def __init__(self, kind):
+        self._of_commits = Faults(Fault(kind, "create", "*commits/*", times=99))
+        self._began = False
+
+    def fault(self, call):
+        self._began |= call.operation == "create"
+        blind = Faults(Fault(FaultKind.FAIL_BEFORE, "get", "*commits/*"))
+        return self._of_commits.fault(call) or (blind.fault(call) if self._began else None)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.FAIL_AFTER, FaultKind.FAIL_BEFORE])
+def test_a_first_take_up_in_doubt_names_no_other_holder(make_log, store, open_store, kind):
+    """The id had a holder before, and nobody is known to hold it now: opening again is safe."""
+    make_log()
+    open_store().close()
+    faulty = FaultyStore(store, NobodyTells(kind))
+    with pytest.raises(CommitStateUnknownError):
+        open_store(on=faulty)
+    faulty.plan = Faults()
+    s = open_store(on=faulty)
+    s.put("a", "1")
+    s.commit()
+    assert s.get("a") == b"1"
+
+
 def test_a_commit_that_is_refused_changes_nothing(make_log, open_store):
     """The changes are there to be mended and committed again."""
     log = make_log(config={"max.message.bytes": "100"})

@@ -43,7 +43,13 @@ def test_relative_paths_are_made_absolute(monkeypatch, tmp_path):
     assert (tmp_path / "orders" / "object").read_bytes() == b"1"
 
 
-@pytest.mark.parametrize("url", ["", "file://", "s3://", "s3:///", "s3://key:secret@bucket/orders"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "file://", "s3://", "s3:///", "s3://key:secret@bucket/orders"),
+        *("/logs/a\0b", "file:///logs/\0", "memory://a\0", "s3://key:secret@bucket/\0"),
+    ],
+)
 def test_a_url_without_a_place_or_with_credentials_is_refused(url):
     """And the message does not repeat the credentials."""
     with pytest.raises(InvalidInputError) as raised:

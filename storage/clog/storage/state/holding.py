@@ -11,6 +11,7 @@ from clog.storage.errors import (
     StateFencedError,
     TransactionFencedError,
 )
+from clog.storage.format.chunks import NONE
 from clog.storage.transactions.holders import Holders
 from clog.storage.transactions.id_states import state_of
 
@@ -32,7 +33,7 @@ class Holding:
         self.id = id
         self._handle = handle
         self._url = handle.store.url
-        self._epoch = 0
+        self._epoch = NONE
         self._holders = Holders(handle)
         self._positions: dict[str, dict[int, int]] | None = None
         self._fenced: StateFencedError | None = None
@@ -103,7 +104,7 @@ class Holding:
         goes on from whatever was committed. Whoever never had it has nothing to lose to another.
         """
         state = state_of(self._handle.writer_pages, self._handle.tip.head, self.id)
-        return state is not None and state.epoch > self._epoch > 0
+        return state is not None and state.epoch > self._epoch != NONE
 
     def check_fenced(self) -> None:
         """Raises if another store took the id up, as far as is known here."""

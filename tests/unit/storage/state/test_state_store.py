@@ -353,6 +353,18 @@ def test_a_commit_in_doubt_is_committed_again(in_doubt):
     assert (s.get("a"), table_of(log)) == (b"2", {b"a": b"2"})
 
 
+def test_a_commit_in_doubt_of_the_first_holder_is_left_to_the_next(in_doubt, open_store):
+    """S54: it is fenced, and nothing is in doubt for it any more; what happened it is told."""
+    s, _, happened = in_doubt
+    open_store().close()
+    if happened:
+        s.commit()
+    with pytest.raises(StateFencedError, match="has another holder now"):
+        s.commit()
+    with pytest.raises(StateFencedError):
+        s.get("a")
+
+
 def test_a_commit_in_doubt_is_rolled_back(in_doubt):
     """H-T13: it never happens, or it is said that it did; the store shows which."""
     s, log, happened = in_doubt

@@ -43,7 +43,9 @@ def main() -> None:
                     time.sleep(0.1)
             except CommitStateUnknownError:
                 store.commit()
-            except (CommitConflictError, StoreUnavailableError) as e:
+            except (CommitConflictError, OffsetOutOfRangeError, StoreUnavailableError) as e:
+                # Offsets, too: records may be deleted between the question where to start and the
+                # read.
                 print(f"again: {e}", file=sys.stderr)
                 store.rollback()
 

@@ -41,9 +41,10 @@ _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # Opening a pipe would
 _TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _READ_BYTES_MAX = 1 << 30
 """Linux reads at most 2 GiB less a page at once."""
-_WRITE_BYTES = 1 << 20
-"""At once: ext4 keeps a larger write in larger pages, and searching memory for these may take ten
-times as long as the copy (80 MB: 0.22 s of CPU where pieces take 0.02 s, Linux 6.18)."""
+_WRITE_BYTES = 1 << 15
+"""At once. Linux keeps what a larger write brings in larger pages, where the file system has them,
+and memory for these can take ten times as long as the copy: in virtual machines whose host takes
+free memory back, 80 MB took 0.2 s of CPU at once, and 0.03 s in pieces."""
 
 _NO_HARD_LINKS = frozenset(
     {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}

@@ -10,7 +10,8 @@ of a world, by name; the logs' oracles tell it what they see (`fates`). What mus
 - what its holder was told stays true;
 - a participant is told what the home has decided, or what an operator forced upon it; what was
   told is never prepared again (no late prepare, no guess);
-- the home forgets no outcome before all who wait for it have heard.
+- the home forgets no outcome before all who wait for it have heard, unless an operator gives them
+  up there by force.
 
 Of a deal whose home somebody deletes no more is promised than that no two logs are told otherwise.
 """
@@ -36,6 +37,7 @@ class Deal:
         began_ms: when its first commit was written in the home.
         prepared, told: the logs that have its records undecided, and what those that ended heard.
         forced: those that ended without the home.
+        is_given_up: an operator made the home forget it while others waited.
     """
 
     name: TransactionName
@@ -49,6 +51,7 @@ class Deal:
     prepared: set[str] = field(default_factory=set)
     told: dict[str, str] = field(default_factory=dict)
     forced: set[str] = field(default_factory=set)
+    is_given_up: bool = False
 
     def __str__(self) -> str:
         name = self.name
@@ -145,6 +148,15 @@ class Ledger:
             known = self.outcome(deal)
             assert outcome == known, f"{log_id} is told {outcome}: {deal} is {known}"
         deal.told[log_id] = outcome
+
+    def forget(self, deal: Deal) -> None:
+        """Hears that the home, which has decided it, does not list it any more."""
+        waiting = self.waiting(deal)
+        if waiting and self.forcing[deal.name.home, deal.name.id]:
+            deal.is_given_up = True
+        assert deal.is_given_up or not waiting, (
+            f"{deal} is forgotten, {waiting} wait for its outcome"
+        )
 
     def waiting(self, deal: Deal) -> list[str]:
         """The participants whose readers stop before its records."""

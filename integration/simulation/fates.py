@@ -141,10 +141,9 @@ class Fates:
             assert dirty <= stable, f"partition {p} is cleaned up to {dirty}, stable is {stable}"
         self._check_markers(manifest, commit_ms, now_ms, least_ms)
         for name, deal in self.ledger.deals.items():
-            if name.home == head.log.log_id and deal.outcome is not None:
-                waiting = self.ledger.waiting(deal)
-                known = find_unended(head.unended, name) is not None
-                assert known or not waiting, f"{deal} is forgotten, {waiting} wait for its outcome"
+            is_decided = name.home == head.log.log_id and deal.outcome is not None
+            if is_decided and find_unended(head.unended, name) is None:
+                self.ledger.forget(deal)
 
     def _check_markers(self, manifest, commit_ms, now_ms, least_ms) -> None:
         starts = manifest.head.partitions.start

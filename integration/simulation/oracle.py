@@ -150,7 +150,8 @@ class Oracle:
             self._block_written(paths.version_of(path), is_new=is_new)
             return
         assert is_new, f"{path} was overwritten"
-        self._written_ms[path] = self.clock.now_ms()
+        # A file that a zombie leaves in the place of one that was deleted makes nothing younger.
+        self._written_ms.setdefault(path, self.clock.now_ms())
         if path.startswith(paths.COMMITS):
             self._committed(paths.version_of(path))
 

@@ -31,7 +31,8 @@ def settle(world) -> None:
     for site in standing:
         for name in site.logs.standing.fates.open:
             deal = world.ledger.of(name)
-            assert world.ledger.is_lost(deal), f"{deal} is undecided, and its home stands"
+            is_left = world.ledger.is_lost(deal) or deal.is_given_up
+            assert is_left, f"{deal} is undecided, and its home stands"
     if world.seed % 4 == 0:
         for log, site in zip(logs, standing, strict=True):
             if not site.logs.standing.fates.open:
@@ -57,7 +58,8 @@ def _is_explained(world, log, left) -> bool:
         name = entry.name
         if (name.id, name.epoch, name.number) == (info.id, info.epoch, info.number):
             concerned = {name.home, *(log_id for log_id, _ in entry.participants)}
-            if concerned & over or world.ledger.of(name).forced:
+            deal = world.ledger.of(name)
+            if concerned & over or deal.forced or deal.is_given_up:
                 return True
     return False
 

@@ -302,6 +302,27 @@ def test_a_committer_that_needs_edits_of_a_closed_block(forked, clock):
 
 
 @pytest.mark.parametrize("deleted", [False, True])
+def test_a_committer_that_wakes_while_its_block_is_closed(forked, clock, deleted):
+    """It slept after its last look, and again as it reads the edits since the last snapshot: what
+    refuses it has expired with its tip, and is no damage.
+    """
+    early, late = forked
+    if deleted:
+        inside(late).delete(paths.commit_path(4))
+    log = Log.open(early, clock=clock, ids=SeededIds(77))
+    asleep = Fault(FaultKind.MEANWHILE, "put", "*/data/*", run=lambda: clock.advance(2 * DAY_MS))
+    closing = Fault(
+        FaultKind.MEANWHILE,
+        "get",
+        f"*/{paths.commit_path(4)}",
+        run=lambda: early.become(copy_of(late)),
+    )
+    early.plan = Faults(asleep, closing)
+    assert log.append([{"key": "awake", "value": "1"}]).version == NEWEST + 1
+    assert keys_in(log) == {b"k", b"awake"}
+
+
+@pytest.mark.parametrize("deleted", [False, True])
 def test_a_reader_of_a_version_whose_block_is_closed_meanwhile(forked, clock, deleted):
     """COMMIT.md §4: what it reads fits, and was never committed; or it is gone."""
     early, late = forked
@@ -375,6 +396,30 @@ def test_a_committer_that_sleeps_after_its_commit(others, clock):
     assert log.handle.tip.version == 3
     assert log.handle.refresh().version == NEWEST
     assert keys_in(log) == {b"k", b"mine"}
+
+
+def test_a_reader_that_wakes_while_its_block_is_closed(clock):
+    """It finds versions that are there, and then one that is gone since it began to look: absent
+    does not mean newest where the first look came late.
+    """
+    store = memory_store()
+    log = Log.create(store, partitions=1, clock=clock, ids=SeededIds(1))
+    objects = objects_of(log, "k")
+    waking = FaultyStore(store)
+    reader = Log.open(waking, clock=clock, ids=SeededIds(2))
+    while log.handle.tip.version < NEWEST:
+        log.append_objects(objects)
+    clock.advance(2 * DAY_MS)
+    waking.plan = Faults(
+        Fault(
+            FaultKind.MEANWHILE,
+            "get",
+            f"*/{paths.commit_path(3)}",
+            run=lambda: close_block(store, 0),
+        )
+    )
+    assert reader.end_offsets() == {0: NEWEST}
+    discard(store)
 
 
 def test_a_search_that_fails_where_the_tip_is_gone(others, clock):

@@ -60,10 +60,9 @@ SNAPSHOT_EDIT_BYTES_MIN = 16 << 10
 DEFERRED_EDIT_BYTES_MAX = 1 << 20
 """Edits since the snapshot weigh so much before an append rewrites many pages itself."""
 
-REFUSALS = (
-    *(InvalidInputError, NotFoundError, CorruptionError, FileNotFoundError),
-    TransactionFencedError,
-)
+GONE = (NotFoundError, CorruptionError, FileNotFoundError)
+"""What is raised where something is damaged, or expired."""
+REFUSALS = (*GONE, InvalidInputError, TransactionFencedError)
 """What a prepare function raises for good only where its tip is new enough (COMMIT.md, K2)."""
 
 _T = TypeVar("_T")
@@ -169,8 +168,11 @@ class Committer:
                     return self._prepared(prepare, operation)
             return commit
         except REFUSALS as e:
-            # What refused it may have changed, and the block of an old tip may be closed.
-            if (newest and not self._tracker.is_stale()) or self._tracker.refresh() is tip:
+            if not newest or self._tracker.is_stale():
+                self._tracker.refresh()  # What refused it may have changed.
+            if self._tracker.tip is tip and isinstance(e, GONE):
+                self._tracker.open_anew()  # Or have expired in this moment, with the tip.
+            if self._tracker.tip.version == tip.version:
                 if isinstance(e, FileNotFoundError | CorruptionError):
                     self._tracker.log.check()
                 raise

@@ -103,11 +103,14 @@ class TipTracker:
         """
         self._check_standing()
         self.settle()
+        was_stale = self.is_stale()
         for _ in range(FOLLOW_STEPS_MAX):
             began = self.now()
             newer = try_read(self.store, self.tip.version + 1)
             self._vain_looks = self._vain_looks + 1 if newer is None else 0
-            if self.is_stale() or self._vain_looks >= VAIN_LOOKS_MAX:
+            # Who walks on from an old tip may come to where the block was closed meanwhile.
+            is_end = was_stale and newer is None
+            if is_end or self.is_stale() or self._vain_looks >= VAIN_LOOKS_MAX:
                 began = self.now()
                 if self._is_left_behind(newer):
                     self.open_anew()

@@ -1,5 +1,7 @@
 """Several DataFrames of a batch in one transaction: all or nothing, once, whatever runs again."""
 
+from pathlib import Path
+
 import pytest
 from pyspark.errors import StreamingQueryException
 
@@ -81,12 +83,16 @@ def test_a_driver_that_was_replaced_is_fenced(spark, home):
     frame = spark.createDataFrame([("a", "1")], "key string, value string")
     with transaction("job", 0, home=home) as t:
         t.write(frame, home)
-    slow = transaction("job", 1, home=home)
-    slow.write(frame, home)
-    with Log.open(home).transaction("job", sequence=1) as other:
-        other.append([{"key": "b", "value": "2"}])
-    with pytest.raises(TransactionFencedError), slow:
-        slow.write(frame, home)
+
+    def slow():
+        with transaction("job", 1, home=home) as t:
+            t.write(frame, home)
+            with Log.open(home).transaction("job", sequence=1) as other:
+                other.append([{"key": "b", "value": "2"}])
+            t.write(frame, home)
+
+    with pytest.raises(TransactionFencedError):
+        slow()
     with pytest.raises(TransactionFencedError):
         transaction("job", 2, home=home)
     with transaction("job", 2, home=home) as t:
@@ -95,6 +101,38 @@ def test_a_driver_that_was_replaced_is_fenced(spark, home):
     with pytest.raises(InvalidInputError, match="is at sequence 2 already, and 1 comes before"):
         transaction("job", 1, home=home)
     assert len(in_the_log(home)[1]) == 3
+
+
+def objects_of(url):
+    return sorted(Path(url).glob("_clog/*/data/**/*.parquet"))
+
+
+def test_rows_outside_the_block_are_refused(spark, home):
+    """Before it, after its commit or its abort: no commit would come, and nobody would know."""
+    frame = spark.createDataFrame([("a", "1")], "key string, value string")
+    early = transaction("job", 0, home=home)
+    with pytest.raises(InvalidInputError, match="outside the with block"):
+        early.write(frame, home)
+    with transaction("job", 0, home=home) as t:
+        t.write(frame, home)
+    with pytest.raises(ZeroDivisionError), transaction("job", 1, home=home) as aborted:
+        raise ZeroDivisionError
+    with transaction("job", 0, home=home) as done:
+        assert done.is_done
+    (one,) = objects_of(home)
+    for ended in (t, aborted, done):
+        with pytest.raises(InvalidInputError, match=r"batch [01] of job 'job' .*outside the with"):
+            ended.write(frame, home)
+    assert (t.is_done, done.is_done) == (False, True)
+    with pytest.raises(InvalidInputError, match="has ended: it is committed"), t:
+        t.write(frame, home)
+    replaced = transaction("job", 1, home=home)
+    transaction("job", 1, home=home)
+    assert not replaced.is_done
+    with pytest.raises(TransactionFencedError), replaced:
+        replaced.write(frame, home)
+    assert objects_of(home) == [one]
+    assert in_the_log(home)[0] == [("a", "1")]
 
 
 def test_a_batch_to_several_logs(spark, words, home, tmp_path):

@@ -63,6 +63,8 @@ class BatchTransaction:
         self._location = location
         self._options = options
         self._batch_id = batch_id
+        self._is_done = not real.is_open
+        self._is_running = False
         self._run_id = ""
         self._written: dict[str, tuple[Log, list[DataObject]]] = {}
         self._content = hashlib.blake2b(digest_size=16)
@@ -70,7 +72,7 @@ class BatchTransaction:
     @property
     def is_done(self) -> bool:
         """Whether the batch was committed before, so that nothing is written."""
-        return not self._real.is_open
+        return self._is_done
 
     @property
     def result(self) -> "TransactionResult":
@@ -88,34 +90,42 @@ class BatchTransaction:
 
         Raises:
             InvalidInputError: a column is missing or has a wrong type; a second transaction of the
-                batch.
+                batch; not in the ``with`` block.
         """
         from clog.connector.opened_logs import opened_or_created
         from clog.connector.write.write_task import content_of, objects_of
         from clog.storage.log import Log
 
+        if not self._is_running:
+            raise InvalidInputError(
+                f"batch {self._batch_id} of job {self._real.id!r} is written to outside the with"
+                " block of its transaction, which commits nothing any more; write in the block:"
+                " with transaction(…) as t: t.write(df, url)"
+            )
         settings = write_options({**self._options, "path": url})
         self._run_id = local_property(df, RUN_ID) or ""
         mine = self._run_id, self._batch_id
-        is_done = self.is_done
-        if is_done and self._run_id and _done.get((self._location, self._real.id)) == mine:
+        if self.is_done and self._run_id and _done.get((self._location, self._real.id)) == mine:
             raise InvalidInputError(
                 f"job {self._real.id!r} has committed batch {self._batch_id} in this run already,"
                 " so a second transaction of the batch would be dropped as a repetition; write all"
                 " in one, or give each its own job name"
             )
-        if is_done and settings.fail_on_changed_batch is False:
+        if self.is_done and settings.fail_on_changed_batch is False:
             return
+        if not self.is_done:
+            self._real.append_objects([])  # Raises if it has ended, before tasks run for nothing.
         answers = _answers(df, settings)
         is_home = settings.location == self._location
         log = self._home if is_home else Log(opened_or_created(settings).handle)
         objects = objects_of(answers)
         self._content.update(bytes.fromhex(log.id + content_of(answers)))
         self._written.setdefault(log.id, (log, []))[1].extend(objects)
-        if not is_done:
+        if not self.is_done:
             self._real.append_objects(objects, log=None if is_home else log)
 
     def __enter__(self) -> Self:
+        self._is_running = True
         return self
 
     def __exit__(
@@ -124,14 +134,15 @@ class BatchTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        was_open, content = self._real.is_open, self._content.hexdigest()
-        if was_open:
+        self._is_running = False
+        content = self._content.hexdigest()
+        if not self.is_done:
             self._real.note_content(content)
         elif error is None and self._written:
             first, rows = self._real.result, [*self._written.values()]
             check_repeated_transaction(self._home, self._real.id, first, rows, content)
         self._real.__exit__(kind, error, trace)
-        if was_open and error is None:
+        if not self.is_done and error is None:
             _done[self._location, self._real.id] = self._run_id, self._batch_id
 
 

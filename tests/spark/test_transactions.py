@@ -103,6 +103,18 @@ def test_a_driver_that_was_replaced_is_fenced(spark, home):
     assert len(in_the_log(home)[1]) == 3
 
 
+@pytest.mark.parametrize("batch_id", [None, -1, True, "3", 3.0, 1 << 63])
+def test_a_batch_without_its_number_is_refused(home, batch_id):
+    """Without one it would be written anew each time it runs; nothing is made, and the error names
+    the argument.
+    """
+    with pytest.raises(InvalidInputError, match=r"^batch_id=.* of job 'job' .*to foreachBatch"):
+        transaction("job", batch_id, home=home)
+    with pytest.raises(InvalidInputError, match="id must be text"):
+        transaction(None, 0, home=home)
+    assert not Path(home).exists()
+
+
 def objects_of(url):
     return sorted(Path(url).glob("_clog/*/data/**/*.parquet"))
 

@@ -166,9 +166,19 @@ def transaction(
         options: further options of the write, such as ``partitions`` or ``config.<name>``.
 
     Raises:
-        InvalidInputError: the log already has a later batch of the job.
+        InvalidInputError: ``job`` or ``batch_id`` cannot be one; the log already has a later batch
+            of the job.
         TransactionFencedError: another driver has taken over the job.
     """
+    from clog.storage.transactions.id_states import check_id
+
+    check_id(job)
+    if type(batch_id) is not int or not 0 <= batch_id < 1 << 63:
+        raise InvalidInputError(
+            f"batch_id={batch_id!r:.80} of job {job!r} is not the number of a micro-batch; allowed:"
+            " integers from 0 to 2^63 - 1; pass the second argument of the function that was given"
+            " to foreachBatch"
+        )
     given = {name.lower(): as_text(value) for name, value in (options or {}).items()}
     settings = write_options({**given, "path": home})
     place = settings.location, job

@@ -1,5 +1,6 @@
 """Several DataFrames of a batch in one transaction: all or nothing, once, whatever runs again."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from pyspark.errors import StreamingQueryException
 
 from clog.connector import transaction
 from clog.storage import InvalidInputError, Log, TransactionFencedError
+from clog.storage.errors import LogReplacedError
 
 
 @pytest.fixture
@@ -226,3 +228,65 @@ def test_a_batch_in_another_order_is_the_same(spark, words, home, tmp_path):
     assert times == [0, 0]
     assert (in_the_log(home), in_the_log(other)) == before
     assert len(before[1][0]) == 30
+
+
+def recreated(url):
+    shutil.rmtree(url)
+    return Log.create(url, partitions=1)
+
+
+@pytest.mark.parametrize("when", ["between batches", "before the commit", "deleted for good"])
+def test_a_home_that_was_recreated_is_told_once(spark, home, when):
+    """S47: what was written before is gone, and no handle of it stays: the next try goes on in the
+    log that is there.
+    """
+    frame = spark.createDataFrame([("a", "1")], "key string, value string")
+
+    def batch(number, *, replaces=False):
+        with transaction("job", number, home=home) as t:
+            t.write(frame, home)
+            if replaces:
+                recreated(home)
+
+    batch(0)
+    if when == "between batches":
+        recreated(home)
+    elif when == "deleted for good":
+        shutil.rmtree(home)
+    with pytest.raises(LogReplacedError, match=r"deleted and recreated|is not the log that"):
+        batch(1, replaces=when == "before the commit")
+    assert not objects_of(home)
+    batch(1)
+    assert in_the_log(home)[0] == [("a", "1")]
+    assert Log.open(home).transaction("job", sequence=1).result.offsets
+
+
+@pytest.mark.parametrize("which", ["home", "other"])
+def test_a_log_that_is_recreated_while_tasks_write_gets_nothing(spark, home, tmp_path, which):
+    """S47: the objects lie in the folder of the log that is gone, and would be missing in the one
+    that is there.
+    """
+    frame = spark.createDataFrame([("a", "1")], "key string, value string")
+    urls = {"home": home, "other": str(tmp_path / "other")}
+    target = urls[which]
+
+    def recreate(batches):
+        from clog.storage import Log
+
+        shutil.rmtree(target)
+        Log.create(target, partitions=1)
+        yield from batches
+
+    def batch(number, frames):
+        with transaction("job", number, home=home) as t:
+            for name, url in urls.items():
+                t.write(frames.get(name, frame), url)
+
+    batch(0, {})
+    with pytest.raises(LogReplacedError, match="was deleted and recreated"):
+        batch(1, {which: frame.mapInArrow(recreate, frame.schema)})
+    assert in_the_log(target) == ([], [])
+    batch(1, {})
+    assert in_the_log(target)[0] == [("a", "1")]
+    (other,) = set(urls.values()) - {target}
+    assert in_the_log(other)[0] == [("a", "1")] * 2

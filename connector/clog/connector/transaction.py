@@ -24,7 +24,12 @@ from clog.connector.micro_batch import RUN_ID, local_property
 from clog.connector.options.parsing import as_text
 from clog.connector.options.settings import write_options
 from clog.connector.write.changed_batch import check_repeated_transaction
-from clog.storage.errors import InvalidInputError, LogReplacedError, TransactionFencedError
+from clog.storage.errors import (
+    InvalidInputError,
+    LogReplacedError,
+    NotFoundError,
+    TransactionFencedError,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,9 +97,7 @@ class BatchTransaction:
             InvalidInputError: a column is missing or has a wrong type; a second transaction of the
                 batch; not in the ``with`` block.
         """
-        from clog.connector.opened_logs import opened_or_created
         from clog.connector.write.write_task import content_of, objects_of
-        from clog.storage.log import Log
 
         if not self._is_running:
             raise InvalidInputError(
@@ -115,14 +118,12 @@ class BatchTransaction:
             return
         if not self.is_done:
             self._real.append_objects([])  # Raises if it has ended, before tasks run for nothing.
-        answers = _answers(df, settings)
-        is_home = settings.location == self._location
-        log = self._home if is_home else Log(opened_or_created(settings).handle)
-        objects = objects_of(answers)
+        log_id, answers = _answers(df, settings)
+        log, objects = self._log_of(settings.location, log_id), objects_of(answers)
         self._content.update(bytes.fromhex(log.id + content_of(answers)))
         self._written.setdefault(log.id, (log, []))[1].extend(objects)
         if not self.is_done:
-            self._real.append_objects(objects, log=None if is_home else log)
+            self._real.append_objects(objects, log=log)
 
     def __enter__(self) -> Self:
         self._is_running = True
@@ -141,9 +142,31 @@ class BatchTransaction:
         elif error is None and self._written:
             first, rows = self._real.result, [*self._written.values()]
             check_repeated_transaction(self._home, self._real.id, first, rows, content)
-        self._real.__exit__(kind, error, trace)
+        try:
+            self._real.__exit__(kind, error, trace)
+        except NotFoundError:
+            _logs.pop((self._location, self._real.id), None)  # Another log may stand there.
+            raise
         if not self.is_done and error is None:
             _done[self._location, self._real.id] = self._run_id, self._batch_id
+
+    def _log_of(self, location: "Location", log_id: str) -> "Log":
+        """Returns the log that tasks wrote to.
+
+        Raises:
+            LogReplacedError: another one stands there by now.
+        """
+        from clog.connector.opened_logs import opened
+        from clog.storage.log import Log
+
+        is_home = location == self._location
+        log = self._home if is_home else Log(opened(location).handle)
+        if log.id != log_id:
+            raise LogReplacedError(
+                f"{log.url} was deleted and recreated while a batch was written to it; nothing was"
+                " committed; run the batch again"
+            )
+        return log
 
 
 def transaction(
@@ -168,6 +191,8 @@ def transaction(
     Raises:
         InvalidInputError: ``job`` or ``batch_id`` cannot be one; the log already has a later batch
             of the job.
+        LogReplacedError: the log was deleted since the batch before. The next call makes it anew,
+            or goes on in the one that is there.
         TransactionFencedError: another driver has taken over the job.
     """
     from clog.storage.transactions.id_states import check_id
@@ -182,11 +207,11 @@ def transaction(
     given = {name.lower(): as_text(value) for name, value in (options or {}).items()}
     settings = write_options({**given, "path": home})
     place = settings.location, job
-    log = _held_log(settings, job)
     try:
+        log = _held_log(settings, job)
         real = log.transaction(job, timeout_ms, sequence=batch_id)
-    except (TransactionFencedError, LogReplacedError):
-        del _logs[place]  # A query that is started again takes the job back.
+    except (TransactionFencedError, NotFoundError):
+        _logs.pop(place, None)  # A query that is started again takes the job back.
         raise
     return BatchTransaction(log, real, settings.location, given, batch_id)
 
@@ -198,20 +223,34 @@ def _held_log(settings: "WriteOptions", job: str) -> "Log":
     place = settings.location, job
     if place not in _logs:
         _logs[place] = Log(opened_or_created(settings).handle.opened_anew())
-    return _logs[place]
+        return _logs[place]
+    log = _logs[place]
+    try:
+        log.handle.standing.check()
+        log.handle.recent()
+    except NotFoundError as e:
+        raise LogReplacedError(
+            f"the home of job {job!r} is not the log that this process wrote the job's batches to:"
+            f" {e}; to write all of them again, start the query with a new checkpoint and another"
+            " job name; to go on with this batch in the log that is there, or is made, start it as"
+            " it is"
+        ) from e
+    return log
 
 
-def _answers(df: "DataFrame", settings: "WriteOptions") -> "list[Written]":
-    """Runs the tasks, and returns what they wrote in the order of Spark's partitions (S44). Of a
-    task that ran twice one answers; the objects of the other are swept.
+def _answers(df: "DataFrame", settings: "WriteOptions") -> "tuple[str, list[Written]]":
+    """Runs the tasks, and returns the id of the log that they wrote to, and what they wrote in the
+    order of Spark's partitions (S44). Of a task that ran twice one answers; the objects of the
+    other are swept.
     """
     import pickle
 
     from clog.connector.write.write_task import plan_write
 
-    rows = df.mapInArrow(_task(plan_write(settings, df.schema)), _ANSWER).collect()
+    plan = plan_write(settings, df.schema)
+    rows = df.mapInArrow(_task(plan), _ANSWER).collect()
     by_partition = sorted(rows, key=lambda row: row["spark_partition"])
-    return [pickle.loads(row["written"]) for row in by_partition]  # noqa: S301 - ours
+    return plan.log_id, [pickle.loads(row["written"]) for row in by_partition]  # noqa: S301 - ours
 
 
 def _task(plan: "WritePlan") -> "_Task":

@@ -60,6 +60,36 @@ def not_before(
     }
 
 
+def decided(
+    handle: "Handle", manifest: "Manifest", ranges: Mapping[int, tuple[int, int]]
+) -> "Manifest":
+    """Returns a manifest in which all records of a stream's batch are decided: the given one, or,
+    where the batch was planned with ``read_uncommitted``, the newest.
+
+    Raises:
+        OptionError: some are not decided yet; they would be skipped.
+    """
+    if not _undecided(manifest.head, ranges):
+        return manifest
+    head, url = handle.refresh().head, handle.store.url
+    if late := _undecided(head, ranges):
+        p = late[0]
+        raise OptionError(
+            'option "isolation" is read_committed, but the batch that runs again was planned with'
+            f" read_uncommitted: it ends at offset {ranges[p][1]} of partition {p} of {url}, whose"
+            f" records are decided up to {head.stable_offset(p)}; start the query again with"
+            " read_uncommitted, or once the transactions there have ended:"
+            f' "clog transactions {url}" lists them'
+        )
+    return handle.manifest()
+
+
+def _undecided(head: "Head", ranges: Mapping[int, tuple[int, int]]) -> list[int]:
+    """Returns the partitions in which some of these offsets are not decided (S51)."""
+    ends = head.partitions.end
+    return [p for p, (_, end) in ranges.items() if min(end, ends[p]) > head.stable_offset(p)]
+
+
 def positions(
     store: "Store",
     manifest: "Manifest",

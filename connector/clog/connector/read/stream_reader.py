@@ -35,6 +35,7 @@ from clog.connector.read.offsets import (
     parse_offsets,
 )
 from clog.connector.read.plan_ranges import (
+    decided,
     log_partitions,
     not_before,
     offset_bounds,
@@ -198,6 +199,10 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return []
             manifest = self._manifest_of(to)
         handle = self._opened()
+        # Not the old version's bounds: what was deleted since is gone (S36).
+        ranges = self._ranges(handle.tip.head, starts, to.next)
+        if not self._options.uncommitted:
+            manifest = decided(handle, manifest, ranges)
         check_tombstones(
             manifest,
             starts,
@@ -205,8 +210,6 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             url=handle.store.url,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
-        # Not the old version's bounds: what was deleted since is gone (S36).
-        ranges = self._ranges(handle.tip.head, starts, to.next)
         options = of_the_logs_keys(handle, self._options)
         return log_partitions(manifest, ranges, options, follow=True)
 

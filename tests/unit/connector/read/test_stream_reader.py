@@ -108,6 +108,36 @@ def test_a_stream_ends_where_all_is_decided(log, commit):
     assert source.batch() == dirty.batch() == [(0, 4, "c")]
 
 
+@pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
+def test_a_batch_that_runs_again_with_read_committed_skips_nothing(log, commit):
+    """S40, S51: planned with read_uncommitted, it has undecided records; they are decided before
+    the query goes on.
+    """
+    options = {"startingOffsets": "earliest", "pollInterval": "0s"}
+    append(log, "a")
+    append_undecided(log, [{"key": "u", "value": "u"}])
+    append(log, "b")
+    dirty = Source(log.url, isolation="read_uncommitted", **options)
+    start, planned = dirty.at, dirty.latest()
+    message = r"read_committed, .* offset 3 of partition 0 of .*up to 1; .*clog transactions"
+    with pytest.raises(OptionError, match=message):
+        Source(log.url, **options).run(start, planned)
+    assert Source(log.url, isolation="read_uncommitted", **options).run(start, planned) == [
+        (0, 0, "a"),
+        (0, 1, "u"),
+        (0, 2, "b"),
+    ]
+    waiting = Source(log.url, **options)
+    with pytest.raises(OptionError):
+        waiting.run(start, planned)
+    end(log, commit=commit)
+    append(log, "c")
+    rows = [(0, 0, "a"), *([(0, 1, "u")] if commit else []), (0, 2, "b")]
+    assert waiting.run(start, planned) == Source(log.url, **options).run(start, planned) == rows
+    waiting.at = planned
+    assert waiting.batch() == [(0, 4, "c")]
+
+
 def test_a_stream_may_start_beyond_what_is_decided(log):
     """S51: such a position is one; nothing comes twice, and nothing from before it."""
     append_undecided(log, [{"key": "u", "value": "u"}])

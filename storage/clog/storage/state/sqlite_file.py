@@ -13,8 +13,8 @@ import errno
 import json
 import os
 import sqlite3
-import struct
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,9 +97,6 @@ _UNWRITTEN = frozenset(
     }
 )
 """What SQLite says where a quota is used up, or a file may not grow."""
-_HEADER = struct.Struct(">18x2s40xI")
-"""Of a database: its versions for writing and reading, and the version of the log that it shows."""
-_WITH_JOURNAL = b"\2\2"
 _OF_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 
 
@@ -190,17 +187,27 @@ def check_whole(connection: sqlite3.Connection, path: Path) -> None:
     Raises:
         DamagedCacheError: it was.
     """
-    with path.open("rb") as file:
-        header = file.read(_HEADER.size)
+    entered = _entered(path)
     (size,) = connection.execute("pragma page_size").fetchone()
     (last,) = connection.execute("pragma user_version").fetchone()
-    if len(header) < _HEADER.size or path.stat().st_size % size:
+    if path.stat().st_size % size:
         raise DamagedCacheError("its last page was cut")
-    versions, entered = _HEADER.unpack(header)
-    if versions != _WITH_JOURNAL:
+    if connection.execute("pragma journal_mode").fetchone() != (b"wal",):
         raise DamagedCacheError("its header is not that of a file with a write-ahead log")
     if entered > last:
         raise DamagedCacheError(f"its journal ends at version {last}, and it has {entered} already")
+
+
+def _entered(path: Path) -> int:
+    """Returns the version of the log that the file shows without its journal."""
+    # Through SQLite: whoever else in a process closes a file takes all locks of the process away,
+    # and then the next process that closes it takes itself for the last, and deletes the journal.
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(uri, uri=True)) as alone:
+        alone.execute("pragma writable_schema = on")  # The journal may have more pages.
+        (version,) = alone.execute("pragma user_version").fetchone()
+    entered: int = version
+    return entered
 
 
 def stage(connection: sqlite3.Connection, rows: Rows) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from clog.storage import forks
 from clog.storage.numpy_arrays import to_numpy
-from clog.storage.state import sqlite_file
+from clog.storage.state import disk, sqlite_file
 from clog.storage.state.row_checks import (
     START,
     DamagedCacheError,
@@ -33,6 +33,7 @@ from clog.storage.state.waiting import Waiting, merged
 
 GET_MANY_KEYS = 500
 """Keys asked for by one statement: SQLite allows at least 999 parameters."""
+GONE = "it was deleted, or another one stands in its place"
 
 _GET = (
     "select timestamp, partition, value, offset, checksum from state"
@@ -70,6 +71,7 @@ class Cache:
     Attributes:
         path: its file.
         generation: its number.
+        identity: which file it is on this host.
     """
 
     def __init__(self, path: Path, generation: int) -> None:
@@ -82,6 +84,9 @@ class Cache:
             self._reader = connect(path, read_only=True)
             sqlite_file.check_whole(self._reader, path)
             self._codec = RowCodec(sqlite_file.position(self._reader).schema)
+        self.identity = disk.identity(path)
+        if None in self.identity:
+            raise DamagedCacheError(GONE)
         forks.register(self)
 
     def after_fork(self) -> None:
@@ -95,14 +100,34 @@ class Cache:
             self._reader.close()
 
     def switch(self, newer: "Cache") -> None:
-        """Goes on as a newer generation, which it closes; no `get` fails meanwhile."""
+        """Goes on as a newer generation, which it closes; no `get` fails meanwhile.
+
+        Raises:
+            DamagedCacheError: that is gone already; all is as it was.
+        """
+        with DAMAGE:
+            reader = connect(newer.path, read_only=True)
+            codec, identity = RowCodec(sqlite_file.position(reader).schema), newer.identity
         newer.close()
-        with DAMAGE, self._lock:
+        with self._lock:
             self._reader.close()
-            self._reader = connect(newer.path, read_only=True)
-            self._codec = RowCodec(sqlite_file.position(self._reader).schema)
+            self._reader, self._codec, self.identity = reader, codec, identity
             self.path, self.generation = newer.path, newer.generation
             self._waiting.forget()
+
+    def is_in_place(self) -> bool:
+        """Tells whether its file is the one that stands at its path, and so with its journal."""
+        return disk.identity(self.path) == self.identity
+
+    def check_journal(self) -> None:
+        """Raises if its file is in place and its journal is not, so that nobody may open it.
+
+        Raises:
+            DamagedCacheError: it is not.
+        """
+        file, journal = disk.identity(self.path)
+        if file == self.identity[0] and journal != self.identity[1]:
+            raise DamagedCacheError("its journal was deleted, or another one stands in its place")
 
     def let_wait(self, bytes_max: int) -> None:
         """Allows so many bytes of rows to wait in memory; from the start on or never."""
@@ -202,12 +227,15 @@ class Cache:
             with self._lock:
                 rows = _rows(connection, low, high)
                 waiting = self._waiting.between(low, high)
+                self._check_place()
             yield from _with_waiting(rows, waiting)
 
     def count(self) -> int:
         """Returns the number of rows in the file."""
         with DAMAGE, closing(connect(self.path, read_only=True)) as connection:
-            return sum(1 for _ in _rows(connection, b"", None))
+            rows = _rows(connection, b"", None)
+            self._check_place()
+            return sum(1 for _ in rows)
 
     def move(self, position: Position, rows: Rows) -> None:
         """Moves to a position, to which the rows lead: these wait where they may, else they are
@@ -228,6 +256,7 @@ class Cache:
         """
         with DAMAGE, closing(connect(self.path)) as connection:
             before = sqlite_file.position(connection)
+            self._check_place()
             sqlite_file.stage(connection, rows)
             connection.execute("begin immediate")
             if self._waiting:
@@ -240,6 +269,15 @@ class Cache:
             with self._lock:  # A scan begins before both, or after.
                 connection.execute("commit")
                 self._waiting.forget()
+
+    def _check_place(self) -> None:
+        """Raises if a connection that has read may be to another file.
+
+        Raises:
+            DamagedCacheError: it may.
+        """
+        if not self.is_in_place():
+            raise DamagedCacheError(GONE)
 
 
 def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:

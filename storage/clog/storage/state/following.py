@@ -16,11 +16,9 @@ V7. Where rows may wait, V5 and V6 leave them in memory, and enter many together
 Several processes may use one folder: a file lock lets one at a time build or refresh.
 """
 
-import fcntl
 import logging
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,11 +28,9 @@ import xxhash
 from clog.storage import forks
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import (
-    ClogError,
     CorruptionError,
     LogReplacedError,
     NotFoundError,
-    StateFileError,
     VersionExpiredError,
 )
 from clog.storage.format.manifest import Manifest
@@ -43,7 +39,7 @@ from clog.storage.read.changes import changes_batches
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.read.table_plan import plan_table
 from clog.storage.read.table_scan import table_batches
-from clog.storage.state import generations, sqlite_file
+from clog.storage.state import disk, generations
 from clog.storage.state.cache import Cache, rows_of
 from clog.storage.state.merging import merged_scan
 from clog.storage.state.positions import is_of, position_of
@@ -216,20 +212,20 @@ class Follower:
             StateFileError: there is no room.
         """
         with self._lock, self._writing():
-            self._cache.settle()
+            if self._is_newest():  # Else another process has gone on from the log.
+                self._cache.settle()
 
     def close(self) -> None:
         """Closes the file."""
         with self._lock:
             self._cache.close()
 
-    def _opened(self) -> tuple[Cache, Position]:
-        """Returns the file there is, or a new one (V1 and V2)."""
+    def _opened(self, reason: str = "") -> tuple[Cache, Position]:
+        """Returns the file there is, or a new one for this reason (V1 and V2)."""
         try:
             found = generations.newest(self.folder, self._name)
             if found is not None:
                 return found, found.position()
-            reason = ""
         except DamagedCacheError as e:
             reason = f"its file is damaged: {e}"
         return self._built(reason)
@@ -252,9 +248,11 @@ class Follower:
     def _refresh(self) -> Refreshed:
         """Does V3 to V5, under both locks."""
         before = self.position
-        if not self._is_newest():  # Another process built it anew.
-            newer, self.position = self._opened()
+        if not self._is_newest():  # Another process built it anew, or somebody deleted it.
+            self._cache.check_journal()
+            newer, self.position = self._opened("its file was deleted")
             self._cache.switch(newer)
+            self._is_verified = False
         position = self._cache.position()
         moved = position != before
         self.position = position
@@ -381,20 +379,8 @@ class Follower:
                 yield rows_of(batch, codec)
 
     def _is_newest(self) -> bool:
-        return generations.newest_generation(self.folder, self._name) == self._cache.generation
+        newest = generations.newest_generation(self.folder, self._name)
+        return newest == self._cache.generation and self._cache.is_in_place()
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)  # Somebody may have emptied the disk.
-            with (self.folder / f"{self._name}.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                yield
-        except (sqlite3.Error, OSError) as e:
-            if isinstance(e, ClogError) or not sqlite_file.is_of_disk(e):
-                raise
-            raise StateFileError(
-                f"the file of the state of {self.url} in {self.folder} cannot be written: {e};"
-                f" make room there, and for temporary files in {sqlite_file.temporary_folder()};"
-                " the log is whole, and is followed again then"
-            ) from e
+    def _writing(self) -> AbstractContextManager[None]:
+        return disk.writing(self.folder, self._name, self.url)

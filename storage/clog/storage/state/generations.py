@@ -10,8 +10,9 @@ import re
 from contextlib import closing, suppress
 from pathlib import Path
 
-from clog.storage.state import sqlite_file
+from clog.storage.state import disk, sqlite_file
 from clog.storage.state.cache import Cache
+from clog.storage.state.row_checks import DamagedCacheError
 from clog.storage.state.sqlite_file import TABLES, TRIGGERS, Position, Rows, connect
 
 
@@ -28,8 +29,11 @@ def newest(folder: Path, name: str) -> Cache | None:
 def newest_generation(folder: Path, name: str) -> int:
     """Returns the number of the newest generation; 0 when there is none."""
     pattern = re.compile(rf"{re.escape(name)}\.(\d+)\.sqlite3")
-    found = (pattern.fullmatch(path.name) for path in folder.iterdir())
-    return max((int(match[1]) for match in found if match), default=0)
+    try:
+        found = (pattern.fullmatch(path.name) for path in folder.iterdir())
+        return max((int(match[1]) for match in found if match), default=0)
+    except FileNotFoundError:
+        return 0  # Somebody deleted the folder.
 
 
 def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
@@ -37,11 +41,15 @@ def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
 
     Rows are sorted by SQLite in bounded memory and written in the order of their keys, without a
     journal: what a crash leaves is not looked at.
+
+    Raises:
+        DamagedCacheError: somebody deleted it meanwhile.
     """
     building = folder / f"{name}.building"
     building.unlink(missing_ok=True)
     try:
         with closing(connect(building, journal=False)) as connection:
+            mine, _ = disk.identity(building)
             connection.execute("begin")
             sqlite_file.stage(connection, rows)
             connection.execute("commit")
@@ -56,6 +64,8 @@ def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
             sqlite_file.move(connection, position)
             connection.execute("commit")
             connection.execute("pragma journal_mode = wal")
+        if disk.identity(building)[0] != mine:
+            raise DamagedCacheError("it was deleted while it was built")
     except BaseException:
         building.unlink(missing_ok=True)  # Else a disk that is full stays so.
         raise

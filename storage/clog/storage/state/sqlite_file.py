@@ -9,9 +9,7 @@ Not here: which file it is (`generations`), what is asked of it (`cache`), how r
 (`row_checks`).
 """
 
-import errno
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -22,6 +20,7 @@ from typing import Any
 from xxhash import xxh3_64_digest
 
 from clog.storage.format.schema import LogSchema, schema_from_json, schema_to_json
+from clog.storage.state.disk import is_of_disk
 from clog.storage.state.row_checks import START, DamagedCacheError, Row, check, checked, tag
 
 SCHEMA = 5
@@ -87,17 +86,6 @@ _CORRUPT = frozenset(
         sqlite3.SQLITE_ERROR,  # A statement that does not fit the tables, which it always does.
     }
 )
-_UNWRITTEN = frozenset(
-    {
-        sqlite3.SQLITE_IOERR_WRITE,
-        sqlite3.SQLITE_IOERR_FSYNC,
-        sqlite3.SQLITE_IOERR_DIR_FSYNC,
-        sqlite3.SQLITE_IOERR_TRUNCATE,
-        sqlite3.SQLITE_IOERR_SHMSIZE,
-    }
-)
-"""What SQLite says where a quota is used up, or a file may not grow."""
-_OF_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +129,6 @@ def raise_damage(error: sqlite3.DatabaseError) -> None:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
     if code & 0xFF in _CORRUPT and not is_of_disk(error):
         raise DamagedCacheError(str(error)) from error
-
-
-def is_of_disk(error: Exception) -> bool:
-    """Tells whether an error says that the disk has no room, or may not be written."""
-    if isinstance(error, sqlite3.Error):
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-        return code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY) or code in _UNWRITTEN
-    return isinstance(error, OSError) and error.errno in _OF_DISK
-
-
-def temporary_folder() -> str:
-    """Returns where SQLite keeps temporary files, as far as its rules tell: it does not say so."""
-    named = [os.environ.get(name) for name in ("SQLITE_TMPDIR", "TMPDIR")]
-    folders = [*filter(None, named), "/var/tmp", "/usr/tmp", "/tmp"]  # noqa: S108 none is made here
-    return next((f for f in folders if Path(f).is_dir() and os.access(f, os.W_OK | os.X_OK)), ".")
 
 
 def connect(path: Path, *, read_only: bool = False, journal: bool = True) -> sqlite3.Connection:

@@ -44,7 +44,6 @@ from clog.storage.state.following import Follower, Refreshed
 from clog.storage.state.holding import Holding
 from clog.storage.state.input_readers import InputReaders
 from clog.storage.state.merging import merged_many
-from clog.storage.state.row_checks import DamagedCacheError
 from clog.storage.state.state_table import POLL_MS
 from clog.storage.state.uncommitted import Uncommitted
 from clog.storage.store import store_at
@@ -329,7 +328,7 @@ class StateStore:
             self._inputs.flush()
             try:
                 self._file.settle()
-            except (StateFileError, DamagedCacheError) as e:
+            except StateFileError as e:
                 _LOGGER.warning("%s", e)  # Whoever opens it next follows the log from there.
             finally:
                 self._file.close()
@@ -364,7 +363,7 @@ class StateStore:
                 self._file.refresh()
             self._is_behind = not self._file.reaches(self._reached)
             self._follow_schema()
-        except (ClogError, DamagedCacheError) as e:
+        except ClogError as e:
             _LOGGER.warning(
                 "version %d of %s is committed, but its local file is behind: %s",
                 *(result.version, self.url, e),

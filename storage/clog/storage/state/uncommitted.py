@@ -18,8 +18,8 @@ from typing import Any
 
 from clog.storage import forks
 from clog.storage.errors import CorruptionError, StateFileError
+from clog.storage.state.disk import is_of_disk, temporary_folder
 from clog.storage.state.row_codec import RowCodec
-from clog.storage.state.sqlite_file import is_of_disk, temporary_folder
 
 ROW_BYTES = 200
 """About what Python needs for a row, beside its key and value."""

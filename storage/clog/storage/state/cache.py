@@ -9,7 +9,7 @@ Not here: what the log says (`following`), locks between processes that write.
 import sqlite3
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -141,12 +141,9 @@ class Cache:
             DamagedCacheError: the file does not say so.
         """
         with DAMAGE, self._lock:  # Who has read the file reads what waits before it is forgotten.
-            found = sqlite_file.position(self._reader)
-            waiting = self._waiting.position
-            if waiting is None or found.version < waiting.version:
-                return waiting or found
-            self._waiting.forget()
-            return found
+            if self._waiting and self._is_past(self._reader):
+                self._waiting.forget()
+            return self._waiting.position or sqlite_file.position(self._reader)
 
     def get(self, key: Any) -> Any:
         """Returns the value; of a key that several partitions have, the one with the latest
@@ -189,7 +186,9 @@ class Cache:
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """Returns the values of the keys that are there."""
         found: list[tuple[Any, ...]] = []
-        with DAMAGE, self._lock:
+        with DAMAGE, self._lock, _transaction(self._reader):
+            if self._waiting and self._is_past(self._reader):
+                self._waiting.forget()
             codec = self._codec
             asked = codec.keys(keys)
             for first in range(0, len(asked), GET_MANY_KEYS):
@@ -211,24 +210,37 @@ class Cache:
         return self._codec
 
     def scan(self, prefix: Any) -> Iterator[tuple[Any, Any]]:
-        """Yields the rows whose keys begin with the prefix, None: all, in the order of their bytes;
-        one state of the table, through a connection of its own.
+        """Returns the rows whose keys begin with the prefix, None: all, in the order of their
+        bytes, as they are now; through a connection of its own.
         """
-        codec = self._codec
-        low = codec.prefix(prefix)
-        for key, value in self.between(low, after_prefix(low)):
-            yield codec.key(key), codec.value(value)
+        with self._lock:
+            codec = self._codec
+            low = codec.prefix(prefix)
+            rows = self.between(low, after_prefix(low))
+        return ((codec.key(key), codec.value(value)) for key, value in rows)
 
     def between(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the bytes of keys from ``low`` on and below ``high``, None: all, and those of
+        """Returns the bytes of keys from ``low`` on and below ``high``, None: all, and those of
         their values; as `scan`.
         """
+        rows = self._between(low, high)
+        next(rows)
+        return rows
+
+    def _between(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yields once when it knows what there is, then that."""
         with DAMAGE, closing(connect(self.path, read_only=True)) as connection:
             with self._lock:
                 rows = _rows(connection, low, high)
-                waiting = self._waiting.between(low, high)
+                waiting = [] if self._is_past(connection) else self._waiting.between(low, high)
                 self._check_place()
+            yield b"", b""
             yield from _with_waiting(rows, waiting)
+
+    def _is_past(self, connection: sqlite3.Connection) -> bool:
+        """Tells whether another process has moved the file to what waits here, or beyond."""
+        waiting = self._waiting.position
+        return waiting is None or sqlite_file.position(connection).version >= waiting.version
 
     def count(self) -> int:
         """Returns the number of rows in the file."""
@@ -293,6 +305,17 @@ def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:
         return listed
 
     return zip(*map(values, ("key", "partition", "offset", "timestamp", "value")), strict=True)
+
+
+@contextmanager
+def _transaction(reader: sqlite3.Connection) -> Iterator[None]:
+    """Shows one state of the file to all that is asked."""
+    reader.execute("begin")
+    try:
+        yield
+    finally:
+        if reader.in_transaction:
+            reader.execute("commit")
 
 
 def _rows(

@@ -149,12 +149,12 @@ class Follower:
         return self._cache.codec
 
     def scan(self, prefix: Any) -> Iterator[tuple[Any, Any]]:
-        """Yields keys and values in the order of the keys; see `StateTable.scan`."""
-        yield from self._scanned(lambda: self._cache.scan(prefix))
+        """Returns keys and values in the order of the keys; see `StateTable.scan`."""
+        return self._scanned(lambda cache: cache.scan(prefix))
 
     def scan_with(self, changes: Uncommitted, prefix: Any) -> Iterator[tuple[Any, Any]]:
-        """Yields keys and values as `scan`, with these changes."""
-        return self._scanned(lambda: merged_scan(self._cache, changes, prefix))
+        """Returns keys and values as `scan`, with these changes."""
+        return self._scanned(lambda cache: merged_scan(cache, changes, prefix))
 
     def follow(self, refresh: Callable[[], Refreshed], *, poll_ms: int) -> Iterator[Refreshed]:
         """Refreshes for ever, at least ``poll_ms`` apart, and yields each result that is new."""
@@ -164,11 +164,16 @@ class Follower:
                 yield refreshed
             self.handle.clock.sleep_ms(poll_ms)
 
-    def _scanned(self, scan: Callable[[], Iterator[tuple[Any, Any]]]) -> Iterator[tuple[Any, Any]]:
+    def _scanned(
+        self, scan: Callable[[Cache], Iterator[tuple[Any, Any]]]
+    ) -> Iterator[tuple[Any, Any]]:
         if not self._is_newest():
             self.refresh()  # Another process built the file anew, and deleted this one.
+        return self._unless_damaged(self.asked(scan))
+
+    def _unless_damaged(self, rows: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         try:
-            yield from scan()
+            yield from rows
         except DamagedCacheError as e:
             with self._lock, self._writing():
                 self._build(f"its file is damaged: {e}")

@@ -23,17 +23,17 @@ def merged_many(cache: Cache, changes: Uncommitted, asked: Sequence[Any]) -> dic
 
 
 def merged_scan(cache: Cache, changes: Uncommitted, prefix: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields keys and values in the order of the keys, those that begin with the prefix."""
+    """Returns keys and values in the order of the keys, those that begin with the prefix, as they
+    are now.
+    """
     low = changes.codec.prefix(prefix)
     high = after_prefix(low)
     codec = cache.codec
     stored = ((key, codec, value) for key, value in cache.between(low, high))
     newer = ((key, changes.codec, value) for key, value in changes.between(low, high))
     both = heapq.merge(newer, stored, key=_key)  # Of equal keys the change comes first.
-    for _, same in groupby(both, _key):
-        key, made_by, value = next(same)
-        if value is not None:
-            yield made_by.key(key), made_by.value(value)
+    shown = (next(same) for _, same in groupby(both, _key))
+    return ((by.key(key), by.value(value)) for key, by, value in shown if value is not None)
 
 
 def _key(row: tuple[bytes, object, object]) -> bytes:

@@ -191,9 +191,9 @@ class StateStore:
             return self._file.asked(lambda cache: merged_many(cache, self._changes, asked))
 
     def scan(self, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Yields keys and values in the order of the keys, committed or not; all that begin with
-        ``prefix``, as `StateTable.scan`. Shows one committed state; changes made during the scan
-        may or may not be in it.
+        """Returns keys and values in the order of the keys, committed or not; all that begin with
+        ``prefix``, as `StateTable.scan`. Shows the store as it is when `scan` is called, whatever
+        is put, committed or rolled back before the last of them is asked for.
 
         Raises:
             CorruptionError: the file was damaged, and built anew: scan again. And as `get`.

@@ -112,9 +112,9 @@ class StateTable:
         return self._file.asked(lambda cache: cache.get_many(asked))
 
     def scan(self, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Yields keys and values in the order of the keys; all that begin with ``prefix``, if it is
-        given: bytes or text, of keys that are structs a tuple of the first fields. Shows one state
-        of the table, even while it is refreshed.
+        """Returns keys and values in the order of the keys; all that begin with ``prefix``, if it
+        is given: bytes or text, of keys that are structs a tuple of the first fields. Shows the
+        table as it is when `scan` is called, even where it is refreshed meanwhile.
 
         Raises:
             CorruptionError: the file was damaged, and built anew: scan again.

@@ -3,7 +3,9 @@ deleted.
 
 It is a dict up to a limit of memory. Beyond that all of it goes to a database that SQLite keeps for
 this connection alone, in its temporary folder, and that goes with the connection: nothing of it
-survives a crash, and nobody else ever sees it. Where there is no room for it the change that asked
+survives a crash, and nobody else ever sees it. What goes there while a range is gone through is
+kept beside what was there before, by a number that is higher; so a range shows what there was when
+it was asked for. Where there is no room for it the change that asked
 for some is refused, and all others are there: they can be looked up, and committed.
 
 Keys and values are bytes, as they are in the file of a state table.
@@ -11,13 +13,14 @@ Keys and values are bytes, as they are in the file of a state table.
 
 import heapq
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby, islice
 from typing import Any
 
 from clog.storage import forks
-from clog.storage.errors import CorruptionError, StateFileError
+from clog.storage.errors import CorruptionError, InvalidInputError, StateFileError
 from clog.storage.state.disk import is_of_disk, temporary_folder
 from clog.storage.state.row_codec import RowCodec
 
@@ -30,11 +33,17 @@ RANGE_ROWS = 1_000
 Change = tuple[bytes, bytes | None]
 """Key, and value; None: the key is deleted."""
 
-_TABLE = "create table changes (key blob primary key, value blob) without rowid"
-_PUT = "insert or replace into changes values (?, ?)"
-_GET = "select value from changes where key = ?"
-_AFTER = "select key, value from changes where key > ? order by key limit ?"
-_FROM = "select key, value from changes where key >= ? order by key limit ?"
+_TABLE = (
+    "create table changes (key blob, number integer, value blob, primary key (key, number))"
+    " without rowid"
+)
+_PUT = "insert or replace into changes values (?, ?, ?)"
+_GET = "select value from changes where key = ? order by number desc limit 1"
+_RANGE = (
+    "select key, value, max(number) from changes where key {} ? and number <= ?"
+    " group by key order by key limit ?"
+)
+_FROM, _AFTER = _RANGE.format(">="), _RANGE.format(">")
 
 
 class Uncommitted:
@@ -53,6 +62,8 @@ class Uncommitted:
         self._recent: dict[bytes, bytes | None] = {}
         self._recent_bytes = 0
         self._spilled: sqlite3.Connection | None = None
+        self._number = 0
+        self._ranges: weakref.WeakSet[Iterator[Change]] = weakref.WeakSet()
 
     def __bool__(self) -> bool:
         return bool(self._recent) or self._spilled is not None
@@ -91,22 +102,27 @@ class Uncommitted:
         return None if found is None else (key, found[0])
 
     def between(self, low: bytes, high: bytes | None) -> Iterator[Change]:
-        """Yields the changes of keys from ``low`` on and below ``high``, None: all, in their order.
-        Those in memory as they are now; of others that come meanwhile some may be among them.
+        """Returns the changes of keys from ``low`` on and below ``high``, None: all, in their
+        order, as they are now.
         """
         with self._lock:
             keys = sorted(k for k in self._recent if k >= low and (high is None or k < high))
             recent = [(key, self._recent[key]) for key in keys]
-            is_spilled = self._spilled is not None
-        if not is_spilled:
-            yield from recent
-            return
-        both = heapq.merge(recent, self._spilled_between(low, high), key=_key)
+            if self._spilled is None:
+                return iter(recent)
+            asked = self._with_spilled(recent, low, high, self._number)
+            self._ranges.add(asked)
+            return asked
+
+    def _with_spilled(
+        self, recent: list[Change], low: bytes, high: bytes | None, number: int
+    ) -> Iterator[Change]:
+        both = heapq.merge(recent, self._spilled_between(low, high, number), key=_key)
         yield from (next(same) for _, same in groupby(both, _key))  # Of equal keys, the recent one.
 
-    def _spilled_between(self, low: bytes, high: bytes | None) -> Iterator[Change]:
+    def _spilled_between(self, low: bytes, high: bytes | None, number: int) -> Iterator[Change]:
         statement = _FROM
-        while rows := self._rows(statement, low):
+        while rows := self._rows(statement, low, number):
             yield from (row for row in rows if high is None or row[0] < high)
             low, statement = rows[-1][0], _AFTER
             if high is not None and low >= high:
@@ -143,18 +159,20 @@ class Uncommitted:
         known = key in self._recent
         return ROW_BYTES + len(key) + len(self._recent[key] or b"") if known else 0
 
-    def _rows(self, statement: str, low: bytes) -> list[Change]:
+    def _rows(self, statement: str, low: bytes, number: int) -> list[Change]:
         with self._lock, self._told():
             if self._spilled is None:
-                return []
-            return self._spilled.execute(statement, (low, RANGE_ROWS)).fetchall()
+                raise InvalidInputError("the store was closed during the scan; open it again")
+            found = self._spilled.execute(statement, (low, number, RANGE_ROWS))
+            return [(key, value) for key, value, _ in found]
 
     def _spill(self) -> None:
         rows = iter(self._sorted())
         with self._told():
             if self._spilled is None:
                 self._spilled = _private()
-            while some := list(islice(rows, RANGE_ROWS)):
+            self._number += bool(self._ranges)
+            while some := [(key, self._number, value) for key, value in islice(rows, RANGE_ROWS)]:
                 with self._spilled:
                     self._spilled.executemany(_PUT, some)
         self._recent, self._recent_bytes = {}, 0

@@ -758,6 +758,51 @@ def test_a_scan_sees_one_state(make_log, open_store):
     assert dict([*rows, *scan]) == {b"%03d" % i: b"12"[~i % 2 :][:1] for i in range(900)}
 
 
+@pytest.mark.parametrize("memory_bytes", [1000, 1 << 20], ids=["spilled", "in memory"])
+@pytest.mark.parametrize("begun", [0, 1], ids=["called", "begun"])
+def test_a_scan_shows_the_store_as_it_was_asked_for(
+    make_log, open_store, monkeypatch, memory_bytes, begun
+):
+    """Whatever is put, committed, rolled back and refreshed after the call: no mixture of it."""
+    make_log(partitions=2)
+    s = open_store(memory_bytes=memory_bytes)
+    monkeypatch.setattr(uncommitted, "RANGE_ROWS", 7)
+    keys, right, scans = [f"{i:03}" for i in range(60)], {}, []
+
+    def scan():
+        rows = s.scan()
+        scans.append(([next(rows) for _ in range(begun)], rows, dict(right)))
+
+    for n in range(4):
+        for key in keys[n:]:
+            s.put(key, f"{n}" * 20)
+            right[key.encode()] = f"{n}".encode() * 20
+        scan()
+        for key in keys[:20:3]:
+            s.delete(key)
+            right.pop(key.encode(), None)
+        scan()
+        s.commit()
+        scan()
+        s.put("later", "1")
+        s.rollback()
+    s.refresh()
+    for rows, rest, expected in scans:
+        assert [*rows, *rest] == sorted(expected.items())
+
+
+def test_a_spilled_scan_of_a_store_that_is_closed(make_log, open_store):
+    """It does not end as if there was no more."""
+    make_log()
+    s = open_store(memory_bytes=1000)
+    for i in range(50):
+        s.put(f"{i:03}", "x" * 100)
+    rows = s.scan()
+    s.close()
+    with pytest.raises(InvalidInputError, match="was closed during the scan"):
+        list(rows)
+
+
 def test_typed_logs(store, clock, open_store):
     """Keys and values are those of the schema, before the commit as after it; what does not fit is
     refused when it is put (S62).

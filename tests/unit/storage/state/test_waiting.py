@@ -173,6 +173,20 @@ def test_a_scan_sees_one_state_while_what_waits_is_entered(make_log, open_store)
     assert (rest[b"k1000"], rest[b"k1999"]) == (b"old", b"new")
 
 
+def test_what_waits_is_older_than_the_file(make_log, open_store, store, clock):
+    """Another process has moved it on since: all that is asked at once is of one version."""
+    log = make_log(partitions=2)
+    s = open_store()
+    commit(s, a="1", b="1", c="1")
+    log.append([{"key": key, "value": "2"} for key in "abc"])
+    with StateTable(store, s._file.folder, clock=clock):
+        pass
+    newer = dict.fromkeys([b"a", b"b", b"c"], b"2")
+    assert dict(s.scan()) == newer
+    assert s.get_many(newer) == newer
+    assert {key: s.get(key) for key in newer} == newer
+
+
 def test_what_waits_changes_between_look_ups(make_log, open_store, store, clock, noting):
     """Another thread's scan goes through it, and one that has read the file reads it next: it is
     added to and forgotten under their lock.

@@ -17,6 +17,7 @@ Several processes may use one folder: a file lock lets one at a time build or re
 """
 
 import logging
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from clog.storage import forks
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import (
     CorruptionError,
+    InvalidInputError,
     LogReplacedError,
     NotFoundError,
     VersionExpiredError,
@@ -37,9 +39,8 @@ from clog.storage.format.manifest import Manifest
 from clog.storage.objects.python_keys import answered_key
 from clog.storage.read.changes import changes_batches
 from clog.storage.read.missed_deletes import missed_deletes
-from clog.storage.read.table_plan import plan_table
-from clog.storage.read.table_scan import table_batches
 from clog.storage.state import disk, generations
+from clog.storage.state.building import ATTEMPTS, COLUMNS, build_from_log
 from clog.storage.state.cache import Cache, rows_of
 from clog.storage.state.merging import merged_scan
 from clog.storage.state.positions import is_of, position_of
@@ -50,9 +51,6 @@ from clog.storage.state.uncommitted import Uncommitted
 
 CHANGED_MAX = 100_000
 """More changed keys than this are not named one by one."""
-_ATTEMPTS = 5
-"""How often a refresh starts over when the cleaner and the sweep overtake it."""
-_COLUMNS = ("offset", "timestamp", "key", "value")
 _LOGGER = logging.getLogger("clog.storage.state")
 _T = TypeVar("_T")
 
@@ -100,7 +98,7 @@ class Follower:
         self.handle = handle
         self._reopens = reopens
         self.folder = folder
-        self._is_verified = False
+        self._is_verified = self._is_closed = False
         self._on_loss = on_loss
         self._map_bytes = map_bytes
         self._name = xxhash.xxh3_64_hexdigest(handle.standing.root.url.encode())
@@ -123,6 +121,7 @@ class Follower:
         """Returns what look-ups show: the file's position, not the last one seen here, as another
         process may have moved it.
         """
+        self.check_open()
         try:
             return self._cache.position()
         except DamagedCacheError:
@@ -138,8 +137,12 @@ class Follower:
         """Returns what is asked of the file; where it is damaged it is built anew first."""
         try:
             return ask(self._cache)
+        except sqlite3.ProgrammingError:
+            self.check_open()
+            raise
         except DamagedCacheError as e:
             with self._lock, self._writing():
+                self.check_open()
                 self._build(f"its file is damaged: {e}")
             return ask(self._cache)
 
@@ -156,6 +159,11 @@ class Follower:
         """Returns keys and values as `scan`, with these changes."""
         return self._scanned(lambda cache: merged_scan(cache, changes, prefix))
 
+    def count(self) -> int:
+        """Returns the number of rows."""
+        self.check_open()
+        return self.asked(lambda cache: cache.count())
+
     def follow(self, refresh: Callable[[], Refreshed], *, poll_ms: int) -> Iterator[Refreshed]:
         """Refreshes for ever, at least ``poll_ms`` apart, and yields each result that is new."""
         while True:
@@ -167,6 +175,7 @@ class Follower:
     def _scanned(
         self, scan: Callable[[Cache], Iterator[tuple[Any, Any]]]
     ) -> Iterator[tuple[Any, Any]]:
+        self.check_open()
         if not self._is_newest():
             self.refresh()  # Another process built the file anew, and deleted this one.
         return self._unless_damaged(self.asked(scan))
@@ -176,6 +185,7 @@ class Follower:
             yield from rows
         except DamagedCacheError as e:
             with self._lock, self._writing():
+                self.check_open()
                 self._build(f"its file is damaged: {e}")
             raise CorruptionError(
                 f"the state table of {self.url} in {self.folder} was damaged: {e}; it was built"
@@ -185,6 +195,7 @@ class Follower:
     def refresh(self) -> Refreshed:
         """Brings the file up to date; see `StateTable.refresh`."""
         with self._lock:
+            self.check_open()
             if self._is_current() and self._is_newest():
                 return Refreshed(self.position.version, ())
             with self._writing():
@@ -223,7 +234,19 @@ class Follower:
     def close(self) -> None:
         """Closes the file."""
         with self._lock:
+            self._is_closed = True
             self._cache.close()
+
+    def check_open(self) -> None:
+        """Raises once it is closed.
+
+        Raises:
+            InvalidInputError: it is.
+        """
+        if self._is_closed:
+            raise InvalidInputError(
+                f"the state of {self.url} in {self.folder} was closed; open it anew"
+            )
 
     def _opened(self, reason: str = "") -> tuple[Cache, Position]:
         """Returns the file there is, or a new one for this reason (V1 and V2)."""
@@ -271,7 +294,7 @@ class Follower:
         if is_of(position, now) and position.offsets == now.offsets:
             rose = self._move(now, ())
             return Refreshed(tip.version, None if moved or rose else ())
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             manifest = self.handle.manifest()
             if manifest.head.log.schema != position.schema:
                 return self._build("the schema of its log evolved")
@@ -289,7 +312,7 @@ class Follower:
                 continue
             return Refreshed(self.position.version, None if moved else changed)
         raise VersionExpiredError(
-            f"{self.url} changed {_ATTEMPTS} times while its state table was refreshed; raise"
+            f"{self.url} changed {ATTEMPTS} times while its state table was refreshed; raise"
             " file.delete.delay.ms above the time that a refresh takes"
         )
 
@@ -325,7 +348,7 @@ class Follower:
             self.handle.store,
             manifest,
             self._starts(manifest),
-            columns=("partition", *_COLUMNS),
+            columns=COLUMNS,
             map_bytes=self._map_bytes,
         )
         changed: list[Any] = []
@@ -358,30 +381,7 @@ class Follower:
             _LOGGER.warning(
                 "rebuilding the state table of %s in %s: %s", self.url, self.folder, reason
             )
-        for _ in range(_ATTEMPTS):
-            self.handle.refresh()
-            manifest = self.handle.manifest()
-            position = position_of(manifest)
-            try:
-                built = generations.build(self.folder, self._name, position, self._view(manifest))
-            except VersionExpiredError:
-                continue  # The cleaner and the sweep overtook it.
-            return built, position
-        raise VersionExpiredError(
-            f"{self.url} changed {_ATTEMPTS} times while its state table was built; raise"
-            " file.delete.delay.ms above the time that building takes"
-        )
-
-    def _view(self, manifest: Manifest) -> Iterator[Iterable[Row]]:
-        codec = RowCodec(manifest.head.log.schema)
-        for p in range(manifest.head.log.partitions):
-            for batch in table_batches(
-                self.handle.store,
-                plan_table(manifest, p),
-                columns=("partition", *_COLUMNS),
-                map_bytes=self._map_bytes,
-            ):
-                yield rows_of(batch, codec)
+        return build_from_log(self.handle, self.folder, self._name, map_bytes=self._map_bytes)
 
     def _is_newest(self) -> bool:
         newest = generations.newest_generation(self.folder, self._name)

@@ -37,6 +37,7 @@ class Holding:
         self._holders = Holders(handle)
         self._positions: dict[str, dict[int, int]] | None = None
         self._fenced: StateFencedError | None = None
+        self._closed: InvalidInputError | None = None
 
     @property
     def is_standby(self) -> bool:
@@ -45,6 +46,7 @@ class Holding:
 
     def positions(self) -> dict[str, dict[int, int]]:
         """Returns the next offsets to read, by log id and partition; a standby asks the log."""
+        self._check_open()
         known = self._positions
         known = self._holders.positions(self.id) if known is None else known
         return {log_id: dict(mine) for log_id, mine in known.items()}
@@ -106,8 +108,19 @@ class Holding:
         state = state_of(self._handle.writer_pages, self._handle.tip.head, self.id)
         return state is not None and state.epoch > self._epoch != NONE
 
+    def close(self) -> None:
+        """Lets go of it; the id stays as it is, until somebody takes it up."""
+        self._closed = InvalidInputError(
+            f"the store {self.id!r} of {self._url} was closed; open it anew"
+        )
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
     def check_fenced(self) -> None:
-        """Raises if another store took the id up, as far as is known here."""
+        """Raises if this is closed, or another store took the id up, as far as is known here."""
+        self._check_open()
         if self._fenced is not None:
             raise self._fenced
 

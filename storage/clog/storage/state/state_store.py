@@ -324,6 +324,7 @@ class StateStore:
     def close(self) -> None:
         """Closes the file and discards uncommitted changes; the store cannot be used any more."""
         with self._lock:
+            self._holding.close()
             self._changes.close()
             self._inputs.flush()
             try:

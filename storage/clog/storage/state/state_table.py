@@ -126,7 +126,7 @@ class StateTable:
         """Returns the number of keys, those in several partitions once for each; reads all of the
         file.
         """
-        return self._file.asked(lambda cache: cache.count())
+        return self._file.count()
 
     def refresh(self) -> Refreshed:
         """Brings the table up to date; one request when nothing is new.

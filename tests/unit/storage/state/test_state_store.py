@@ -803,6 +803,52 @@ def test_a_spilled_scan_of_a_store_that_is_closed(make_log, open_store):
         list(rows)
 
 
+def test_a_store_that_is_closed(make_log, open_store):
+    """Each call is refused in a user's words, and changes nothing."""
+    log = make_log()
+    s = open_store(memory_bytes=1000)
+    for i in range(30):
+        s.put(f"{i:03}", "x" * 100)
+    s.commit()
+    s.put("a", "1")
+    before = log.handle.refresh().version
+    s.close()
+    s.close()
+    for use in (
+        *(lambda: s.get("a"), lambda: s.get_many(["a"]), lambda: s.get_many([]), s.scan),
+        *(lambda: s.put("a", "2"), lambda: s.delete("a"), s.commit, s.rollback, s.refresh),
+        *(s.take_over, lambda: next(s.follow()), lambda: s.next_offsets(log)),
+        *(lambda: s.positions, lambda: s.version),
+    ):
+        with pytest.raises(InvalidInputError, match=r"was closed; open it anew"):
+            use()
+    assert s.url in repr(s)
+    assert log.handle.refresh().version == before
+    standby = open_store(standby=True)
+    standby.close()
+    for use in (lambda: standby.positions, standby.take_over, standby.refresh):
+        with pytest.raises(InvalidInputError, match=r"was closed; open it anew"):
+            use()
+    assert log.handle.refresh().version == before
+
+
+def test_a_store_whose_file_cannot_be_written_is_closed_once(make_log, open_store, monkeypatch):
+    """The second time it has nothing more to do."""
+    make_log()
+    s = open_store()
+    s.put("a", "1")
+    s.commit()
+
+    def no_room(*_):
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr(cache.Cache, "_apply", no_room)
+    s.close()
+    s.close()
+
+
 def test_typed_logs(store, clock, open_store):
     """Keys and values are those of the schema, before the commit as after it; what does not fit is
     refused when it is put (S62).

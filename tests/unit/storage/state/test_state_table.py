@@ -389,6 +389,26 @@ def test_a_scan_shows_the_table_as_it_was_asked_for(make_log, open_table):
     assert list(table.scan()) == [(b"a", b"2")]
 
 
+def test_a_table_that_is_closed(make_log, open_table):
+    """Each call is refused in a user's words; a scan that was begun goes on."""
+    log = make_log()
+    put(log, a="1", b="1")
+    table = open_table()
+    rows = table.scan()
+    next(rows)
+    table.close()
+    table.close()
+    for use in (
+        *(lambda: table.get("a"), lambda: table.get_many(["a"]), table.scan, table.refresh),
+        *(lambda: len(table), lambda: next(table.follow()), lambda: table.version),
+        lambda: table.offsets,
+    ):
+        with pytest.raises(InvalidInputError, match=r"was closed; open it anew"):
+            use()
+    assert table.url in repr(table)
+    assert list(rows) == [(b"b", b"1")]
+
+
 def test_two_tables_on_one_folder(make_log, open_table):
     """One refreshes, the other one sees it and says what it did not see before."""
     log = make_log()

@@ -18,15 +18,14 @@ def log(url):
 
 
 def test_a_reader_goes_on_where_it_stopped(cli, url, log):
-    """S64: each record once, over several calls; --from is for a new reader."""
+    """S64: each record once, over several calls."""
     assert cli.lines("consume", url, "--reader", "billing", "--max", "3") == [
         *(b"a\t1", b"b\t1", b"c\t1")
     ]
-    assert cli.lines("consume", url, "--reader", "billing", "--from", "0") == [b"d\t1"]
+    assert cli.lines("consume", url, "--reader", "billing") == [b"d\t1"]
     assert cli.lines("consume", url, "--reader", "billing") == []
     log.append([{"key": "e", "value": "1"}], partition=0)
     assert cli.lines("consume", url, "--reader", "billing") == [b"e\t1"]
-    assert cli.lines("consume", url, "--reader", "late", "--from", "latest") == []
     assert cli.lines("consume", url, "--reader", "late", "--from", "1") == [
         *(b"b\t1", b"e\t1", b"d\t1")
     ]
@@ -34,6 +33,47 @@ def test_a_reader_goes_on_where_it_stopped(cli, url, log):
         "billing": {0: 3, 1: 2},
         "late": {0: 3, 1: 2},
     }
+
+
+def test_where_a_new_reader_begins(cli, url, log):
+    """At --from, in all partitions, also where it reads nothing yet or stops in the first of them;
+    what comes between its first call and the next is not passed over.
+    """
+    assert cli.lines("consume", url, "--reader", "late", "--from", "latest") == []
+    assert log.reader("late").position == {0: 2, 1: 2}
+    log.append([{"key": "e", "value": "1"}] * 2, partition=[0, 1])
+    assert cli.lines("consume", url, "--reader", "late", "--max", "1") == [b"e\t1"]
+    assert log.reader("late").position == {0: 3, 1: 2}
+    assert cli.lines("consume", url, "--reader", "some", "--from", "1", "--max", "1") == [b"b\t1"]
+    assert log.reader("some").position == {0: 2, 1: 1}
+    log.delete_records({0: 1})
+    wrong = cli("consume", url, "--reader", "none", "--from", "0", code=1).stderr
+    assert "offset 0 of partition 0 is below the log start offset 1" in wrong
+    assert "beyond the end" in cli("consume", url, "--reader", "none", "--from", "9", code=1).stderr
+    assert [r.name for r in log.readers()] == ["late", "some"]
+
+
+@pytest.mark.parametrize("where", ["earliest", "latest", "0", "@0"])
+def test_a_reader_with_a_position_goes_on_there(cli, url, log, where):
+    """--from is for a new reader: it is told, on standard error."""
+    assert cli.lines("consume", url, "--reader", "r", "--max", "3")[-1] == b"c\t1"
+    told = cli("consume", url, "--reader", "r", "--from", where)
+    assert told.stdout == "d\t1\n"
+    assert f"reader r goes on where it stopped: --from {where} is for a new reader" in told.stderr
+    assert f"clog readers {url} --forget r" in told.stderr
+    cli("readers", url, "--forget", "r")
+    assert "goes on" not in cli("consume", url, "--reader", "r", "--from", "earliest").stderr
+
+
+def test_a_reader_that_was_overtaken_is_told_the_way_out(cli, url, log):
+    """Its position wins over --from, so the way is to forget it."""
+    log.reader("behind").commit({0: 1})
+    log.delete_records({0: 2})
+    told = cli("consume", url, "--reader", "behind", "--from", "earliest", code=1).stderr
+    assert "reader behind cannot go on where it stopped, at {0: 1, 1: 0}: offset 1 of" in told
+    assert f"clog readers {url} --forget behind, and then --from says where it begins" in told
+    cli("readers", url, "--forget", "behind")
+    assert cli.lines("consume", url, "--reader", "behind") == [b"c\t1", b"d\t1"]
 
 
 def test_a_reader_of_one_partition(cli, url, log):

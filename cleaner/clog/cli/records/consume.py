@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clog.cli.arguments import Json, Options, Partition, Url, open_log, parse_time_ms, typed_schema
-from clog.cli.output import write_lines
+from clog.cli.output import print_note, write_lines
 from clog.cli.records.keys import keys_given
 from clog.storage.config import units
 
@@ -36,6 +36,16 @@ Start = Annotated[
         metavar="WHERE",
         help="earliest, latest, an offset, or @TIME (epoch ms or ISO 8601): the first record"
         " at or after that time.",
+    ),
+]
+ReaderStart = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="WHERE",
+        show_default="earliest",
+        help="earliest, latest, an offset, or @TIME (epoch ms or ISO 8601): the first record"
+        " at or after that time. With --reader, only where a new reader begins.",
     ),
 ]
 Maximum = Annotated[
@@ -76,8 +86,8 @@ ReaderName = Annotated[
     typer.Option(
         "--reader",
         metavar="NAME",
-        help="Go on where the reader of this name stopped, and tell the log how far it comes;"
-        " --from says where a new one begins.",
+        help="Go on where the reader of this name stopped, and tell the log how far it comes; a"
+        " new one begins at --from.",
         show_default=False,
     ),
 ]
@@ -110,7 +120,7 @@ WithHeaders = Annotated[
 def consume(  # noqa: PLR0913 - one for each option
     url: Url,
     *,
-    start: Start = "earliest",
+    start: ReaderStart = None,
     partition: Partition = None,
     maximum: Maximum = None,
     follow: Follow = False,
@@ -145,7 +155,7 @@ def consume(  # noqa: PLR0913 - one for each option
     from clog.cli.records.lines import format_jsonl
     from clog.storage.readers.named_reader import holding_reader
 
-    check_table(start, at, table=table)
+    check_table(start or "earliest", at, table=table)
     _check_reader(reader, hold, all_records=not (table or key))
     log = open_log(url, options)
     keys = keys_given(key, is_base64=is_base64, schema=typed_schema(log)) if key else None
@@ -227,14 +237,43 @@ _Source = Callable[[int | None], "Iterator[pa.RecordBatch]"]
 def _log(
     log: "Log",
     partition: int | None,
-    where: str,
+    where: str | None,
     keys: list[Any] | None,
     reader: "NamedReader | None",
 ) -> _Source:
-    starts = positions(log, partition, where)
-    if reader is not None and reader.position:
-        starts = {p: offset for p, offset in reader.next_offsets().items() if p in starts}
+    starts = positions(log, partition, where or "earliest")
+    if reader is not None:
+        starts = _starts_of(log, reader, where, starts)
     return lambda poll_ms: _read_on(log, starts, poll_ms, keys, reader)
+
+
+def _starts_of(
+    log: "Log", reader: "NamedReader", where: str | None, starts: dict[int, int]
+) -> dict[int, int]:
+    """Returns where a reader goes on in these partitions; a new one begins at ``starts``, from then
+    on, whatever it reads of them before it stops.
+    """
+    from clog.storage.errors import NotFoundError
+    from clog.storage.read.offsets import check_start
+
+    forget = f"clog readers {log.url} --forget {reader.name}"
+    if not reader.position:
+        for p, offset in starts.items():
+            check_start(log.handle.tip.head, p, offset, url=log.url)
+        reader.commit(starts)
+        return starts
+    if where is not None:
+        print_note(
+            f"reader {reader.name} goes on where it stopped: --from {where} is for a new reader,"
+            f" which it is after {forget}"
+        )
+    try:
+        return {p: offset for p, offset in reader.next_offsets().items() if p in starts}
+    except NotFoundError as e:
+        raise NotFoundError(
+            f"reader {reader.name} cannot go on where it stopped, at {reader.position}: {e}; in the"
+            f" shell: {forget}, and then --from says where it begins"
+        ) from e
 
 
 def _table(log: "Log", view: "Table", keys: list[Any] | None) -> _Source:

@@ -6,7 +6,7 @@ child may go on with it: what another thread was changing meanwhile is read agai
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from clog.storage import forks
@@ -88,6 +88,13 @@ class Handle:
         if self._manifest is None:
             return self.tip.version, self.tip.record.commit_id
         return self._manifest.version, self._manifest.commit_id
+
+    def planned_for(self, offsets: Mapping[int, int]) -> tuple[int, str]:
+        """Returns as `planned`; the tip's where offsets are beyond what was planned."""
+        read = self._manifest
+        if read is None or any(at > read.head.partitions.end[p] for p, at in offsets.items()):
+            return self.tip.version, self.tip.record.commit_id
+        return self.planned
 
     def refresh(self) -> Commit:
         """Looks for newer versions; one GET when there is none. Returns the tip."""

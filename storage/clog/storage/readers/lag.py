@@ -9,16 +9,21 @@ Three things can overtake a reader that lags:
 
 The last two wait for readers that hold (`holds`).
 
-Records and bytes are counted by chunk, and by share of the one that a position cuts. What is dead
-or superseded in it is not told apart from what is not.
+Counted is what the reader would get: from its position on, or from the log start where that has
+moved beyond it, up to the last stable offset; nothing of what is dead or was aborted. Records and
+bytes are counted by chunk, and by share of the one that is cut. What is dead or superseded in it is
+not told apart from what is not.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.manifest import Manifest
+from clog.storage.format.segments import Segment
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.readers.documents import ReaderDocument
 from clog.storage.readers.holds import Holds
@@ -31,14 +36,15 @@ class Reader:
     Attributes:
         name: its name.
         position: by partition, the next offset to read.
-        lag_records: about how many records there are from there to the end.
+        lag_records: about how many records there are from there to the end, or to the first that an
+            open transaction leaves undecided.
         lag_ms: how long ago the first of these was written; 0 where there is none.
         expires_ms: when it may be forgotten, in ms since 1970.
         lag_bytes: bytes of these records.
         version: the version at which it had that position.
         committed_ms: when it reported that, in ms since 1970.
         until_retention_ms: how long until retention removes the segment at its position; 0: it has
-            missed records; None: retention will not.
+            missed records, or may now; None: not by time, though ``retention.bytes`` may.
         until_tombstone_ms: how long until a tombstone that it has not reached may go; 0: one is
             gone, or may go now; None: there is none.
         until_version_ms: how long until its version may expire; 0: it has, or may now; None:
@@ -69,14 +75,14 @@ def lag_of(
 ) -> Reader:
     """Returns how far a reader is behind at a version, while readers hold what they hold now."""
     unread = list(_unread(manifest, reader.offsets))
-    first_ms = min((c.first_timestamp_ms for _, c, share in unread if share), default=now_ms)
+    first_ms = min((c.first_timestamp_ms for _, c, _ in unread), default=now_ms)
     return Reader(
         name=reader.name,
         position=dict(reader.offsets),
-        lag_records=sum(round(c.live_rows * share) for _, c, share in unread),
+        lag_records=sum(math.ceil(c.live_rows * share) for _, c, share in unread),
         lag_ms=max(0, now_ms - first_ms),
         expires_ms=reader.expires_ms,
-        lag_bytes=sum(round(c.size_bytes * share) for _, c, share in unread),
+        lag_bytes=sum(round(c.live_bytes * share) for _, c, share in unread),
         version=reader.version,
         committed_ms=reader.time_ms,
         until_retention_ms=_until_retention(reader, manifest, config, now_ms=now_ms),
@@ -87,19 +93,22 @@ def lag_of(
     )
 
 
-def _unread(manifest: Manifest, position: Mapping[int, int]) -> Iterator[tuple[int, Chunk, float]]:
-    """Yields the chunks that hold records from the position on, each after its partition, and which
-    share of it does.
+def _unread(
+    manifest: Manifest, position: Mapping[int, int]
+) -> Iterator[tuple[int, Chunk, Fraction]]:
+    """Yields the chunks that hold records for a reader at the position, each after its partition,
+    and which share of it does.
     """
     for p, segments in enumerate(manifest.segments):
         at = max(position[p], manifest.head.partitions.start[p])
+        end = manifest.head.stable_offset(p)
         for segment in reversed(segments):
             if segment.next <= at:
                 break
             for chunk in segment.chunks:
-                if chunk.next > at:
-                    length = chunk.next - chunk.base
-                    yield p, chunk, min(1.0, (chunk.next - at) / length)
+                unread = min(chunk.next, end) - max(chunk.base, at)
+                if unread > 0 and chunk.live_rows:
+                    yield p, chunk, Fraction(unread, chunk.next - chunk.base)
 
 
 def _until_retention(
@@ -110,17 +119,27 @@ def _until_retention(
         at = reader.offsets[p]
         if at < manifest.head.partitions.start[p]:
             return 0
-        holder = next((s for s in segments if s.next > at), None)
-        if config.delete and config.retention_ms >= 0 and holder is not None and holder.chunks:
-            left.append(max(0, holder.max_timestamp_ms + config.retention_ms - now_ms))
+        upto = [s for s in segments if s.base <= at]
+        if config.delete and upto and upto[-1].chunks and upto[-1].next > at:
+            if _goes_by_size(segments, len(upto), config):
+                return 0
+            if config.retention_ms >= 0:  # Segments go from the oldest on, each after all before.
+                last_ms = max(s.max_timestamp_ms for s in upto)
+                left.append(max(0, last_ms + config.retention_ms - now_ms))
     return min(left, default=None)
+
+
+def _goes_by_size(segments: Sequence[Segment], count: int, config: LogConfig) -> bool:
+    """Tells whether the next retention removes so many of the oldest by ``retention.bytes``."""
+    sizes = [s.size_bytes for s in segments]
+    return 0 <= config.retention_bytes <= sum(sizes[count:])
 
 
 def _until_tombstone(
     reader: ReaderDocument,
     manifest: Manifest,
     config: LogConfig,
-    unread: list[tuple[int, Chunk, float]],
+    unread: list[tuple[int, Chunk, Fraction]],
     holds: Holds,
     *,
     now_ms: int,

@@ -5,17 +5,28 @@ at all. It is worth it when the reader has moved and `COMMIT_INTERVAL_MS` have p
 said last, by the monotonic clock; when half of the time until it would be forgotten, or for which
 it is waited for, is over; and when the reader ends. So a crash takes back some seconds: what was
 read in them is read again. Who needs more commits positions in a transaction.
+
+As nothing depends on it, a store that fails or refuses stops no reader: the position stays due, and
+is said when the next one would be.
 """
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Self
 
 from clog.storage import forks
 from clog.storage.commit.handle import Handle
 from clog.storage.config.definitions import LONG_MAX
 from clog.storage.config.log_config import LogConfig
-from clog.storage.errors import InvalidInputError, NotFoundError, OffsetOutOfRangeError
+from clog.storage.errors import (
+    ClogError,
+    InvalidInputError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    StoreUnavailableError,
+)
+from clog.storage.format.chunks import NONE
 from clog.storage.format.paths import reader_path
 from clog.storage.read.missed_deletes import missed_deletes
 from clog.storage.read.offsets import by_partition, check_start
@@ -91,14 +102,16 @@ class NamedReader:
         self._lock = forks.Lock()
         self._said: ReaderDocument | None = None
         self._said_ms: int | None = None
-        self._unsaid: ReaderDocument | None = None
+        self._tried_ms: int | None = None
+        self._noted: dict[int, int] = {}
+        self._noted_at = NONE, "", NONE
         self._loaded = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.flush()
+        self.end()
 
     def __repr__(self) -> str:
         return f"NamedReader({self._name!r}, {self.handle.store.url!r})"
@@ -114,7 +127,7 @@ class NamedReader:
         its document is unusable, which is logged with the reason. Reads the log the first time.
         """
         with self._lock:
-            known = self._unsaid or self._known()
+            known = self._reached()
             return {} if known is None else dict(known.offsets)
 
     def next_offsets(self, *, missed_deletes: bool = False) -> dict[int, int]:
@@ -130,7 +143,7 @@ class NamedReader:
             NotFoundError: tombstones beyond it were removed since.
         """
         with self._lock:
-            known = self._unsaid or self._known()
+            known = self._reached()
             head = self.handle.refresh().head
             url = self.handle.store.url
             if known is None:
@@ -143,7 +156,8 @@ class NamedReader:
 
     def commit(self, position: Mapping[int, int]) -> bool:
         """Notes the next offsets to read, and returns whether it wrote them to the log, which it
-        does at most every ``interval_ms``; `flush` always does.
+        does at most every ``interval_ms``; `flush` always does. Where the store fails they stay
+        noted, which is a warning, and are written later.
 
         Args:
             position: by partition; others keep their position, at first their log start.
@@ -152,38 +166,72 @@ class NamedReader:
             InvalidInputError: not a valid position.
             OffsetOutOfRangeError: an offset beyond the end.
         """
-        return self.commit_at(position, *self.handle.planned)
+        return self._commit(position, None)
 
     def commit_at(self, position: Mapping[int, int], version: int, commit_id: str) -> bool:
         """Takes note as `commit`, of records that were read at this version; for state tables and
         connectors, not for users.
         """
+        return self._commit(position, (version, commit_id))
+
+    def flush(self) -> None:
+        """Writes the position to the log now, if the log does not have it yet; one PUT.
+
+        Raises:
+            StoreUnavailableError: the store failed; the position stays noted.
+        """
+        with self._lock:
+            if not self._noted:
+                return
+            self.handle.recent()  # Another log may stand there since.
+            now = self._reached()
+            assert now is not None, "there is something noted"
+            self.handle.store.put(reader_path(self._name), encode_reader(now))
+            self._said, self._noted, self._tried_ms = now, {}, None
+            self._said_ms = self.handle.clock.monotonic_ms()
+
+    def end(self) -> None:
+        """Writes the position as `flush`; what cannot be written is a warning."""
+        try:
+            self.flush()
+        except StoreUnavailableError as e:
+            self._warn(e)
+
+    def _commit(self, position: Mapping[int, int], read_at: tuple[int, str] | None) -> bool:
         with self._lock:
             handle = self.handle
             asked = by_partition(handle.tip.head, dict(position), "offset", url=handle.store.url)
-            self._check_reachable(asked)
-            known = self._unsaid or self._known()
-            before = dict(enumerate(handle.tip.head.partitions.start))
-            before |= {} if known is None else known.offsets
-            now_ms = handle.clock.now_ms()
-            self._unsaid = ReaderDocument(
-                *(self._name, handle.standing.log_id, version, commit_id, before | asked, now_ms),
-                *(now_ms + self._expires_after_ms, self._hold_ms),
-            )
-            if self._is_worth_it(self._unsaid):
-                self.flush()
-                return True
+            with suppress(StoreUnavailableError):  # It decides nothing: what is noted is believed.
+                self._check_reachable(asked)
+            self._noted |= asked
+            self._noted_at = *(read_at or handle.planned_for(asked)), handle.clock.now_ms()
+            try:
+                if self._is_worth_it():
+                    self.flush()
+                    return True
+            except StoreUnavailableError as e:
+                self._tried_ms = handle.clock.monotonic_ms()
+                self._warn(e)
             return False
 
-    def flush(self) -> None:
-        """Writes the position to the log now, if the log does not have it yet; one PUT."""
-        with self._lock:
-            if self._unsaid is None:
-                return
-            self.handle.recent()  # Another log may stand there since.
-            self.handle.store.put(reader_path(self._name), encode_reader(self._unsaid))
-            self._said, self._unsaid = self._unsaid, None
-            self._said_ms = self.handle.clock.monotonic_ms()
+    def _reached(self) -> ReaderDocument | None:
+        """Returns what is to be said; None where there never was anything."""
+        known = self._known()
+        if not self._noted:
+            return known
+        version, commit_id, noted_ms = self._noted_at
+        offsets = dict(enumerate(self.handle.tip.head.partitions.start))
+        offsets |= {} if known is None else known.offsets
+        return ReaderDocument(
+            *(self._name, self.handle.standing.log_id, version, commit_id, offsets | self._noted),
+            *(noted_ms, noted_ms + self._expires_after_ms, self._hold_ms),
+        )
+
+    def _warn(self, error: ClogError) -> None:
+        _LOGGER.warning(
+            "the position of reader %s was not told to %s: %s",
+            *(self._name, self.handle.store.url, error),
+        )
 
     def _known(self) -> ReaderDocument | None:
         """Returns what was said last, here or by who had the name before."""
@@ -200,14 +248,17 @@ class NamedReader:
             self._loaded = True
         return self._said
 
-    def _is_worth_it(self, now: ReaderDocument) -> bool:
-        if self._said is None or self._said_ms is None:
+    def _is_worth_it(self) -> bool:
+        now_ms = self.handle.clock.monotonic_ms()
+        if self._tried_ms is not None and now_ms - self._tried_ms < self._interval_ms:
+            return False  # The store failed: it is not asked by each record.
+        said, now = self._known(), self._reached()
+        if said is None or now is None or self._said_ms is None:
             return True
-        since_ms = self.handle.clock.monotonic_ms() - self._said_ms
-        if now.offsets == self._said.offsets:
-            told_ms = now.time_ms - self._said.time_ms
+        if now.offsets == said.offsets:
+            told_ms = now.time_ms - said.time_ms
             return 2 * told_ms >= min(self._expires_after_ms, self._held_ms() or LONG_MAX)
-        return since_ms >= self._interval_ms
+        return now_ms - self._said_ms >= self._interval_ms
 
     def _held_ms(self) -> int:
         """Returns for how long a word of it holds anything; 0: not at all."""

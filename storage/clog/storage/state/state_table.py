@@ -145,10 +145,12 @@ class StateTable:
 
     def close(self) -> None:
         """Closes the file; the table cannot be used any more."""
-        if self._reader is not None:
-            self._reader.flush()
+        try:
+            if self._reader is not None:
+                self._reader.end()
+        finally:
             self._reader = None
-        self._file.close()
+            self._file.close()
 
     def _tell(self) -> None:
         if self._reader_name is None:

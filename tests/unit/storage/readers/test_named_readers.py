@@ -8,15 +8,19 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.storage import (
     InvalidInputError,
+    Log,
     LogReplacedError,
     NotFoundError,
     OffsetOutOfRangeError,
     Reader,
+    StateTable,
+    StoreUnavailableError,
 )
 from clog.storage.format import documents
 from clog.storage.format.paths import reader_path
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import copy_of, discard, inside
+from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
 
 SOON_GONE = {"delete.retention.ms": "0", "min.cleanable.dirty.ratio": "0"}
@@ -125,6 +129,139 @@ def test_readers_and_their_lag(make_log, clock):
     assert {r.name: r.lag_records for r in log.readers()} == {"all": 1, "half": 6, "late": 5}
 
 
+def test_the_lag_is_what_a_reader_would_get(make_log, open_log):
+    """From the log start on where that has moved; without what was aborted, cleaned away or is not
+    decided; bytes and times are of these records.
+    """
+    log = make_log(partitions=2)
+    reader, idle = log.reader("r"), log.reader("idle", interval_ms=0)
+    log.append(rows(10, "x" * 100), partition=0)
+    reader.commit({0: 2})
+
+    def lag(name="r"):
+        (r,) = [r for r in log.readers() if r.name == name]
+        return r.lag_records, r.lag_bytes > 0, r.until_retention_ms
+
+    assert lag() == (8, True, None)
+    log.delete_records({0: 7})
+    assert lag() == (3, True, 0)
+    with open_log().transaction("t", visible=True) as aborted:
+        aborted.append(rows(5), partition=[1] * 5)
+        aborted.abort()
+    idle.commit({0: 10, 1: 0})
+    assert lag("idle") == (0, False, None)
+    assert [r.lag_ms for r in log.readers()] == [0, 0]
+    open_one = open_log().transaction("t", visible=True)
+    open_one.append(rows(4), partition=[1] * 4)
+    log.append(rows(6), partition=1)
+    assert lag("idle") == (0, False, None)
+    open_one.commit()
+    assert lag("idle") == (10, True, None)
+
+
+def test_retention_by_size_overtakes_a_reader(make_log, clock):
+    """Where so much came after its segment that the next round removes it."""
+    config = {"cleanup.policy": "delete", "retention.bytes": "1000", "retention.ms": "-1"}
+    log = make_log(config=config)
+    log.append(rows(4, "x" * 100))
+    log.roll()
+    log.reader("r").commit({0: 1})
+
+    def left():
+        return log.readers()[0].until_retention_ms
+
+    log.append(rows(4, "x" * 100))
+    assert left() is None
+    log.append(rows(8, "x" * 100))
+    assert left() == 0
+    Cleaner(log).run_once()
+    assert log.start_offsets() == {0: 4}
+    assert left() == 0
+
+
+def test_retention_comes_to_a_segment_after_those_before_it(make_log, clock):
+    """S32: a late timestamp in an old segment keeps all after it."""
+    config = {"cleanup.policy": "delete", "retention.ms": "1000"}
+    log = make_log(config=config)
+    log.append([{"key": "k", "value": "1", "timestamp": clock.now_ms() + 5000}])
+    log.roll()
+    log.append(rows(1))
+    log.reader("r").commit({0: 1})
+    assert log.readers()[0].until_retention_ms == 6000
+
+
+@pytest.mark.parametrize("kind", [FaultKind.REFUSE, FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER])
+def test_a_store_that_takes_no_position(make_log, store, clock, caplog, kind):
+    """S64: nothing depends on it, so its reader goes on, and says it when the next one is due."""
+    make_log().append(rows(90))
+    faulty = CountingStore(FaultyStore(store))
+    log = Log.open(faulty, clock=clock)
+    faulty.inner.plan = Faults(Fault(kind, "put", "*readers/*", times=99))
+    reader = log.reader("r", interval_ms=1000)
+    with faulty.count() as requests, caplog.at_level(logging.WARNING):
+        for n in range(1, 50):
+            assert not reader.commit({0: n})
+    assert requests["put"] == 1
+    assert "the position of reader r was not told" in caplog.text
+    assert reader.position == {0: 49}
+    with pytest.raises(StoreUnavailableError):
+        reader.flush()
+    with reader:
+        pass
+    faulty.inner.plan = Faults()
+    clock.advance(1000)
+    assert reader.commit({0: 49})
+    assert [dict(r.position) for r in log.readers()] == [{0: 49}]
+
+
+def test_a_store_that_cannot_be_read_when_a_reader_begins(make_log, store, clock):
+    """What it had said before is neither lost nor overwritten by what it says now."""
+    log = make_log(partitions=2)
+    log.append(rows(10), partition=[0, 1] * 5)
+    log.reader("r").commit({0: 3, 1: 4})
+    faulty = FaultyStore(store)
+    reader = Log.open(faulty, clock=clock).reader("r")
+    faulty.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "*", times=99))
+    assert not reader.commit({0: 4})
+    faulty.plan = Faults()
+    reader.flush()
+    assert log.reader("r").position == {0: 4, 1: 4}
+
+
+def test_the_position_of_a_table_that_cannot_be_told(make_log, store, clock, tmp_path):
+    """It stops neither its refresh nor its end."""
+    log = make_log()
+    log.append(rows(3))
+    faulty = FaultyStore(store)
+    faulty.plan = Faults(Fault(FaultKind.REFUSE, "put", "*readers/*", times=99))
+    with StateTable(faulty, tmp_path / "cache", clock=clock, reader="r") as table:
+        log.append(rows(1, "new"))
+        clock.advance(60_000)
+        table.refresh()
+        assert table.get("k0") == b"new"
+    assert log.readers() == []
+
+
+def test_a_position_of_a_version_that_was_not_read(make_log, store, clock):
+    """It is one of the version that has it, so that a copy made before does not take it for its
+    own.
+    """
+    log = make_log()
+    log.append(rows(3))
+    list(log.read())
+    reader = log.reader("r")
+    copy = copy_of(store)
+    Log.open(store, clock=clock).append(rows(5))
+    reader.commit({0: 8})
+    path = reader_path("r")
+    inside(copy).put(path, log.handle.store.get(path))
+    other = Log.open(copy, clock=clock)
+    other.append(rows(50))
+    assert other.reader("r").position == {}
+    assert "is another one now" in other.readers()[0].damage
+    discard(copy)
+
+
 def test_what_overtakes_a_reader(make_log, clock):
     """S64, S41: the time left until retention, a removed tombstone, an expired version."""
     config = {
@@ -224,6 +361,7 @@ def spoil(log, name, changes):
         ({"id": "0" * 32}, "is another one now"),
         ({"name": "other"}, "that of reader 'other'"),
         ({"offsets": [1, 2]}, "2 partitions, and the log 1"),
+        ({"offsets": [5]}, "beyond the end: the log was restored"),
         ({"offsets": [-1]}, "none of a reader"),
         ({"offsets": [True]}, "numbers are none"),
         ({"offsets": None}, "numbers are none"),

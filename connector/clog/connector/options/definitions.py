@@ -61,7 +61,8 @@ DEFINITIONS = (
         "endingOffsets",
         "batch",
         "latest",
-        "`latest` or JSON as above, exclusive; -1 is latest. An end before the start is an error",
+        "`latest` or JSON as above, exclusive; -1 is latest. An end before the start, or among"
+        " records of an open transaction, is an error",
     ),
     Definition(
         "startingTimestamp",

@@ -72,6 +72,32 @@ def available_end(
     return nearest
 
 
+def decided_end(
+    partition: int, end: int, low: int, decided: int, *, url: str, fail_on_data_loss: bool
+) -> int:
+    """Returns, in place of an end among records that are not decided, if it may be, where those
+    begin: who goes on at that end would never see them.
+
+    Raises:
+        OffsetOutOfRangeError: it may not: ``fail_on_data_loss``.
+    """
+    message = (
+        f"ending offset {end} of partition {partition} of {url} is beyond what is decided: records"
+        f" from offset {decided} on wait for the end of a transaction"
+    )
+    if fail_on_data_loss:
+        raise OffsetOutOfRangeError(
+            f'{message}; read again once it has ended ("clog transactions {url}" lists it), give -1'
+            f" or at most {decided}, or set isolation=read_uncommitted",
+            partition=partition,
+            offset=end,
+            start=low,
+            end=decided,
+        )
+    _LOGGER.warning("%s; reading up to %d (failOnDataLoss=false)", message, decided)
+    return decided
+
+
 def check_partitions(
     known: Mapping[int, int], read: Collection[int], *, url: str, fail_on_data_loss: bool
 ) -> None:

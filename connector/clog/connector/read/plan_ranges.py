@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clog.connector.options.parsing import Position, Since, Times
 from clog.connector.options.settings import ReadOptions
-from clog.connector.read.data_loss import available_end, available_start
+from clog.connector.read.data_loss import available_end, available_start, decided_end
 from clog.connector.read.input_partitions import LogPartition
 from clog.connector.read.offsets import check_all_named, resolve
 from clog.storage.errors import OptionError
@@ -184,7 +184,7 @@ def batch_ranges(
 
     Raises:
         OptionError: as `positions`; a start after the end.
-        OffsetOutOfRangeError: a start or an end that is gone or not there yet, and
+        OffsetOutOfRangeError: a start or an end that is gone, not there or not decided yet, and
             ``failOnDataLoss``.
     """
     parts = partitions_read(manifest.head, options.partitions, url=store.url)
@@ -198,9 +198,16 @@ def batch_ranges(
     )
     ranges = {}
     for p in parts:
-        if not is_dirty and ends[p] == manifest.head.stable_offset(p):
+        stable = highs[p] if is_dirty else manifest.head.stable_offset(p)
+        if ends[p] == stable:
             # A start beyond it is a position: what lies there is not decided yet (S51).
             ends[p] = max(ends[p], min(starts[p], highs[p]))
+        elif max(stable, starts[p]) < ends[p] <= highs[p]:
+            ends[p] = decided_end(
+                *(p, ends[p], lows[p], max(stable, starts[p])),
+                url=store.url,
+                fail_on_data_loss=options.fail_on_data_loss,
+            )
         # A start at the log start may be the default: then the end is of records that are deleted.
         if ends[p] < starts[p] != lows[p]:
             raise OptionError(

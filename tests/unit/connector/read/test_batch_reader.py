@@ -75,6 +75,25 @@ def test_a_read_ends_where_all_is_decided(log):
     assert offsets(log.url, isolation="read_uncommitted") == [*ALL, (1, 2)]
 
 
+def test_an_end_among_undecided_records_is_refused(log, caplog):
+    """S51: a job that goes on from there would never see them. A start there is a position, and so
+    is an end that is no later.
+    """
+    append_undecided(log, [{"key": "u", "value": "1"}], partition=1)
+    log.append([{"key": "v", "value": "1"}], partition=1)
+    ending = {"endingOffsets": '{"0": -1, "1": 3}'}
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 3 .*from offset 1 on .*-1 or at most"):
+        offsets(log.url, **ending)
+    assert offsets(log.url, **ending, isolation="read_uncommitted") == [*ALL, (1, 1), (1, 2)]
+    assert offsets(log.url, **ending, failOnDataLoss="false") == ALL
+    assert "reading up to 1" in caplog.text
+    for at in ('{"0": 0, "1": 3}', '{"0": 0, "1": 2}'):
+        assert offsets(log.url, startingOffsets=at, endingOffsets='{"0": 4, "1": -1}') == ALL[:4]
+    assert offsets(log.url, startingOffsets='{"0": 0, "1": 3}', **ending) == ALL[:4]
+    end(log, commit=True)
+    assert offsets(log.url, **ending) == [*ALL, (1, 1), (1, 2)]
+
+
 def test_a_record_has_kafkas_columns(log):
     """Key and value as bytes, the log's name as topic, a tombstone as null (S4)."""
     first, *_, tombstone, last = rows(log.url, includeHeaders="true")

@@ -13,6 +13,7 @@ and counts the requests; its times say nothing.
 """
 
 import argparse
+import json
 import shutil
 import statistics
 import sys
@@ -85,10 +86,7 @@ def stores(folder: Path, *, on_s3: bool) -> Iterator[tuple[str, dict[str, Any], 
         return
     with server() as (address, count):
         make_bucket(address)
-        given = s3fs_options(address)
-        region = given.pop("client_kwargs")["region_name"]
-        named = {f"storage.{name}": value for name, value in given.items()}
-        yield "s3://bucket", {**named, "storage.client_kwargs.region_name": region}, count
+        yield "s3://bucket", {"storage_options": json.dumps(s3fs_options(address))}, count
 
 
 def measured(run: Batch, number: int, count: Callable) -> tuple[float, float, dict[str, int]]:

@@ -280,6 +280,9 @@ def test_a_wrong_option_is_named(server):
         with pytest.raises(InvalidInputError, match=r"keyy|endpont_url|retires") as raised:
             store.get("a")
         assert "the-value" not in str(raised.value)
+    store = open_store("s3://bucket/log", {"client_kwargs.region_name": "the-value"})
+    with pytest.raises(InvalidInputError, match=r"nest it: .*{\"client_kwargs\": {\"region_name"):
+        store.get("a")
 
 
 def test_the_probe_asks_once(server):

@@ -30,7 +30,7 @@ _SECRET_OPTION = re.compile(r"key|secret|token|pass|cred|sas|connection|auth", r
 _SECRET_PART = re.compile(r"(?:AccountKey|SharedAccessSignature)=([^;]+)")
 """What an Azure connection string has of them."""
 _SECRET_CHARS_MIN = 4
-_UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
+_UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument '([^']+)'")
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _CONFLICTS = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "BlobAlreadyExists"})
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})
@@ -86,8 +86,10 @@ def from_client_error(
     if isinstance(cause, ClogError):
         return cause
     if isinstance(cause, TypeError) and (option := _UNKNOWN_KEYWORD.search(str(cause))):
+        outer, dot, inner = option[1].partition(".")
+        nested = f', or nest it: storage_options={{"{outer}": {{"{inner}": …}}}}' if dot else ""
         return InvalidInputError(
-            f"storage option {option[1]!r} of {url} is unknown; correct its name"
+            f"storage option {option[1]!r} of {url} is unknown; correct its name{nested}"
         )
     if type(cause).__name__ == "ParamValidationError" or code == "InvalidBucketName":
         return InvalidInputError(f"{url} is not a valid location: {reason}; correct the URL")

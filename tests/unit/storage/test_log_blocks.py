@@ -210,6 +210,31 @@ def test_a_committer_that_loses_to_a_zombie(aged, clock):
     discard(swapped.inner)
 
 
+def test_a_committer_that_sleeps_after_it_lost_to_a_zombie(aged, clock):
+    """The file that was faster is swept meanwhile: that says nothing about the log."""
+    early, late = aged
+    swapped = SwappedStore(copy_of(early), clock=clock)
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+    assert log.end_offsets() == {0: ASLEEP_AT}
+
+    def deleted_and_taken():
+        swapped.become(copy_of(late))
+        zombie_commit(swapped.inner, early)
+
+    def swept():
+        clock.advance(2 * DAY_MS)
+        inside(swapped.inner).delete(paths.commit_path(ASLEEP_AT + 1))
+
+    after = f"*/{paths.commit_path(ASLEEP_AT + 2)}"
+    swapped.plan = Faults(
+        Fault(FaultKind.MEANWHILE, "create", run=deleted_and_taken),
+        Fault(FaultKind.MEANWHILE, "get", after, run=swept),
+    )
+    result = log.append([{"key": "awake", "value": "1"}])
+    assert (result.version, result.duplicate) == (NEWEST + 1, False)
+    discard(swapped.inner)
+
+
 def test_no_log_is_created_over_deleted_commits(aged, clock):
     """Version 0 is absent, and the log is there."""
     changed = copy_of(aged[1])

@@ -143,7 +143,7 @@ class Committer:
                 self._store.written += files_of(commit)
                 self._deny(commit)
             if isinstance(winner, Commit) and winner.parent == commit.parent:
-                self._tracker.see(winner)
+                self._tracker.see_winner(winner)
             else:
                 self._tracker.open_anew()
         raise CommitConflictError(

@@ -56,6 +56,7 @@ class TipTracker:
         self.store = log.store
         self._clock = clock
         self._vain_looks = 0
+        self._before_losses: Commit | None = None
         self._stood_ms = clock.monotonic_ms()
         began = self.now()
         found = find_newest(log.store, check_block=False)
@@ -74,6 +75,14 @@ class TipTracker:
         self.tip = self._whole(tip, self.tip)
         self.recent.see(tip)
 
+    def see_winner(self, winner: Commit) -> None:
+        """Takes the commit that came first in a race as the tip. It may be a file that a committer
+        who slept left in a closed block: the tip before it is the last that is known to have been
+        committed.
+        """
+        self._before_losses = self._before_losses or self.tip
+        self.see(winner)
+
     def forget(self) -> None:
         """Forgets all edits but those that the tip carries."""
         self.recent = RecentEdits(self.tip)
@@ -84,7 +93,7 @@ class TipTracker:
         """
         self.see(commit)
         self._confirmed(began)
-        self.is_settled = True
+        self.is_settled, self._before_losses = True, None
 
     def lost(self) -> None:
         """Notes that the tip is now another's, who may be about to learn that its log is gone."""
@@ -211,12 +220,13 @@ class TipTracker:
         if there is not None and there.record.commit_id == ours:
             return True
         self.log.check()
-        block = read_block(self.store, self.tip.version)
+        known = self._before_losses or self.tip
+        block = read_block(self.store, known.version)
         if block is None:
             raise no_commits(self.store)
-        if block.ids is None or block.ids.get(self.tip.version) != ours:
+        if block.ids is None or block.ids.get(known.version) != known.record.commit_id:
             raise LogReplacedError(
-                f"version {self.tip.version} of {self.store.url} is not the one that was read"
+                f"version {known.version} of {self.store.url} is not the one that was read"
                 " before: the log was restored from a copy; nothing was written into it; open"
                 " it to go on"
             )
@@ -282,7 +292,7 @@ class TipTracker:
             if version > last:
                 self.recent.see(found.read[version])
         self.recent.see(whole)
-        self.tip = whole
+        self.tip, self._before_losses = whole, None
         self._confirmed(began)
 
     def _whole(self, commit: Commit, *known: Commit) -> Commit:

@@ -29,23 +29,18 @@ def _hold_ms(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is no time; use 90s, 15min, 8h or 7d") from None
 
 
-Start = Annotated[
-    str,
-    typer.Option(
-        "--from",
-        metavar="WHERE",
-        help="earliest, latest, an offset, or @TIME (epoch ms or ISO 8601): the first record"
-        " at or after that time.",
-    ),
-]
+_WHERE = (
+    "earliest, latest, an offset, or @TIME (epoch ms or ISO 8601): the first record at or after"
+    " that time."
+)
+Start = Annotated[str, typer.Option("--from", metavar="WHERE", help=_WHERE)]
 ReaderStart = Annotated[
     str | None,
     typer.Option(
         "--from",
         metavar="WHERE",
         show_default="earliest",
-        help="earliest, latest, an offset, or @TIME (epoch ms or ISO 8601): the first record"
-        " at or after that time. With --reader, only where a new reader begins.",
+        help=f"{_WHERE} With --reader, only where a new reader begins.",
     ),
 ]
 Maximum = Annotated[

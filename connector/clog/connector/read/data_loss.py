@@ -30,14 +30,8 @@ def available_start(
         what = f"is beyond the end offset {high}: the log may have been deleted and recreated"
     message = f"offset {start} of partition {partition} of {url} {what}"
     if fail_on_data_loss:
-        raise OffsetOutOfRangeError(
-            f"{message}; readable are [{low}, {high}); set failOnDataLoss=false to continue at"
-            f" {low}",
-            partition=partition,
-            offset=start,
-            start=low,
-            end=high,
-        )
+        remedy = f"readable are [{low}, {high}); set failOnDataLoss=false to continue at {low}"
+        raise _out_of_range(f"{message}; {remedy}", partition, start, low, high)
     _LOGGER.warning("%s; continuing at %d (failOnDataLoss=false)", message, low)
     return low
 
@@ -60,14 +54,11 @@ def available_end(
         what = f"is beyond the end offset {high}: {end - high} offsets are not there"
     message = f"ending offset {end} of partition {partition} of {url} {what}"
     if fail_on_data_loss:
-        raise OffsetOutOfRangeError(
-            f"{message}; readable are [{low}, {high}), -1 stands for its end; set"
-            " failOnDataLoss=false to read what there is",
-            partition=partition,
-            offset=end,
-            start=low,
-            end=high,
+        remedy = (
+            f"readable are [{low}, {high}), -1 stands for its end; set failOnDataLoss=false to read"
+            " what there is"
         )
+        raise _out_of_range(f"{message}; {remedy}", partition, end, low, high)
     _LOGGER.warning("%s; reading up to %d (failOnDataLoss=false)", message, nearest)
     return nearest
 
@@ -86,16 +77,19 @@ def decided_end(
         f" from offset {decided} on wait for the end of a transaction"
     )
     if fail_on_data_loss:
-        raise OffsetOutOfRangeError(
-            f'{message}; read again once it has ended ("clog transactions {url}" lists it), give -1'
-            f" or at most {decided}, or set isolation=read_uncommitted",
-            partition=partition,
-            offset=end,
-            start=low,
-            end=decided,
+        remedy = (
+            f'read again once it has ended ("clog transactions {url}" lists it), give -1 or at most'
+            f" {decided}, or set isolation=read_uncommitted"
         )
+        raise _out_of_range(f"{message}; {remedy}", partition, end, low, decided)
     _LOGGER.warning("%s; reading up to %d (failOnDataLoss=false)", message, decided)
     return decided
+
+
+def _out_of_range(
+    message: str, partition: int, offset: int, low: int, high: int
+) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(message, partition=partition, offset=offset, start=low, end=high)
 
 
 def check_partitions(

@@ -92,7 +92,7 @@ class Handle:
     def planned_for(self, offsets: Mapping[int, int]) -> tuple[int, str]:
         """Returns as `planned`; the tip's where offsets are beyond what was planned."""
         read = self._manifest
-        if read is None or any(at > read.head.partitions.end[p] for p, at in offsets.items()):
+        if read is None or read.head.partitions.end_before(offsets):
             return self.tip.version, self.tip.record.commit_id
         return self.planned
 

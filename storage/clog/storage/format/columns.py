@@ -126,6 +126,10 @@ class PartitionColumns:
         """End offsets."""
         return Column(self, END)
 
+    def end_before(self, offsets: Mapping[int, int]) -> bool:
+        """Tells whether any of these offsets, by partition, is beyond the end."""
+        return any(at > self.end[p] for p, at in offsets.items())
+
     @property
     def base(self) -> Column:
         """Where the active segments begin."""

@@ -13,7 +13,6 @@ from clog.storage.commit.handle import Handle
 from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
 from clog.storage.format import documents
 from clog.storage.format.chunks import NONE
-from clog.storage.format.head import Head
 from clog.storage.format.paths import READERS, reader_name_of, reader_path
 from clog.storage.store.base import Store
 
@@ -150,10 +149,7 @@ def _checked(handle: Handle, reader: ReaderDocument) -> ReaderDocument:
         raise StrayReaderError(f"its version {reader.version} is beyond the newest")
     if not handle.has_committed(reader.version, reader.commit_id):
         raise StrayReaderError(f"version {reader.version} is another one now: it was restored")
-    if _is_beyond(handle.tip.head, reader) and _is_beyond(handle.refresh().head, reader):
+    is_beyond = handle.tip.head.partitions.end_before(reader.offsets)
+    if is_beyond and handle.refresh().head.partitions.end_before(reader.offsets):
         raise StrayReaderError("its offsets are beyond the end: the log was restored")
     return reader
-
-
-def _is_beyond(head: Head, reader: ReaderDocument) -> bool:
-    return any(at > head.partitions.end[p] for p, at in reader.offsets.items())

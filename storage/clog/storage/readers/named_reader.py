@@ -267,7 +267,7 @@ class NamedReader:
 
     def _check_reachable(self, asked: Mapping[int, int]) -> None:
         handle = self.handle
-        if any(offset > handle.tip.head.partitions.end[p] for p, offset in asked.items()):
+        if handle.tip.head.partitions.end_before(asked):
             handle.refresh()
         partitions = handle.tip.head.partitions
         for p, offset in asked.items():

@@ -5,8 +5,8 @@ It is a dict up to a limit of memory. Beyond that all of it goes to a database t
 this connection alone, in its temporary folder, and that goes with the connection: nothing of it
 survives a crash, and nobody else ever sees it. What goes there while a range is gone through is
 kept beside what was there before, by a number that is higher; so a range shows what there was when
-it was asked for. Where there is no room for it the change that asked
-for some is refused, and all others are there: they can be looked up, and committed.
+it was asked for. Where there is no room for it the change that asked for some is refused, and all
+others are there: they can be looked up, and committed.
 
 Keys and values are bytes, as they are in the file of a state table.
 """

@@ -102,19 +102,19 @@ def run_chunk(seeds: tuple[int, int, bool]) -> Tally:
     return tally
 
 
-def find(task: tuple[str, int, int]) -> tuple[str, list[int], int, str]:
-    """Plants a bug, and runs up to so many seeds, until enough of them find it: those with several
-    logs, where it is one of transactions over them.
+def find(task: tuple[str, int, int, int]) -> tuple[str, list[int], int, str]:
+    """Plants a bug, and runs up to so many seeds from the first on, until enough of them find it:
+    those with several logs, where it is one of transactions over them.
 
     Returns its name, the seeds that found it, how many ran, and what the first says.
     """
-    name, seeds, enough = task
+    name, start, seeds, enough = task
     found: list[int] = []
     first = ""
     ran = 0
     with planted(name):
         asked = is_of_deals if name in DEAL_BUGS else lambda _seed: True
-        for seed in islice(filter(asked, count()), seeds):
+        for seed in islice(filter(asked, count(start)), seeds):
             _, failure = run_one(seed)
             ran += 1
             if failure is not None:

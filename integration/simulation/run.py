@@ -28,7 +28,10 @@ def main() -> int:
         with planted(args.planted[0]) if args.planted else nullcontext():
             return _replay(args.seed, trace=args.trace)
     if args.planted is not None:
-        return _planted(args.planted or list(BUGS), args.seeds or 2000, args.enough)
+        tasks = [
+            (name, args.first, args.seeds or 2000, args.enough) for name in args.planted or BUGS
+        ]
+        return _planted(tasks)
     state = Path(args.state) if args.state else None
     tally = Tally.load(state, first=args.first)
     todo = range(tally.next, args.first + (args.seeds or 1000), CHUNK)
@@ -60,9 +63,8 @@ def _replay(seed: int, *, trace: bool) -> int:
     return 0
 
 
-def _planted(names: list[str], seeds: int, enough: int) -> int:
+def _planted(tasks: list[tuple[str, int, int, int]]) -> int:
     """Plants each bug, and runs seeds until enough of them find it."""
-    tasks = [(name, seeds, enough) for name in names]
     print(f"{'bug':46}{'seeds':>6}{'found by':>9}  the first")
     missed = 0
     with multiprocessing.get_context("spawn").Pool(1, logging.disable, (50,)) as pool:

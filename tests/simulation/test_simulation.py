@@ -56,37 +56,37 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
     assert run("--seeds", 3, "--state", state) == more
 
 
-QUICK = (
-    "delete before commit",
-    "sweep ignores delay",
-    "conflict not read back",
-    "exists-then-write",
-    "abort deletes",
-    "map end off by one",
-    "cleaner ignores changed sources",
-    "epoch not compared",
-    "abort in doubt without a look",
-    "home forgets an abort",
-    "horizon recomputed",
-    "outcome guessed where the home cannot be read",
-    "new writers' page drops the older page",
-    "older page's entry beats the head's",
-    "mask hides a row too many",
-    "mask not renewed after a pass",
-    "store skips what others wrote",
-    "store keeps what it rolled back",
-)
+# Each takes one safeguard away. These are found soon, or by the seeds from the given one on; the
+# others by `run.py --planted`, which says for each how many seeds it takes.
+BUGS = {
+    "delete before commit": 0,
+    "sweep ignores delay": 0,
+    "conflict not read back": 0,
+    "exists-then-write": 0,
+    "abort deletes": 0,
+    "map end off by one": 0,
+    "cleaner ignores changed sources": 0,
+    "epoch not compared": 300,
+    "abort in doubt without a look": 0,
+    "home forgets an abort": 0,
+    "horizon recomputed": 0,
+    "outcome guessed where the home cannot be read": 500,
+    "new writers' page drops the older page": 0,
+    "older page's entry beats the head's": 0,
+    "mask hides a row too many": 0,
+    "mask not renewed after a pass": 90,
+    "store skips what others wrote": 700,
+    "store keeps what it rolled back": 0,
+}
 
 
-def test_planted_bugs_are_found():
-    """Each takes one safeguard away; these are found soon, the others by
-    `run.py --planted`, which says for each how many seeds it takes.
-    """
-    code, output = run("--planted", *QUICK, "--seeds", 750, "--enough", 1)
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_found(bug):
+    """The oracle notices; else what it does not find says nothing."""
+    code, output = run("--planted", bug, "--first", BUGS[bug], "--seeds", 750, "--enough", 1)
     assert code == 0, output
-    assert output.count("python integration/simulation/run.py --seed") == 0
+    assert output.splitlines()[1].startswith(bug)
     assert "NOT FOUND" not in output
-    assert all(any(line.startswith(bug) for line in output.splitlines()) for bug in QUICK)
 
 
 def test_a_failure_says_how_to_see_it_again():

@@ -1,5 +1,6 @@
 """What tests of all folders share: an empty memory, and an S3 server in a process of its own."""
 
+import gc
 import importlib.util
 import itertools
 import logging
@@ -18,6 +19,9 @@ os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")  # else a client asks
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 # A test's JVM lives for seconds: the quick compiler alone, no collector with its own threads.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# The collector would go through thousands of collected tests again and again.
+gc.set_threshold(50_000, 20, 100)
 
 # Other examples each time; the profile of pyproject.toml repeats the same.
 hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)

@@ -17,8 +17,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")  # else a client asks for credentials
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
-# A test's JVM lives for seconds: the quick compiler alone, no collector with its own threads.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# A test's JVM lives for seconds: the quick compiler alone, no collector with its own threads, and
+# classes that are not verified each time.
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+IgnoreUnrecognizedVMOptions"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+)
 
 # The collector would go through thousands of collected tests again and again.
 gc.set_threshold(50_000, 20, 100)

@@ -157,6 +157,7 @@ def _file(out: str) -> Iterator[IO[bytes]]:
     """Yields what to write to: standard output, or a file that gets its name when it is whole."""
     if out == "-":
         yield sys.stdout.buffer
+        sys.stdout.buffer.flush()  # What is counted as exported has been written.
         return
     unfinished = Path(f"{out}.part")
     try:

@@ -36,6 +36,11 @@ S3_SERVER = Path(__file__).parent / "tests/s3_server.py"
 _numbers = itertools.count()
 
 
+def pytest_collection_modifyitems(items):
+    """Long tests come first: at the end, one process would wait for another."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def memory_is_given_back():
     """What is left in fsspec's memory, each LIST there would go through for all modules to come."""

@@ -102,27 +102,26 @@ def run_chunk(seeds: tuple[int, int, bool]) -> Tally:
     return tally
 
 
-def find(task: tuple[str, int, int, int]) -> tuple[str, list[int], int, str]:
+def find(name: str, *, first: int, seeds: int, enough: int) -> tuple[list[int], int, str]:
     """Plants a bug, and runs up to so many seeds from the first on, until enough of them find it:
     those with several logs, where it is one of transactions over them.
 
-    Returns its name, the seeds that found it, how many ran, and what the first says.
+    Returns the seeds that found it, how many ran, and what the first of them says.
     """
-    name, start, seeds, enough = task
     found: list[int] = []
-    first = ""
+    message = ""
     ran = 0
     with planted(name):
         asked = is_of_deals if name in DEAL_BUGS else lambda _seed: True
-        for seed in islice(filter(asked, count(start)), seeds):
+        for seed in islice(filter(asked, count(first)), seeds):
             _, failure = run_one(seed)
             ran += 1
             if failure is not None:
                 found.append(seed)
-                first = first or failure
+                message = message or failure
             if len(found) == enough:
                 break
-    return name, found, ran, first
+    return found, ran, message
 
 
 def command(seed: int) -> str:

@@ -28,10 +28,8 @@ def main() -> int:
         with planted(args.planted[0]) if args.planted else nullcontext():
             return _replay(args.seed, trace=args.trace)
     if args.planted is not None:
-        tasks = [
-            (name, args.first, args.seeds or 2000, args.enough) for name in args.planted or BUGS
-        ]
-        return _planted(tasks)
+        names = args.planted or list(BUGS)
+        return _planted(names, first=args.first, seeds=args.seeds or 2000, enough=args.enough)
     state = Path(args.state) if args.state else None
     tally = Tally.load(state, first=args.first)
     todo = range(tally.next, args.first + (args.seeds or 1000), CHUNK)
@@ -63,14 +61,15 @@ def _replay(seed: int, *, trace: bool) -> int:
     return 0
 
 
-def _planted(tasks: list[tuple[str, int, int, int]]) -> int:
+def _planted(names: list[str], *, first: int, seeds: int, enough: int) -> int:
     """Plants each bug, and runs seeds until enough of them find it."""
     print(f"{'bug':46}{'seeds':>6}{'found by':>9}  the first")
     missed = 0
-    for name, found, ran, message in map(find, tasks):
+    for name in names:
+        found, ran, message = find(name, first=first, seeds=seeds, enough=enough)
         missed += not found
-        first = f"{found[0]}: {message}" if found else "NOT FOUND"
-        print(f"{name:46}{ran:>6}{len(found):>9}  {first[:110]}", flush=True)
+        shown = f"{found[0]}: {message}" if found else "NOT FOUND"
+        print(f"{name:46}{ran:>6}{len(found):>9}  {shown[:110]}", flush=True)
     return 1 if missed else 0
 
 

@@ -300,7 +300,7 @@ def delete(log, share):
     log.delete_records({p: int(end * share) for p, end in log.end_offsets().items()})
 
 
-@settings(max_examples=80)
+@settings(max_examples=120)
 @given(st.lists(OPERATIONS, min_size=4, max_size=24))
 def test_cleaning_is_legal(operations):
     """S1-S4, S10, S11, S20-S23, S27: at every moment, whatever happens in whatever order."""

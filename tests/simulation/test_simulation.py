@@ -86,6 +86,7 @@ def test_planted_bugs_are_found(bug):
     """The oracle notices; else what it does not find says nothing."""
     code, output = run("--planted", bug, "--first", BUGS[bug], "--seeds", 750, "--enough", 1)
     assert code == 0, output
+    assert output.count("python integration/simulation/run.py --seed") == 0
     assert output.splitlines()[1].startswith(bug)
     assert "NOT FOUND" not in output
 

@@ -43,10 +43,16 @@ def _cpu() -> str:
 
 
 def _commit(root: Path) -> str:
-    """The checkout's commit, or the installed version where there is none."""
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or metadata.version("pyspark-clog")
+    """The checkout's commit, and whether clog's code differs from it; or the installed version."""
+    git = ["git", "-C", str(root)]
+    commit = subprocess.run(
+        [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    if commit.returncode:
+        return metadata.version("pyspark-clog")
+    code = ("cleaner", "connector", "storage")  # What a run writes makes no other clog.
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *code], check=False)
+    return commit.stdout.strip() + ("-dirty" if changed.returncode else "")
 
 
 def memory_mb(pid: int | str = "self", *, peak: bool = True) -> float:

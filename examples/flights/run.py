@@ -40,7 +40,7 @@ CONFIG = {
     "segment.bytes": "1048576",
     "min.cleanable.dirty.ratio": "0.3",
     # A day each, where readers may be away for a night; here nobody is away for longer than this.
-    "delete.retention.ms": "15000",
+    "delete.retention.ms": "5000",
     "file.delete.delay.ms": "20000",
     # Spark shows the table with this column beside those of the value.
     "table.key.columns": "tail",

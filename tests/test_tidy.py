@@ -191,7 +191,9 @@ def test_messages_speak_in_words():
     def rule(path, text):
         tree = parsed(path)
         docstrings = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-        texts = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in docstrings]
+        texts = [
+            n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in docstrings
+        ]
         for text in (node.value for node in texts if isinstance(node.value, str)):
             if re.search(r"\bS(?!3\b)\d+\b", text):
                 yield text

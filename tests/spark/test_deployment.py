@@ -32,7 +32,40 @@ query = (
     .trigger(availableNow=True).start(sys.argv[2])
 )
 query.awaitTermination()
+{after}
 spark.stop()
+"""
+UPSERTS = """
+import shutil
+from clog.connector import transaction, upsert
+
+COPY = sys.argv[2]  # The server's own are others.
+
+def each_batch(df, batch_id):
+    upsert(df, COPY + "-table", "key", batch_id=batch_id, query_id="copies")
+    with transaction("copier", batch_id, home=COPY + "-home") as t:
+        t.write(df, COPY + "-home")
+
+def nameless(df, batch_id):
+    upsert(df, COPY + "-none", "key", batch_id=batch_id)
+
+def follow(each):
+    query = (
+        spark.readStream.format("clog").option("startingOffsets", "earliest").load(sys.argv[1])
+        .selectExpr("cast(key as string)", "cast(value as string)").writeStream.foreachBatch(each)
+        .option("checkpointLocation", COPY + "/" + each.__name__)
+        .trigger(availableNow=True).start()
+    )
+    query.awaitTermination()
+    return query
+
+follow(each_batch)
+shutil.rmtree(COPY + "/each_batch/commits")
+follow(each_batch)
+try:
+    follow(nameless)
+except Exception as e:
+    print("REFUSED", e)
 """
 BUILDER = (
     'spark = SparkSession.builder{master}.config("spark.ui.enabled", "false")'
@@ -59,9 +92,10 @@ def run(command, url, copy, env=None):
 def job(tmp_path):
     """Writes the job's file."""
 
-    def write(master, before=""):
+    def write(master, before="", after=""):
         path = tmp_path / "job.py"
-        path.write_text(JOB.format(session=BUILDER.format(master=master), before=before))
+        code = JOB.format(session=BUILDER.format(master=master), before=before, after=after)
+        path.write_text(code)
         return path
 
     return write
@@ -69,9 +103,14 @@ def job(tmp_path):
 
 @pytest.mark.slow
 def test_spark_connect(spark, queries, job, url, tmp_path):
-    """Source, sink and stream through a Connect session, whose server is another process."""
-    run([sys.executable, job('.remote("local[2]")')], url, tmp_path / "copy")
-    assert queries.values(tmp_path / "copy") == ["1", "2", "3"]
+    """Source, sink and stream through a Connect session, whose server is another process. Spark
+    tells ``foreachBatch`` no query there, and pickles it before there is one: an upsert has a name
+    of its own, by which a batch that runs again is written once.
+    """
+    out = run([sys.executable, job('.remote("local[2]")', after=UPSERTS)], url, tmp_path / "copy")
+    for copy in ("copy", "copy-table", "copy-home"):
+        assert queries.values(tmp_path / copy) == ["1", "2", "3"]
+    assert 'give the query a name of your own, such as query_id="word-counts"' in out
 
 
 @pytest.mark.slow

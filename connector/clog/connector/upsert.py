@@ -72,7 +72,10 @@ def upsert(
         deleted: a condition; a row that meets it becomes a tombstone. So does a row whose value is
             one column that is null.
         name: tells two upserts of one batch into one log apart.
-        query_id: the id of the streaming query; needed with Spark Connect, which does not show it.
+        query_id: what names the streaming query across its restarts; None: its id, which Spark
+            tells. Spark Connect does not, and pickles the function before there is a query: give a
+            name of your own there, and another one with a new checkpoint, because its batches count
+            from 0 again.
         options: further options of the write, such as ``partitions`` or ``config.<name>``.
 
     Raises:
@@ -154,8 +157,10 @@ def _checked_log(
 def _app_id(query_id: str | None, name: str | None, url: str) -> str:
     if query_id is None:
         raise InvalidInputError(
-            f"upsert into {redact(url)} cannot tell its streaming query; call it in foreachBatch,"
-            " and give query_id=query.id with Spark Connect"
+            f"upsert into {redact(url)} cannot tell its streaming query; call it in foreachBatch;"
+            " with Spark Connect, whose foreachBatch is told of no query, give the query a name of"
+            ' your own, such as query_id="word-counts": the same at each restart, and another one'
+            " with a new checkpoint"
         )
     return query_id if name is None else f"{query_id}/{name}"
 

@@ -4,7 +4,7 @@ Not here: what users call (`transaction`), what single commits ask of a head (`d
 `undecided`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -98,6 +98,14 @@ class Committing:
             raise
         self.state = State.COMMITTED
         return self.result
+
+    def append_visible(self, visible: Visible, objects: "Sequence[DataObject]") -> None:
+        """Commits records of a visible transaction, undecided."""
+        try:
+            visible.append(objects, self.check_time)
+        except TransactionFencedError:
+            self.fence()
+            raise
 
     @property
     def _url(self) -> str:

@@ -165,7 +165,7 @@ class Transaction:
             if self._work.visible is None:
                 held += objects
             else:
-                self._work.visible.append(objects, self._work.check_time)
+                self._work.append_visible(self._work.visible, objects)
 
     def append_objects(self, objects: "Sequence[DataObject]", log: Source | None = None) -> None:
         """Takes objects that tasks wrote, in this order; for connectors, not for users."""

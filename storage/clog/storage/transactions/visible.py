@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from clog.storage.append import offsets_of
 from clog.storage.commit.handle import Handle
-from clog.storage.errors import CommitConflictError, InvalidInputError
+from clog.storage.errors import ClogError, CommitStateUnknownError, InvalidInputError
 from clog.storage.format.commits import Commit, edit_of
 from clog.storage.objects.data_object import DataObject
 from clog.storage.transactions.id_states import OPERATION, Number
@@ -40,11 +40,14 @@ class Visible:
             timeout_ms=self._timeout_ms,
             check_time=check_time,
         )
+        was_tried = self.is_tried
         self.is_tried = self._in_doubt = True
         try:
             commit = self._handle.commit(prepare, operation=OPERATION)
-        except (InvalidInputError, CommitConflictError):
-            self._in_doubt = False
+        except CommitStateUnknownError:
+            raise
+        except ClogError:  # Nothing of this append is there.
+            self.is_tried, self._in_doubt = was_tried, False
             raise
         self._in_doubt = False
         assert isinstance(commit, Commit), "nothing can be committed before its end"

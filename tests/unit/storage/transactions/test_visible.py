@@ -82,6 +82,45 @@ def test_a_takeover_aborts_what_was_open(make_log, open_log, values_of, store):
     check_log(store)
 
 
+@pytest.mark.parametrize("has_records", [False, True])
+def test_one_that_is_fenced_in_an_append_is_fenced_for_good(make_log, open_log, has_records):
+    """S48: its commit says so, too, and not that records may be there; with or without records."""
+    log = make_log()
+    t = log.transaction("job", visible=True)
+    if has_records:
+        t.append(rows("a"))
+    open_log().transaction("job", visible=True)
+    for do in (lambda: t.append(rows("b")), t.commit, lambda: t.append(rows("c")), t.commit):
+        with pytest.raises(TransactionFencedError, match="nothing of th"):
+            do()
+    assert not t.is_open
+    t.abort()
+
+
+def test_one_that_was_aborted_is_told_so_by_append_and_commit(make_log, open_log, values_of):
+    """S50: an operator aborted it; the append that finds out leaves nothing in doubt."""
+    log = make_log()
+    t = log.transaction("job", visible=True)
+    t.append(rows("a"))
+    open_log().abort_transaction("job")
+    for do in (lambda: t.append(rows("b")), t.commit):
+        with pytest.raises(TransactionTimeoutError, match="was aborted meanwhile"):
+            do()
+    assert both(log, values_of) == ([], [])
+
+
+def test_an_append_that_is_refused_is_not_part_of_it(make_log, values_of):
+    """S6: whether others were appended before or after it, the rest is committed."""
+    log = make_log(config={"max.message.bytes": "100"})
+    with log.transaction("job", visible=True) as t, pytest.raises(InvalidInputError):
+        t.append(rows("a" * 1000))
+    with log.transaction("job", visible=True) as t:
+        with pytest.raises(InvalidInputError):
+            t.append(rows("a" * 1000))
+        t.append(rows("b"))
+    assert values_of(log) == [b"b"]
+
+
 def test_anybody_aborts_past_the_timeout(make_log, open_log, values_of, clock, store):
     """S50: not before it; the holder is told when it goes on."""
     log = make_log()

@@ -208,6 +208,23 @@ def test_what_spark_cannot_scan_is_read_by_clog_and_said_once(spark, url, caplog
     assert unmasked.where("key = X'6C61746572'").count() == 0
 
 
+def test_a_session_whose_parquet_scan_numbers_no_rows(spark, url, caplog):
+    """Spark's second version of it has no ``_metadata.row_index``: clog reads, and says why."""
+    log = filled(url)
+    wanted = as_rows(log.table().to_arrow(columns=["key", "value", "timestamp"]))
+    name = "spark.sql.sources.useV1SourceList"
+    spark.conf.set(name, "avro, CSV")
+    try:
+        assert as_rows(read_table(spark, url).toArrow()) == wanted
+        assert read_log(spark, url).count() == sum(log.end_offsets().values())
+    finally:
+        spark.conf.unset(name)
+    assert f"the session's {name} lacks parquet" in caplog.text
+    caplog.clear()
+    assert "Python" not in plan_of(read_table(spark, url))
+    assert not caplog.records
+
+
 def test_options_and_versions(spark, url):
     """Other functions' options, versions that are none, logs that are others."""
     log = filled(url)

@@ -57,6 +57,48 @@ def test_tables_views_inserts_and_joins(spark, tables, url):
         spark.sql("DROP VIEW latest")
 
 
+def test_which_views_are_live(spark, tables, url):
+    """Spark plans a temporary view ``USING clog`` once, at its first SELECT, as a DataFrame, and
+    asks us nothing after that; what the documentation advises is live, and sees its own INSERT.
+    """
+    log = Log.create(url, partitions=1)
+    log.append([{"key": "a", "value": "1"}])
+    (table, _), using = tables, f"USING clog OPTIONS (path '{url}', columns 'key,value')"
+    spark.sql(f"CREATE TEMPORARY VIEW frozen {using}")
+    spark.sql(f"CREATE TEMPORARY VIEW live AS SELECT * FROM {table} WITH (path = '{url}')")
+
+    def counts():
+        return [spark.table(view).count() for view in ("frozen", "live")]
+
+    try:
+        assert counts() == [1, 1]
+        spark.sql("INSERT INTO frozen SELECT binary('b'), binary('2')")
+        assert counts() == [1, 2]
+        spark.sql(f"INSERT INTO {table} WITH (path = '{url}') SELECT binary('c'), binary('3')")
+        spark.sql("REFRESH TABLE frozen")
+        assert counts() == [1, 3]
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW frozen {using}")
+        assert counts() == [3, 3]
+    finally:
+        for view in ("frozen", "live"):
+            spark.sql(f"DROP VIEW {view}")
+
+
+def test_one_table_twice_in_a_query(spark, tables, url):
+    """Spark gives both uses the options of one, and tells us of no others: why the documentation
+    says to use one table for each, also for two versions of one log.
+    """
+    log = Log.create(url, partitions=1)
+    for n, k in enumerate("ab"):
+        log.append([{"key": k, "value": str(n)}])
+    (one, two), as_of = tables, f"WITH (path = '{url}', view = 'table', asOfVersion = '%d')"
+    old, new = (as_of % version for version in (log.version - 1, log.version))
+    apart = f"SELECT * FROM {one} {old} UNION ALL SELECT * FROM {two} {new}"
+    assert spark.sql(apart).count() == 3
+    together = spark.sql(f"SELECT * FROM {one} {old} UNION ALL SELECT * FROM {one} {new}").count()
+    assert together == 2, "mended in Spark: say so in the README"
+
+
 def test_what_the_catalog_cannot_keep_says_what_to_do(spark, tables, queries, url):
     """A table without WITH, saveAsTable, createTable: each error has the way out."""
     Log.create(url)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _SCHEMES = {"s3": "s3a", "gs": "gs", "gcs": "gs", "hdfs": "hdfs"}
 """What Hadoop calls fsspec's protocols."""
 _GLOB = re.compile(r"[*?{}\[\]\\]")
+ROW, FILE = "clog row", "clog file"
+"""Columns that say which row of which file a row is: its number, and a hash of the file's name."""
+_V1_SOURCES = "spark.sql.sources.useV1SourceList"
 _OPTIONS = {
     # A session may tell Spark to pass over what is gone or damaged: rows would be missing.
     "ignoreMissingFiles": "false",
@@ -47,19 +50,29 @@ def folder_in_jvm(url: str, log_id: str) -> str:
 
 
 def scan(spark: "SparkSession", paths: "Sequence[str]", schema: "StructType") -> "DataFrame":
-    """Returns the rows of these files, which Spark looks for now.
+    """Returns the rows of these files, which Spark looks for now, with `ROW` and `FILE`.
 
     Raises:
-        CannotScanError: it does not find them.
+        CannotScanError: it does not find them, or does not number their rows.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     try:
+        if "parquet" not in (spark.conf.get(_V1_SOURCES) or "").lower().split(","):
+            raise CannotScanError(
+                f"the session's {_V1_SOURCES} lacks parquet, and only that scan numbers its rows"
+            )
         frame = spark.read.options(**_OPTIONS).schema(schema).parquet(*paths)
+        frame = frame.select(
+            "*",
+            F.col("_metadata.row_index").alias(ROW),
+            F.xxhash64("_metadata.file_name").alias(FILE),
+        )
         assert frame.schema is not None  # By Spark Connect only this asks.
     except (Py4JError, PySparkException) as e:
-        raise CannotScanError(f"Spark's JVM does not reach its objects ({_what(e)})") from e
+        raise CannotScanError(f"Spark's JVM does not read its objects ({_what(e)})") from e
     return frame
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import LongType, StructField, StructType
 
-from clog.connector.native.files import scan
+from clog.connector.native.files import FILE, ROW, scan
 from clog.connector.native.rows import (
     HIDDEN_BITS,
     NAME_BITS,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from clog.storage.read.scan import ReadPiece
 
 _PLACE_COLUMNS = frozenset({"partition", "offset", "timestampType"})
-_ROW, _NAME, _BLOCK = "clog row", "clog file", "clog block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +64,6 @@ def records(spark: "SparkSession", what: Scanned, schema: StructType, topic: str
     if what.pieces is not None:
         stored.append(StructField("offset", LongType()))
     frame = scan(spark, [f"{what.folder}/{path}" for path in what.hidden], StructType(stored))
-    frame = frame.select(
-        "*",
-        F.col("_metadata.row_index").alias(_ROW),
-        F.xxhash64("_metadata.file_name").alias(_NAME),
-    )
     masks = {names[path]: mask for path, mask in what.hidden.items() if mask is not None}
     if masks:
         words = spark.createDataFrame(hidden_rows(numbers, masks))
@@ -82,10 +76,10 @@ def records(spark: "SparkSession", what: Scanned, schema: StructType, topic: str
         place = spark.createDataFrame(found)
         is_there = (
             (_block(numbers, PLACE_BITS) == F.col("block"))
-            & (F.col(_ROW) >= F.col("first_row"))
-            & (F.col(_ROW) < F.col("end_row"))
+            & (F.col(ROW) >= F.col("first_row"))
+            & (F.col(ROW) < F.col("end_row"))
         )
-        offset = F.coalesce(F.col(_ROW) + F.col("delta"), F.col("offset"))
+        offset = F.coalesce(F.col(ROW) + F.col("delta"), F.col("offset"))
         frame = frame.join(F.broadcast(place), is_there).withColumn("offset", offset)
         frame = frame.where((F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("end")))
         made["timestampType"] = F.col("append_time").isNotNull().cast("int")
@@ -118,11 +112,11 @@ def _block(numbers: FileNumbers, bits: int) -> "Column":
     """Returns the number of a row's block, as `rows` makes it."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    number = F.shiftrightunsigned(_NAME, numbers.shift).bitwiseAND((1 << NAME_BITS) - 1)
-    return F.shiftleft(number, ROW_BITS) + F.shiftright(_ROW, bits)
+    number = F.shiftrightunsigned(FILE, numbers.shift).bitwiseAND((1 << NAME_BITS) - 1)
+    return F.shiftleft(number, ROW_BITS) + F.shiftright(ROW, bits)
 
 
 def _low(bits: int) -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
 
-    return F.col(_ROW).bitwiseAND((1 << bits) - 1)
+    return F.col(ROW).bitwiseAND((1 << bits) - 1)

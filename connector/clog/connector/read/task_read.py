@@ -124,7 +124,10 @@ def _of_keys(
 
 
 def _expired(version: int, store: "Store", gone: FileNotFoundError) -> VersionExpiredError:
-    remedy = "load() again, a DataFrame keeps the version of its first action"
+    remedy = (
+        "load() again, or create the temporary view USING clog anew: both keep the version of their"
+        " first action"
+    )
     return version_expired(store.url, version, gone=gone, remedy=remedy)
 
 

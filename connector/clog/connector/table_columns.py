@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import DataType, NullType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    NullType,
+    StructField,
+    StructType,
+)
 
 from clog.connector.schema import COLUMNS, arrow_schema
 from clog.connector.spark_types import arrow_type, spark_type, unreadable
@@ -221,7 +228,9 @@ def _row_problem(table: TableColumns, schema: "pa.Schema", given: StructType) ->
 
 def new_types(schema: StructType, key_columns: Sequence[str]) -> LogTypes:
     """Returns the types of a log made for rows of a DataFrame: the key is its column, or a struct
-    of its columns, which are NOT NULL then; the value a struct of the others, as they are.
+    of its columns, which are NOT NULL then; the value a struct of the others, which may be null,
+    and what is inside them: Spark says of literals and counts that they are not, and nobody can
+    tell that from a declaration.
 
     Raises:
         OptionError: a key column does not exist, or nothing is left for the value.
@@ -240,11 +249,22 @@ def new_types(schema: StructType, key_columns: Sequence[str]) -> LogTypes:
     if not others or len(own) < len(schema.names):
         what = "repeats a column" if others else "has no column beside those of the key"
         raise OptionError(f'option "keyColumns": the DataFrame {what}, and a value needs some')
-    parts = [pa.field(f.name, arrow_type(f.dataType), nullable=False) for f in keys]
+    parts = [pa.field(f.name, arrow_type(_nullable(f.dataType)), nullable=False) for f in keys]
     kind = parts[0].type if len(parts) == 1 else pa.struct(parts)
-    value = [pa.field(f.name, arrow_type(f.dataType), nullable=f.nullable) for f in others]
+    value = [pa.field(f.name, arrow_type(_nullable(f.dataType))) for f in others]
     fields = [pa.field("key", kind, nullable=False), pa.field("value", pa.struct(value))]
     return LogTypes(pa.schema(fields), tuple(f.name for f in keys))
+
+
+def _nullable(kind: DataType) -> DataType:
+    """Returns the type with everything inside that may be null."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, _nullable(f.dataType)) for f in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return kind
 
 
 def _are_records(names: Sequence[str]) -> bool:

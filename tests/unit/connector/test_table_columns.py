@@ -7,10 +7,12 @@ import pickle
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     DateType,
     DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -77,24 +79,60 @@ def fields(*names, of=TRIP):
     return StructType([of[name] for name in names])
 
 
+def declared(url):
+    """A log whose schema, and no DataFrame, says that ``minutes`` is NOT NULL; with ROWS."""
+    types = {f.name: f for f in arrow_schema(TRIP)}
+    schema = pa.schema([types.pop("id").with_name("key"), ("value", pa.struct(types.values()))])
+    schema = schema.set(0, schema.field(0).with_nullable(False))
+    Log.create(url, config={"table.key.columns": "id"}, schema=schema)
+    write(url, ROWS)
+
+
 def by_id(found):
     return sorted(found, key=lambda row: row["id"])
 
 
 def test_the_same_columns_come_back(url):
-    """A key of one column is that column, NOT NULL; the others are the value's fields, as they are
-    declared. Names that records have mean nothing among rows.
+    """A key of one column is that column, NOT NULL; the others are the value's fields, which may be
+    null. Names that records have mean nothing among rows.
     """
     write(url, ROWS, keyColumns="id")
     log = Log.open(url)
     assert log.schema.field("key") == pa.field("key", pa.int64(), nullable=False)
-    assert not log.schema.field("value").type.field("minutes").nullable
     assert log.table().get(1)["place"] == {"city": "Riga", "zone": 2}
     schema = ClogDataSource({"path": url, "view": "table"}).schema()
-    assert schema == StructType([StructField("id", LongType(), nullable=False), *TRIP.fields[1:]])
+    others = [StructField(f.name, f.dataType) for f in TRIP.fields[1:]]
+    assert schema == StructType([StructField("id", LongType(), nullable=False), *others])
     assert by_id(rows(url)) == ROWS
     write(url, [ROWS[0] | {"minutes": 32}])
     assert by_id(rows(url))[0]["minutes"] == 32
+
+
+def test_what_spark_says_of_literals_makes_no_column_not_null(url):
+    """Of ``VALUES`` it says that nothing is null, at any depth; rows with nulls follow."""
+    inner = StructType([StructField("n", LongType(), nullable=False)])
+    kinds = {
+        "n": LongType(),
+        "one": inner,
+        "many": ArrayType(inner, containsNull=False),
+        "named": MapType(StringType(), inner, valueContainsNull=False),
+    }
+    literals = StructType(
+        [StructField("id", LongType())]
+        + [StructField(name, kind, nullable=False) for name, kind in kinds.items()]
+    )
+    one = {"n": 1}
+    first = {"id": 1, "n": 1, "one": one, "many": [one], "named": {"a": one}}
+    write(url, [first], literals, keyColumns="id")
+    write(url, [{"id": 2}], fields("id"))
+    null = {"n": None}
+    row = {"id": 3, "n": None, "one": null, "many": [null, None], "named": {"a": null, "b": None}}
+    nullable = ClogDataSource({"path": url, "view": "table"}).schema()
+    write(url, [row], nullable)
+    assert by_id(rows(url))[1:] == [
+        {"id": 2, "n": None, "one": None, "many": None, "named": None},
+        row | {"named": [("a", null), ("b", None)]},
+    ]
 
 
 def test_several_key_columns_are_a_struct(url):
@@ -154,7 +192,7 @@ def test_a_schema_that_is_not_the_tables_is_refused(url, field, message):
     with pytest.raises(InvalidInputError, match=message):
         rows(
             url,
-            StructType([TRIP["minutes"], field])
+            StructType([StructField("minutes", IntegerType()), field])
             if field.name != "key"
             else StructType([field, StructField("zz", LongType())]),
         )
@@ -175,7 +213,7 @@ def test_a_row_that_does_not_fit_is_refused_before_anything_is_committed(
     url, name, kind, given, message
 ):
     """S62: types when the write is planned, values in the task."""
-    write(url, ROWS, keyColumns="id")
+    declared(url)
     schema = {f.name: f for f in TRIP} | {name: StructField(name, kind)}
     with pytest.raises(InvalidInputError, match=message):
         write(url, [ROWS[0] | {name: given}], StructType(list(schema.values())))
@@ -184,7 +222,7 @@ def test_a_row_that_does_not_fit_is_refused_before_anything_is_committed(
 
 def test_columns_that_may_be_null_may_be_missing(url):
     """Not those of the key, nor what is NOT NULL."""
-    write(url, ROWS, keyColumns="id")
+    declared(url)
     write(
         url,
         [{"MINUTES": 1, "Id": 3}],

@@ -6,6 +6,7 @@ its id is the same, so the newest commit tells, at most `tip_tracker.CONFIRM_MS`
 """
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clog.connector.options.location import Location
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from clog.connector.options.settings import WriteOptions
     from clog.storage.commit.handle import Handle
+    from clog.storage.create import NewLog
     from clog.storage.log import Log
 
 _LOGGER = logging.getLogger("clog.connector")
@@ -120,10 +122,29 @@ def opened_or_created(
     ``rows`` by the option ``keyColumns``.
 
     Raises:
+        as `opened_or_new`.
+    """
+    from clog.storage.create import NewLog
+
+    there = opened_or_new(options, check, rows=rows)
+    return created(options.location, there) if isinstance(there, NewLog) else there
+
+
+def opened_or_new(
+    options: "WriteOptions",
+    check: "Callable[[LogTypes | None], object]",
+    *,
+    rows: "StructType | None",
+) -> "Log | NewLog":
+    """Returns the log to write to, or what it is to be where there is none.
+
+    Raises:
         LogReplacedError, NotFoundError: it is not the one that option ``logId`` names.
         OptionError: the log that is there has other key columns than ``keyColumns``.
+        InvalidInputError: a log like this cannot be made.
     """
-    from clog.storage.log import Log
+    from clog.storage.create import PARTITIONS_DEFAULT, new_log
+    from clog.storage.ids import SystemIds
 
     location = options.location
     try:
@@ -148,15 +169,24 @@ def opened_or_created(
     if types is not None:
         config["table.key.columns"] = ",".join(types.key_columns)
     schema = None if types is None else types.schema
-    try:
-        if options.partitions is None:
-            Log.create(location.store(), config=config, schema=schema)
-        else:
-            Log.create(location.store(), options.partitions, config, schema=schema)
-    except AlreadyExistsError:
-        pass  # Somebody else made it at the same time: write to theirs.
+    partitions = PARTITIONS_DEFAULT if options.partitions is None else options.partitions
+    return new_log(partitions, config, schema, ids=SystemIds())
+
+
+def created(location: Location, new: "NewLog") -> "Log":
+    """Creates a log, and returns it, or the one that somebody else made at the same time.
+
+    Raises:
+        OptionError: that has other key columns.
+    """
+    from clog.storage.clock import SystemClock
+    from clog.storage.ids import SystemIds
+
+    with suppress(AlreadyExistsError):
+        new.create(location.store(), clock=SystemClock(), ids=SystemIds())
     log = opened(location)
-    _check_types(log, options.key_columns, check)
+    if names := new.settings.table_key_columns:
+        _check_types(log, names, lambda _: None)
     return log
 
 

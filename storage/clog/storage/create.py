@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -30,7 +31,81 @@ from clog.storage.store.base import Store
 
 PARTITIONS_MAX = 10_000
 """Tested limit: heads and commits hold columns over the partitions."""
+PARTITIONS_DEFAULT = 4
 _TYPED = lists_of([FEATURES[TYPED_COLUMNS]])
+
+
+@dataclass(frozen=True, slots=True)
+class NewLog:
+    """A log that does not stand yet: its id, and what it is to be. ``config`` has only what was
+    given.
+    """
+
+    log_id: str
+    partitions: int
+    config: Mapping[str, str]
+    schema: LogSchema | None
+
+    @property
+    def settings(self) -> LogConfig:
+        """The config in full."""
+        return LogConfig.from_overrides(self.config)
+
+    def create(self, root: Store, *, clock: Clock, ids: Ids) -> None:
+        """Writes version 0 into a folder of its own, then ``_clog/log``, which makes it a log
+        (S47). Objects may be there already (`connector.write`).
+
+        Raises:
+            as `create_log`.
+        """
+        try:
+            read_log_file(root)
+        except NotFoundError:
+            pass
+        else:
+            raise _exists(root)
+        now_ms = clock.now_ms()
+        store = store_of(root, self.log_id)
+        StoreClock(store, clock=clock, ids=ids).check(newest_ms=0)
+        features = NEW_LOG_FEATURES.with_added(features_of_holds(self.settings))
+        info = LogInfo(
+            *(self.log_id, now_ms, self.partitions),
+            partitioner=self.settings.partitioner,
+            seed=f"{ids.seed():016x}",
+            features=features if self.schema is None else features.with_added(_TYPED),
+            schema=self.schema,
+        )
+        edit = Edit(create=info, config=dict(self.config))
+        record = EditRecord(0, ids.new_id(), now_ms, "create", {"edit": edit_to_json(edit)})
+        commit = Commit(record, None, (), first_head(edit))
+        created = create_commit(store, commit, clock=clock, ids=ids)
+        assert created is Created.OURS, created  # The id is new, so the folder is.
+        made = LogFile(self.log_id, now_ms)
+        if create_log_file(root, made, clock).log_id != self.log_id:
+            for path in (paths.commit_path(0), paths.block_path(0)):
+                with suppress(StoreUnavailableError):
+                    store.delete(path)
+            raise _exists(root)
+
+
+def new_log(
+    partitions: int,
+    config: Mapping[str, object],
+    schema: Mapping[str, pa.DataType] | pa.Schema | None,
+    *,
+    ids: Ids,
+) -> NewLog:
+    """Returns a log to be created.
+
+    Raises:
+        InvalidInputError: as `create_log`.
+    """
+    _check_partitions(partitions)
+    typed = None if schema is None else schema_of(schema)
+    overrides = parse_overrides(config)
+    if problem := key_columns_problem(typed, LogConfig.from_overrides(overrides).table_key_columns):
+        raise InvalidInputError(f"{problem}; nothing was created")
+    return NewLog(ids.new_id(), partitions, overrides, typed)
 
 
 def create_log(
@@ -42,7 +117,7 @@ def create_log(
     clock: Clock,
     ids: Ids,
 ) -> None:
-    """Writes version 0 into a folder of its own, then ``_clog/log``, which makes it a log (S47).
+    """Creates a log.
 
     Raises:
         AlreadyExistsError: there is a log, or somebody made one at the same time.
@@ -51,45 +126,7 @@ def create_log(
         CommitStateUnknownError: whether it was created cannot be found out now.
         ClockSkewError: this machine's clock is far ahead of the store's.
     """
-    _check_partitions(partitions)
-    typed = None if schema is None else schema_of(schema)
-    overrides = parse_overrides(config)
-    settings = _settings(overrides, typed)
-    try:
-        read_log_file(root)
-    except NotFoundError:
-        pass
-    else:
-        raise _exists(root)
-    log_id, now_ms = ids.new_id(), clock.now_ms()
-    store = store_of(root, log_id)
-    StoreClock(store, clock=clock, ids=ids).check(newest_ms=0)
-    features = NEW_LOG_FEATURES.with_added(features_of_holds(settings))
-    info = LogInfo(
-        *(log_id, now_ms, partitions),
-        partitioner=settings.partitioner,
-        seed=f"{ids.seed():016x}",
-        features=features if typed is None else features.with_added(_TYPED),
-        schema=typed,
-    )
-    edit = Edit(create=info, config=overrides)
-    record = EditRecord(0, ids.new_id(), now_ms, "create", {"edit": edit_to_json(edit)})
-    commit = Commit(record, None, (), first_head(edit))
-    created = create_commit(store, commit, clock=clock, ids=ids)
-    assert created is Created.OURS, created  # The id is new, so the folder is.
-    made = LogFile(log_id, now_ms)
-    if create_log_file(root, made, clock).log_id != log_id:
-        for path in (paths.commit_path(0), paths.block_path(0)):
-            with suppress(StoreUnavailableError):
-                store.delete(path)
-        raise _exists(root)
-
-
-def _settings(overrides: Mapping[str, str], schema: LogSchema | None) -> LogConfig:
-    settings = LogConfig.from_overrides(overrides)
-    if problem := key_columns_problem(schema, settings.table_key_columns):
-        raise InvalidInputError(f"{problem}; nothing was created")
-    return settings
+    new_log(partitions, config, schema, ids=ids).create(root, clock=clock, ids=ids)
 
 
 def _exists(root: Store) -> AlreadyExistsError:

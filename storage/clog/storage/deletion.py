@@ -11,6 +11,7 @@ create its log, is not touched; nor is a view of another log that is created mea
 Not here: stopping writers. One that goes on is told at its next commit, or within seconds.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clog.storage.commit.identity import read_log_file
@@ -21,6 +22,8 @@ from clog.storage.store.base import Store, StoredObject, is_temporary
 
 OF_A_CREATION = frozenset({paths.commit_path(0), paths.block_path(0)})
 """What a creator writes before it creates ``_clog/log``."""
+OF_A_FIRST_WRITE = f"{paths.DATA}{0:020}-"
+"""How the objects are named that may stand in its folder before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,13 @@ def _doomed(root: Store, views: list[ViewFiles]) -> Doomed:
         return Doomed(None, left)
 
 
+def is_creation(names: Iterable[str]) -> bool:
+    """Tells whether a folder with these files holds only what a creator writes before it creates
+    ``_clog/log``.
+    """
+    return all(name in OF_A_CREATION or name.startswith(OF_A_FIRST_WRITE) for name in names)
+
+
 def delete_log(root: Store) -> Doomed:
     """Deletes what `doomed` returns, and returns it. Costs a request for each file.
 
@@ -70,7 +80,8 @@ def delete_log(root: Store) -> Doomed:
         gone = {found.log_id, *(view.log_id for view in views)}
         views = [view for view in published_files(root) if view.log_id in gone]
         found = _of_log(root, found.log_id, views)
-    for file in found.files:
+    # Objects first: what is left of a log is never taken for what a first write makes.
+    for file in sorted(found.files, key=lambda file: f"/{paths.DATA}" not in file.path):
         root.delete(file.path)  # D2
     return found
 
@@ -98,4 +109,4 @@ def _leftovers(root: Store) -> list[StoredObject]:
 
 def _is_creation(log_id: str, files: list[StoredObject]) -> bool:
     skip = len(paths.folder_of(log_id)) + 1
-    return {f.path[skip:] for f in files if not is_temporary(f.path)} <= OF_A_CREATION
+    return is_creation(f.path[skip:] for f in files if not is_temporary(f.path))

@@ -17,7 +17,7 @@ from clog.storage.clock import Clock, SystemClock
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.idempotence import Writer
 from clog.storage.config.log_config import LogConfig
-from clog.storage.create import create_log
+from clog.storage.create import PARTITIONS_DEFAULT, create_log
 from clog.storage.diagnostics.describe import LogDescription, SegmentInfo, describe, segment_infos
 from clog.storage.diagnostics.history import CommitInfo, history
 from clog.storage.ids import Ids, SystemIds
@@ -59,7 +59,7 @@ class Log(TransactionsOfLog, ReadersOfLog):
     def create(
         cls,
         url: str | Store,
-        partitions: int = 4,
+        partitions: int = PARTITIONS_DEFAULT,
         config: Mapping[str, object] | None = None,
         storage_options: Mapping[str, object] | None = None,
         clock: Clock | None = None,

@@ -24,7 +24,8 @@ from clog.connector.datasource import ClogDataSource
 from clog.connector.schema import arrow_schema
 from clog.connector.write import write_task
 from clog.connector.write.write_task import TaskIds
-from clog.storage import ClogError, InvalidInputError, OptionError
+from clog.storage import ClogError, InvalidInputError, NotFoundError, OptionError
+from clog.storage.deletion import delete_log
 from clog.storage.log import Log
 from clog.storage.store import open_store
 from clog.storage.testing.counting import CountingStore
@@ -60,6 +61,23 @@ def write(url, rows, schema=TRIP, **options):
     batch = pa.RecordBatch.from_pylist(rows, schema=arrow_schema(schema))
     message = pickle.loads(pickle.dumps(writer)).write(iter([batch]))
     writer.commit([pickle.loads(pickle.dumps(message))])
+
+
+def begun(url, *tasks, schema=TRIP, **options):
+    """A writer whose tasks have run, and their messages; those of the ones that failed are None."""
+    writer = ClogDataSource({"path": url, **options}).writer(schema, overwrite=False)
+    messages = []
+    for given in tasks:
+        batch = pa.RecordBatch.from_pylist(given, schema=arrow_schema(schema))
+        try:
+            messages.append(pickle.loads(pickle.dumps(writer)).write(iter([batch])))
+        except InvalidInputError:
+            messages.append(None)
+    return pickle.loads(pickle.dumps(writer)), messages
+
+
+def files(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def rows(url, schema=None, **options):
@@ -142,6 +160,55 @@ def test_several_key_columns_are_a_struct(url):
     assert ClogDataSource({"path": url, "view": "table"}).schema().names == [
         *("minutes", "id", "place", "timestamp")
     ]
+    assert by_id(rows(url)) == ROWS
+
+
+def test_a_first_write_that_fails_leaves_no_log(url, tmp_path):
+    """Nor its objects: the next one may have other types. A task fails, or the new log's config
+    refuses a record when all is committed.
+    """
+    writer, messages = begun(url, ROWS, [ROWS[0] | {"id": None}], keyColumns="id")
+    assert files(tmp_path)
+    writer.abort(messages)
+    assert not files(tmp_path)
+    small = {"keyColumns": "id", "config.max.message.bytes": "10"}
+    writer, messages = begun(url, ROWS, **small)
+    with pytest.raises(InvalidInputError, match=r"max\.message\.bytes=10"):
+        writer.commit(messages)
+    writer.abort(messages)
+    with pytest.raises(NotFoundError):
+        Log.open(url)
+    other = StructType([StructField("id", StringType()), StructField("minutes", StringType())])
+    write(url, [{"id": "a", "minutes": "1"}], other, keyColumns="id")
+    assert rows(url) == [{"id": "a", "minutes": "1"}]
+
+
+def test_a_first_write_without_rows_makes_the_log(url):
+    """It has not failed."""
+    write(url, [], keyColumns="id")
+    assert rows(url) == []
+    assert ClogDataSource({"path": url, "view": "table"}).schema().names == TRIP.names
+
+
+def test_first_writes_at_once_make_one_log(url):
+    """Who comes second has its rows in the log that the first one made, if that has its types."""
+    begun_first, begun_second = (begun(url, [row], keyColumns="id") for row in ROWS)
+    narrow = [{"id": 3, "minutes": 1}]
+    refused, of_refused = begun(url, narrow, schema=fields("id", "minutes"), keyColumns="id")
+    for writer, messages in (begun_first, begun_second):
+        writer.commit(messages)
+    assert by_id(rows(url)) == ROWS
+    with pytest.raises(InvalidInputError, match="made by another writer, with other types"):
+        refused.commit(of_refused)
+    assert Log.open(url).version == 2
+
+
+def test_deleting_what_is_not_there_leaves_a_first_write_alone(url):
+    """S47: its log may be about to be made."""
+    writer, messages = begun(url, ROWS, keyColumns="id")
+    with pytest.raises(NotFoundError):
+        delete_log(open_store(url, {}))
+    writer.commit(messages)
     assert by_id(rows(url)) == ROWS
 
 

@@ -31,6 +31,7 @@ from clog.storage import (
     OptionError,
 )
 from clog.storage.commit import tip_tracker
+from clog.storage.create import NewLog
 from clog.storage.format.edits import Edit
 from clog.storage.log import Log
 from clog.storage.store import open_store
@@ -138,15 +139,33 @@ def test_a_log_keeps_its_number_of_partitions(url):
 
 def test_makers_of_one_log_agree(url, monkeypatch):
     """Who comes second writes to the log that the first one made."""
-    create = Log.create
+    create = NewLog.create
 
     def slow(*args, **kwargs):
-        create(url, partitions=2)
+        monkeypatch.setattr(NewLog, "create", create)
+        Log.create(url, partitions=2)
         return create(*args, **kwargs)
 
-    monkeypatch.setattr(Log, "create", slow)
+    monkeypatch.setattr(NewLog, "create", slow)
     Sink(url).write(rows_of(("a", "1")))
     assert Log.open(url).partitions == 2
+
+
+def test_a_stream_makes_a_typed_log_by_its_first_commit(url):
+    """Its tasks wrote for one that did not stand; the process that commits has planned anew."""
+    stream = Sink(url, query="q", keyColumns="key")
+    messages = stream.run(rows_of(("a", "1")), rows_of(("b", "2")))
+    with pytest.raises(NotFoundError):
+        Log.open(url)
+    stream.commit(messages)
+    stream.commit(messages)
+    Sink(url, query="q").write(rows_of(("a", "3")), batch=1)
+    found = [r for batch in Log.open(url).read() for r in batch.to_pylist()]
+    assert sorted((r["key"], r["value"]["value"]) for r in found) == [
+        ("a", "1"),
+        ("a", "3"),
+        ("b", "2"),
+    ]
 
 
 def test_order_is_that_of_sparks_partitions_then_of_rows(url):

@@ -3,7 +3,7 @@
 import pytest
 
 from clog.storage import Log, NotFoundError
-from clog.storage.deletion import OF_A_CREATION, delete_log, doomed
+from clog.storage.deletion import delete_log, doomed, is_creation
 from clog.storage.format import paths
 from clog.storage.store.folders import folder_exists, remove_empty_folders
 from clog.storage.testing.crash import crash_runs, memory_store
@@ -39,7 +39,7 @@ def test_a_deletion_is_finished_after_any_crash():
 def _held(names):
     """The files of logs that were more than a creation: in these runs there is one log."""
     inside = {name.removeprefix("_clog/").partition("/")[2] for name in names}
-    return inside if not inside - {""} <= OF_A_CREATION else set()
+    return set() if is_creation(inside - {""}) else inside
 
 
 def test_a_log_that_is_being_created_is_left_alone():

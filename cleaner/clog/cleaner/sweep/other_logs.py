@@ -1,15 +1,16 @@
 """What lies in ``_clog/`` beside the log's own folder.
 
 A creator that died before it created ``_clog/log``, or lost that race, leaves a folder with a first
-commit and nothing else: it can never become a log while another stands there, so it goes once it is
-old. So do temporary files of its writes, of ``_clog/log`` too. Any other folder held a log, which
-was deleted in part or is being restored: it is named in a warning and left alone.
+commit, or with the objects of a first write, and nothing else: it can never become a log while
+another stands there, so it goes once it is old. So do temporary files of its writes, of
+``_clog/log`` too. Any other folder held a log, which was deleted in part or is being restored: it
+is named in a warning and left alone.
 """
 
 import logging
 
 from clog.storage.commit.handle import Handle
-from clog.storage.deletion import OF_A_CREATION
+from clog.storage.deletion import OF_A_CREATION, OF_A_FIRST_WRITE
 from clog.storage.format import paths
 from clog.storage.store.base import StoredObject, is_temporary
 
@@ -36,7 +37,7 @@ def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[S
     for log_id, files in sorted(folders.items()):
         skip = len(paths.folder_of(log_id)) + 1
         whole = {found.path[skip:] for found in files if not is_temporary(found.path)}
-        if whole <= OF_A_CREATION:
+        if whole <= OF_A_CREATION or all(name.startswith(OF_A_FIRST_WRITE) for name in whole):
             if max(found.modified_ms for found in files) < before_ms:
                 dead += files
             continue

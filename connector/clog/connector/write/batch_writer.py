@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import of_id
 from clog.connector.options.settings import WriteOptions
 from clog.connector.shallow import shallow
 from clog.connector.write.changed_batch import check_repeated
@@ -20,6 +19,8 @@ from clog.connector.write.write_task import (
     Written,
     answers_of,
     content_of,
+    delete_of_new,
+    log_of,
     objects_of,
     plan_write,
     write_task,
@@ -52,7 +53,7 @@ class ClogWriter(DataSourceArrowWriter):
                 'options "txnAppId" and "txnVersion" are given together or not at all'
             )
         self._options = options
-        self._plan = plan_write(options, schema)
+        self._plan = plan_write(options, schema, creates_later=True)
 
     @shallow
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> Written:
@@ -69,10 +70,11 @@ class ClogWriter(DataSourceArrowWriter):
             CommitStateUnknownError: the rows may be in the log.
         """
         answers = answers_of(messages)
-        objects = objects_of(answers)
+        if not objects_of(answers) and self._plan.new is None:
+            return
+        log, objects = log_of(self._plan.location, answers)
         if not objects:
             return
-        log = of_id(self._plan.location, self._plan.log_id)
         writer = self._writer(content_of(answers))
         result = log.append_objects(objects, writer)
         if result.duplicate and writer is not None:
@@ -80,7 +82,8 @@ class ClogWriter(DataSourceArrowWriter):
             check_repeated(log, result, writer, objects, fail=fail)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Does nothing, and never raises (see `write_task`)."""
+        """Deletes what was written for a log that is not made; never raises (see `write_task`)."""
+        delete_of_new(self._plan.location, messages)
 
     def _writer(self, content: str) -> "Writer | None":
         from clog.storage.commit.idempotence import Writer

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import of_id
 from clog.connector.options.settings import WriteOptions
 from clog.connector.shallow import shallow
 from clog.connector.write.changed_batch import check_repeated
@@ -25,6 +24,8 @@ from clog.connector.write.write_task import (
     Written,
     answers_of,
     content_of,
+    delete_of_new,
+    log_of,
     objects_of,
     plan_write,
     write_task,
@@ -52,7 +53,7 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
                 " omit it, and give writerId if the log should know the query by a name"
             )
         self._options = options
-        self._plan = plan_write(options, schema)
+        self._plan = plan_write(options, schema, creates_later=True)
 
     @shallow
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> Written:
@@ -69,10 +70,9 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
             CommitStateUnknownError: the rows may be in the log; running the batch again is safe.
         """
         answers = answers_of(messages)
-        objects = objects_of(answers)
-        if not objects and batchId:
+        if not objects_of(answers) and batchId:
             return  # An empty batch leaves no trace: run again, it is as harmless.
-        log = of_id(self._plan.location, answers[0].log_id)
+        log, objects = log_of(self._plan.location, answers)
         writer = self._writer(answers, batchId)
         if not objects:
             introduce(log, writer)
@@ -84,8 +84,13 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
         if result.duplicate:
             check_repeated(log, result, writer, objects, fail=fail)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Does nothing, and never raises (see `write_task`)."""
+    def abort(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: ARG002 - Spark's
+    ) -> None:
+        """Deletes what was written for a log that is not made; never raises (see `write_task`)."""
+        delete_of_new(self._plan.location, messages)
 
     def _writer(self, answers: Sequence[Written], batch_id: int) -> "Writer":
         from clog.storage.commit.idempotence import Writer

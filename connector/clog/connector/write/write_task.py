@@ -7,18 +7,30 @@ X2. Each task writes its rows as data objects, for all partitions of the log, an
     them.
 X3. The driver commits the objects of all tasks at once, in the order of Spark's partitions (S44).
 
+A first write whose types come from its rows (``keyColumns``) makes the log in X3 only: one that
+fails leaves none, whose types would be fixed. Its objects are then in the folder of a log that does
+not stand yet.
+
 Aborting does nothing: Spark also aborts after a commit whose outcome it did not learn, and then the
-objects may be part of the log.
+objects may be part of the log. But where a task has not answered, none was begun, and what a first
+write made is deleted: without a log, nobody sweeps.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import opened_or_created, types_of
+from clog.connector.opened_logs import (
+    created,
+    of_id,
+    opened_or_created,
+    opened_or_new,
+    types_of,
+)
 from clog.connector.options.location import Location
 from clog.connector.options.settings import WriteOptions
 from clog.connector.schema import canonical, check_write_schema, with_our_names
@@ -31,7 +43,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from clog.storage.create import NewLog
     from clog.storage.format.schema import LogSchema
+    from clog.storage.log import Log
     from clog.storage.objects.data_object import DataObject
 
 _RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
@@ -50,6 +64,7 @@ class WritePlan:
     table: TableColumns | None
     compression: Compression
     object_bytes: int
+    new: "NewLog | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +95,23 @@ class TaskIds:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """A task's answer: its objects, in the order of its rows, and a hash of the rows."""
+    """A task's answer: its objects, in the order of its rows, and a hash of the rows. ``new``: the
+    log that they are for, where it did not stand when the write was planned.
+    """
 
     log_id: str
     query_id: str | None
     batch_id: int | None
     objects: tuple["DataObject", ...]
     content: str
+    new: "NewLog | None" = None
 
 
-def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
-    """Checks the columns and opens the log, or makes it.
+def plan_write(
+    options: WriteOptions, schema: StructType, *, creates_later: bool = False
+) -> WritePlan:
+    """Checks the columns and opens the log, or makes it; ``creates_later``: not before the commit
+    (`log_of`) where its types come from the rows.
 
     Raises:
         InvalidInputError: a column is missing or has a wrong type.
@@ -98,6 +119,7 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
             created with.
     """
     from clog.storage.config.log_config import LogConfig
+    from clog.storage.create import NewLog
 
     where = f"log {options.location.name!r}"
 
@@ -108,6 +130,10 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
             check_write_schema(schema, key_needed=key_needed, where=where, typed=typed)
         return table
 
+    if creates_later and options.key_columns is not None:
+        there = opened_or_new(options, check, rows=schema)
+        if isinstance(there, NewLog):
+            return _plan_new(options.location, there, check(_types_of(there)))
     log = opened_or_created(options, check, rows=schema)
     table = check(types_of(log.handle))
     if table is None and "key" not in canonical(schema).names:
@@ -172,7 +198,8 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
         objects.add(records, _partitions(plan, batch, records, rows))
         rows += batch.num_rows
     return Written(
-        plan.log_id, task.query_id, task.batch_id, tuple(objects.finish()), content.hexdigest()
+        *(plan.log_id, task.query_id, task.batch_id),
+        *(tuple(objects.finish()), content.hexdigest(), plan.new),
     )
 
 
@@ -186,6 +213,40 @@ def objects_of(answers: Iterable[Written]) -> "list[DataObject]":
     return [obj for answer in answers for obj in answer.objects]
 
 
+def log_of(location: Location, answers: Sequence[Written]) -> "tuple[Log, list[DataObject]]":
+    """Returns the log to commit to, made if it is to be, and the objects of all tasks, in it.
+
+    Raises:
+        LogReplacedError: the log that they were written for does not stand there any more.
+        InvalidInputError: records that the config of a new log refuses; another one of other types
+            or partitions was made meanwhile.
+    """
+    from clog.storage.append import check_facts
+    from clog.storage.clock import SystemClock
+
+    objects, new = objects_of(answers), answers[0].new
+    if new is None:
+        return of_id(location, answers[0].log_id), objects
+    for obj in objects:
+        check_facts(obj, new.settings, now_ms=SystemClock().now_ms())
+    log = created(location, new)
+    if log.id != new.log_id:
+        _move(location, new, log, objects)
+    return log, objects
+
+
+def delete_of_new(location: Location, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Deletes what tasks wrote for a log that was to be made, if its creation was not begun: some
+    task has not answered. Never raises.
+    """
+    answers = answers_of(messages)
+    if len(answers) < len(messages) and answers and (new := answers[0].new) is not None:
+        with suppress(Exception):  # What is left is swept once a log stands there.
+            store = location.store_of(new.log_id)
+            for obj in objects_of(answers):
+                store.delete(obj.path)
+
+
 def content_of(answers: Iterable[Written]) -> str:
     """Returns one hash of the rows of all tasks."""
     import hashlib
@@ -195,6 +256,46 @@ def content_of(answers: Iterable[Written]) -> str:
         if answer.objects:
             whole.update(bytes.fromhex(answer.content))
     return whole.hexdigest()
+
+
+def _types_of(new: "NewLog") -> LogTypes:
+    from clog.storage.objects.arrow_types import arrow_schema
+
+    assert new.schema is not None, "a log of bytes is made when the write is planned"
+    return LogTypes(arrow_schema(new.schema), new.settings.table_key_columns)
+
+
+def _plan_new(location: Location, new: "NewLog", table: TableColumns | None) -> WritePlan:
+    config = new.settings
+    return WritePlan(
+        location=location,
+        log_id=new.log_id,
+        stamp=0,
+        partitions=new.partitions,
+        partitioner=config.partitioner,
+        schema=new.schema,
+        table=table,
+        compression=config.compression,
+        object_bytes=config.object_bytes,
+        new=new,
+    )
+
+
+def _move(location: Location, new: "NewLog", log: "Log", objects: "Sequence[DataObject]") -> None:
+    """Moves objects into a log that somebody else made meanwhile, if it is as the new one was to
+    be.
+    """
+    info = log.handle.tip.head.log
+    theirs = info.partitions, info.partitioner, info.schema
+    if theirs != (new.partitions, new.settings.partitioner, new.schema):
+        raise InvalidInputError(
+            f"{log.url} was made by another writer, with other types or partitions, while the first"
+            " rows of this one were written; nothing was appended; write again"
+        )
+    written = location.store_of(new.log_id)
+    for obj in objects:
+        log.handle.store.put(obj.path, written.get(obj.path))
+        written.delete(obj.path)
 
 
 def _partitions(

@@ -62,6 +62,17 @@ def test_a_creator_that_died_leaves_a_folder_that_goes_after_a_day(store, clock)
     assert Log.open(store, clock=clock).version == log.version
 
 
+def test_objects_of_a_first_write_that_made_no_log_go(store, clock):
+    """S47: nothing else is in the folder, not even a first commit; and they are a day old."""
+    log = create(store, clock)
+    path = f"{paths.folder_of(OTHER)}/{paths.data_path(0, '1' * 32)}"
+    store.put(path, b"x")
+    clock.advance(ORPHAN_AGE_MS)
+    assert sweep(log, clock) == ()
+    clock.advance(1)
+    assert sweep(log, clock) == (path,)
+
+
 def test_one_that_is_young_keeps_all_its_folder(store, clock):
     """S47: it may still be at work: the folder is as old as the youngest file in it."""
     log = create(store, clock)

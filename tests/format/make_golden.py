@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -346,6 +346,29 @@ def typed_record(n: int, i: int) -> dict:
     return {"key": key, "value": present}
 
 
+def typed_keys(root: Path) -> None:
+    """Keys that are dates, decimals and truth values in a struct; one gets wider; key indexes."""
+    with patch.object(encoding, "WHOLE_BYTES", 0):
+        key = pa.struct([("d", pa.date32()), ("p", pa.decimal128(9, 2)), ("ok", pa.bool_())])
+        schema = {"key": key, "value": pa.struct([("n", pa.int32())])}
+        log = create(root, schema=schema, min_cleanable_dirty_ratio="0")
+        for n in range(6):
+            log.append([keyed_record(n, i) for i in range(n, 30)])
+            log.handle.clock.advance(700)
+            if n == 2:
+                log.evolve(widen={"key.p": pa.decimal128(38, 2)})
+            if n % 3 == 1:
+                log.roll(0)
+                Cleaner(log, clock=log.handle.clock).run_once(force=True)
+
+
+def keyed_record(n: int, i: int) -> dict:
+    price = None if i % 6 == 0 else (i % 5 - 2) * Decimal("1234567.89")
+    day, ok = date(1969, 12, 30) + timedelta(days=i % 4), (True, False, None)[i % 3]
+    key = {"d": day, "p": price, "ok": ok}
+    return {"key": key, "value": None if (n + i) % 11 == 0 else {"n": n}}
+
+
 CASES: dict[str, Case] = {
     "plain": plain,
     "append-time": append_time,
@@ -361,6 +384,7 @@ CASES: dict[str, Case] = {
     "transactions": transactions,
     "undecided": undecided,
     "typed": typed,
+    "typed-keys": typed_keys,
 }
 
 
@@ -407,7 +431,8 @@ def another(log: Log, n: int) -> dict:
     """One more record of a log."""
     if log.schema.field("value").type == "binary":
         return {"key": b"new", "value": str(n)}
-    return typed_record(1, n)
+    is_price = log.schema.field("key").type.num_fields == 3
+    return keyed_record(1, n) if is_price else typed_record(1, n)
 
 
 def main() -> int:

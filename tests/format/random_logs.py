@@ -16,6 +16,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -61,6 +63,11 @@ TYPES = {
         ]
     ),
 }
+KEYS = {
+    "key": pa.struct([*TYPES["key"], ("p", pa.decimal128(9, 2)), ("t", pa.date32())]),
+    "value": TYPES["value"],
+}
+"""What a key has by the feature ``typed-keys``, too."""
 EVOLUTIONS: tuple[dict[str, Any], ...] = (
     {"add": {"value.more": pa.list_(pa.string()), "value.l.element.z": pa.int8()}},
     {"widen": {"value.n": pa.int64(), "key.a": pa.int64(), "value.d": pa.decimal128(9, 2)}},
@@ -76,6 +83,7 @@ class RandomLog:
         self.store = ClockedStore(open_store(str(root)), self.clock)
         self.done: Counter[str] = Counter()
         self.is_typed = self.draw.random() < 0.4
+        self.has_typed_keys = self.is_typed and seed % 2 == 1
         self.is_undecided = self.draw.random() < 0.6
         self.evolutions = list(EVOLUTIONS) if self.is_typed else []
         self.swept = False
@@ -97,7 +105,8 @@ class RandomLog:
             if draw.random() < 0.5:  # From before there was any feature.
                 names = f"{STORAGE}.create.NEW_LOG_FEATURES"
                 stack.enter_context(patch(names, NO_FEATURES))
-            schema = TYPES if self.is_typed else None
+            of_typed = KEYS if self.has_typed_keys else TYPES
+            schema = of_typed if self.is_typed else None
             ids = SeededIds(next(self._ids))
             return Log.create(
                 self.store, partitions, config, schema=schema, clock=self.clock, ids=ids
@@ -134,6 +143,9 @@ class RandomLog:
         value: Any = "v" * draw.choice([0, 1, 40])
         if self.is_typed:
             key = {"a": number - 3, "b": None if number % 4 == 0 else "\0" * (number % 3)}
+            if self.has_typed_keys:
+                key["p"] = Decimal(number - 7) / 4
+                key["t"] = None if number % 5 == 0 else date(1970, 1, 1 + number % 3)
             value = {"n": number, "s": value, "d": None, "l": [{"q": number}, None][: number % 3]}
         made = {"key": key, "value": None if draw.random() < 0.2 else value}
         if draw.random() < 0.2:
@@ -281,7 +293,8 @@ class RandomLog:
 
 
 EVERYTHING = {
-    *("dead-rows", "transactions", "typed-columns", "added midway", "dead rows in a file"),
+    *("dead-rows", "transactions", "typed-columns", "typed-keys", "added midway"),
+    *("dead rows in a file",),
     *("key index", "no field ids", "field ids", "rest", "older writers", "pages of segments"),
     *("snapshots", "edits apart", "positions", "positions apart", "later schema", "horizons"),
     *("append times", "gaps", "released", "steps of tombstones", "start", "headers"),
@@ -304,7 +317,8 @@ def found_in(log: RandomLog) -> set[str]:
     states = [entry[6] for entry in state["writers"].values() if entry[1] == "transaction"]
     pages = [json.loads(path.read_bytes().partition(b"\n")[2]) for path in plain_pages(folder)]
     said = {
-        **{name: name in own.features for name in ("dead-rows", "transactions", "typed-columns")},
+        **{name: name in own.features for name in ("dead-rows", "transactions")},
+        **{name: name in own.features for name in ("typed-columns", "typed-keys")},
         "added midway": heads[0]["log"]["features"] != heads[-1]["log"]["features"],
         "dead rows in a file": any(path.suffix == ".dead" for path in kinds["data"]),
         "undecided-records": "undecided-records" in own.features,

@@ -285,6 +285,39 @@ TYPES = {
 }
 
 
+def test_keys_that_are_dates_decimals_and_truth_values(spark, url, caplog):
+    """FORMAT.md §12.3: by Spark's scan, with filters in it, and looked up by the driver; a decimal
+    that got more digits, too."""
+    key = pa.struct([("day", pa.date32()), ("price", pa.decimal128(9, 2)), ("ok", pa.bool_())])
+    schema = {"key": key, "value": pa.struct([("n", pa.int32())])}
+    config = {**CONFIG, "table.key.columns": "day,price,ok"}
+    log = Log.create(url, 2, config, {"fsync": False}, schema=schema)
+    days = dt.date(1969, 12, 30), dt.date(1969, 12, 31)
+    keys = [
+        {"day": days[i % 2], "price": decimal.Decimal(i) / 4, "ok": i % 3 == 0}
+        for i in range(-3, 4)
+    ]
+    for number in range(3):
+        log.append([{"key": one, "value": {"n": number}} for one in keys[number:]])
+        if number == 1:
+            log.evolve(widen={"key.price": pa.decimal128(30, 2)})
+            log.roll()
+            Cleaner(log).run_once(force=True)
+    table = read_table(spark, url)
+    expected = [(*r["key"].values(), r["value"]["n"]) for r in log.table().to_arrow().to_pylist()]
+    assert sorted(tuple(row) for row in table.collect()) == sorted(expected)
+    assert len(expected) == len(keys)
+    dated = table.where("day = DATE'1969-12-30'")
+    assert "PushedFilters: [IsNotNull(key.day), EqualTo(key.day" in plan_of(dated)
+    assert dated.count() == sum(one["day"] == days[0] for one in keys)
+    text = '{"day": "1969-12-31", "price": "-0.75", "ok": true}'
+    looked_up = read_table(spark, url, keys=[text])
+    assert [tuple(row) for row in looked_up.collect()] == [(*keys[0].values(), 0)]
+    assert not caplog.records
+    by_clog = spark.read.format("clog").option("view", "table").load(url)
+    assert sorted(tuple(row) for row in by_clog.collect()) == sorted(expected)
+
+
 def test_typed_logs_and_their_earlier_objects(spark, url, caplog):
     """Every type that Spark's reader has, fields that were added and widened, rows of plain
     columns; filters on fields go into the scan (S61)."""

@@ -21,9 +21,15 @@ from clog.storage.format import paths
 from clog.storage.format.commits import Commit, EditRecord
 from clog.storage.format.edit_json import edit_to_json
 from clog.storage.format.edits import Edit, LogInfo
-from clog.storage.format.features import FEATURES, NEW_LOG_FEATURES, TYPED_COLUMNS, lists_of
+from clog.storage.format.features import (
+    FEATURES,
+    NEW_LOG_FEATURES,
+    TYPED_COLUMNS,
+    TYPED_KEYS,
+    lists_of,
+)
 from clog.storage.format.head import first_head
-from clog.storage.format.schema import LogSchema, key_columns_problem
+from clog.storage.format.schema import LogSchema, has_typed_keys, key_columns_problem
 from clog.storage.ids import Ids
 from clog.storage.objects.arrow_types import schema_of
 from clog.storage.readers.holds import features_of_holds
@@ -33,6 +39,7 @@ PARTITIONS_MAX = 10_000
 """Tested limit: heads and commits hold columns over the partitions."""
 PARTITIONS_DEFAULT = 4
 _TYPED = lists_of([FEATURES[TYPED_COLUMNS]])
+_TYPED_KEYS = lists_of([FEATURES[TYPED_KEYS]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +75,15 @@ class NewLog:
         store = store_of(root, self.log_id)
         StoreClock(store, clock=clock, ids=ids).check(newest_ms=0)
         features = NEW_LOG_FEATURES.with_added(features_of_holds(self.settings))
+        if self.schema is not None:
+            features = features.with_added(_TYPED)
+        if has_typed_keys(self.schema):
+            features = features.with_added(_TYPED_KEYS)
         info = LogInfo(
             *(self.log_id, now_ms, self.partitions),
             partitioner=self.settings.partitioner,
             seed=f"{ids.seed():016x}",
-            features=features if self.schema is None else features.with_added(_TYPED),
+            features=features,
             schema=self.schema,
         )
         edit = Edit(create=info, config=dict(self.config))

@@ -18,7 +18,7 @@ from second_reader.documents import (
     need,
     safe_path,
 )
-from second_reader.types import BYTES, Schema, check_evolution, parse_schema
+from second_reader.types import BYTES, Schema, check_evolution, has_typed_keys, parse_schema
 
 OBJECT_FIELDS = "path bytes footer xxh3_128 rows stamp dense"
 CHUNK_FIELDS = (
@@ -26,7 +26,7 @@ CHUNK_FIELDS = (
     " horizon_min horizon_max horizon up_to"
 )
 HEAD_COLUMNS = "start end base bytes chunks first_ms created_ms jitter_ms changed"
-KNOWN = {"dead-rows", "typed-columns", "undecided-records"}
+KNOWN = {"dead-rows", "typed-columns", "typed-keys", "undecided-records"}
 Name = tuple[str, str, int, int]
 """Home, id, epoch and number of a transaction (§11.2)."""
 
@@ -237,6 +237,11 @@ def check_log(log: Json) -> None:
         ("typed-columns" in read) == (schema != BYTES),
         "12",
         "typed-columns and the schema disagree",
+    )
+    need(
+        ("typed-keys" in read) == has_typed_keys(parse_schema(schema)),
+        "12.3",
+        "typed-keys and the schema disagree",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Context
 from typing import Any
 
 import pyarrow as pa
@@ -58,7 +59,7 @@ def parse_schema(body: Json) -> Schema:
     """A schema, refused where it is none of §12.1."""
     if body == BYTES:
         return PLAIN
-    key, value = _field(body.get("key"), 1), _field(body.get("value"), 1)
+    key, value = _field(body.get("key"), 1, in_key=True), _field(body.get("value"), 1)
     schema = Schema(
         integer(body.get("id"), "12.1"), integer(body.get("last_field_id"), "12.1"), key, value
     )
@@ -92,17 +93,35 @@ def _key_type(name: str) -> bool:
         or FIXED.fullmatch(name)
         or INTEGERS.fullmatch(name)
         or name.startswith("timestamp(")
+        or _stand_in(name)
     )
 
 
-def _field(body: Any, depth: int) -> Field:
+def _stand_in(kind: str) -> str | None:
+    """What `type` says of a type that a key has by the feature ``typed-keys`` (§12.3)."""
+    match = DECIMAL.fullmatch(kind)
+    if match and int(match[1]) <= 38:
+        return "fixed(16)"
+    return {"date": "int32", "bool": "uint8"}.get(kind)
+
+
+def has_typed_keys(schema: Schema) -> bool:
+    """Whether a key has a type that ``typed-keys`` adds."""
+    return any(_stand_in(field.type) for field in [schema.key, *_inside(schema.key)])
+
+
+def _field(body: Any, depth: int, in_key: bool = False) -> Field:
     need(isinstance(body, dict) and depth <= 8, "12.1", "no field, or one nested too deep")
     name, kind, required = body.get("name"), body.get("type"), body.get("required", False)
     need(isinstance(name, str) and name != "" and "." not in name, "12.1", f"no name: {name!r}")
     need(isinstance(kind, str) and isinstance(required, bool), "12.1", f"no type: {kind!r}")
+    if in_key and ("key_type" in body or _stand_in(kind)):
+        named, kind = kind, body.get("key_type")
+        need(isinstance(kind, str), "12.3", f"no type: {kind!r}")
+        need(named == _stand_in(kind), "12.3", f"{named} stands in for {kind}")
     children = body.get("fields", [])
     need(isinstance(children, list), "12.1", "fields are a list")
-    fields = tuple(_field(each, depth + 1) for each in children)
+    fields = tuple(_field(each, depth + 1, in_key) for each in children)
     names = [each.name for each in fields]
     need(len(set(names)) == len(names), "12.1", f"names repeat in {name}")
     field = Field(name, integer(body.get("id"), "12.1", 1), kind, required, fields)
@@ -264,8 +283,11 @@ def values(array: pa.Array, field: Field, *, raw: bool = False) -> list[Any]:
         ]
     if field.type in ("list", "map"):
         return _nested(array, field, raw=raw)
-    if field.type.startswith("time") and (raw or "(ns" in field.type):
-        array = array.cast(pa.int32() if pa.types.is_time32(array.type) else pa.int64())
+    if (field.type.startswith("time") and (raw or "(ns" in field.type)) or (
+        field.type == "date" and raw
+    ):
+        narrow = pa.types.is_time32(array.type) or pa.types.is_date(array.type)
+        array = array.cast(pa.int32() if narrow else pa.int64())
     plain = array.to_pylist()
     if field.type.startswith("float"):
         return [None if each is None else float(each) for each in plain]
@@ -290,7 +312,12 @@ def canonical(value: Any, field: Field, *, inside: bool = False) -> bytes:
         return b"".join(
             b"\0" if v is None else b"\1" + canonical(v, each, inside=True) for v, each in parts
         )
-    if INTEGERS.fullmatch(field.type) or field.type.startswith("timestamp"):
+    if field.type == "bool":
+        return b"\1" if value else b"\0"
+    if match := DECIMAL.fullmatch(field.type):
+        unscaled = int(value.scaleb(int(match[2]), Context(prec=76)))
+        return (unscaled + (1 << 127)).to_bytes(16, "big")
+    if INTEGERS.fullmatch(field.type) or field.type.startswith(("timestamp", "date")):
         signed = not field.type.startswith("u")
         return int(value + (1 << 63 if signed else 0)).to_bytes(8, "big")
     raw = value.encode() if isinstance(value, str) else bytes(value)

@@ -212,7 +212,14 @@ def test_keys_are_given_as_they_are_printed(cli, url, log):
 
 @pytest.mark.parametrize(
     ("kind", "key", "text"),
-    [("string", "alice", "alice"), ("int64", -7, "-7"), ("binary", b"\xff", "/w==")],
+    [
+        ("string", "alice", "alice"),
+        ("int64", -7, "-7"),
+        ("binary", b"\xff", "/w=="),
+        ("date", dt.date(1969, 12, 31), "1969-12-31"),
+        ("decimal(9,2)", Decimal("-0.50"), "-0.5"),
+        ("bool", True, "true"),
+    ],
 )
 def test_a_lone_key_needs_no_quotes(cli, tmp_path, kind, key, text):
     (tmp_path / "s.json").write_text(json.dumps({"key": kind, "value": "int64"}))

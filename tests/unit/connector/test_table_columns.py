@@ -2,13 +2,18 @@
 and read, what is refused.
 """
 
+import datetime as dt
+import json
 import pickle
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     DateType,
+    DecimalType,
     DoubleType,
     IntegerType,
     LongType,
@@ -212,6 +217,29 @@ def test_deleting_what_is_not_there_leaves_a_first_write_alone(url):
     assert by_id(rows(url)) == ROWS
 
 
+@pytest.mark.parametrize(
+    ("kind", "first", "other", "text"),
+    [
+        (DateType(), dt.date(2026, 1, 31), dt.date(1969, 12, 31), "1969-12-31"),
+        (DecimalType(38, 2), Decimal("10.50"), Decimal("-0.01"), "-0.01"),
+        (BooleanType(), True, False, "false"),
+    ],
+)
+def test_keys_may_be_dates_decimals_and_truth_values(url, kind, first, other, text):
+    """FORMAT.md §12.3, ``typed-keys``: written, replaced, looked up by text, deleted."""
+    schema = StructType([StructField("k", kind), StructField("n", IntegerType())])
+    given = [{"k": first, "n": 1}, {"k": other, "n": 2}]
+    write(url, given, schema, keyColumns="k", partitions="3")
+    write(url, [{"k": first, "n": 3}], schema)
+    found = sorted(rows(url), key=lambda row: row["n"])
+    assert found == [{"k": other, "n": 2}, {"k": first, "n": 3}]
+    assert rows(url, keys=json.dumps([text])) == [{"k": other, "n": 2}]
+    Log.open(url).append([{"key": other, "value": None}])
+    assert rows(url) == [{"k": first, "n": 3}]
+    with pytest.raises(OptionError, match='"keys" has a key that is no'):
+        rows(url, keys='["x"]')
+
+
 def test_a_log_made_elsewhere_is_a_table_once_its_key_columns_have_names(url):
     """By its config; the records stay what they are for every other view."""
     value = pa.struct([("n", pa.int32())])
@@ -325,7 +353,11 @@ def test_records_are_written_as_ever(url):
         (TRIP, "id,zz", "names 'zz', which the DataFrame has not; it has id"),
         (fields("id"), "id", "no column beside those of the key"),
         (StructType([*TRIP.fields, StructField("ID", LongType())]), "minutes", "repeats a column"),
-        (StructType([TRIP["minutes"], StructField("d", DateType())]), "d", "key has type date"),
+        (
+            StructType([TRIP["minutes"], StructField("d", DoubleType())]),
+            "d",
+            "key has type float64",
+        ),
     ],
 )
 def test_what_makes_no_table_is_refused(url, schema, columns, message):

@@ -3,6 +3,7 @@
 import datetime as dt
 import decimal
 import io
+import re
 from dataclasses import replace
 from random import Random
 
@@ -14,7 +15,15 @@ import pytest
 import xxhash
 
 from clog.cleaner import Cleaner
-from clog.storage import CorruptionError, InvalidInputError, Log, StateTable
+from clog.storage import (
+    CorruptionError,
+    InvalidInputError,
+    Log,
+    StateTable,
+    UnsupportedFormatError,
+)
+from clog.storage.format.features import FEATURES, TYPED_KEYS
+from clog.storage.format.schema import schema_from_json, schema_to_json
 from clog.storage.ids import SeededIds
 from clog.storage.keys.key_bytes import key_bytes
 from clog.storage.keys.key_values import key_of_bytes
@@ -22,6 +31,7 @@ from clog.storage.objects.reader import WHOLE_BYTES, read_rows
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import inside, memory_store
 
+D = decimal.Decimal
 SCHEMA = {
     "key": pa.string(),
     "value": pa.struct(
@@ -142,9 +152,9 @@ TYPES = [
     (pa.timestamp("ms"), [dt.datetime(1969, 1, 1)]),
     (pa.timestamp("us"), [dt.datetime(9999, 1, 1, 1, 1, 1, 1)]),
     (pa.timestamp("us", "UTC"), [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]),
-    (pa.decimal128(5, 2), [decimal.Decimal("-1.25")]),
-    (pa.decimal128(38, 0), [decimal.Decimal("9" * 38)]),
-    (pa.decimal256(76, 3), [decimal.Decimal("9" * 73 + ".125")]),
+    (pa.decimal128(5, 2), [D("-1.25")]),
+    (pa.decimal128(38, 0), [D("9" * 38)]),
+    (pa.decimal256(76, 3), [D("9" * 73 + ".125")]),
     (pa.string(), ["", "é"]),
     (pa.binary(), [b"", b"\xff\0"]),
     (pa.binary(3), [b"abc"]),
@@ -168,6 +178,7 @@ def test_every_type_that_parquet_stores(make_typed, kind, values):
         assert log.schema.field("value").type == value_type
 
 
+PAIRED = pa.struct([("c", pa.bool_())])
 KEYS = [
     (pa.string(), "x"),
     (pa.binary(), b"\0"),
@@ -175,7 +186,11 @@ KEYS = [
     (pa.int8(), -1),
     (pa.uint64(), 2**64 - 1),
     (pa.timestamp("us", "UTC"), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
+    (pa.date32(), dt.date(1969, 12, 31)),
+    (pa.bool_(), False),
+    (pa.decimal128(38, 4), D("-1234567890123456789012345678901234.5678")),
     (pa.struct([("a", pa.int16()), ("b", pa.struct([("c", pa.string())]))]), (1, ("x",))),
+    (pa.struct([("a", pa.decimal128(5, 1)), ("b", PAIRED)]), (D("0.1"), (True,))),
 ]
 
 
@@ -193,6 +208,68 @@ def test_every_type_of_key(make_typed, kind, key):
     assert rows_of(table.to_batches()) == [{"key": as_field(key), "value": 2}]
     assert table.get(key) == table.get(as_field(key)) == 2
     assert table.get_many([key]) == {key: 2}
+
+
+def test_typed_keys_are_a_feature_that_older_readers_name(make_typed, monkeypatch, store):
+    """FORMAT.md §0, §12.3: from the first version on, and of these keys alone; who does not know it
+    reads the schema, and refuses the log by the feature's name.
+    """
+    price = pa.struct([("d", pa.date32()), ("p", pa.decimal128(9, 2)), ("ok", pa.bool_())])
+    dated = pa.struct([("d", pa.date32())])
+    log = make_typed({"key": price, "value": price})
+    plain = make_typed({"key": pa.int32(), "value": dated}, on="memory://dated")
+    assert TYPED_KEYS in log.handle.tip.head.log.features.read
+    assert TYPED_KEYS not in plain.handle.tip.head.log.features
+    shown = schema_to_json(log.handle.tip.head.log.schema)
+    of_0_1_0 = re.compile(r"string|binary|fixed\(\d+\)|u?int\d+|timestamp\((ms|us|ns)(,utc)?\)")
+    assert all(of_0_1_0.fullmatch(field["type"]) for field in shown["key"]["fields"])
+    assert [field["type"] for field in shown["value"]["fields"]] == ["date", "decimal(9,2)", "bool"]
+    assert [f.state for f in log.upgrade() if f.name == TYPED_KEYS] == ["on"]
+    with pytest.raises(InvalidInputError, match="typed-keys"):
+        plain.upgrade([TYPED_KEYS])
+    unbuilt = replace(FEATURES[TYPED_KEYS], is_built=False)
+    monkeypatch.setitem(FEATURES, TYPED_KEYS, unbuilt)
+    with pytest.raises(UnsupportedFormatError, match=r"\['typed-keys'\].*upgrade clog"):
+        Log.open(store)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"type": "date"},
+        {"type": "int32", "key_type": "int32"},
+        {"type": "int64", "key_type": "date"},
+        {"type": "int32", "key_type": None},
+        {"type": "fixed(16)", "key_type": "decimal(39,2)"},
+    ],
+    ids=str,
+)
+def test_a_type_of_a_key_that_none_stands_in_for_is_damage(key):
+    """FORMAT.md §12.3: a date is one by both names, and so are the others."""
+
+    def read(**types):
+        own = {"name": "key", "id": 1, **types}
+        value = {"name": "value", "id": 2, "type": "int8"}
+        return schema_from_json({"id": 0, "last_field_id": 2, "key": own, "value": value})
+
+    assert read(type="int32", key_type="date").key.kind == "date"
+    with pytest.raises((ValueError, KeyError)):
+        read(**key)
+
+
+def test_a_decimal_key_gets_more_digits_and_keeps_its_scale(make_typed):
+    """FORMAT.md §12.4: it is the same key; up to the 38 that its bytes have room for."""
+    log = make_typed({"key": pa.decimal128(4, 2), "value": pa.int64()}, 3)
+    log.append([{"key": D("12.50"), "value": 1}])
+    log.evolve(widen={"key": pa.decimal128(38, 2)})
+    log.append([{"key": D("12.5"), "value": 2}, {"key": D(10) ** 30, "value": 3}])
+    assert log.table().get_many([D("12.5")]) == {D("12.50"): 2}
+    assert log.table().to_arrow().num_rows == 2
+    for other in (pa.decimal128(38, 3), pa.decimal256(39, 2)):
+        with pytest.raises(InvalidInputError):
+            log.evolve(widen={"key": other})
+    with pytest.raises(InvalidInputError, match="a decimal of up to 38 digits"):
+        make_typed({"key": pa.decimal256(39, 0), "value": pa.int8()}, on="memory://wide")
 
 
 @pytest.mark.parametrize("key", [7, b"a", None, ("a",)])
@@ -691,7 +768,7 @@ def test_extensions_and_runs_are_taken_as_what_they_hold(make_typed):
         (pa.timestamp("ms"), np.datetime64("2020-01-01T00", "h"), dt.datetime(2020, 1, 1)),
         (pa.date32(), np.datetime64("2020-01-01"), dt.date(2020, 1, 1)),
         (pa.time64("us"), np.timedelta64(1, "s"), dt.time(0, 0, 1)),
-        (pa.decimal128(5, 2), np.int64(7), decimal.Decimal(7)),
+        (pa.decimal128(5, 2), np.int64(7), D(7)),
         (pa.float32(), 2**24, 2.0**24),
         (pa.float32(), 2**24 + 1, None),
         (pa.float16(), 2049, None),

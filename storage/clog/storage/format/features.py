@@ -23,6 +23,7 @@ ORDER_VALUES = "order-values"
 GIVEN_OFFSETS = "given-offsets"
 ERASURES = "erasures"
 READER_HOLDS = "reader-holds"
+TYPED_KEYS = "typed-keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,14 @@ FEATURES = {
             "named readers that hold back tombstones and versions for a time",
             of_readers=False,
             is_built=True,
+        ),
+        Feature(
+            TYPED_KEYS,
+            "12.3",
+            "keys that are dates, decimals or truth values, or have such fields",
+            of_readers=True,
+            is_built=True,
+            at_creation=True,
         ),
     )
 }

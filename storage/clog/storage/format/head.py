@@ -41,10 +41,11 @@ from clog.storage.format.features import (
     SUPERSEDED_ROWS,
     TRANSACTIONS,
     TYPED_COLUMNS,
+    TYPED_KEYS,
     UNDECIDED_RECORDS,
     unknown,
 )
-from clog.storage.format.schema import check_evolution
+from clog.storage.format.schema import check_evolution, has_typed_keys
 from clog.storage.format.undecided import (
     Unended,
     ended,
@@ -368,6 +369,8 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
         check_readable(info, where=where)
         if (info.schema is not None) != (TYPED_COLUMNS in info.features.read):
             raise ValueError(f"a schema without the feature {TYPED_COLUMNS!r}, or the reverse")
+        if has_typed_keys(info.schema) != (TYPED_KEYS in info.features.read):
+            raise ValueError(f"types of keys without the feature {TYPED_KEYS!r}, or the reverse")
         return Head(
             log=info,
             config=texts(value["config"]),

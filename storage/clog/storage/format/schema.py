@@ -45,6 +45,8 @@ _KEY_TYPE: Final = re.compile(
 )
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 DECIMAL_DIGITS_MAX: Final = 76
+KEY_DIGITS_MAX: Final = 38
+"""Of a decimal in a key, whose canonical bytes are 16."""
 _FIXED: Final = re.compile(r"fixed\((\d+)\)")
 FIXED_BYTES_MAX: Final = 1024
 """Of a ``fixed(N)``, which takes N bytes of memory for each row that is read, null or not: 32 MiB
@@ -96,7 +98,7 @@ def schema_to_json(schema: LogSchema | None) -> dict[str, Any]:
     return {
         "id": schema.id,
         "last_field_id": schema.last_id,
-        "key": _field_to_json(schema.key),
+        "key": _field_to_json(schema.key, in_key=True),
         "value": _field_to_json(schema.value),
     }
 
@@ -112,7 +114,7 @@ def schema_from_json(value: dict[str, Any]) -> LogSchema | None:
     schema = LogSchema(
         whole(value["id"]),
         whole(value["last_field_id"]),
-        _field_from_json(value["key"], 1),
+        _field_from_json(value["key"], 1, in_key=True),
         _field_from_json(value["value"], 1),
     )
     if (problem := schema_problem(schema)) is not None:
@@ -145,12 +147,18 @@ def schema_problem(schema: LogSchema) -> str | None:
     if schema.id < 0 or schema.last_id < max(ids):
         return f"schema id {schema.id}, last field id {schema.last_id}"
     for path, field in schema.key.walk():
-        if not _KEY_TYPE.fullmatch(field.kind):
+        if not _KEY_TYPE.fullmatch(field.kind) and _stands_in(field.kind) is None:
             return (
                 f"{path} has type {field.kind}; a key is a string, binary, an integer, a timestamp,"
-                " or a struct of them"
+                f" a date, a boolean, a decimal of up to {KEY_DIGITS_MAX} digits, or a struct of"
+                " them"
             )
     return next(filter(None, (_field_problem(path, field) for path, field in fields)), None)
+
+
+def has_typed_keys(schema: LogSchema | None) -> bool:
+    """Tells whether keys are, or have fields, of types that the feature ``typed-keys`` adds."""
+    return schema is not None and any(_stands_in(field.kind) for _, field in schema.key.walk())
 
 
 def check_evolution(old: LogSchema | None, new: LogSchema) -> None:
@@ -249,20 +257,40 @@ def _field_problem(path: str, field: SchemaField) -> str | None:
     return None
 
 
-def _field_to_json(field: SchemaField) -> dict[str, Any]:
-    out: dict[str, Any] = {"name": field.name, "id": field.id, "type": field.kind}
+def _stands_in(kind: str) -> str | None:
+    """Returns the type that stands in ``type`` where a field of a key has this one, which only
+    ``typed-keys`` allows it to have: a reader that does not know the feature then reads the schema,
+    and refuses the log by the feature's name. None for other types.
+    """
+    decimal = _DECIMAL.fullmatch(kind)
+    if decimal is not None and int(decimal[1]) <= KEY_DIGITS_MAX:
+        return "fixed(16)"
+    return {"date": "int32", "bool": "uint8"}.get(kind)
+
+
+def _field_to_json(field: SchemaField, *, in_key: bool = False) -> dict[str, Any]:
+    stands_in = _stands_in(field.kind) if in_key else None
+    out: dict[str, Any] = {"name": field.name, "id": field.id, "type": stands_in or field.kind}
+    if stands_in is not None:
+        out["key_type"] = field.kind
     if field.required:
         out["required"] = True
     if field.fields:
-        out["fields"] = [_field_to_json(inner) for inner in field.fields]
+        out["fields"] = [_field_to_json(inner, in_key=in_key) for inner in field.fields]
     return out
 
 
-def _field_from_json(value: dict[str, Any], depth: int) -> SchemaField:
+def _field_from_json(value: dict[str, Any], depth: int, *, in_key: bool = False) -> SchemaField:
     if depth > DEPTH_MAX:
         raise ValueError(f"a schema that is nested more than {DEPTH_MAX} deep")
     name, kind, required = value["name"], value["type"], value.get("required", False)
     if not (isinstance(name, str) and isinstance(kind, str) and isinstance(required, bool)):
         raise TypeError("a field's name and type are texts, required is a truth value")
-    fields = tuple(_field_from_json(inner, depth + 1) for inner in value.get("fields", ()))
+    if in_key and ("key_type" in value or _stands_in(kind)):
+        given, kind = kind, value["key_type"]
+        if given != _stands_in(str(kind)):
+            raise ValueError(f"a field of the key with the types {given!r} and {kind!r:.80}")
+    fields = tuple(
+        _field_from_json(inner, depth + 1, in_key=in_key) for inner in value.get("fields", ())
+    )
     return SchemaField(name, whole(value["id"]), kind, required, fields)

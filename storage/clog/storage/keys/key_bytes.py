@@ -6,12 +6,14 @@ log differ. A string's are its UTF-8, so it hashes as the bytes it would be in a
 
 1. string, binary, fixed: the bytes themselves.
 2. Integers: eight bytes, the highest first; of signed ones with the sign bit flipped.
-3. Timestamps: as the signed integer that they are in their unit.
-4. A struct, field by field: 00 where the field is null; else 01 and its bytes. So that one field
+3. Timestamps: as the signed integer that they are in their unit; dates in days.
+4. Decimals: 16 bytes, the highest first, of the unscaled number with the sign bit flipped; truth
+   values: 00 or 01.
+5. A struct, field by field: 00 where the field is null; else 01 and its bytes. So that one field
    does not run into the next, 00 in bytes of variable length is 00 FF, and 00 00 ends them.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -38,8 +40,12 @@ def key_bytes(keys: pa.Array) -> pa.Array:
         return keys
     if pa.types.is_struct(kind):
         return _of_structs(keys)
-    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
-        return _of_words(_words(keys), keys)
+    if pa.types.is_boolean(kind):
+        return _of_one_width(to_numpy(keys).view(np.uint8), keys)
+    if pa.types.is_decimal(kind):
+        return _of_one_width(_pairs(keys), keys)
+    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _of_one_width(_words(keys).astype(">u8"), keys)
     assert pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind), kind
     return keys.cast(pa.binary())
 
@@ -52,19 +58,28 @@ def _words(keys: pa.Array) -> NDArray[np.uint64]:
     return numbers.astype(np.int64).view(np.uint64) ^ _SIGN
 
 
-def _of_words(words: NDArray[np.uint64], keys: pa.Array) -> pa.Array:
-    data = words.astype(">u8")
-    ends = np.arange(0, 8 * len(words) + 1, 8, dtype=np.int64)
+def _pairs(keys: pa.Array) -> NDArray[np.void]:
+    """Returns decimals of 128 bits as two words each, the high one first."""
+    words = np.frombuffer(keys.buffers()[1], "<u8", 2 * len(keys), 16 * keys.offset)
+    pairs = words.reshape(-1, 2)[:, ::-1].astype(">u8")
+    pairs[:, 0] ^= _SIGN
+    return pairs.view("V16").reshape(-1)
+
+
+def _of_one_width(data: NDArray[Any], keys: pa.Array) -> pa.Array:
+    """Returns the bytes of numbers that have as many each."""
+    rows, width = len(data), data.dtype.itemsize
+    ends = np.arange(0, width * rows + 1, width, dtype=np.int64)
     if ends[-1] > BYTES_MAX:
-        raise InvalidInputError(f"{len(words)} keys at once are too many; hand them over in parts")
+        raise InvalidInputError(f"{rows} keys at once are too many; hand them over in parts")
     nulls = None
     if keys.null_count:
         # A null has no bytes, as it has none in an array of binary.
         valid = to_numpy(keys.is_valid())
         data, nulls = data[valid], _bits(valid)
-        ends = np.concatenate(([0], np.cumsum(8 * valid, dtype=np.int64)))
+        ends = np.concatenate(([0], np.cumsum(width * valid, dtype=np.int64)))
     buffers = [nulls, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), len(words), buffers)
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
 def _of_structs(keys: pa.Array) -> pa.Array:

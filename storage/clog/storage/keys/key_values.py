@@ -3,12 +3,16 @@
 A struct is a tuple of its fields, which can stand in a dict.
 """
 
+from decimal import Context, Decimal
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from clog.storage.numpy_arrays import dtype_of
+
 _SIGN: Final = 1 << 63
+_EXACT: Final = Context(prec=38)
 _END: Final = b"\x00\x00"
 _ESCAPED: Final = b"\x00\xff"
 
@@ -22,12 +26,16 @@ def key_of_bytes(data: bytes, kind: pa.DataType) -> Any:
     if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return data
     number = int.from_bytes(data, "big")
+    if pa.types.is_boolean(kind):
+        return bool(number)
+    if pa.types.is_decimal(kind):
+        return Decimal(number - (1 << 127)).scaleb(-kind.scale, _EXACT)
     if pa.types.is_unsigned_integer(kind):
         return number
     number -= _SIGN
     if pa.types.is_integer(kind):
         return number
-    buffers = [None, pa.py_buffer(np.array([number], np.int64))]
+    buffers = [None, pa.py_buffer(np.array([number], dtype_of(kind)))]
     return pa.Array.from_buffers(kind, 1, buffers)[0].as_py()
 
 
@@ -54,7 +62,9 @@ def _of_struct(data: bytes, at: int, kind: pa.DataType) -> tuple[tuple[Any, ...]
 def _end_of(data: bytes, at: int, kind: pa.DataType) -> tuple[int, int]:
     """Returns where a field's bytes end, and where the next field begins."""
     if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
-        width = kind.byte_width if pa.types.is_fixed_size_binary(kind) else 8
+        width = 1 if pa.types.is_boolean(kind) else 8
+        if pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
+            width = kind.byte_width
         return at + width, at + width
     end = data.index(0, at)
     while data[end + 1] == 0xFF:

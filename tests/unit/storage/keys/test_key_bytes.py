@@ -2,6 +2,7 @@
 
 import datetime as dt
 import struct
+from decimal import Decimal as D  # noqa: N817
 from itertools import pairwise
 
 import pyarrow as pa
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 from clog.storage.keys.fingerprints import fingerprints_of
 from clog.storage.keys.hashing import hash_keys
 from clog.storage.keys.key_bytes import key_bytes
+from clog.storage.keys.key_values import key_of_bytes
 from clog.storage.keys.partitioner import ALGORITHMS, partitions_for
 
 PAIR = pa.struct([("n", pa.int16()), ("s", pa.string())])
+PRICE = pa.struct([("d", pa.date32()), ("p", pa.decimal128(9, 2)), ("ok", pa.bool_())])
 NESTED = pa.struct([("p", PAIR), ("u", pa.uint8()), ("b", pa.binary())])
 EPOCH = dt.datetime(1970, 1, 1)
 
@@ -39,6 +42,16 @@ def one(key, kind):
         (2**64 - 1, pa.uint64(), "ffffffffffffffff"),
         (EPOCH, pa.timestamp("ms"), "8000000000000000"),
         (EPOCH + dt.timedelta(seconds=1), pa.timestamp("us", "UTC"), "80000000000f4240"),
+        (dt.date(1970, 1, 2), pa.date32(), "8000000000000001"),
+        (dt.date(1, 1, 1), pa.date32(), "7ffffffffff506c6"),
+        (True, pa.bool_(), "01"),
+        (False, pa.bool_(), "00"),
+        (D("1.5"), pa.decimal128(2, 1), "8000000000000000000000000000000f"),
+        (D("-0.01"), pa.decimal128(38, 2), "7fffffffffffffffffffffffffffffff"),
+        (D(10**38 - 1), pa.decimal128(38), f"{10**38 - 1 + 2**127:032x}"),
+        (D(1 - 10**38), pa.decimal128(38), f"{1 - 10**38 + 2**127:032x}"),
+        ({"d": EPOCH.date(), "p": None, "ok": True}, PRICE, f"01{1 << 63:016x}000101"),
+        ({"d": None, "p": D(1), "ok": False}, PRICE, f"0001{(1 << 127) + 100:032x}0100"),
         ({"n": 1, "s": "x"}, PAIR, "01800000000000000101780000"),
         ({"n": None, "s": ""}, PAIR, "00010000"),
         ({"n": None, "s": "a\0b"}, PAIR, "00016100ff620000"),
@@ -51,10 +64,13 @@ def test_the_bytes_are_the_specified_ones(key, kind, expected):
     assert one(key, kind).hex() == expected
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.int32(), PAIR], ids=str)
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.int32(), PAIR, pa.bool_(), pa.decimal128(9, 2)], ids=str
+)
 def test_a_missing_key_has_none(kind):
     """In slices too: Arrow's arrays may begin anywhere in their buffers."""
-    some = {pa.string(): "x", pa.int32(): 7, PAIR: {"n": 1, "s": "x"}}[kind]
+    somes = {pa.string(): "x", pa.int32(): 7, PAIR: {"n": 1, "s": "x"}, pa.bool_(): True}
+    some = somes.get(kind, D("7.25"))
     array = pa.array([some, None, some, None, some], kind)
     expected = [one(some, kind), None, one(some, kind)]
     for found in (key_bytes(array.slice(2)), key_bytes(array)[2:], key_bytes(array[:3])):
@@ -107,6 +123,32 @@ def test_different_keys_differ_and_sort_alike(keys):
     for a, b in pairwise(ordered):
         assert (found[a] == found[b]) == (keys[a] == keys[b])
         assert found[a] <= found[b]
+
+
+def price_keys():
+    days = st.dates() | st.none()
+    prices = st.decimals(-(10**7) + 1, 10**7 - 1, places=2) | st.none()
+    return st.fixed_dictionaries({"d": days, "p": prices, "ok": st.booleans() | st.none()})
+
+
+@given(st.lists(price_keys(), min_size=2, max_size=20))
+def test_dates_decimals_and_truth_values_sort_alike_and_come_back(keys):
+    """FORMAT.md §12.3, ``typed-keys``: null first, and the keys are known by their bytes."""
+    found = key_bytes(pa.array(keys, PRICE)).to_pylist()
+    tuples = [tuple(key[field.name] for field in PRICE) for key in keys]
+    assert [key_of_bytes(octets, PRICE) for octets in found] == tuples
+    ordered = sorted(range(len(keys)), key=lambda i: sort_key(keys[i], PRICE))
+    for a, b in pairwise(ordered):
+        assert (found[a] == found[b]) == (keys[a] == keys[b])
+        assert found[a] <= found[b]
+
+
+@given(st.lists(st.integers(-(10**9), 10**9), max_size=20))
+def test_a_decimal_of_more_digits_is_the_same_key(keys):
+    """S61: its scale stays."""
+    prices = [D(key).scaleb(-2) for key in keys]
+    narrow, wide = pa.array(prices, pa.decimal128(12, 2)), pa.array(prices, pa.decimal128(38, 2))
+    assert key_bytes(narrow).equals(key_bytes(wide))
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=20))

@@ -66,6 +66,24 @@ READERS = {"delta": (by_delta_rs, by_polars), "iceberg": (by_pyiceberg, by_polar
 
 
 @pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("type_", ["bool", "date", "decimal"])
+def test_every_type_of_typed_keys_is_read(tmp_path, type_, name):
+    """S63: as the key, and in a key's struct; a key that came again is there once."""
+    (arrow, value), path = TYPES[type_], str(tmp_path / "log")
+    schema = {"key": pa.struct([("k", arrow)]), "value": arrow}
+    for at, key in (("single", value), ("struct", {"k": value})):
+        kinds = {"key": arrow, "value": pa.int32()} if at == "single" else schema
+        log = Log.create(f"{path}-{at}", 1, schema=kinds, storage_options={"fsync": False})
+        for number in (1, 2):
+            log.append([{"key": key, "value": number if at == "single" else value}])
+        version = log.publish(name).table_version
+        expected = log.table().to_arrow().select(["key", "value"]).to_pylist()
+        assert len(expected) == 1
+        for read in READERS[name]:
+            assert read(f"{path}-{at}", version).select(["key", "value"]).to_pylist() == expected
+
+
+@pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("type_", TYPES)
 def test_every_type_is_read(tmp_path, type_, name):
     """S63: equal to the table; a type that a format lacks is refused before anything is written."""

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.errors import PySparkException
 
-from clog.storage import Log
+from clog.storage import Log, NotFoundError
 
 
 def rows(frame):
@@ -53,6 +53,27 @@ def test_plain_dataframes_make_a_table(spark, queries, url, tmp_path):
     told = refusal(lambda: queries.save(wrong, url))
     assert "minutes has type string; the log's schema says int32" in told
     assert Log.open(url).version == version
+
+
+def test_an_insert_of_literals_makes_a_log_that_takes_nulls(spark, url):
+    """A first one that fails makes none: what fails in a task, after others have written."""
+    spark.sql("CREATE TABLE days (day DATE, price DECIMAL(9, 2), note STRING) USING clog")
+    into = f"INSERT INTO days WITH (path='{url}', keyColumns='day')"
+    try:
+        failing = "SELECT if(id = 3, null, date_add(DATE'2026-01-01', int(id))), 1.5, 'x'"
+        told = refusal(lambda: spark.sql(f"{into} {failing} FROM range(0, 4, 1, 4)"))
+        assert "no key, which is NOT NULL" in told
+        with pytest.raises(NotFoundError):
+            Log.open(url)
+        spark.sql(f"{into} VALUES (DATE'2026-01-01', 1.5, 'x')")
+        spark.sql(f"{into} VALUES (DATE'2026-01-02', null, null), (DATE'2026-01-01', 2, null)")
+        table = spark.sql(f"SELECT * FROM days WITH (path='{url}', view='table')")
+        assert rows(table.selectExpr("string(day)", "string(price)", "note")) == [
+            ("2026-01-01", "2.00", None),
+            ("2026-01-02", None, None),
+        ]
+    finally:
+        spark.sql("DROP TABLE days")
 
 
 def test_sql_of_typed_logs(spark, url):

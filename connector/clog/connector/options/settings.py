@@ -200,8 +200,8 @@ class _Given:
                 " Spark's catalog keeps no options of a table USING clog: name its columns in"
                 " CREATE TABLE orders (key BINARY, value BINARY) USING clog, and give options where"
                 " it is used, SELECT … FROM orders WITH (path='…'), INSERT INTO orders WITH"
-                " (path='…'), or use CREATE TEMPORARY VIEW orders USING clog OPTIONS (path '…'); to"
-                ' write a DataFrame, .save("s3://bucket/orders") instead of saveAsTable'
+                " (path='…'), CREATE TEMPORARY VIEW latest AS SELECT … FROM orders WITH (path='…');"
+                ' to write a DataFrame, .save("s3://bucket/orders") instead of saveAsTable'
             )
         storage: dict[str, Any] = self.parsed("storage_options", values.json_object, {})
         storage |= {name: values.loose(v) for name, v in self.below("storage.").items()}

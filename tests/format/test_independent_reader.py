@@ -560,6 +560,22 @@ def rewritten(root, version, change):
     path.write_bytes(encode("commit", body))
 
 
+@pytest.mark.parametrize("lost", [{3}, {0}, {1, 2}, {0, 1, 2, 3}])
+def test_a_list_of_earlier_edits_that_has_a_gap(root, lost):
+    """§3.1: both readers find what it lacks in the commits themselves, and the log goes on."""
+    log = create(root)
+    for n in range(4):
+        log.append(rows(f"v{n}"))
+
+    def lose(body):
+        body["earlier"] = [entry for entry in body["earlier"] if entry["version"] not in lost]
+
+    rewritten(root, 4, lose)
+    for n in range(4, 9):
+        agree(root, Log.open(str(root)), whole_history=False)
+        Log.open(str(root)).append(rows(f"v{n}"))
+
+
 @pytest.mark.parametrize(
     "change",
     [

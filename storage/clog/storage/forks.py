@@ -1,7 +1,14 @@
-"""Locks and a forked child: a thread that holds one in the parent is not there to release it.
+"""Locks that outlive a fork and an interrupt.
 
-So in a child each lock is made anew, before the child's own code runs. What another thread was
-changing while the process forked may be half changed: its owner registers, too, and forgets it.
+In a forked child a thread that holds one in the parent is not there to release it. So in a child
+each lock is made anew, before the child's own code runs. What another thread was changing while the
+process forked may be half changed: its owner registers, and forgets it.
+
+An interrupt (Ctrl-C, a signal handler that raises) comes between two steps of Python code, in a
+method written in Python, too. A lock that is entered and left by C code (`lock`) is held in its
+``with`` block and nowhere else. `threading.Condition` and `threading.Event` are Python code: one
+that was interrupted as it entered or left stays taken, and whoever comes next waits for ever. They
+have no place in what lives on after an interrupt.
 
 Not here: connections to a store, which fsspec's classes refuse in a child, or make anew.
 """
@@ -9,8 +16,7 @@ Not here: connections to a store, which fsspec's classes refuse in a child, or m
 import os
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class ForkAware(Protocol):
@@ -22,6 +28,7 @@ class ForkAware(Protocol):
 
 
 _owners: "weakref.WeakSet[ForkAware]" = weakref.WeakSet()
+_locks: "weakref.WeakSet[threading.RLock]" = weakref.WeakSet()
 
 
 def register(owner: ForkAware) -> None:
@@ -29,28 +36,16 @@ def register(owner: ForkAware) -> None:
     _owners.add(owner)
 
 
-class Lock:
-    """A lock that nobody holds in a forked child. By default a thread may enter it again."""
-
-    __slots__ = ("__weakref__", "_lock", "_made")
-
-    def __init__(self, made: Callable[[], Any] = threading.RLock) -> None:
-        self._made = made
-        self._lock = made()
-        register(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def after_fork(self) -> None:
-        """Makes the lock anew."""
-        self._lock = self._made()
+def lock() -> threading.RLock:
+    """Returns a lock that nobody holds in a forked child; a thread may enter it again."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
 
 
 def _after_fork() -> None:
+    for held in list(_locks):
+        held._at_fork_reinit()  # type: ignore[attr-defined] # noqa: SLF001 - as Python's own modules
     for owner in list(_owners):
         owner.after_fork()
 

@@ -77,19 +77,9 @@ class Log:
         need((parent is None) == (version == 0), "3.1", "a commit without its parent")
         check_known(body["head"]["log"])
         need(body["head"]["log"]["log_id"] == self.id, "1", "a commit of another log")
-        first = version - len(body["earlier"])
-        need(
-            [each["version"] for each in body["earlier"]] == list(range(first, version)),
-            "3.1",
-            "earlier has gaps",
-        )
         for each in body["earlier"]:
             check_names(each)
-        need(
-            not body["earlier"] or body["earlier"][-1]["id"] == parent,
-            "3.1",
-            "earlier of another history",
-        )
+        leave_leading(body)
         return body
 
     def edit(self, entry: Json) -> Json:
@@ -221,6 +211,20 @@ def _known(
     if version not in found:
         found[version] = (entry, parent)
     need(found[version][0]["id"] == entry["id"], "3.1", f"two commits of version {version}")
+
+
+def leave_leading(body: Json) -> None:
+    """Leaves of ``earlier`` what leads to the commit without gap, where the id of each one's parent
+    is known (§3.1).
+    """
+    entries, expected = body["earlier"], (body["version"] - 1, body["parent"])
+    for at in range(len(entries) - 1, -1, -1):
+        if (entries[at]["version"], entries[at]["id"]) != expected:
+            usable = entries[at + 2 :]
+            body["earlier_parent"] = entries[at + 1]["id"] if usable else None
+            body["earlier"] = usable
+            return
+        expected = (expected[0] - 1, entries[at - 1]["id"] if at else None)
 
 
 def check_names(entry: Json) -> None:

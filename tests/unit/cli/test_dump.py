@@ -115,7 +115,7 @@ def test_a_broken_history_is_repaired_into_a_copy(cli, url, folder, tmp_path):
     lines = cli("verify", url, "--repair", place).stdout.splitlines()
     assert lines[:2] == [
         "left out: commit 1 (cannot be read)",
-        "rebuilt: commit 1, from what a later one carries",
+        "rebuilt: commit 1, from what others carry",
     ]
     assert lines[2] == f"{place} has version 3 of {url}, which is as it was"
     assert lines[3].startswith(f"{place} is sound: version 3, 4 commits")

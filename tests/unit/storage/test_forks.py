@@ -46,7 +46,7 @@ class Slow(WrappingStore):
 
 def test_a_lock_that_a_thread_holds_is_free_in_a_child():
     """And its owner goes on as if nothing had been."""
-    lock = forks.Lock()
+    lock = forks.lock()
     entered, leave = threading.Event(), threading.Event()
 
     def hold():

@@ -73,7 +73,7 @@ def _repair(url: str, place: str, options: dict[str, object], *, json: bool) -> 
             what = commit.operation or "cannot be read"
             say(f"left out: commit {commit.version} ({what})")
         for version in report.rebuilt:
-            say(f"rebuilt: commit {version}, from what a later one carries")
+            say(f"rebuilt: commit {version}, from what others carry")
         for first in report.blocks:
             say(f"rebuilt: the file of the block from version {first} on, which was lost")
         say(f"{report.copy} has version {report.version} of {report.url}, which is as it was")

@@ -1,28 +1,29 @@
 """Group commit: appends that wait on one handle at the same time become one commit (COMMIT.md §2,
 decision 0010).
 
-Q1. An append queues what prepares it, and waits until it is done or nobody leads.
-Q2. Who finds that nobody leads does: takes the group, the appends that have waited longest, up to a
-    bound, and commits their edits as one. Each is prepared against the head as those before it
-    leave it, so offsets, rolls and duplicates are as if they had been committed one after the
-    other.
+Q1. An append queues what prepares it, and waits for the lock of the queue. Where it is done by
+    then, that was all.
+Q2. Who holds the lock leads: takes the group, the appends that have waited longest, up to a bound,
+    and commits their edits as one. Each is prepared against the head as those before it leave it,
+    so offsets, rolls and duplicates are as if they had been committed one after the other.
 Q3. Each append gets its own part, or its own error: one that is refused fails alone, and only the
     newest version refuses. What is said of an append (it is a duplicate) holds once the group is
     committed: then its tip was, and those before it in the group are. Where that fails it is asked
     again; where nothing was to be committed, it fails as well.
-Q4. An outcome that is unknown is told to all that were in the commit. A leader that is interrupted
-    before it began to commit leaves the others in the queue: the next one leads.
+Q4. An outcome that is unknown is told to all that were in the commit. What a group says of its
+    members is one value, which is replaced by a single step: from when they are prepared until
+    their outcome is known it says that this is unknown. So wherever a leader is interrupted, those
+    that were on their way to the store are told so, none of them is committed twice, and the others
+    are still in the queue: the next one that holds the lock leads.
 
 No threads of its own, no waiting for company: a lone append is a group of one, and costs what it
-did. Leading is for order only: commits are serialised by the handle's lock.
+did. Nothing says that somebody leads but the lock, which an interrupt releases (`forks`).
 """
 
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import TypeVar, cast
 
 from clog.storage import forks
@@ -49,13 +50,24 @@ class Appended:
     edit: Edit
 
 
+_UNKNOWN = CommitStateUnknownError(
+    "this append was part of a commit whose thread was interrupted, and its outcome is unknown;"
+    " read the log before you repeat it"
+)
+_Outcome = Appended | NothingToCommit | Exception
+
+
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """One append, until it has an outcome."""
+    """One append, until it has an outcome; ``group``: the last one it was in."""
 
     prepare: Prepare[NothingToCommit]
     chunks: int
-    outcome: Appended | NothingToCommit | BaseException | None = None
+    group: "_Group | None" = None
+
+    @property
+    def outcome(self) -> _Outcome | None:
+        return None if self.group is None else self.group.outcomes.get(self)
 
 
 class AppendQueue:
@@ -67,16 +79,14 @@ class AppendQueue:
 
     def __init__(self, commit: _Commit) -> None:
         self._commit = commit
-        self._changed = threading.Condition()
-        self._waiting: deque[_Waiting] = deque()
+        self._lock = forks.lock()
+        self._waiting: dict[_Waiting, None] = {}
         self._is_led = False
         forks.register(self)
 
     def after_fork(self) -> None:
         """Forgets, in a forked child, the appends of threads that are not there."""
-        self._changed = threading.Condition()
-        self._waiting = deque()
-        self._is_led = False
+        self._waiting, self._is_led = {}, False
 
     def append(self, prepare: Prepare[_Nothing], *, chunks: int) -> Appended | _Nothing:
         """Commits an append of so many chunks, perhaps together with others; returns its own part,
@@ -86,47 +96,42 @@ class AppendQueue:
             what ``prepare`` raised, and as `Committer.commit`.
         """
         mine = _Waiting(prepare, chunks)
-        with self._changed:
-            self._waiting.append(mine)
+        try:
+            self._waiting[mine] = None
+            with self._lock:
+                self._lead(mine)
+        finally:
+            self._waiting.pop(mine, None)  # One step, in C: no interrupt comes before it.
+        outcome = mine.outcome
+        if isinstance(outcome, Exception):
+            raise copy(outcome) if outcome is _UNKNOWN else outcome
+        return cast("Appended | _Nothing", outcome)
+
+    def _lead(self, mine: _Waiting) -> None:
+        """Commits groups until an append has its outcome; others than its own only where no append
+        is under way around this one, as a signal's handler may append, too.
+        """
+        is_inner, self._is_led = self._is_led, True
         try:
             while mine.outcome is None:
-                self._lead_or_wait(mine)
-        except BaseException:
-            with self._changed:
-                if mine in self._waiting:  # its caller is gone
-                    self._waiting.remove(mine)
-            raise
-        if isinstance(mine.outcome, BaseException):
-            raise mine.outcome
-        return cast("Appended | _Nothing", mine.outcome)
-
-    def _lead_or_wait(self, mine: _Waiting) -> None:
-        group = _Group(())
-        leads = False
-        try:
-            with self._changed:
-                self._changed.wait_for(lambda: mine.outcome is not None or not self._is_led)
-                if mine.outcome is not None:
-                    return
-                leads = self._is_led = True
-                group = _Group(self._first())
-            group.commit(self._commit)
+                group = _Group([mine] if is_inner else self._first())
+                for one in group.members:
+                    one.group = group
+                group.commit(self._commit)
         finally:
-            if leads:
-                with self._changed:
-                    self._is_led = False
-                    self._waiting = deque(one for one in self._waiting if one.outcome is None)
-                    self._changed.notify_all()
+            self._is_led = is_inner
 
     def _first(self) -> list[_Waiting]:
-        """Returns the next group. They stay in the queue until they have an outcome, so that none
-        is lost where the leader is interrupted.
+        """Returns the next group. They stay in the queue until their own threads take them out, so
+        that none is lost where the leader is interrupted.
         """
         group: list[_Waiting] = []
         chunks = 0
-        for one in islice(self._waiting, GROUP_APPENDS_MAX):
+        for one in list(self._waiting):  # In one step, as others queue meanwhile.
+            if one.outcome is not None:
+                continue
             chunks += one.chunks
-            if group and chunks > GROUP_CHUNKS_MAX:
+            if group and (chunks > GROUP_CHUNKS_MAX or len(group) == GROUP_APPENDS_MAX):
                 break
             group.append(one)
         return group
@@ -139,6 +144,7 @@ class _Group:
     Attributes:
         accepted: those that are in the commit as it was prepared last, with their edits.
         declined: what was said of others.
+        outcomes: of those that are not to be asked again; replaced as a whole.
         refusal: what a member was refused with last; of an older tip, perhaps.
         final: a refusal holds: the tip was looked for since.
     """
@@ -146,6 +152,7 @@ class _Group:
     members: Sequence[_Waiting]
     accepted: list[tuple[_Waiting, Edit]] = field(default_factory=list)
     declined: list[tuple[_Waiting, NothingToCommit | Exception]] = field(default_factory=list)
+    outcomes: Mapping[_Waiting, _Outcome] = field(default_factory=dict)
     refusal: Exception | None = None
     final: bool = False
 
@@ -161,20 +168,15 @@ class _Group:
                 done = commit(self.prepare)
         except Exception as e:  # noqa: BLE001 - its members raise it, each in its own thread
             self._fail(e)
-        except BaseException as e:
-            if self.accepted:
-                self._fail(_unknown(e))
-            raise
         else:
-            for one, said in self.declined:
-                one.outcome = said
+            told: dict[_Waiting, _Outcome] = dict(self.declined)
             if isinstance(done, Commit):
-                for one, edit in self.accepted:
-                    one.outcome = Appended(done.version, edit)
+                told.update((one, Appended(done.version, edit)) for one, edit in self.accepted)
+            self.outcomes = told
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         """Returns the edits of all members that have one, as one."""
-        self.accepted, self.declined = [], []
+        self.accepted, self.declined, self.outcomes = [], [], {}
         accepted: list[tuple[_Waiting, Edit]] = []
         declined: list[tuple[_Waiting, NothingToCommit | Exception]] = []
         objects: set[str] = set()
@@ -197,18 +199,18 @@ class _Group:
             accepted.append((one, edit))
             head = advance(tip.head, edit, version=tip.version + 1, time_ms=time_ms)
             tip = replace(tip, head=head)
+        edit = _joined([edit for _, edit in accepted]) if accepted else NothingToCommit()
         self.accepted, self.declined = accepted, declined
-        return _joined([edit for _, edit in accepted]) if accepted else NothingToCommit()
+        self.outcomes = dict.fromkeys((one for one, _ in accepted), _UNKNOWN)  # Q4
+        return edit
 
     def _fail(self, error: Exception) -> None:
         """Tells an error of the commit to those in it; others, of whom something else was said, are
         asked again. To all where none was in it: nobody knows whether what was said is so.
         """
-        told = error
-        declined = {id(one) for one, _ in self.declined} if self.accepted else set()
-        for one in self.members:
-            if id(one) not in declined:
-                one.outcome, told = told, _like(error)
+        declined = {one for one, _ in self.declined} if self.accepted else set()
+        told = [one for one in self.members if one not in declined]
+        self.outcomes = {one: _like(error) if n else error for n, one in enumerate(told)}
 
 
 def _joined(edits: Sequence[Edit]) -> Edit:
@@ -229,13 +231,6 @@ def _joined(edits: Sequence[Edit]) -> Edit:
 
 def _shifted(by: AppendedBy, objects: int) -> AppendedBy:
     return replace(by, first=by.first + objects, next=by.next + objects)
-
-
-def _unknown(cause: BaseException) -> CommitStateUnknownError:
-    return CommitStateUnknownError(
-        "this append was part of a commit whose thread was interrupted"
-        f" ({type(cause).__name__}), and its outcome is unknown; read the log before you repeat it"
-    )
 
 
 def _like(error: Exception) -> Exception:

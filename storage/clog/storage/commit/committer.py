@@ -124,7 +124,7 @@ class Committer:
             self._tracker.confirm()
         for losses in range(LOSSES_MAX):
             if losses:
-                self._turns.saw(self._tracker.recent.known())
+                self._turns.saw(self._tracker.recent.known)
                 self._turns.wait_after_loss(losses)
                 self._tracker.refresh()
             commit = self._asked(prepare, operation, newest=newest, lost=losses > 0)
@@ -136,7 +136,7 @@ class Committer:
             self._turns.end_try(won=winner is Created.OURS)
             if winner is Created.OURS:
                 self._tracker.made(commit, began)
-                self._turns.saw(self._tracker.recent.known())
+                self._turns.saw(self._tracker.recent.known)
                 self._hint()  # K6
                 return commit
             if winner is Created.NOWHERE:
@@ -203,7 +203,7 @@ class Committer:
         record = EditRecord(version, commit_id, time_ms, operation, stored, parent, made=edit)
         last_snapshot = -1 if head.snapshot is None else head.snapshot.version
         first = carried_from(version, snapshot_version=last_snapshot)
-        earlier = self._tracker.recent.since(self._store, first) if first < version else []
+        earlier = self._tracker.edits_from(first) if first < version else []
         return Commit(record, parent, tuple(earlier), head)
 
     def _columns(self, tip: Commit, head: Head) -> PartitionColumns:
@@ -242,10 +242,10 @@ class Committer:
         An append leaves one for which many pages are rewritten to the commits of the cleaner, which
         changed what is in them (`owes_snapshot`).
         """
-        recent, tip = self._tracker.recent, self._tracker.tip
+        tip = self._tracker.tip
         last = tip.head.snapshot
-        since = recent.since(self._store, 0 if last is None else last.version + 1)
-        due = due_edits(recent, since, last, bytes_min=SNAPSHOT_EDIT_BYTES_MIN)
+        since = self._tracker.edits_from(0 if last is None else last.version + 1)
+        due = due_edits(self._tracker.recent, since, last, bytes_min=SNAPSHOT_EDIT_BYTES_MIN)
         if due is None:
             return None
         try:

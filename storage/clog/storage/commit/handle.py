@@ -1,8 +1,9 @@
 """A handle on a log: the newest version it knows, kept fresh by one GET, and the manifest when
 somebody needs it.
 
-Everything that changes the handle runs under its lock, so several threads may share it. A forked
-child may go on with it: what another thread was changing meanwhile is read again.
+Everything that changes the handle runs under its lock, so several threads may share it. What it
+knows is replaced by single steps (`TipTracker`), so who interrupted it may go on with it, and so
+may a forked child.
 """
 
 import logging
@@ -63,15 +64,9 @@ class Handle:
         self._committer = Committer(self._tracker, clock=clock, ids=ids)
         self.writer_pages = self._committer.writer_pages
         self._manifest: Manifest | None = None
-        self._lock = forks.Lock()
+        self._lock = forks.lock()
         self._appends = AppendQueue(lambda prepare: self.commit(prepare, operation="append"))
-        forks.register(self)
         _warn_unless_proven(self.store)
-
-    def after_fork(self) -> None:
-        """Forgets, in a forked child, what another thread may have been changing."""
-        self._manifest = None
-        self._tracker.forget()
 
     @property
     def tip(self) -> Commit:
@@ -85,9 +80,11 @@ class Handle:
     @property
     def planned(self) -> tuple[int, str]:
         """The version of `planned_version`, and the id of its commit."""
-        if self._manifest is None:
-            return self.tip.version, self.tip.record.commit_id
-        return self._manifest.version, self._manifest.commit_id
+        read = self._manifest
+        if read is None:
+            tip = self.tip
+            return tip.version, tip.record.commit_id
+        return read.version, read.commit_id
 
     def planned_for(self, offsets: Mapping[int, int]) -> tuple[int, str]:
         """Returns as `planned`; the tip's where offsets are beyond what was planned."""

@@ -3,83 +3,78 @@ manifest needs to catch up.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from clog.storage.commit.versions import check_open
+from clog.storage.commit.versions import check_open, edits_back_to
 from clog.storage.format.commits import Commit, EditRecord, read_commit
 from clog.storage.format.documents import body_json
-from clog.storage.format.snapshots import mixed_histories
 from clog.storage.store.base import Store
 
 
+@dataclass(frozen=True, slots=True)
 class RecentEdits:
-    """Edits without gap up to a tip, reaching back about two snapshots. Not safe for threads."""
+    """Edits without gap up to a tip, reaching back about two snapshots. A value.
 
-    def __init__(self, tip: Commit) -> None:
-        self._tip = tip
-        self._records = [*tip.earlier, tip.record]
-        self._weights: dict[int, int] = {}
+    Attributes:
+        known: all that are here, oldest first.
+    """
 
-    def see(self, tip: Commit) -> None:
-        """Goes on to another commit, as a rule a newer one. What does not connect with it is
-        dropped: a gap, or a version that was never committed (COMMIT.md §4).
+    tip: Commit
+    known: Sequence[EditRecord]
+    _weights: dict[str, int] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, tip: Commit) -> "RecentEdits":
+        """Returns those that a commit carries, and its own."""
+        return cls(tip, (*tip.earlier, tip.record))
+
+    def then(self, tip: Commit) -> "RecentEdits":
+        """Returns those up to another commit, as a rule a newer one. What does not connect with it
+        is dropped: a gap, or a version that was never committed (COMMIT.md §4).
         """
-        if tip.record.commit_id == self._tip.record.commit_id:
-            return
-        fresh = [*tip.earlier, tip.record]
-        known = {r.version: r.commit_id for r in self._records}
+        if tip.record.commit_id == self.tip.record.commit_id:
+            return self
+        fresh = (*tip.earlier, tip.record)
+        known = {r.version: r.commit_id for r in self.known}
         before = fresh[0].version - 1
-        follows = tip.parent == self._tip.record.commit_id
-        overlaps = any(known.get(r.version) == r.commit_id for r in fresh)
-        if follows:
-            self._records.append(tip.record)
-        elif overlaps:
-            self._records = [*(r for r in self._records if r.version <= before), *fresh]
+        if tip.parent == self.tip.record.commit_id:
+            records = (*self.known, tip.record)
+        elif any(known.get(r.version) == r.commit_id for r in fresh):
+            records = (*(r for r in self.known if r.version <= before), *fresh)
         else:
-            self._records = fresh
-        if tip.head.snapshot != self._tip.head.snapshot and self._tip.head.snapshot is not None:
-            self._forget(self._tip.head.snapshot.version)
-        self._tip = tip
-
-    def known(self) -> Sequence[EditRecord]:
-        """Returns the newest edits, all that are here, oldest first. No request."""
-        return self._records
+            records = fresh
+        weights, last = self._weights, self.tip.head.snapshot
+        if last is not None and tip.head.snapshot != last:
+            records = tuple(r for r in records if r.version > last.version) or records[-1:]
+            weights = {r.commit_id: weights[r.commit_id] for r in records if r.commit_id in weights}
+        return RecentEdits(tip, records, weights)
 
     def after(self, version: int) -> list[EditRecord] | None:
         """Returns the edits from ``version`` + 1 to the tip where all of them are here, else None.
         No request.
         """
-        if version < self._records[0].version - 1:
+        if version < self.known[0].version - 1:
             return None
-        return [record for record in self._records if record.version > version]
+        return [record for record in self.known if record.version > version]
 
-    def since(self, store: Store, first: int) -> list[EditRecord]:
-        """Returns the edits from version ``first`` to the tip; reads the commits that carry those
-        which are not here, and the file of the oldest one's block.
+    def back_to(self, store: Store, first: int) -> "RecentEdits":
+        """Returns those from version ``first`` on, or earlier ones; reads the commits that carry
+        what is not here, and the file of the oldest one's block.
 
         Raises:
-            VersionExpiredError: the block was closed meanwhile; what was read is forgotten.
-        CorruptionError: a version is not the one that the newer ones go on from.
+            VersionExpiredError: the block was closed meanwhile.
+            CorruptionError: a version is not the one that the newer ones go on from.
         """
-        records, oldest = self._records, None
-        while records[0].version > first:
-            # An even version carries the one before it, a multiple of 4 all since the snapshot.
-            oldest = read_commit(store, records[0].version - 1)
-            if records[0].parent not in (None, oldest.record.commit_id):
-                check_open(store, oldest.version)
-                raise mixed_histories(store.url, f"version {oldest.version}")
-            records = [*oldest.earlier, oldest.record, *records]
-        if oldest is not None:
-            check_open(store, oldest.version)
-            self._records = records
-        return [record for record in records if record.version >= first]
+        if self.known[0].version <= first:
+            return self
+        known, oldest = edits_back_to(store, self.known, first, partial(read_commit, store))
+        check_open(store, oldest)
+        return replace(self, known=known)
 
     def weight(self, record: EditRecord) -> int:
         """Returns the bytes of the edit, as JSON or as the document that holds it."""
-        if record.version not in self._weights:
+        if record.commit_id not in self._weights:
             at = record.stored.get("edit_at")
-            self._weights[record.version] = at["bytes"] if at else len(body_json(record.stored))
-        return self._weights[record.version]
-
-    def _forget(self, version: int) -> None:
-        self._records = [r for r in self._records if r.version > version] or self._records[-1:]
-        self._weights = {v: weight for v, weight in self._weights.items() if v > version}
+            self._weights[record.commit_id] = at["bytes"] if at else len(body_json(record.stored))
+        return self._weights[record.commit_id]

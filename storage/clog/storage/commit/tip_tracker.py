@@ -3,7 +3,8 @@
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from clog.storage.clock import Clock
 from clog.storage.commit.identity import StandingLog
@@ -21,7 +22,7 @@ from clog.storage.commit.versions import (
 from clog.storage.commit.withdrawal import check_there
 from clog.storage.errors import CorruptionError, LogReplacedError, NotFoundError
 from clog.storage.format import paths
-from clog.storage.format.commits import Commit
+from clog.storage.format.commits import Commit, EditRecord
 from clog.storage.format.head import with_columns
 from clog.storage.format.snapshots import mixed_histories
 
@@ -41,63 +42,99 @@ closed too early, whoever polls finds that out.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What is known of the log, all of it as it was at one moment.
+
+    Attributes:
+        tip: the newest commit.
+        recent: the edits up to it.
+        read: commits read on the way to it at the last opening, by version.
+        is_settled: whether it is known to have been committed (`TipTracker.settle`).
+        before_losses: the newest that is known to have been committed, where the tip came first in
+            a race.
+        confirmed, looked: when the tip was last seen in the store, and newer ones were looked for.
+        stood_ms: when the log was last seen to stand there, by the monotonic clock.
+        vain_looks: how many looks in a row have found nothing.
+    """
+
+    tip: Commit
+    recent: RecentEdits
+    read: dict[int, Commit]
+    confirmed: Moment
+    looked: Moment
+    stood_ms: int
+    is_settled: bool = False
+    before_losses: Commit | None = None
+    vain_looks: int = 0
+
+
 class TipTracker:
     """The newest commit of one log that is known here. Not safe for threads.
 
-    Attributes:
-        tip: that commit.
-        recent: the edits up to it.
-        read: commits read on the way to it at the last opening, by version.
-        is_settled: whether it is known to have been committed (`settle`).
+    What it knows is one value, and each step ends by replacing it: an interrupt comes before that
+    or after it, and so does what another thread sees.
     """
 
     def __init__(self, log: StandingLog, *, clock: Clock) -> None:
         self.log = log
         self.store = log.store
         self._clock = clock
-        self._vain_looks = 0
-        self._before_losses: Commit | None = None
-        self._stood_ms = clock.monotonic_ms()
-        began = self.now()
+        stood_ms, began = clock.monotonic_ms(), self.now()
         found = find_newest(log.store, check_block=False)
         try:
-            self.tip = self._whole(found.tip)
+            tip = self._whole(found.tip)
         except CorruptionError:
             found = find_newest(log.store)  # The hint led among files of committers that slept.
-            self.tip = self._whole(found.tip)
-        self.read = found.read
-        self.recent = RecentEdits(found.read[min(found.read)])
+            tip = self._whole(found.tip)
+        recent = RecentEdits.of(found.read[min(found.read)])
+        self._view = _View(tip, recent, found.read, began, began, stood_ms)
         self._take(found, began)
-        self.is_settled = False
 
-    def see(self, tip: Commit) -> None:
-        """Takes a newer commit as the tip; no request where its parent is the one before."""
-        self.tip = self._whole(tip, self.tip)
-        self.recent.see(tip)
+    @property
+    def tip(self) -> Commit:
+        """The newest commit that is known."""
+        return self._view.tip
+
+    @property
+    def recent(self) -> RecentEdits:
+        """The edits up to it."""
+        return self._view.recent
+
+    @property
+    def read(self) -> dict[int, Commit]:
+        """Commits read on the way to it at the last opening, by version."""
+        return self._view.read
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known to have been committed (`settle`)."""
+        return self._view.is_settled
 
     def see_winner(self, winner: Commit) -> None:
         """Takes the commit that came first in a race as the tip. It may be a file that a committer
         who slept left in a closed block: the tip before it is the last that is known to have been
         committed.
         """
-        self._before_losses = self._before_losses or self.tip
-        self.see(winner)
-
-    def forget(self) -> None:
-        """Forgets all edits but those that the tip carries."""
-        self.recent = RecentEdits(self.tip)
+        self._see(winner, before_losses=self._view.before_losses or self.tip)
 
     def made(self, commit: Commit, began: Moment) -> None:
         """Takes a commit of ours as the tip, whose creation began then: it was committed, and so
         were all before it. Its block may be closed by now, where we slept meanwhile.
         """
-        self.see(commit)
-        self._confirmed(began)
-        self.is_settled, self._before_losses = True, None
+        self._see(commit, confirmed=began, looked=began, is_settled=True, before_losses=None)
 
     def lost(self) -> None:
         """Notes that the tip is now another's, who may be about to learn that its log is gone."""
-        self.is_settled = False
+        self._note(is_settled=False)
+
+    def edits_from(self, first: int) -> list[EditRecord]:
+        """Returns the edits from version ``first`` to the tip; reads those that are not known
+        (`RecentEdits.back_to`).
+        """
+        recent = self.recent.back_to(self.store, first)
+        self._note(recent=recent)
+        return [record for record in recent.known if record.version >= first]
 
     def now(self) -> Moment:
         """Returns the present moment: what is found from now on is as old as that, however long
@@ -116,24 +153,23 @@ class TipTracker:
         for _ in range(FOLLOW_STEPS_MAX):
             began = self.now()
             newer = try_read(self.store, self.tip.version + 1)
-            self._vain_looks = self._vain_looks + 1 if newer is None else 0
+            self._note(vain_looks=self._view.vain_looks + 1 if newer is None else 0)
             # Who walks on from an old tip may come to where the block was closed meanwhile.
             is_end = was_stale and newer is None
-            if is_end or self.is_stale() or self._vain_looks >= VAIN_LOOKS_MAX:
+            if is_end or self.is_stale() or self._view.vain_looks >= VAIN_LOOKS_MAX:
                 began = self.now()
                 if self._is_left_behind(newer):
                     self.open_anew()
                     return self.tip
-                self._vain_looks = 0
-            self._looked_ms = began
+                self._note(vain_looks=0)
+            self._note(looked=began)
             if newer is None:
                 self.confirm()
                 return self.tip
             if newer.parent != self.tip.record.commit_id:
                 self.open_anew()
                 return self.tip
-            self.see(newer)
-            self._confirmed(began)
+            self._see(newer, confirmed=began)
         began = self.now()
         self._take(self._found(lambda: find_newer(self.store, self.tip.version)), began)
         return self.tip
@@ -147,10 +183,10 @@ class TipTracker:
             NotFoundError: the log was deleted.
         """
         self._check_standing()
-        if self._is_old(self._confirmed_ms):
+        if self._is_old(self._view.confirmed[0]):
             began = self.now()
             if self._is_there(try_read(self.store, self.tip.version)):
-                self._confirmed(began)
+                self._note(confirmed=began, looked=began)
             else:
                 self.open_anew()  # Deleted with its block: there are newer versions.
 
@@ -166,8 +202,7 @@ class TipTracker:
         version = self.tip.version
         self._is_there(found.read.get(version) or try_read(self.store, version))
         self._check_successor(found)
-        self.read = found.read
-        self._take(found, began)
+        self._take(found, began, read=found.read)
 
     def settle(self) -> None:
         """Makes sure that the tip was committed; one GET, once after opening. Where its block is
@@ -183,9 +218,8 @@ class TipTracker:
         if self._is_closed(self.tip.version):
             began = self.now()
             found = self._found(lambda: find_newest(self.store))
-            self.read = found.read
-            self._take(found, began)
-        self.is_settled = True
+            self._take(found, began, read=found.read)
+        self._note(is_settled=True)
 
     def _is_left_behind(self, newer: Commit | None) -> bool:
         """Tells whether the block of the version after the tip is closed; before its first commit
@@ -220,7 +254,7 @@ class TipTracker:
         if there is not None and there.record.commit_id == ours:
             return True
         self.log.check()
-        known = self._before_losses or self.tip
+        known = self._view.before_losses or self.tip
         block = read_block(self.store, known.version)
         if block is None:
             raise no_commits(self.store)
@@ -250,31 +284,36 @@ class TipTracker:
         """Raises if ``_clog/log`` names another log: what others who hold the old one have left in
         its folder may look like news, and the file of a block that they began like an open one.
         """
-        if self._is_old(self._stood_ms):
+        if self._is_old(self._view.stood_ms):
             self.log.check()
-            self._stood_ms = self._clock.monotonic_ms()
+            self._note(stood_ms=self._clock.monotonic_ms())
 
     def doubt(self) -> None:
         """Makes the next look ask whether the log still stands."""
-        self._stood_ms = self._clock.monotonic_ms() - CONFIRM_MS
+        self._note(stood_ms=self._clock.monotonic_ms() - CONFIRM_MS)
 
     def is_due(self) -> bool:
         """Tells whether `confirm` would look."""
-        return self._is_old(self._stood_ms) or self._is_old(self._confirmed_ms)
+        view = self._view
+        return self._is_old(view.stood_ms) or self._is_old(view.confirmed[0])
 
     def is_stale(self) -> bool:
         """Tells whether the last look is so old that the block may have been closed since."""
-        then, now = self._looked_ms, self.now()
+        then, now = self._view.looked, self.now()
         return max(now[0] - then[0], now[1] - then[1]) > TRUST_MS
 
     def _is_old(self, then_ms: int) -> bool:
         return self._clock.monotonic_ms() - then_ms >= CONFIRM_MS
 
-    def _confirmed(self, began: Moment) -> None:
-        """Notes that the tip was seen in the store, and believed to be the newest."""
-        self._confirmed_ms, _ = self._looked_ms = began
+    def _note(self, **changed: Any) -> None:
+        self._view = replace(self._view, **changed)
 
-    def _take(self, found: Found, began: Moment) -> None:
+    def _see(self, tip: Commit, **changed: Any) -> None:
+        """Takes a newer commit as the tip; no request where its parent is the one before."""
+        recent = self.recent.then(tip)
+        self._note(tip=self._whole(tip, self.tip), recent=recent, **changed)
+
+    def _take(self, found: Found, began: Moment, **changed: Any) -> None:
         # Those read on the way carry edits, too: with them, what is known already may connect with
         # the tip.
         try:
@@ -285,15 +324,21 @@ class TipTracker:
             found, before = self._found(lambda: find_newest(self.store)), found
             if found.tip.record.commit_id == before.tip.record.commit_id:
                 raise
-            self.read = found.read
+            changed["read"] = found.read
             whole = self._whole(found.tip, self.tip)
-        last = self.recent.known()[-1].version
+        recent = self.recent
+        last = recent.known[-1].version
         for version in sorted(found.read):
             if version > last:
-                self.recent.see(found.read[version])
-        self.recent.see(whole)
-        self.tip, self._before_losses = whole, None
-        self._confirmed(began)
+                recent = recent.then(found.read[version])
+        self._note(
+            tip=whole,
+            recent=recent.then(whole),
+            before_losses=None,
+            confirmed=began,
+            looked=began,
+            **changed,
+        )
 
     def _whole(self, commit: Commit, *known: Commit) -> Commit:
         """Returns the commit with all columns of its head; one GET where they do not follow from

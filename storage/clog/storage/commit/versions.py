@@ -9,7 +9,7 @@ search does not chase them: it gallops once, so it ends however fast they are.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -180,24 +180,42 @@ def is_of_history(store: Store, tip: Commit, version: int, commit_id: str) -> bo
 def manifest_of(store: Store, tip: Commit, read: dict[int, Commit] | None = None) -> Manifest:
     """Returns the manifest at a commit; pages stay unless an edit since the snapshot needed them.
 
-    Costs the snapshot, and what ``read`` lacks of the commits from the last multiple of 4 on.
+    Costs the snapshot, and what ``read`` lacks of the commits from the last multiple of 4 on; more
+    where one carries less than it should.
     """
-    known = {**(read or {}), tip.version: tip}
-    base_version = tip.version - tip.version % HINT_STRIDE
-    if base_version not in known:
-        known[base_version] = _must_read(store, base_version)
-    base = known[base_version]
-    records = [*base.earlier, base.record] if base_version else [base.record]
-    if tip.version % HINT_STRIDE == 3 and (middle := base_version + 2) not in known:
-        known[middle] = _must_read(store, middle)
-    for version in (base_version + 1, base_version + 2, base_version + 3):
-        if version <= tip.version and version in known:
-            commit = known[version]
-            records.extend(r for r in commit.earlier if r.version > records[-1].version)
-            records.append(commit.record)
-    snapshot = tip.head.snapshot
+    known, snapshot = read or {}, tip.head.snapshot
+    records, _ = edits_back_to(
+        store,
+        (*tip.earlier, tip.record),
+        0 if snapshot is None else snapshot.version + 1,
+        lambda version: known.get(version) or _must_read(store, version),
+    )
     manifest = None if snapshot is None else read_named_snapshot(store, snapshot)
     return replay(store, manifest, records, tip)
+
+
+def edits_back_to(
+    store: Store, newer: Sequence[EditRecord], first: int, read: Callable[[int], Commit]
+) -> tuple[Sequence[EditRecord], int]:
+    """Returns the edits from version ``first`` on, or earlier ones, up to the newest of ``newer``,
+    and the oldest version that was read for them.
+
+    An even version carries the one before it, a multiple of 4 all since the snapshot: so few are
+    read. Where one carries less, what it lacks is in the commits themselves.
+
+    Raises:
+        VersionExpiredError: the block was closed meanwhile.
+        CorruptionError: a version is not the one that the newer ones go on from.
+    """
+    records, oldest = newer, newer[-1].version
+    while records[0].version > first:
+        oldest = records[0].version - 1
+        commit = read(oldest)
+        if records[0].parent not in (None, commit.record.commit_id):
+            check_open(store, oldest)
+            raise mixed_histories(store.url, f"version {oldest}")
+        records = (*commit.earlier, commit.record, *records)
+    return records, oldest
 
 
 def replay(

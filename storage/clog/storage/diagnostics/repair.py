@@ -8,7 +8,8 @@ H1. Read all commits but those of closed blocks; those that cannot be read count
     files of blocks were lost, commits tell what they said (`repair_blocks`).
 H2. From the newest one walk back by ``parent``. Where another commit stands in a version's place,
     the right one is rebuilt: a later commit carries its edit (FORMAT.md §3.1), and the edit makes
-    its head of the head before. What it makes must lead to the head of the commit after it.
+    its head of the head before. What it makes must lead to the head of the commit after it. A
+    commit that carries less than it should, as what it carried had a gap, gets what it lacks.
 H3. Where that fails, too, the history cannot reach the newest version: walk again, from the version
     at which it failed. Verify what was found, but for the rows; where that finds something, such as
     a snapshot of the other history, go on from before that snapshot.
@@ -48,6 +49,7 @@ from clog.storage.format.commits import (
     edit_of,
     encode_commit,
     goes_back_in_time,
+    lacks_edits,
     read_commit,
 )
 from clog.storage.format.documents import body_json
@@ -79,7 +81,8 @@ class RepairReport:
     """What a repair made: the copy's newest version, and what it has otherwise than the log.
 
     Attributes:
-        rebuilt: versions in whose place the log has another's commit.
+        rebuilt: versions in whose place the log has another's commit, or one that carries less
+            than it should.
         left_out: the commits that nothing sound follows from.
         blocks: the first versions of blocks whose files were lost, and are made anew.
         verified: the copy, as `verify_log` finds it.
@@ -118,9 +121,10 @@ def repair_log(root: Store, copy: Store) -> RepairReport:
     left_out = tuple(
         LeftOut(version, None if commit is None else commit.record.operation)
         for version, commit in sorted(stored.items())
-        if commit is None or history.get(version) is not commit
+        if commit is None or not _is_in(history, commit)
     )
-    if not left_out and not blocks.lost:
+    rebuilt = tuple(v for v in sorted(history) if history[v] is not files.get(v))
+    if not left_out and not rebuilt and not blocks.lost:
         raise InvalidInputError(
             f"the history of {store.url} is sound: nothing to repair; where objects are damaged,"
             " restore them from a back-up"
@@ -129,9 +133,13 @@ def repair_log(root: Store, copy: Store) -> RepairReport:
         raise AlreadyExistsError(f"there is something at {copy.url} already; choose an empty place")
     _copy(_Chosen(store, history, files, blocks), store_of(copy, standing.log_id), history, blocks)
     copy.put(paths.LOG_FILE, root.get(paths.LOG_FILE))
-    rebuilt = tuple(v for v in sorted(history) if history[v] is not files.get(v))
     verified = verify_log(copy)
     return RepairReport(store.url, copy.url, max(history), rebuilt, left_out, blocks.lost, verified)
+
+
+def _is_in(history: dict[int, Commit], commit: Commit) -> bool:
+    mine = history.get(commit.version)
+    return mine is not None and mine.record.commit_id == commit.record.commit_id
 
 
 def _commits(store: Store, versions: Sequence[int]) -> dict[int, Commit | None]:
@@ -222,7 +230,7 @@ def _forward(
         if commit is None:
             failed = version
         else:
-            history[version] = commit
+            history[version] = _carrying_all(commit, history) if lacks_edits(commit) else commit
     return history, failed
 
 
@@ -244,13 +252,20 @@ def _rebuilt(
     if columns is not None and columns.ref is not None and columns.ref.version == before.version:
         rest = head.partitions.over(columns.array, columns.ref)  # as the snapshot
         head = replace(head, partitions=rest)
-    snapshot = -1 if head.snapshot is None else head.snapshot.version
-    first = carried_from(version, snapshot_version=snapshot)
-    if any(v not in history for v in range(first, version)):
-        return None
-    earlier = tuple(history[v].record for v in range(first, version))
     parent = before.record.commit_id
-    return Commit(replace(record, parent=parent), parent, earlier, head)
+    made = _carrying_all(Commit(replace(record, parent=parent), parent, (), head), history)
+    return None if lacks_edits(made) else made
+
+
+def _carrying_all(commit: Commit, history: dict[int, Commit]) -> Commit:
+    """Returns the commit with the edits that it should carry; as it is where the history does not
+    have them.
+    """
+    snapshot = -1 if commit.head.snapshot is None else commit.head.snapshot.version
+    carried = range(carried_from(commit.version, snapshot_version=snapshot), commit.version)
+    if any(version not in history for version in carried):
+        return commit
+    return replace(commit, earlier=tuple(history[version].record for version in carried))
 
 
 def _follows(store: Store, before: Commit, commit: Commit) -> bool:

@@ -36,7 +36,13 @@ from clog.storage.diagnostics.verify_views import view_problems
 from clog.storage.errors import CorruptionError, VersionExpiredError, version_expired
 from clog.storage.format import paths
 from clog.storage.format.bitmaps.bitmap import read_bitmap
-from clog.storage.format.commits import Commit, EditRecord, goes_back_in_time, read_commit
+from clog.storage.format.commits import (
+    Commit,
+    EditRecord,
+    goes_back_in_time,
+    lacks_edits,
+    read_commit,
+)
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.segments import Segment
 from clog.storage.format.snapshots import read_snapshot, unpage
@@ -297,6 +303,13 @@ def history_findings(
         if before is not None and (message := _succession_problem(store, before, commit)):
             yield Finding(Check.COMMIT, paths.commit_path(version), message)
         if message := _link_problem(commits, commit):
+            yield Finding(Check.COMMIT, paths.commit_path(version), message)
+        if lacks_edits(commit):
+            message = (
+                f"carries the edits of {len(commit.earlier)} versions before it, fewer than it"
+                " should: release 0.1.0 cannot read it; write the log anew with"
+                ' "clog verify --repair"'
+            )
             yield Finding(Check.COMMIT, paths.commit_path(version), message)
         for record in commit.earlier:
             other = commits.get(record.version)

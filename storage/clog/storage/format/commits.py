@@ -1,7 +1,7 @@
 """Commits as values and as documents (FORMAT.md §3.1)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clog.storage.errors import CorruptionError, enough_memory
@@ -63,6 +63,15 @@ def carried_from(version: int, *, snapshot_version: int) -> int:
     return version - 1 if version % 2 == 0 else version
 
 
+def lacks_edits(commit: Commit) -> bool:
+    """Tells whether a commit carries less than it should: readers find the rest in the commits
+    before it, but for release 0.1.0, which refuses it.
+    """
+    snapshot = -1 if commit.head.snapshot is None else commit.head.snapshot.version
+    first = carried_from(commit.version, snapshot_version=snapshot)
+    return len(commit.earlier) < commit.version - first
+
+
 def stored_edit(store: Store, edit: Edit, *, commit_id: str) -> dict[str, Any]:
     """Returns the edit as a commit holds it; a large one is written as a document of its own
     first.
@@ -78,7 +87,17 @@ def stored_edit(store: Store, edit: Edit, *, commit_id: str) -> dict[str, Any]:
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """Returns the commit as a document."""
+    """Returns the commit as a document.
+
+    Raises:
+        CorruptionError: what it carries is not what readers need; nothing may be made of it.
+    """
+    if _leading_to(commit) != commit.earlier or lacks_edits(commit):
+        raise CorruptionError(
+            f"version {commit.version}, whose snapshot is {commit.head.snapshot}, would carry the"
+            f" edits of versions {[record.version for record in commit.earlier]}, which readers"
+            " cannot use; it was not made; open the log anew"
+        )
     carried_after = commit.earlier[0].parent if commit.earlier else None
     body = {
         **_record_json(commit.record),
@@ -110,10 +129,9 @@ def read_commit(store: Store, version: int) -> Commit:
             )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
-    versions = [record.version for record in (*commit.earlier, commit.record)]
-    if versions != list(range(version - len(commit.earlier), version + 1)):
-        raise CorruptionError(f"{where} holds versions {versions}")
-    return commit
+    if commit.version != version:
+        raise CorruptionError(f"{where} holds version {commit.version}")
+    return replace(commit, earlier=_leading_to(commit))
 
 
 def edit_of(store: Store, record: EditRecord) -> Edit:
@@ -142,6 +160,20 @@ def goes_back_in_time(store: Store, before: EditRecord, record: EditRecord) -> b
         FileNotFoundError, CorruptionError: as `edit_of`.
     """
     return record.time_ms < before.time_ms and not edit_of(store, record).reset_times
+
+
+def _leading_to(commit: Commit) -> tuple[EditRecord, ...]:
+    """Returns of the edits that a commit carries those that lead to it without a gap, each by its
+    id: what comes before a gap is passed over, as all of it can be read elsewhere.
+    """
+    leading: list[EditRecord] = []
+    version, commit_id = commit.version - 1, commit.parent
+    for record in reversed(commit.earlier):
+        if record.version != version or commit_id not in (None, record.commit_id):
+            return tuple(reversed(leading[:-1]))  # Nobody says what the oldest one follows.
+        leading.append(record)
+        version, commit_id = version - 1, record.parent
+    return commit.earlier
 
 
 def _record_json(record: EditRecord) -> dict[str, Any]:

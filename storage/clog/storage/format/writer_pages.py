@@ -59,7 +59,7 @@ class WriterPages:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._lock = forks.Lock()
+        self._lock = forks.lock()
         self.after_fork()
         forks.register(self)
 

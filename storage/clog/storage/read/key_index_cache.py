@@ -116,7 +116,7 @@ class KeyIndexCache(WrappingStore):
         self._known: OrderedDict[str, tuple[KeyIndex | None, _Tail]] = OrderedDict()
         self.cached_bytes = 0
         self._joined: OrderedDict[tuple[str, ...], _Joined] = OrderedDict()
-        self._lock = forks.Lock()
+        self._lock = forks.lock()
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         _, tail = self._known.get(path, _UNKNOWN)

@@ -99,7 +99,7 @@ class NamedReader:
         self._expires_after_ms = expires_after_ms
         self._interval_ms = interval_ms
         self._hold_ms = hold_ms
-        self._lock = forks.Lock()
+        self._lock = forks.lock()
         self._said: ReaderDocument | None = None
         self._said_ms: int | None = None
         self._tried_ms: int | None = None

@@ -77,7 +77,7 @@ class Cache:
     def __init__(self, path: Path, generation: int) -> None:
         self.path = path
         self.generation = generation
-        self._lock = forks.Lock()
+        self._lock = forks.lock()
         self._waiting = Waiting(0, self._lock)
         self._inherited: list[sqlite3.Connection] = []
         with DAMAGE:

@@ -102,7 +102,7 @@ class Follower:
         self._on_loss = on_loss
         self._map_bytes = map_bytes
         self._name = xxhash.xxh3_64_hexdigest(handle.standing.root.url.encode())
-        self._lock = forks.Lock()
+        self._lock = forks.lock()
         with self._writing():
             self._cache, self.position = self._opened()
             self._cache.let_wait(waiting_bytes)

@@ -109,7 +109,7 @@ class StateStore:
         reach = Reach.of(url, storage_options)
         handle = Handle(root, clock=clock or SystemClock(), ids=ids or SystemIds(), reach=reach)
         self._memory_bytes = memory_bytes
-        self._lock = forks.Lock()
+        self._lock = forks.lock()
         self._holding = Holding(handle, id)
         self._inputs = InputReaders(reader, reader_hold_ms)
         self._pending: tuple[Transaction, Sent] | None = None

@@ -58,7 +58,7 @@ class Uncommitted:
     def __init__(self, codec: RowCodec, memory_bytes: int) -> None:
         self.codec = codec
         self._memory_bytes = memory_bytes
-        self._lock = forks.Lock()
+        self._lock = forks.lock()
         self._recent: dict[bytes, bytes | None] = {}
         self._recent_bytes = 0
         self._spilled: sqlite3.Connection | None = None

@@ -11,10 +11,10 @@ where another process moves the file meanwhile, it lacks nothing with them, and 
 once it is as far by itself.
 """
 
+import threading
 from collections.abc import Iterable
 from itertools import chain
 
-from clog.storage.forks import Lock
 from clog.storage.state.row_checks import Row
 from clog.storage.state.sqlite_file import Position, Rows
 
@@ -36,7 +36,7 @@ class Waiting:
         position: the position with what waits.
     """
 
-    def __init__(self, bytes_max: int, lock: Lock) -> None:
+    def __init__(self, bytes_max: int, lock: threading.RLock) -> None:
         self._bytes_max = bytes_max
         self._lock = lock
         self._rows: dict[bytes, Row] = {}

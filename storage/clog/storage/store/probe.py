@@ -27,7 +27,7 @@ _PROMISED = (
     ".blob.core.chinacloudapi.cn",
     ".blob.core.usgovcloudapi.net",
 )
-_lock = forks.Lock()
+_lock = forks.lock()
 _passed: set[tuple[str, str]] = set()
 """(endpoint, bucket) that passed; where there are no buckets, each root is asked for: another
 folder may be another disk.

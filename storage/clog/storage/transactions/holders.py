@@ -52,7 +52,7 @@ class Holders:
         self._handle = handle
         self._held: dict[str, Holder] = {}
         self._begun: dict[str, Transaction] = {}
-        self._lock = forks.Lock()
+        self._lock = forks.lock()
         forks.register(self)
 
     def after_fork(self) -> None:

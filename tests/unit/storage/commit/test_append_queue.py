@@ -3,7 +3,6 @@ it had been alone (COMMIT.md §2, H-T8).
 """
 
 import threading
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -47,15 +46,15 @@ class Gate(WrappingStore):
         self.inner.create(path, data)
 
 
-class Queue(deque):
+class Queue(dict):
     """Counts those that came."""
 
     def __init__(self):
         super().__init__()
         self.came = threading.Semaphore(0)
 
-    def append(self, item):
-        super().append(item)
+    def __setitem__(self, one, nothing):
+        super().__setitem__(one, nothing)
         self.came.release()
 
 

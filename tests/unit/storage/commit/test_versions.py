@@ -16,7 +16,7 @@ from clog.storage.errors import CorruptionError, NotFoundError, VersionExpiredEr
 from clog.storage.format import paths
 from clog.storage.format.columns import COLUMNS
 from clog.storage.format.commits import Commit, EditRecord, carried_from, encode_commit, read_commit
-from clog.storage.format.documents import body_json, encode
+from clog.storage.format.documents import body_json, decode, encode
 from clog.storage.format.edit_json import edit_to_json
 from clog.storage.format.edits import Edit
 from clog.storage.format.head import SnapshotRef
@@ -349,17 +349,44 @@ def test_a_snapshot_of_another_log_does_not_fit(store):
         manifest_of(store, tip)
 
 
+def carries(store, version, *carried):
+    """Rewrites a commit, whose list of earlier edits has these of its versions."""
+    path = paths.commit_path(version)
+    body = decode("commit", store.get(path), where=path)
+    body["earlier"] = [record for record in body["earlier"] if record["version"] in carried]
+    store.put(path, encode("commit", body))
+
+
+@pytest.mark.parametrize(
+    "carried", [(), (7,), (0, 7), (0, 1, 2, 3), (0, 1, 3, 4, 5, 6, 7), range(4, 8), range(7)]
+)
+def test_what_a_commit_carries_is_a_cache(store, carried):
+    """FORMAT.md §3.1: what its list lacks, at its end or between, is in the commits themselves."""
+    write(store, 11)
+    carries(store, 8, *carried)
+    carries(store, 6)
+    for newest in (8, 9, 10, 11):
+        assert manifest_of(store, read_commit(store, newest)) == MANIFESTS[newest]
+    store.delete(paths.commit_path(3))
+    carries(store, 4, 0, 1, 2)
+    if not {0, 1, 2, 3} <= {*carried} or 7 not in carried:
+        with pytest.raises(VersionExpiredError):
+            manifest_of(store, read_commit(store, 9))
+
+
 def test_edits_that_do_not_connect_are_corruption(store):
-    """Between the snapshot and the first edit there, or from version 0."""
+    """Between the snapshot and the first edit there, or where a commit is of another history."""
     write(store, 9)
     tip = read_commit(store, 9)
-    gap = replace(commit_of(8), earlier=tuple(record(v) for v in range(4, 8)))
-    store.put(paths.commit_path(8), encode_commit(gap))
-    with pytest.raises(CorruptionError, match="no version 0 to start from"):
-        manifest_of(store, tip)
-    write_snapshot(store, MANIFESTS[1], new_id=_names.new_id)
-    with pytest.raises(CorruptionError, match="version 4 does not follow 1"):
-        manifest_of(store, replace(tip, head=replace(tip.head, snapshot=SnapshotRef(1, 9))))
+    write_snapshot(store, replace(MANIFESTS[1], version=11), new_id=_names.new_id)
+    with pytest.raises(CorruptionError, match=r"do not lead|follow"):
+        manifest_of(store, replace(tip, head=replace(tip.head, snapshot=SnapshotRef(11, 9))))
+    stray = replace(record(7), commit_id="f" * 32)
+    store.put(paths.commit_path(7), encode_commit(replace(commit_of(7), record=stray)))
+    carries(store, 8)
+    gone_on = replace(read_commit(store, 8), record=replace(record(8), parent="7" * 32))
+    with pytest.raises(CorruptionError, match="version 7"):
+        manifest_of(store, gone_on)
     late = replace(tip, record=replace(tip.record, version=11))
     with pytest.raises((CorruptionError, VersionExpiredError)):
         manifest_of(store, late, {8: commit_of(8), 10: commit_of(10)})

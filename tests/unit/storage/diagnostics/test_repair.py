@@ -16,6 +16,7 @@ from clog.storage import (
 from clog.storage.administration import reset_times
 from clog.storage.diagnostics.repair import repair_log
 from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format.documents import decode, encode
 from clog.storage.format.paths import commit_path
 from clog.storage.ids import SeededIds
 from clog.storage.store.wrapping import WrappingStore
@@ -115,6 +116,43 @@ def test_without_the_edit_the_history_ends_there(two_writers, open_log, store, c
     assert (report.version, report.rebuilt) == (at, ())
     assert [(out.version, out.operation) for out in report.left_out] == [(at + 1, "append")]
     assert values(open_log, copy) == [*(f"both {i}" for i in range(commits)), "stays"]
+
+
+@pytest.mark.parametrize("partitions", [1, 24])
+@pytest.mark.parametrize("lost", [5, 7, 8])
+def test_lists_with_a_gap_are_made_whole(
+    make_log, open_log, store, copy, lost, partitions, monkeypatch
+):
+    """Release 0.1.0, interrupted as it took a commit, left a version out of all lists that its
+    handle made from then on. Nobody else refuses such a log, and a copy has all of it.
+    """
+    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
+    log = make_log(partitions)
+    for i in range(21):
+        log.append([{"key": f"{i}", "value": f"{i}"}], partition=i % partitions)
+    for version in range(lost + 1, 22):
+        leave_out(inside(store), version, lost)
+    expected = [f"{i}" for i in range(21)]
+    assert sorted(values(open_log, store)) == sorted(expected)
+    findings = verify_log(store).findings
+    holed = [v for v in range(lost + 1, 22) if v % 4 == 0 or (v == lost + 1 and v % 2 == 0)]
+    assert [f.where for f in findings] == [commit_path(v) for v in holed]
+    assert all("fewer than it should" in f.message for f in findings)
+    report = repaired(store, copy)
+    assert (report.version, report.left_out, report.rebuilt) == (21, (), tuple(holed))
+    assert sorted(values(open_log, copy)) == sorted(expected)
+    goes_on = open_log(store)
+    for i in range(21, 25):
+        put(goes_on, f"{i}")
+    assert [f.where for f in verify_log(store).findings] == [commit_path(v) for v in holed]
+
+
+def leave_out(folder, version, lost):
+    """Takes a version out of the list that a commit carries."""
+    path = commit_path(version)
+    body = decode("commit", folder.get(path), where=path)
+    body["earlier"] = [entry for entry in body["earlier"] if entry["version"] != lost]
+    folder.put(path, encode("commit", body))
 
 
 def test_writers_that_took_turns(two_writers, open_log, store, copy):

@@ -1,6 +1,7 @@
 """Commits as documents: they come back whole, and nothing damaged passes (FORMAT.md §3.1)."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -41,7 +42,7 @@ def commit_six(store):
         stored = stored_edit(store, edit, commit_id=f"{version:032x}")
         record = EditRecord(version, f"{version:032x}", 1_000 + version, "append", stored)
         records.append(record)
-    return Commit(records[5], "5" * 32, (records[4],), manifest.head)
+    return Commit(records[5], records[4].commit_id, (records[4],), manifest.head)
 
 
 def test_a_commit_comes_back(store):
@@ -67,7 +68,7 @@ def test_an_edit_comes_back_inline_and_from_a_document(edit, aside):
 
 def test_every_flipped_bit_is_found(store):
     """In the envelope and in the body, compressed or not."""
-    for commit in (commit_six(store), Commit(commit_six(store).record, None, (), _wide_head())):
+    for commit in (commit_six(store), replace(commit_six(store), head=_wide_head())):
         data = encode_commit(commit)
         for at in range(len(data)):
             damaged = bytearray(data)
@@ -93,8 +94,19 @@ def test_every_truncation_is_found(store):
 def test_a_commit_under_another_name_is_corruption(store):
     """FORMAT.md §3.1: its version equals the name."""
     store.put(paths.commit_path(7), encode_commit(commit_six(store)))
-    with pytest.raises(CorruptionError, match=r"holds versions \[5, 6\]"):
+    with pytest.raises(CorruptionError, match="holds version 6"):
         read_commit(store, 7)
+
+
+@pytest.mark.parametrize("carried", [(), (3, 5), (4, 3, 5), (3, 4), (5, 5)])
+def test_a_commit_that_readers_could_not_use_is_never_made(store, carried):
+    """FORMAT.md §3.1: an even version carries the one before it, without gap, up to its parent."""
+    six = commit_six(store)
+    made = {v: replace(six.earlier[0], version=v, commit_id=f"{v:032x}") for v in (3, 4, 5)}
+    with pytest.raises(CorruptionError, match="would carry the edits of versions"):
+        encode_commit(replace(six, earlier=tuple(made[v] for v in carried)))
+    with pytest.raises(CorruptionError, match="would carry the edits of versions"):
+        encode_commit(replace(six, parent="f" * 32))
 
 
 def test_another_kind_under_the_name_is_corruption(store):

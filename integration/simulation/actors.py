@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import count
 
 from disk import ActorStore, folder_and_name
-from marks import REPLACED
+from marks import INTERRUPTED, REPLACED
 
 from clog.storage import Log
 from clog.storage.commit.handle import Handle
@@ -27,6 +27,12 @@ from clog.storage.errors import (
 from clog.storage.format import paths
 from clog.storage.ids import SeededIds
 from clog.storage.testing.faults import CrashedError
+from clog.storage.testing.interrupts import Tracer, tracing
+
+INTERRUPTED_EVERY = 4
+"""In one of so many worlds a producer is interrupted."""
+INTERRUPTED_LINES = 800
+"""About as many as an append passes in the commit protocol."""
 
 
 class Actor:
@@ -121,6 +127,8 @@ class Actor:
                 assert told, f"{self.name} is not told that its log is gone"
             except CrashedError:
                 self.start_process()
+            except KeyboardInterrupt:
+                self.world.marks[INTERRUPTED] += 1
             except (StoreUnavailableError, CommitStateUnknownError):
                 pass  # The next turn tries again.
             except (ClogError, FileNotFoundError) as e:
@@ -259,6 +267,23 @@ class Producer(Actor):
         log, self.putting = self.log, (intent, batch.rows)
         producer = self.writer_id, self.sequence
         return log.append(batch.table, batch.partition, producer=producer)
+
+
+class Interrupted(Producer):
+    """One that is interrupted anywhere in the commit protocol, in some worlds, and goes on with the
+    handle that it has. Its dice are its own: where it is not interrupted, nothing is otherwise.
+    """
+
+    def __init__(self, world, name: str, clock) -> None:
+        super().__init__(world, name, clock)
+        self._dice = SeededIds(world.seed)
+
+    def send(self, intent):
+        if self.world.seed % INTERRUPTED_EVERY != 1 or self._dice.uniform() < 0.5:
+            return super().send(intent)
+        tracer = Tracer(int(self._dice.uniform() * INTERRUPTED_LINES), under="clog.storage.commit.")
+        with tracing(tracer):
+            return super().send(intent)
 
 
 class ZombieProducer(Producer):

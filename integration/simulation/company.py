@@ -30,11 +30,10 @@ class Company(Actor):
         queue = self.log.handle._appends
         members = [self._member() for _ in range(2 + self.world.roll(4))]
         done = [bool(intent.commits) for intent, _, _ in members]
-        queue._waiting.extend(waiting for _, _, waiting in members)
+        queue._waiting.update(dict.fromkeys(waiting for _, _, waiting in members))
         try:
             for _, _, waiting in members:
-                while waiting.outcome is None:
-                    queue._lead_or_wait(waiting)
+                queue._lead(waiting)
         finally:
             queue._waiting.clear()
         intents = [intent for intent, _, _ in members]

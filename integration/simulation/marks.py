@@ -31,6 +31,7 @@ GHOSTS_MIN = 1000
 
 GHOST = "zombie past a closed block"
 REPLACED = "told that the log is gone"
+INTERRUPTED = "interrupted, and lives on"
 
 
 def points_of(call, actor, oracle, data: bytes) -> list[str]:
@@ -101,7 +102,7 @@ def missing(marks: Counter) -> list[str]:
     ]
     short += [
         f"{name}: {marks[name]} of {GHOSTS_MIN}"
-        for name in (GHOST, REPLACED)
+        for name in (GHOST, REPLACED, INTERRUPTED)
         if marks[name] < GHOSTS_MIN
     ]
     return short
@@ -114,5 +115,5 @@ def table(marks: Counter) -> str:
         f"{point:28}" + "".join(f"{marks[f'{point}, {mode}']:>12}" for mode in MODES.values())
         for point in POINTS
     ]
-    lines += [f"{name:28}{marks[name]:>12}" for name in (GHOST, REPLACED)]
+    lines += [f"{name:28}{marks[name]:>12}" for name in (GHOST, REPLACED, INTERRUPTED)]
     return "\n".join(lines)

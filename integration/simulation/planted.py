@@ -474,6 +474,16 @@ def group_mixes_writers(patch: Patch) -> None:
     patch(storage.commit.append_queue, "_shifted", lambda by, _objects: by)
 
 
+def tip_seen_in_two_steps(patch: Patch) -> None:
+    """A newer tip is taken, and then the edits up to it: an interrupt comes between."""
+
+    def see(self, tip, **changed):
+        self._note(tip=self._whole(tip, self.tip), **changed)
+        self._note(recent=self.recent.then(tip))
+
+    patch(storage.commit.tip_tracker.TipTracker, "_see", see)
+
+
 BUGS: dict[str, Callable[[Patch], None]] = {
     "block file not re-read after create": block_file_not_read,
     "conflict not read back": conflict_not_read_back,
@@ -517,6 +527,7 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     "trouble with the store marks a partition": trouble_marks_partition,
     "group shares offsets": group_shares_offsets,
     "group mixes writers": group_mixes_writers,
+    "tip is seen in two steps": tip_seen_in_two_steps,
     **DEAL_BUGS,
     **STATE_BUGS,
     **MASK_BUGS,

@@ -6,9 +6,9 @@ process forked may be half changed: its owner registers, and forgets it.
 
 An interrupt (Ctrl-C, a signal handler that raises) comes between two steps of Python code, in a
 method written in Python, too. A lock that is entered and left by C code (`lock`) is held in its
-``with`` block and nowhere else. `threading.Condition` and `threading.Event` are Python code: one
-that was interrupted as it entered or left stays taken, and whoever comes next waits for ever. They
-have no place in what lives on after an interrupt.
+``with`` block and nowhere else. ``threading.Condition`` and ``threading.Event`` are Python code:
+one that was interrupted as it entered or left stays taken, and whoever comes next waits for ever.
+They have no place in what lives on after an interrupt.
 
 Not here: connections to a store, which fsspec's classes refuse in a child, or make anew.
 """
@@ -45,7 +45,7 @@ def lock() -> threading.RLock:
 
 def _after_fork() -> None:
     for held in list(_locks):
-        held._at_fork_reinit()  # type: ignore[attr-defined] # noqa: SLF001 - as Python's own modules
+        held._at_fork_reinit()  # type: ignore[attr-defined] # noqa: SLF001 - as CPython
     for owner in list(_owners):
         owner.after_fork()
 

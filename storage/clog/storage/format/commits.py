@@ -163,8 +163,8 @@ def goes_back_in_time(store: Store, before: EditRecord, record: EditRecord) -> b
 
 
 def _leading_to(commit: Commit) -> tuple[EditRecord, ...]:
-    """Returns of the edits that a commit carries those that lead to it without a gap, each by its
-    id: what comes before a gap is passed over, as all of it can be read elsewhere.
+    """Returns the edits that lead to a commit without a gap, of those that it carries, each by its
+    id. What comes before a gap is passed over: it can be read elsewhere.
     """
     leading: list[EditRecord] = []
     version, commit_id = commit.version - 1, commit.parent

@@ -182,8 +182,10 @@ class WriterPages:
         with self._lock:
             self._kept_bytes += len(data) - len(self._kept.pop(path, b""))
             self._kept[path] = data  # Last: the one used longest ago comes first.
-            while self._kept_bytes > KEPT_BYTES_MAX:
+            while self._kept_bytes > KEPT_BYTES_MAX and len(self._kept) > 1:
                 self._kept_bytes -= len(self._kept.pop(next(iter(self._kept))))
+            if len(self._kept) == 1:
+                self._kept_bytes = len(data)  # Whatever an interrupt has left uncounted.
 
     def _where(self, page: PageRef) -> str:
         return f"{page.path} of {self.store.url}"

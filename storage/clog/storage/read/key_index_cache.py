@@ -275,6 +275,8 @@ class KeyIndexCache(WrappingStore):
             self.cached_bytes += _size_bytes((index, tail))
             while self.cached_bytes > self._cache_bytes and len(self._known) > 1:
                 self.cached_bytes -= _size_bytes(self._known.popitem(last=False)[1])
+            if len(self._known) == 1:
+                self.cached_bytes = _size_bytes((index, tail))  # Whatever an interrupt has left.
 
 
 def stored_index(store: Store, obj: ObjectRef) -> KeyIndex | None:

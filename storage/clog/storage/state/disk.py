@@ -41,21 +41,28 @@ def identity(path: Path) -> Identity:
     return _inode(path), _inode(path.with_name(path.name + _JOURNAL))
 
 
-@contextmanager
-def writing(folder: Path, name: str, url: str) -> Iterator[None]:
-    """Lets one process at a time write the files of this name, and says in a user's words what is
-    wrong with the disk; ``url`` is that of the log.
+def locked(folder: Path, name: str, url: str) -> IO[str]:
+    """Returns a file that lets one process at a time write the files of this name, until it is
+    closed: enter it at once. C code does both, so that an interrupt leaves nothing locked.
 
     Raises:
-        StateFileError: they cannot be written.
+        StateFileError: it cannot be made; ``url`` is that of the log.
     """
     try:
-        lock = _locked(folder, name)
+        return _locked(folder, name)
     except OSError as e:
         raise _unwritable(folder, url, e) from e
+
+
+@contextmanager
+def telling(folder: Path, url: str) -> Iterator[None]:
+    """Says in a user's words what is wrong with the disk; ``url`` is that of the log.
+
+    Raises:
+        StateFileError: the files cannot be written.
+    """
     try:
-        with lock:
-            yield
+        yield
     except (sqlite3.OperationalError, DamagedCacheError, OSError) as e:
         if isinstance(e, ClogError) or (isinstance(e, OSError) and not is_of_disk(e)):
             raise
@@ -90,10 +97,14 @@ def _locked(folder: Path, name: str) -> IO[str]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)  # Somebody may have emptied the disk.
         lock = path.open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        held = os.fstat(lock.fileno())
-        if _inode(path) == (held.st_dev, held.st_ino):
-            return lock
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            held = os.fstat(lock.fileno())
+            if _inode(path) == (held.st_dev, held.st_ino):
+                return lock
+        except BaseException:
+            lock.close()  # Else it is locked as long as somebody keeps the trace of an interrupt.
+            raise
         lock.close()  # It was deleted meanwhile: whoever comes next would lock another.
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import xxhash
 
@@ -103,7 +103,7 @@ class Follower:
         self._map_bytes = map_bytes
         self._name = xxhash.xxh3_64_hexdigest(handle.standing.root.url.encode())
         self._lock = forks.lock()
-        with self._writing():
+        with self._telling(), self._locked():
             self._cache, self.position = self._opened()
             self._cache.let_wait(waiting_bytes)
             try:
@@ -141,7 +141,7 @@ class Follower:
             self.check_open()
             raise
         except DamagedCacheError as e:
-            with self._lock, self._writing():
+            with self._lock, self._telling(), self._locked():
                 self.check_open()
                 self._build(f"its file is damaged: {e}")
             return ask(self._cache)
@@ -184,7 +184,7 @@ class Follower:
         try:
             yield from rows
         except DamagedCacheError as e:
-            with self._lock, self._writing():
+            with self._lock, self._telling(), self._locked():
                 self.check_open()
                 self._build(f"its file is damaged: {e}")
             raise CorruptionError(
@@ -198,14 +198,14 @@ class Follower:
             self.check_open()
             if self._is_current() and self._is_newest():
                 return Refreshed(self.position.version, ())
-            with self._writing():
+            with self._telling(), self._locked():
                 return self._refreshed()
 
     def enter(
         self, version: int, ranges: Mapping[int, tuple[int, int]], rows: Iterable[Iterable[Row]]
     ) -> None:
         """Does V6: enters what the commit of this version appended, in these ranges of offsets."""
-        with self._lock, self._writing():
+        with self._lock, self._telling(), self._locked():
             tip, now = self.handle.tip, position_of(self.handle.tip)
             begin = {p: base for p, (base, _) in ranges.items()}
             end = {p: after for p, (_, after) in ranges.items()}
@@ -227,7 +227,7 @@ class Follower:
         Raises:
             StateFileError: there is no room.
         """
-        with self._lock, self._writing():
+        with self._lock, self._telling(), self._locked():
             if self._is_newest():  # Else another process has gone on from the log.
                 self._cache.settle()
 
@@ -387,5 +387,8 @@ class Follower:
         newest = generations.newest_generation(self.folder, self._name)
         return newest == self._cache.generation and self._cache.is_in_place()
 
-    def _writing(self) -> AbstractContextManager[None]:
-        return disk.writing(self.folder, self._name, self.url)
+    def _telling(self) -> AbstractContextManager[None]:
+        return disk.telling(self.folder, self.url)
+
+    def _locked(self) -> IO[str]:
+        return disk.locked(self.folder, self._name, self.url)

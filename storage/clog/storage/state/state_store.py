@@ -351,12 +351,14 @@ class StateStore:
         return None if stored is None else cache.codec.value(stored)
 
     def _enter(self, result: TransactionResult, sent: Sent) -> None:
-        """Does F4. What is committed is committed: a file that cannot follow is told later."""
+        """Does F4. What is committed is committed: a file that cannot follow is told later. As long
+        as the commit is pending it is done again by who was interrupted, and commits again.
+        """
         changes, self._is_behind = self._changes, True
         self._reached.update({p: end for p, (_, end) in result.offsets.items()})
-        self._changes, self._pending = self._no_changes(), None
         read = {log.handle.standing.log_id: mine for log, mine in sent.read.items()}
         self._holding.committed(read)
+        self._changes, self._pending = self._no_changes(), None
         try:
             if sent.fits(self._file.handle.tip.head):
                 self._file.enter(result.version, result.offsets, sent.rows(changes, result))

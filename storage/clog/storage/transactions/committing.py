@@ -206,12 +206,12 @@ class Committing:
             # Where its offsets cannot be read now, it stays as tried as it was.
             self.result, self.state = self._found(done), State.COMMITTED
             return True
-        self.tried = self._in_doubt = False
         if isinstance(done, NotCommitted) and not done.by_us:
             self.fence()
         else:
+            self.holder.is_lost = not self.is_undecided  # First: an interrupt may come between.
             self.state = State.ABORTED
-            self.holder.is_lost = not self.is_undecided
+        self.tried = self._in_doubt = False
         self._finished(ABORTED)
         return False
 

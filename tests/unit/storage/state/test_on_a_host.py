@@ -158,7 +158,7 @@ def test_a_lock_that_was_deleted_is_no_lock(on_disk):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "open", deleted_once)
-        with disk.writing(folder, "name", "url"):
+        with disk.locked(folder, "name", "url"):
             held = (folder / "name.lock").stat()
     assert [file.closed for file in opened] == [True, True]
     assert len(opened) == 2

@@ -1,0 +1,314 @@
+"""What is interrupted: a log at a version, one act on a handle of it, and what must be true after.
+
+Each flow makes its world anew, so that each place is hit on the same beginning. `Flow.act` is what
+is interrupted. Afterwards the handle is used as if nothing had been, in the same thread and in
+another one: it must not hang, nor refuse what it should do, unless the flow says that this act has
+to be done again. What was acknowledged is read by a fresh handle, once; what was interrupted is
+there once, or not at all; and each commit is one that readers can use.
+"""
+
+import tempfile
+import threading
+from collections import Counter
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from clog.storage import (
+    ClogError,
+    CommitStateUnknownError,
+    InvalidInputError,
+    Log,
+    ManualClock,
+    StateStore,
+)
+from clog.storage.commit import committer
+from clog.storage.format.commits import lacks_edits, read_commit
+from clog.storage.ids import SeededIds
+from clog.storage.testing.crash import discard, memory_store
+
+HANGS_S = 30
+"""How long another thread may take for an append before it is said to hang."""
+START_MS = 1_700_000_000_000
+_SEEDS = count(1)
+
+
+class HangError(AssertionError):
+    """The handle did not come back."""
+
+
+class Flow:
+    """A log with ``commits`` appends, and the act; here an append."""
+
+    def __init__(self, commits: int) -> None:
+        committer.SNAPSHOT_EDIT_BYTES_MIN = 600  # So that some commits name a new one.
+        self.root = memory_store()
+        self.acknowledged: Counter[str] = Counter()
+        self.doubtful: set[str] = set()
+        self.clock = ManualClock(START_MS)
+        seed = next(_SEEDS)
+        self.log = Log.create(self.root, 2, clock=self.clock, ids=SeededIds(seed))
+        for n in range(commits):
+            self.append(f"before {n}")
+        self.prepare()
+
+    def open(self) -> Log:
+        """A fresh handle."""
+        return Log.open(self.root, clock=self.clock, ids=SeededIds(next(_SEEDS)))
+
+    def append(self, value: str, log: Log | None = None, **more: Any) -> None:
+        """Appends a value, and knows that it was acknowledged."""
+        self.doubtful.add(value)
+        (log or self.log).append(row(value), **more)
+        self.acknowledged[value] = 1
+
+    def prepare(self) -> None:
+        """What comes before the act."""
+
+    def act(self) -> None:
+        self.append("act")
+
+    def again(self) -> None:
+        """What is done with the handle first, after the interrupt."""
+
+    def strike(self, n: int) -> None:
+        """What signals interrupt, again and again on one handle; here an append."""
+        self.append(f"signal {n}")
+
+    def struck(self) -> None:
+        """What is done after a signal."""
+
+    def close(self) -> None:
+        """Lets go of the world."""
+        discard(self.root)
+
+    def check(self) -> None:
+        """Uses the handle, and reads all with a fresh one."""
+        thread = threading.Thread(target=self.append, args=("from a thread",), daemon=True)
+        thread.start()
+        thread.join(HANGS_S)
+        if thread.is_alive():
+            raise HangError("an append in another thread does not come back")
+        self.again()
+        for n in range(2):
+            self.append(f"after {n}")
+        self.log.table().get("k")
+        assert "from a thread" in self.acknowledged, "an append in another thread failed"
+        found = Counter(v.decode() for batch in self.open().read() for v in values_of(batch))
+        lost = [v for v in self.acknowledged if v not in found]
+        assert not lost, f"acknowledged and lost: {lost}"
+        twice = [v for v, times in found.items() if times > 1]
+        assert not twice, f"there more than once: {twice}"
+        assert set(found) <= self.doubtful, "there, and nobody appended it"
+        assert self.log.version == self.open().version, "the handle is behind"
+        before = None
+        for version in range(self.log.version + 1):
+            commit = read_commit(self.log.handle.store, version)
+            assert not lacks_edits(commit), f"version {version} carries too little"
+            assert commit.parent == before, f"version {version} does not follow"
+            before = commit.record.commit_id
+
+
+class Poll(Flow):
+    """A look for newer versions: one that follows, or one that searches."""
+
+    others = 2
+
+    def prepare(self) -> None:
+        self.other = self.open()
+        for n in range(self.others):
+            self.append(f"other {n}", self.other)
+
+    def act(self) -> None:
+        self.log.handle.refresh()
+
+    def strike(self, n: int) -> None:
+        self.append(f"signal {n}", self.other)
+        self.act()
+
+
+class FarPoll(Poll):
+    others = 7
+
+
+class LostRace(Poll):
+    """An append that loses to two others, and follows."""
+
+    def act(self) -> None:
+        self.append("act")
+
+
+class Producer(Flow):
+    """An append that may be repeated: once in the log."""
+
+    def act(self) -> None:
+        self.append("act", producer=("p", 7))
+
+    def again(self) -> None:
+        self.append("act", producer=("p", 7))
+
+
+class Table(Poll):
+    """The table of the newest version, and a key of it."""
+
+    def act(self) -> None:
+        assert self.log.table().get("k") is not None
+
+    def strike(self, n: int) -> None:
+        del n
+        self.act()
+
+
+class Transaction(Flow):
+    """A deferred transaction, which is committed again, or the next one begun."""
+
+    is_visible = False
+
+    def prepare(self) -> None:
+        self.begun: Any = None
+        self._round("earlier")
+
+    def act(self) -> None:
+        self._round("act")
+
+    def strike(self, n: int) -> None:
+        self._round(f"signal {n}")
+
+    def struck(self) -> None:
+        if self.begun is not None and self.begun.is_open:
+            self._settle()
+
+    def _round(self, value: str) -> None:
+        self.begun = None
+        self.doubtful.add(value)
+        self.begun = self.log.transaction("job", visible=self.is_visible)
+        self.begun.append(row(value))
+        self.begun.commit()
+        self.acknowledged[value] = 1
+
+    def again(self) -> None:
+        self.struck()
+        self._round("next")
+
+    def _settle(self) -> None:
+        try:
+            self.begun.commit()
+        except CommitStateUnknownError:
+            self.begun.abort()
+        except InvalidInputError:
+            raise
+        except ClogError:
+            with suppress(InvalidInputError):
+                self.begun.abort()
+
+
+class AbortedTransaction(Transaction):
+    """One that is aborted afterwards: what it says of the outcome is so."""
+
+    def _settle(self) -> None:
+        try:
+            self.begun.abort()
+        except InvalidInputError:
+            self.acknowledged["act"] = 1
+        else:
+            self.doubtful.discard("act")
+
+
+class VisibleTransaction(AbortedTransaction):
+    is_visible = True
+
+
+class Publish(Flow):
+    """A published view; it is published again, and says what the log has."""
+
+    def prepare(self) -> None:
+        self.log.publish("delta")
+        self.append("between")
+
+    def act(self) -> None:
+        self.log.publish("delta")
+
+    def again(self) -> None:
+        self.log.publish("delta")
+        assert self.log.publish("delta").table_version >= 0
+
+
+class Store(Flow):
+    """A commit of a state store: what it shows is what the log has."""
+
+    def prepare(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.store = self._store()
+        self.store.put("s", "earlier")
+        self.store.commit()
+        self.doubtful |= {"earlier", "act", "next"}
+        self.acknowledged["earlier"] = 1
+        self.store.put("s", "act")
+
+    def _store(self) -> StateStore:
+        ids = SeededIds(next(_SEEDS))
+        return StateStore(self.root, Path(self.folder.name), "app", clock=self.clock, ids=ids)
+
+    def act(self) -> None:
+        self.store.commit()
+        self.acknowledged["act"] = 1
+
+    def strike(self, n: int) -> None:
+        self.value = f"signal {n}"
+        self.doubtful.add(self.value)
+        self.store.put("s", self.value)
+        self.store.commit()
+        self.acknowledged[self.value] = 1
+
+    def struck(self) -> None:
+        again = f"{self.value} again"
+        self.doubtful.add(again)
+        try:
+            self.store.put("s", again)
+        except InvalidInputError:  # The outcome of the commit is not known.
+            again = self.value
+        self.store.commit()
+        self.acknowledged[again] = 1
+        assert self.store.get("s") == again.encode()
+
+    def again(self) -> None:
+        if hasattr(self, "value"):
+            self.store.put("s", "act")
+        assert self.store.get("s") == b"act"
+        self.store.commit()
+        self.acknowledged["act"] = 1
+        self.store.put("s", "next")
+        self.store.commit()
+        self.acknowledged["next"] = 1
+        assert self.store.get("s") == b"next"
+        assert dict(self.store.scan())[b"s"] == b"next"
+
+    def close(self) -> None:
+        with suppress(ClogError):
+            self.store.close()
+        self.folder.cleanup()
+        super().close()
+
+
+FLOWS: dict[str, type[Flow]] = {
+    "append": Flow,
+    "producer": Producer,
+    "poll": Poll,
+    "far poll": FarPoll,
+    "lost race": LostRace,
+    "table": Table,
+    "transaction": Transaction,
+    "aborted transaction": AbortedTransaction,
+    "visible transaction": VisibleTransaction,
+    "publish": Publish,
+    "state store": Store,
+}
+
+
+def row(value: str) -> list[dict[str, object]]:
+    return [{"key": "k" if value != "s" else "s", "value": value}]
+
+
+def values_of(batch: Any) -> list[bytes]:
+    return [v for v in batch.column("value").to_pylist() if v is not None]

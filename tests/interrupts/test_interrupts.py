@@ -1,0 +1,89 @@
+"""Handles that live on after an interrupt (`integration/interrupts`): a short run, and which lines
+it leaves out.
+"""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clog.storage.testing.interrupts import locked_lines
+
+ROOT = Path(__file__).parents[2]
+RUN = ROOT / "integration" / "interrupts" / "run.py"
+IN_C = ("forks.lock()", "threading.Lock()", "threading.RLock()", "lock")
+"""What makes a lock whose ``with`` runs no Python code; ``lock`` is one that was handed on."""
+
+
+def run(*options):
+    """Runs the command; its exit code and output."""
+    command = [sys.executable, str(RUN), *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("flow", ["append", "lost race", "poll", "table", "transaction"])
+def test_a_handle_lives_on_after_an_interrupt_at_any_line(flow):
+    """It neither hangs nor refuses, what was acknowledged is there once, and readers can use each
+    commit (COMMIT.md §3): some lines, at each version mod 4.
+    """
+    code, output = run("--flow", flow, "--sample", 6, "--under", "clog.storage.")
+    assert code == 0, output
+    assert "24 interrupts at lines, 0 failed" in output
+
+
+def test_others_live_on_after_an_interrupt_at_any_line():
+    """A state store, a publication, an idempotent append, transactions that are visible or aborted,
+    a look that searches.
+    """
+    flows = ("state store", "publish", "producer", "visible transaction", "far poll")
+    named = [option for flow in (*flows, "aborted transaction") for option in ("--flow", flow)]
+    code, output = run(*named, "--sample", 2)
+    assert code == 0, output
+    assert "48 interrupts at lines, 0 failed" in output
+
+
+def test_a_handle_lives_on_after_signals():
+    """Real ones, at random moments."""
+    code, output = run("--signals", 200)
+    assert code == 0, output
+    assert " signals struck" in output
+
+
+def test_lines_that_are_left_out_are_those_of_locks_in_c():
+    """No signal strikes between the block of such a lock and its release; the list is of all
+    modules that have such lines, and each makes its locks so.
+    """
+    found = {}
+    for part in ("storage", "cleaner", "connector"):
+        for path in sorted((ROOT / part / "clog").rglob("*.py")):
+            if "testing" not in path.parts and (names := {*locked_lines(str(path)).values()}):
+                found[str(path.relative_to(ROOT))] = names
+    assert set(found) >= {
+        "storage/clog/storage/commit/append_queue.py",
+        "storage/clog/storage/commit/handle.py",
+        "storage/clog/storage/state/state_store.py",
+    }
+    for path, names in found.items():
+        made = {
+            (ast.unparse(node.targets[0]), ast.unparse(node.value))
+            for node in ast.walk(ast.parse((ROOT / path).read_text()))
+            if isinstance(node, ast.Assign)
+        }
+        for name in names:
+            ways = {way for target, way in made if target == name}
+            assert ways, (path, name)
+            assert ways <= set(IN_C), (path, ways)
+
+
+def test_what_lives_on_in_storage_waits_for_no_lock_in_python():
+    """``threading.Condition`` and ``threading.Event`` stay taken where an interrupt comes as they
+    are entered or left.
+    """
+    for path in sorted((ROOT / "storage" / "clog").rglob("*.py")):
+        if "testing" not in path.parts:
+            tree = ast.parse(path.read_text())
+            used = {ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+            assert not used & {"threading.Condition", "threading.Event"}, path

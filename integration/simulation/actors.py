@@ -6,8 +6,11 @@ compares what it is told with what the oracle has seen: what is acknowledged is 
 the answer says; an error that is not `CommitStateUnknownError` means that it is not.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
+from zlib import crc32
 
 from disk import ActorStore, folder_and_name
 from marks import INTERRUPTED, REPLACED
@@ -30,7 +33,7 @@ from clog.storage.testing.faults import CrashedError
 from clog.storage.testing.interrupts import Tracer, tracing
 
 INTERRUPTED_EVERY = 4
-"""In one of so many worlds a producer is interrupted."""
+"""In one of so many worlds writers are interrupted."""
 INTERRUPTED_LINES = 800
 """About as many as an append passes in the commit protocol."""
 
@@ -45,6 +48,7 @@ class Actor:
         sleepiness: and does, of 100 times so often.
         may_be_late: its clock may be so wrong that it is refused.
         may_be_off: its clock may be days ahead, which is refused, or behind, which harms nobody.
+        may_be_interrupted: it goes on with its handle after an interrupt.
         works_on_log: the log is open when it acts.
         plan: asks the world at each call of the store, at home.
         since: what it did last: "objects" once it put one, "commit" once it made one.
@@ -56,11 +60,13 @@ class Actor:
     sleepiness = 67
     may_be_late = False
     may_be_off = False
+    may_be_interrupted = False
     works_on_log = True
 
     def __init__(self, world, name: str, clock) -> None:
         self.world, self.name, self.clock = world, name, clock
         self.site = world.sites[int(name.partition("@")[2] or 0)]
+        self._own_dice = SeededIds(world.seed + crc32(name.encode()))
         self.start_process()
 
     def start_process(self) -> None:
@@ -122,7 +128,8 @@ class Actor:
                 if self.works_on_log:
                     held, gone_ms = self.log, self.oracle.gone_ms
                 is_due = gone_ms is not None and self._is_due(gone_ms)
-                self.act()
+                with self._interrupting():
+                    self.act()
                 told = not is_due or self.disturbed or held is not self._known
                 assert told, f"{self.name} is not told that its log is gone"
             except CrashedError:
@@ -135,6 +142,19 @@ class Actor:
                 self._check_deleted(e, changes=changes, was_gone=gone_ms is not None)
                 self.reopen()
             self.world.rest()
+
+    @contextmanager
+    def _interrupting(self) -> Iterator[None]:
+        """Interrupts an act anywhere in the commit protocol, in some worlds; its handle lives on.
+        The dice are its own: where nothing is interrupted, nothing is otherwise.
+        """
+        can = self.may_be_interrupted and self.world.seed % INTERRUPTED_EVERY == 1
+        if not can or self._own_dice.uniform() < 0.5:
+            yield
+            return
+        line = int(self._own_dice.uniform() * INTERRUPTED_LINES)
+        with tracing(Tracer(line, under="clog.storage.commit.")):
+            yield
 
     def reopen(self) -> None:
         """Forgets the log that is gone."""
@@ -204,6 +224,7 @@ class PlainWriter(Actor):
     """Appends, and never again what may have happened."""
 
     may_be_off = True
+    may_be_interrupted = True
 
     def __init__(self, world, name: str, clock) -> None:
         super().__init__(world, name, clock)
@@ -232,6 +253,7 @@ class Producer(Actor):
     """Appends under sequence numbers, and again until it is told that it happened."""
 
     may_be_off = True
+    may_be_interrupted = True
 
     def __init__(self, world, name: str, clock) -> None:
         super().__init__(world, name, clock)
@@ -267,23 +289,6 @@ class Producer(Actor):
         log, self.putting = self.log, (intent, batch.rows)
         producer = self.writer_id, self.sequence
         return log.append(batch.table, batch.partition, producer=producer)
-
-
-class Interrupted(Producer):
-    """One that is interrupted anywhere in the commit protocol, in some worlds, and goes on with the
-    handle that it has. Its dice are its own: where it is not interrupted, nothing is otherwise.
-    """
-
-    def __init__(self, world, name: str, clock) -> None:
-        super().__init__(world, name, clock)
-        self._dice = SeededIds(world.seed)
-
-    def send(self, intent):
-        if self.world.seed % INTERRUPTED_EVERY != 1 or self._dice.uniform() < 0.5:
-            return super().send(intent)
-        tracer = Tracer(int(self._dice.uniform() * INTERRUPTED_LINES), under="clog.storage.commit.")
-        with tracing(tracer):
-            return super().send(intent)
 
 
 class ZombieProducer(Producer):

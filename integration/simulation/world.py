@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection
 from functools import cache
 
-from actors import Interrupted, PlainWriter, Producer, Sink, Zombie, ZombieProducer
+from actors import PlainWriter, Producer, Sink, Zombie, ZombieProducer
 from chased import Chased
 from company import Company
 from crowd import Crowd
@@ -89,7 +89,7 @@ _POLICIES = ("compact", "compact", "compact", "compact,delete")
 
 ROLES = (
     ("plain", PlainWriter, 40),
-    ("producer", Interrupted, 40),
+    ("producer", Producer, 40),
     ("twin/1", Producer, 40),
     ("twin/2", Producer, 40),
     ("sink", Sink, 50),

@@ -85,7 +85,7 @@ class Monitor:
     def logs(self) -> dict[str, LogState]:
         """Returns the state of each log, by its URL."""
         with self._lock:
-            return dict(self._logs)
+            return {url: _apart(state) for url, state in self._logs.items()}
 
     def activities(self) -> list[Activity]:
         """Returns the passes under way."""
@@ -172,7 +172,21 @@ class Monitor:
         with self._lock:
             before = self._logs.get(url, LogState())
             totals = before.totals + more
-            self._logs[url] = replace(before, last_pass=result, totals=totals)
+            state = replace(before, last_pass=result, totals=totals)
+            self._logs[url] = _apart(state)  # Who cleaned has the result, too.
+
+
+def _apart(state: LogState) -> LogState:
+    """Returns the state with counts of its own: whoever asks may change what he got."""
+    last, readers = state.last_pass, state.readers
+    return replace(
+        state,
+        totals=Counter(state.totals),
+        lags_ms=dict(state.lags_ms),
+        partitions=tuple(state.partitions),
+        readers=tuple(replace(reader, position=dict(reader.position)) for reader in readers),
+        last_pass=None if last is None else replace(last, stats=replace(last.stats)),
+    )
 
 
 def _is_damage(error: Exception) -> bool:

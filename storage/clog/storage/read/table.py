@@ -1,6 +1,6 @@
 """`Table`: what `Log.table` and `Log.changes` return, as frames of several kinds and by key."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -22,10 +22,10 @@ class Table:
 
     Nothing is read until you ask for it, and each call reads again.
 
+    Threads may share it.
+
     Attributes:
         version: the version it shows.
-        offsets: by partition, the offset at which to continue reading: the table contains
-            everything before it, and nothing after.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Table:
         indexes: KeyIndexCache,
         version: int,
         plans: Sequence[TablePlan],
-        ends: dict[int, int],
+        ends: Mapping[int, int],
         *,
         schema: LogSchema | None,
     ) -> None:
@@ -44,11 +44,18 @@ class Table:
         self._plans = plans
         self._runs: list[list[Run]] | None = None
         self._schema = schema
+        self._ends = ends
         self.version = version
-        self.offsets = ends
 
     def __repr__(self) -> str:
         return f"Table({self._indexes.url!r}, version={self.version})"
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """By partition, the offset at which to continue reading: the table contains everything
+        before it, and nothing after.
+        """
+        return dict(self._ends)
 
     def get(self, key: Any) -> Any:
         """Returns the value of a key, or None if it has none. If writers put the key in several

@@ -86,7 +86,7 @@ class Committing:
             self.result = found_result(handle, holder.transaction_id, holder.version)
             self.state = State.COMMITTED
 
-    def commit(self) -> TransactionResult:
+    def commit(self) -> None:
         """Commits all of it; see `Transaction.commit`."""
         try:
             self.result = self._committed() if self.has_content() else self._nothing()
@@ -97,7 +97,6 @@ class Committing:
             self.state = State.ABORTED
             raise
         self.state = State.COMMITTED
-        return self.result
 
     def append_visible(self, visible: Visible, objects: "Sequence[DataObject]") -> None:
         """Commits records of a visible transaction, undecided."""

@@ -21,6 +21,7 @@ Not here: which handle holds which id (`holders`), what the log says of an id (`
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -123,7 +124,8 @@ class Transaction:
                 f"transaction id {self.id!r} of {self._url} is {self._work.state.value}: it has a"
                 " result once it is committed"
             )
-        return self._work.result
+        done = self._work.result
+        return replace(done, offsets=dict(done.offsets), logs=dict(done.logs))
 
     def append(
         self,
@@ -228,10 +230,10 @@ class Transaction:
             CommitConflictError: other writers were faster each time; commit again.
             CommitStateUnknownError: the commit may have happened.
         """
-        if self._work.result is not None:
-            return self._work.result
-        self._check_open()
-        return self._work.commit()
+        if self._work.result is None:
+            self._check_open()
+            self._work.commit()
+        return self.result
 
     def abort(self) -> None:
         """Ends the transaction; nothing of it is ever committed. Without requests, but for one

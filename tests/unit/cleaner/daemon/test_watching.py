@@ -311,3 +311,15 @@ def test_the_metrics_of_named_readers(make_log, put, clock):
     cleaner.run_once()
     until = {key[1:]: n for key, n in values(cleaner).items() if "_overtaken_" in key[0]}
     assert {tuple(sorted(key)): n for key, n in until.items()} == {("billing", "tombstone"): 86_400}
+
+
+def test_what_the_monitor_hands_out_may_be_changed(dirty):
+    """Whoever watches a cleaner gets counts of his own: changing them changes no metric."""
+    cleaner = Cleaner(dirty)
+    results = cleaner.run_once()
+    before = values(cleaner)
+    (state,) = cleaner.monitor.logs().values()
+    state.totals.clear()
+    results[-1].stats.records_read = state.last_pass.stats.records_read = 1_000_000
+    assert values(cleaner) == before
+    assert cleaner.monitor.logs()[dirty.url].last_pass.stats.records_read < 1_000_000

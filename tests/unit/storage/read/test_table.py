@@ -43,6 +43,16 @@ def test_the_latest_of_each_key(make_log):
     assert repr(table) == f"Table({log.url!r}, version=2)"
 
 
+def test_a_table_keeps_its_own_offsets(make_log):
+    """A caller may change the offsets that a table handed out: neither that table nor the next one
+    of the version says anything else, though they are one object."""
+    log = make_log(partitions=2)
+    put(log, a="1", b="2", c="3")
+    table, expected = log.table(), log.end_offsets()
+    table.offsets[0] = 1_000_000
+    assert table.offsets == log.table().offsets == expected
+
+
 def test_deleted_and_put_in_one_append(make_log):
     """The order of the append decides (S44), whatever is cleaned."""
     log = make_log(partitions=1)

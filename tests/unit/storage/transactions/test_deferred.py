@@ -230,6 +230,18 @@ def test_an_abort_in_doubt_finds_that_it_is_committed(make_log, open_log, store,
     assert values_of(log) == [b"doubt"]
 
 
+def test_a_transaction_keeps_its_own_result(make_log):
+    """A caller may change the offsets that a commit returned: the transaction, and a commit that
+    is repeated, still say which they are."""
+    log = make_log()
+    t = log.transaction("job")
+    t.append(rows("one"))
+    t.commit().offsets.clear()
+    t.result.logs.clear()
+    assert t.commit() == t.result
+    assert (t.result.offsets, t.result.logs) == ({0: (0, 1)}, {log.url: 2})
+
+
 def test_a_late_commit_of_one_that_was_aborted(make_log, open_log, store, values_of):
     """H-T13: the create that is still on its way finds its version taken."""
     make_log()

@@ -37,7 +37,7 @@ from clog.cleaner.rewrite.dead_row_purge import purge_dead_rows
 from clog.cleaner.rewrite.merging import merge_segments
 from clog.cleaner.rewrite.relayout import Run
 from clog.cleaner.rewrite.trimming import trim
-from clog.cleaner.sweep.clock_skew import check_clock, is_comparable
+from clog.cleaner.sweep.clock_skew import WatchedClock
 from clog.cleaner.sweep.commit_blocks import close_blocks
 from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
 from clog.cleaner.sweep.schedule import SweepSchedule
@@ -54,8 +54,6 @@ from clog.storage.transactions.finishing import finish_all
 
 logger = logging.getLogger(__name__)
 
-CLOCK_CHECK_MS = 600_000
-"""The clock is compared with the store's this often."""
 BLOCKS_CHECK_MS = 86_400_000
 """Blocks of old commits are looked at this often, the first time at once: that is cheap."""
 INDEX_BYTES = 32 << 20
@@ -111,10 +109,10 @@ class LogRound:
         self.log = log
         self._handle = log.handle
         self._is_replaced = False
+        self._wall = WatchedClock(log.handle, self.clock)
         self._sweeps = SweepSchedule()
         self._publishing = Publishing(log.handle, self._settings.defaults)
         self._blocks_checked_ms: int | None = None
-        self._clock_checked_ms: int | None = None
         self._retention_checked_ms: int | None = None
         self._readers_seen_ms: int | None = None
         self._holds = NO_HOLDS
@@ -126,6 +124,14 @@ class LogRound:
         seed = log.handle.tip.head.log.key_seed
         self._indexes = KeyIndexCache(self._store(), seed=seed, cache_bytes=INDEX_BYTES)
         self._stuck: set[str] = set()
+
+    def now_ms(self) -> int:
+        """Returns the time by which something is decided (`WatchedClock.now_ms`).
+
+        Raises:
+            ClockSkewError: this machine's clock and the store's differ too much.
+        """
+        return self._wall.now_ms()
 
     def begin(self) -> MaintenanceResult:
         """Begins a round: R1 and R2."""
@@ -142,8 +148,7 @@ class LogRound:
         applies retention (S31-S35), trims (S37), and publishes the table where that is due (S63).
         """
         self._handle.refresh()
-        now_ms, since_ms = self.clock.now_ms(), self.clock.monotonic_ms()
-        self._check_clock(now_ms, since_ms)
+        now_ms, since_ms = self.now_ms(), self.clock.monotonic_ms()
         self._finish_transactions()
         sealed = seal_idle(self._handle, now_ms=now_ms, defaults=self._settings.defaults)
         gone: Sequence[Expired] = ()
@@ -179,7 +184,7 @@ class LogRound:
         """Returns what may be cleaned now; without ``force`` not what failed lately."""
         if not (self._settings.compaction or force):
             return []
-        now_ms, manifest = self.clock.now_ms(), self._handle.manifest()
+        now_ms, manifest = self.now_ms(), self._handle.manifest()
         config = self.config(manifest)
         self._see_holds(config, now_ms)
         found = self._choosing.candidates(
@@ -195,7 +200,7 @@ class LogRound:
         """
         self._handle.refresh()
         manifest = self._handle.manifest()
-        now_ms = self.clock.now_ms()  # After the look: no horizon counts from before its record.
+        now_ms = self.now_ms()  # After the look: no horizon counts from before its record.
         config = self.config(manifest)
         holds = read_holds(self._handle, config, now_ms=now_ms)
         found = candidate(manifest, config, partition, now_ms=now_ms, force=force, holds=holds)
@@ -238,6 +243,7 @@ class LogRound:
             clock=handle.clock,
             new_id=handle.ids.new_id,
             progress=progress,
+            check_clock=self.now_ms,
         )
         try:
             result = run_pass(handle, plan, tools)
@@ -287,7 +293,7 @@ class LogRound:
         Raises:
             CorruptionError, FileNotFoundError: a step of the round found it; all else is done.
         """
-        handle, now_ms, defaults = self._handle, self.clock.now_ms(), self._settings.defaults
+        handle, now_ms, defaults = self._handle, self.now_ms(), self._settings.defaults
         store = self._store()
         self.sweep_released()
         counts = Counter(
@@ -382,11 +388,6 @@ class LogRound:
 
     def _store(self) -> MeteredStore:
         return MeteredStore(self._handle.store, self._throttle)
-
-    def _check_clock(self, now_ms: int, since_ms: int) -> None:
-        if is_comparable(self.clock) and _is_due(self._clock_checked_ms, since_ms, CLOCK_CHECK_MS):
-            check_clock(self._handle, now_ms=now_ms)
-            self._clock_checked_ms = since_ms
 
     def _rests(self, manifest: Manifest, partition: int) -> bool:
         mine = self._partition_rest.get(partition)

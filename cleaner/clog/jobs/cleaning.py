@@ -36,7 +36,6 @@ from clog.cleaner.compaction.stretches import commit_covered, stretches
 from clog.cleaner.log_round import LogRound
 from clog.cleaner.metered_store import NAP_MS, StoppedError, Throttle, nap
 from clog.cleaner.rest import Rest
-from clog.cleaner.sweep.clock_skew import check_clock, is_comparable
 from clog.cleaner.threads import CleanerThreads
 from clog.storage import Log
 from clog.storage.clock import Clock
@@ -193,6 +192,7 @@ class SparkCleaner(Cleaner):
         if all(each.results for each in done):
             results = done[0].results
             if parts:
+                log_round.now_ms()  # The tasks may have taken hours, and the commit sets horizons.
                 results = [commit_covered(handle, plan, [each.results for each in done])]
                 log_round.end_pass(plan, results[0])
             else:
@@ -279,8 +279,6 @@ class PassTask:
                 f"the log at {self.root.url} was deleted and recreated since its pass was planned"
                 f" (its id was {self.log_id}, now it is {handle.standing.log_id})"
             )
-        if is_comparable(clock):
-            check_clock(handle, now_ms=clock.now_ms())
         throttle = Throttle(self.io_bytes_per_second, clock)
         return LogRound(Log(handle), clock, throttle, self.settings)
 

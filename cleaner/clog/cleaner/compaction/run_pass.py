@@ -74,6 +74,7 @@ class PassTools:
         clock: for durations.
         new_id: names objects.
         progress: kept up to date.
+        check_clock: raises where the wall clock, by which horizons are set, has become wrong.
     """
 
     threads: CleanerThreads
@@ -82,6 +83,7 @@ class PassTools:
     clock: Clock
     new_id: Callable[[], str]
     progress: PassProgress = field(default_factory=PassProgress)
+    check_clock: Callable[[], object] = lambda: None
 
 
 def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
@@ -93,6 +95,7 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
     stats = tools.progress.stats
 
     def publish(edit: Edit, counts: PassStats) -> None:
+        tools.check_clock()  # Hours may have gone by, and the commit sets horizons.
         commit_published(handle, plan, edit, counts, stats)
 
     try:

@@ -17,6 +17,7 @@ from clog.storage.objects.records import to_records
 from clog.storage.store import open_store
 from clog.storage.store.base import temporary_name
 from clog.storage.testing.clocked import ClockedStore
+from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.crash import inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog.storage.testing.invariants import check_log
@@ -406,19 +407,87 @@ def test_a_wrong_clock_deletes_nothing_released(make_log, put, clean, store, clo
 
 @pytest.mark.parametrize("by_ms", [SKEW_MS_MAX, -SKEW_MS_MAX, 0])
 def test_a_clock_that_is_right_enough(make_log, put, store, clock, by_ms):
-    """Five minutes are tolerated; the clocks are compared once in ten minutes."""
+    """Five minutes are tolerated, and nothing is asked for ten minutes while the clock goes on."""
     log = make_log(min_cleanable_dirty_ratio=0)
     put(log, "a=1 a=2")
     log.roll()
     right = WrongClock(clock, by_ms)
-    hit = Log.open(ClockedStore(store, clock), clock=right, ids=SeededIds(9))
-    cleaner = Cleaner(hit)
+    counting = CountingStore(ClockedStore(store, clock))
+    cleaner = Cleaner(Log.open(counting, clock=right, ids=SeededIds(9)))
     assert len(cleaner.run_once()) == 1
-    right.by_ms = 2 * SKEW_MS_MAX
+    looks = []
+    for _ in range(3):
+        clock.advance(300_000)
+        with counting.count() as counts:
+            cleaner.run_once()
+        looks.append(counts["list"])
+    assert looks == [0, 1, 0]
+
+
+@pytest.mark.parametrize("steps_ms", [[720_000], [-720_000], [200_000] * 4])
+def test_a_clock_that_is_set_between_two_looks(make_log, put, store, clock, steps_ms):
+    """COMMIT.md §5: no record that is seconds old expires, though the clocks were compared a
+    moment before; steps that are small count together. Once the clock is right all goes on.
+    """
+    log = make_log(cleanup_policy="delete", retention_ms=600_000)
+    wrong = WrongClock(clock, 0)
+    cleaner = Cleaner(Log.open(ClockedStore(store, clock), clock=wrong, ids=SeededIds(9)))
+    put(log, "a=1 a=2 a=3 b=1")
     cleaner.run_once()
+    clock.advance(5_000)
+
+    def set_it():
+        for by_ms in steps_ms:
+            wrong.by_ms += by_ms
+            cleaner.run_once()
+
+    with pytest.raises(ClockSkewError, match="nothing was changed"):
+        set_it()
+    assert log.start_offsets() == {0: 0}
+    wrong.by_ms = 0
+    cleaner.run_once()
+    assert log.start_offsets() == {0: 0}
     clock.advance(600_000)
+    cleaner.run_once()
+    assert log.start_offsets() == {0: 4}
+
+
+def test_a_clock_that_is_set_during_a_pass(make_log, put, store, clock):
+    """COMMIT.md §5, S23: the horizon counts from the commit, so the clock is looked at before it:
+    nothing is committed."""
+    log = make_log(min_cleanable_dirty_ratio=0)
+    put(log, "a=1 a")
+    log.roll()
+    version, wrong = log.version, WrongClock(clock, 0)
+
+    def set_it():
+        wrong.by_ms = -720_000
+
+    meanwhile = Fault(FaultKind.MEANWHILE, "put", "*/data/*", run=set_it)
+    faulty = FaultyStore(ClockedStore(store, clock), Faults(meanwhile))
     with pytest.raises(ClockSkewError):
+        Cleaner(Log.open(faulty, clock=wrong, ids=SeededIds(9))).run_once()
+    assert (wrong.by_ms, log.version) == (-720_000, version)
+
+
+def test_a_machine_that_slept_looks_once(make_log, put, store, clock):
+    """Its monotonic clock stood still, and nothing is wrong: one look, no error, and the retention
+    that is due."""
+    log = make_log(cleanup_policy="delete", retention_ms=600_000)
+    put(log, "a=1")
+    slept = WrongClock(clock, 0)
+    counting = CountingStore(ClockedStore(store, clock))
+    cleaner = Cleaner(Log.open(counting, clock=slept, ids=SeededIds(9)))
+    cleaner.run_once()
+    before_ms = clock.monotonic_ms()
+    clock.advance(720_000)
+    slept.monotonic_ms = lambda: before_ms
+    with counting.count() as counts:
         cleaner.run_once()
+    assert (counts["list"], log.start_offsets()) == (1, {0: 1})
+    with counting.count() as counts:
+        cleaner.run_once()
+    assert counts["list"] == 0
 
 
 def test_a_clock_behind_the_newest_commit(make_log, put, store, clock):

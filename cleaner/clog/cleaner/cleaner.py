@@ -181,8 +181,8 @@ class Cleaner:
                 done until then stays, and the other logs are done.
             CommitConflictError, CommitStateUnknownError: other writers were faster for too long, or
                 the store's reply to a commit was lost; the same holds.
-            CorruptionError, FileNotFoundError: an object to be trimmed or coalesced is damaged or
-                gone; everything else is done.
+            CorruptionError: an object to be trimmed or coalesced is damaged or gone; everything
+                else is done.
         """
         with self._workers() as pool:
             for log_round in self._log_rounds:

@@ -45,7 +45,12 @@ from clog.cleaner.threads import CleanerThreads
 from clog.storage import Log, Reader
 from clog.storage.clock import Clock
 from clog.storage.config.log_config import LogConfig, fitting_defaults, with_defaults
-from clog.storage.errors import ClogError, CorruptionError, LogReplacedError
+from clog.storage.errors import (
+    ClogError,
+    CorruptionError,
+    LogReplacedError,
+    VersionExpiredError,
+)
 from clog.storage.format import paths
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.key_index_cache import KeyIndexCache
@@ -291,7 +296,7 @@ class LogRound:
         looks for what never lived. Returns how many records were rewritten, and why.
 
         Raises:
-            CorruptionError, FileNotFoundError: a step of the round found it; all else is done.
+            CorruptionError: a step of the round found it; all else is done.
         """
         handle, now_ms, defaults = self._handle, self.now_ms(), self._settings.defaults
         store = self._store()
@@ -330,7 +335,7 @@ class LogRound:
         """
         try:
             return sum(run.live_rows for run in step())
-        except (CorruptionError, FileNotFoundError) as e:
+        except CorruptionError as e:
             self._damage.append(e)
             return 0
 
@@ -338,9 +343,11 @@ class LogRound:
         """Keeps the masks up; returns how many records were judged."""
         try:
             return keep_masks(self._handle, self._indexes)
-        except (CorruptionError, FileNotFoundError) as e:
+        except CorruptionError as e:
             self._damage.append(e)
-            return 0
+        except VersionExpiredError:
+            pass  # The next round plans from a newer one.
+        return 0
 
     def config(self, manifest: Manifest) -> LogConfig:
         """Returns what holds for the log: its own configs, then the cleaner's defaults (S42,

@@ -90,8 +90,7 @@ def clean_with_spark(
     Raises:
         InvalidInputError: the log was opened with ``single_writer``; an argument out of range.
         StoreUnavailableError: the store failed (other passes are committed), or clocks differ.
-        CommitConflictError, CommitStateUnknownError, CorruptionError, FileNotFoundError: as
-            `Cleaner.run_once`.
+        CommitConflictError, CommitStateUnknownError, CorruptionError: as `Cleaner.run_once`.
     """
     opened = Log.open(log, storage_options) if isinstance(log, str) else log
     cleaner = SparkCleaner(

@@ -228,6 +228,7 @@ class Log(TransactionsOfLog, ReadersOfLog):
             OffsetOutOfRangeError: a start below the log start or beyond the end.
             InvalidInputError: a partition or a column that does not exist.
             VersionExpiredError: while reading: planned objects were replaced and deleted.
+            CorruptionError: while reading: an object is damaged, or something else deleted it.
         """
         return self._reads.records(partition, start, end, isolation, columns)
 

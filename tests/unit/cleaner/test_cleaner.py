@@ -114,7 +114,9 @@ def test_an_object_that_is_missing(make_log, put, store):
     log = two_partitions(make_log, put)
     inside(store).delete(log.handle.manifest().segments[0][0].chunks[0].object.path)
     assert [r.partition for r in Cleaner(log).run_once()] == [1]
-    assert "FileNotFoundError" in log.handle.manifest().uncleanable[0].reason
+    reason = log.handle.manifest().uncleanable[0].reason
+    assert reason.startswith("CorruptionError: data/")
+    assert "is missing, and clog did not delete it" in reason
 
 
 def test_a_store_that_fails_says_nothing_about_a_partition(make_log, put, store, open_log, there):

@@ -27,7 +27,7 @@ older value of its key is gone, and when a later pass finds its horizon passed i
 bringing one back. The pass stops at the first group whose sources changed: what is after it keeps
 its tombstones, and the first dirty offset stays, so the next pass maps the same range again.
 Whatever was committed is right by itself. Sources that were only coalesced are no reason to stop
-(`rebase`), unless they were swept, too, before the pass came to them (`was_replaced`).
+(`rebase`), unless they were swept, too, before the pass came to them (`file_missing`).
 
 Not here: which partition (`selection`), what happens to the replaced objects (`sweep`).
 """
@@ -54,6 +54,8 @@ from clog.cleaner.metered_store import MeteredStore, Throttle
 from clog.cleaner.threads import CleanerThreads
 from clog.storage.clock import Clock
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.versions import file_missing
+from clog.storage.errors import CorruptionError
 from clog.storage.format.edits import Edit
 from clog.storage.format.features import DEAD_ROWS
 from clog.storage.format.manifest import Manifest
@@ -90,7 +92,7 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
     """Cleans one partition as planned, committing group by group; returns what it did.
 
     Raises:
-        FileNotFoundError: an object is gone that the partition needs.
+        CorruptionError: an object is damaged, or gone though the partition needs it.
     """
     stats = tools.progress.stats
 
@@ -101,19 +103,12 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
     try:
         covered, complete = execute_pass(handle.store, plan, tools, publish)
     except FileNotFoundError as e:
-        if not was_replaced(handle, plan, e.filename):
-            raise
-        covered, complete = plan.dirty[0], False
+        error = file_missing(handle.store, plan.manifest.version, e)
+        if isinstance(error, CorruptionError):
+            raise error from e
+        handle.refresh()
+        covered, complete = plan.dirty[0], False  # Others replaced it, and swept.
     return finished(plan, covered, stats, complete=complete, after=handle.manifest())
-
-
-def was_replaced(handle: Handle, plan: PassPlan, missing: str | None) -> bool:
-    """Tells whether a file that a pass did not find is one that others replaced since it was
-    planned: it outlived ``file.delete.delay.ms``.
-    """
-    handle.refresh()
-    before, now = (m.files(plan.partition) for m in (plan.manifest, handle.manifest()))
-    return missing in before and missing not in now
 
 
 def execute_pass(

@@ -30,6 +30,7 @@ import numpy as np
 from clog.cleaner.masks.superseding import new_rows, superseded_in, tombstones_of
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.versions import file_missing
 from clog.storage.format.bitmaps.bitmap import Bitmap, Rows, read_bitmap, write_bitmap
 from clog.storage.format.bitmaps.masks import ChunkMask, MaskMark
 from clog.storage.format.chunks import Chunk
@@ -59,7 +60,8 @@ def keep_masks(handle: Handle, indexes: KeyIndexCache) -> int:
     has no masks. ``indexes`` are of the handle's store, perhaps metered.
 
     Raises:
-        CorruptionError, FileNotFoundError: an object is damaged or gone.
+        CorruptionError: an object is damaged, or gone though the log needs it.
+        VersionExpiredError: others replaced and swept an object meanwhile.
     """
     judged = 0
     if SUPERSEDED_ROWS not in handle.tip.head.log.features:
@@ -68,7 +70,10 @@ def keep_masks(handle: Handle, indexes: KeyIndexCache) -> int:
     ends = [manifest.head.stable_offset(p) for p in range(manifest.head.log.partitions)]
     while True:
         manifest = handle.manifest()
-        step = _planned(manifest, ends, MaskMaker(indexes, manifest, handle.ids.new_id))
+        try:
+            step = _planned(manifest, ends, MaskMaker(indexes, manifest, handle.ids.new_id))
+        except FileNotFoundError as e:
+            raise file_missing(handle.store, manifest.version, e) from e
         if not step.covered:
             return judged
         judged += step.rows

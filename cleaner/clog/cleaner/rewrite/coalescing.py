@@ -38,7 +38,7 @@ def coalesce(handle: Handle, store: Store, *, now_ms: int, force: bool = False) 
     ``store`` is the handle's own, perhaps metered. Costs one GET where loose objects are too few.
 
     Raises:
-        CorruptionError, FileNotFoundError: as `relayout`.
+        CorruptionError: as `relayout`.
     """
     through = handle.manifest().version
 

@@ -22,7 +22,7 @@ def purge_dead_rows(
     ``defaults`` are the process's (S45).
 
     Raises:
-        CorruptionError, FileNotFoundError: as `relayout`.
+        CorruptionError: as `relayout`.
     """
 
     def due(manifest: Manifest) -> list[Run]:

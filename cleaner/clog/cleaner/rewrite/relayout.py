@@ -36,8 +36,9 @@ from clog.cleaner.compaction.rewrite_policy import is_shared
 from clog.cleaner.masks.carrying import MaskCarrier
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.versions import file_missing
 from clog.storage.config.log_config import LogConfig
-from clog.storage.errors import CorruptionError
+from clog.storage.errors import CorruptionError, VersionExpiredError
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Edit, Replacement
@@ -96,7 +97,7 @@ def relayout_all(
     handle's own, perhaps metered.
 
     Raises:
-        CorruptionError, FileNotFoundError: as `relayout`.
+        CorruptionError: as `relayout`.
     """
     done: list[Run] = []
     while True:
@@ -158,7 +159,7 @@ def relayout(
     """Rewrites the runs, planned from ``manifest``, and commits; returns those it replaced.
 
     Raises:
-        CorruptionError, FileNotFoundError: of what cannot be read, after the others are committed.
+        CorruptionError: of what cannot be read, after the others are committed.
     """
     batches, broken = _read(store, runs, manifest)
     whole = _parts(runs, lambda c: c.object.path not in broken)
@@ -195,7 +196,14 @@ def _still_broken(handle: Handle, broken: Mapping[str, Exception]) -> list[Excep
         return []
     handle.refresh()
     needed = handle.manifest().files()
-    return [error for path, error in broken.items() if path in needed]
+    errors = [error for path, error in broken.items() if path in needed]
+    told = (
+        file_missing(handle.store, handle.tip.version, error)
+        if isinstance(error, FileNotFoundError)
+        else error
+        for error in errors
+    )
+    return [error for error in told if not isinstance(error, VersionExpiredError)]
 
 
 def _read(

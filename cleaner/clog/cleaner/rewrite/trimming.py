@@ -16,7 +16,7 @@ def trim(handle: Handle, store: Store) -> list[Run]:
     """Trims what is due; returns the runs that were replaced.
 
     Raises:
-        CorruptionError, FileNotFoundError: as `relayout`.
+        CorruptionError: as `relayout`.
     """
     return relayout_all(handle, store, lambda m: bounded(due_runs(m)), operation="trim")
 

@@ -12,11 +12,7 @@ from clog.connector.read.data_loss import available_start, check_tombstones
 from clog.connector.read.input_partitions import LogPartition, TablePartition
 from clog.connector.read.same_log import has_id
 from clog.connector.schema import arrow_schema, canonical, stored_columns
-from clog.storage.errors import (
-    CorruptionError,
-    VersionExpiredError,
-    version_expired,
-)
+from clog.storage.errors import ClogError, CorruptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +39,7 @@ def log_batches(partition: LogPartition, schema: "StructType") -> Iterator["pa.R
 
     Raises:
         VersionExpiredError: an object is gone, in a batch read.
+        CorruptionError: an object is damaged, or gone though the log needs it.
         OffsetOutOfRangeError: records of a stream were deleted before they were read, and
         ``failOnDataLoss``.
     """
@@ -80,7 +77,7 @@ def _of_plans(partition: TablePartition, columns: Sequence[str]) -> Iterator["pa
         for plan in plans:
             yield from table_batches(store, plan, columns=columns)
     except FileNotFoundError as e:
-        raise _expired(partition.plans[0].version, store, e) from e
+        raise _missing(partition.plans[0].version, store, e) from e
 
 
 def _searched(store: "Store", plan: "TablePlan", keys: Sequence[bytes] | None) -> "TablePlan":
@@ -123,12 +120,14 @@ def _of_keys(
     return (found for batch in batches if (found := of_keys(batch, wanted)).num_rows)
 
 
-def _expired(version: int, store: "Store", gone: FileNotFoundError) -> VersionExpiredError:
+def _missing(version: int, store: "Store", gone: FileNotFoundError) -> ClogError:
+    from clog.storage.commit.versions import file_missing
+
     remedy = (
         "load() again, or create the temporary view USING clog anew: both keep the version of their"
         " first action"
     )
-    return version_expired(store.url, version, gone=gone, remedy=remedy)
+    return file_missing(store, version, gone, remedy=remedy)
 
 
 def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
@@ -141,7 +140,7 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.Re
             pieces = _pieces(store, pieces, partition.keys, partition.seed)
             yield from read_pieces(store, pieces, columns=columns)
         except FileNotFoundError as e:
-            raise _expired(partition.version, store, e) from e
+            raise _missing(partition.version, store, e) from e
         return
     # Where each partition goes on: what was yielded must not come again from another object.
     following: dict[int, int] = {}
@@ -159,11 +158,9 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.Re
             newer = _planned_anew(partition, pieces, following)
             if newer is None:
                 return
-            if newer.version == version:
-                raise CorruptionError(
-                    f"{e.filename or e} of {store.url} is missing, but the newest version"
-                    f" {version} refers to it"
-                ) from e
+            error = _missing(newer.version, store, e)
+            if newer.version == version or isinstance(error, CorruptionError):
+                raise error from e
             version, pieces = newer.version, newer.pieces
 
 

@@ -19,12 +19,13 @@ from clog.storage.commit.tip_tracker import TipTracker
 from clog.storage.commit.versions import (
     check_open,
     expiring,
+    file_missing,
     is_of_history,
     manifest_at,
     manifest_of,
     replay,
 )
-from clog.storage.errors import CorruptionError, VersionExpiredError
+from clog.storage.errors import ClogError, VersionExpiredError
 from clog.storage.format.commits import HINT_STRIDE, Commit
 from clog.storage.format.edits import Edit, WriterEntry
 from clog.storage.format.manifest import Manifest
@@ -217,12 +218,8 @@ class Handle:
             check_open(self.store, version)
             return manifest
 
-    def _missing(self, gone: FileNotFoundError) -> CorruptionError:
-        self.standing.check()
-        return CorruptionError(
-            f"{gone.filename or gone} of {self.store.url}, which version {self.tip.version} needs,"
-            " is missing; restore it from a back-up"
-        )
+    def _missing(self, gone: FileNotFoundError) -> ClogError:
+        return file_missing(self.store, self.tip.version, gone, remedy="try again")
 
     def _manifest_at_tip(self, tip: Commit) -> Manifest:
         known = self._manifest

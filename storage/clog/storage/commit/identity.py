@@ -26,6 +26,7 @@ from clog.storage.errors import (
 from clog.storage.format import documents, paths
 from clog.storage.store.base import ObjectExistsError, Store, StoreRefusedError
 from clog.storage.store.within import Within
+from clog.storage.store.wrapping import WrappingStore
 
 _BEFORE_IDS = ("_clog/commits/00000000000000000000.json", "_clog/latest")
 """What logs had that were written before there were ids in paths."""
@@ -84,6 +85,17 @@ def standing_log(root: Store) -> StandingLog:
     """
     log_id = read_log_file(root).log_id
     return StandingLog(root, log_id, store_of(root, log_id))
+
+
+def standing_of(store: Store) -> StandingLog | None:
+    """Returns the log whose folder this is, however it is wrapped; None where it is a store of its
+    own. No request.
+    """
+    while isinstance(store, WrappingStore):
+        if isinstance(store, Within):
+            return StandingLog(store.inner, store.folder.removeprefix(paths.FOLDERS), store)
+        store = store.inner
+    return None
 
 
 def store_of(root: Store, log_id: str) -> Store:

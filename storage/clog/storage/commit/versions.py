@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from clog.storage.commit.identity import standing_of
 from clog.storage.errors import (
+    ClogError,
     CorruptionError,
     NotFoundError,
     VersionExpiredError,
@@ -30,6 +32,7 @@ from clog.storage.format.commits import (
 from clog.storage.format.head import with_columns
 from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.snapshots import mixed_histories, read_named_snapshot, unpage
+from clog.storage.store import failures
 from clog.storage.store.base import Store
 
 FOLLOW_STEPS_MAX = 4
@@ -291,6 +294,7 @@ def expiring(store: Store, version: int) -> Iterator[None]:
 
     Raises:
         VersionExpiredError: instead of FileNotFoundError, and of CorruptionError in a closed block.
+        CorruptionError: a document is gone that the log needs (`file_missing`).
     """
     try:
         yield
@@ -298,7 +302,77 @@ def expiring(store: Store, version: int) -> Iterator[None]:
         check_open(store, version)
         raise
     except FileNotFoundError as e:
-        raise version_expired(store.url, version, gone=e) from e
+        raise file_missing(store, version, e) from e
+
+
+def file_missing(
+    store: Store,
+    version: int,
+    gone: FileNotFoundError,
+    *,
+    why: str = "",
+    remedy: str = "read a newer version",
+) -> ClogError:
+    """Returns the error of who worked with a version of a log and missed a file of it:
+    `VersionExpiredError`, with ``why`` and ``remedy``, or that the log is damaged.
+
+    The file may be gone rightly, as the version expired; or be there, where a filesystem knows for
+    a while what its folders held (NFS, SFTP). So it is damage only where a look begun now says that
+    the file is needed, a read after that misses it, too, and it is needed even then. Some 20 GETs,
+    and the newest manifest twice.
+
+    Raises:
+        LogReplacedError, NotFoundError: the log was deleted, and its files with it.
+    """
+    standing, path = standing_of(store), gone.filename
+    folder = store if standing is None else standing.store
+    expired = version_expired(store.url, version, gone=gone, why=why, remedy=remedy)
+    try:
+        if path is None or not (
+            _is_needed(folder, version, path)
+            and _is_absent(folder, path)
+            and _is_needed(folder, version, path)
+        ):
+            return expired
+    except (NotFoundError, CorruptionError):
+        if standing is not None:
+            standing.check()
+        raise
+    if standing is not None:
+        standing.check()
+    return CorruptionError(
+        f"{path} of {store.url}, which version {version} needs, is missing, and clog did not delete"
+        " it; end what did (a lifecycle rule, a purge), and restore the file from a back-up, or read"
+        ' again later if this is a copy under way; "clog verify" lists what is missing'
+    )
+
+
+def _is_needed(store: Store, version: int, path: str) -> bool:
+    """Tells whether the log as it is now needs a file that was missed by who read a version."""
+    newest = find_newest(store).tip
+    if path.startswith(paths.COMMITS):
+        at = paths.version_of(path)
+        return at is not None and at <= newest.version and is_closed(store, at) is None
+    is_readable = newest.head.oldest_readable <= version <= newest.version
+    if not path.startswith(paths.DATA):
+        return is_readable
+    manifest = manifest_at(store, newest.version, newest)
+    later = (r for r in manifest.released if r.version > version)
+    return path in manifest.files() or (is_readable and any(r.path == path for r in later))
+
+
+def _is_absent(store: Store, path: str) -> bool:
+    try:
+        store.get(path, 0, 1)
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def commit_missing(store: Store, version: int, *, why: str = "") -> ClogError:
+    """Returns the error of a commit that is not there, though older and newer ones were."""
+    gone = failures.not_found(paths.commit_path(version), store.url)
+    return file_missing(store, version, gone, why=why)
 
 
 def check_open(store: Store, version: int) -> None:
@@ -328,7 +402,7 @@ def read_hint(store: Store) -> int:
 def _must_read(store: Store, version: int) -> Commit:
     commit = try_read(store, version)
     if commit is None:
-        raise version_expired(store.url, version)
+        raise commit_missing(store, version)
     return commit
 
 

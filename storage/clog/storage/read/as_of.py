@@ -4,8 +4,8 @@ Times of commits never go back from one version to the next (FORMAT.md §3.1), s
 finds it: one GET a step.
 """
 
-from clog.storage.commit.versions import try_read
-from clog.storage.errors import InvalidInputError, VersionExpiredError, version_expired
+from clog.storage.commit.versions import commit_missing, try_read
+from clog.storage.errors import InvalidInputError, VersionExpiredError
 from clog.storage.format.commits import Commit
 from clog.storage.store.base import Store
 
@@ -58,6 +58,5 @@ def version_at_time(store: Store, time_ms: int, tip: Commit) -> int:
 def _time_ms(store: Store, version: int, tip: Commit) -> int:
     commit = tip if version == tip.version else try_read(store, version)
     if commit is None:
-        why = " while it was searched"
-        raise version_expired(store.url, version, why=why, remedy="ask again")
+        raise commit_missing(store, version, why=" while it was searched")
     return commit.record.time_ms

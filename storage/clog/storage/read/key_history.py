@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clog.storage.errors import version_expired
+from clog.storage.commit.versions import file_missing
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import of_bytes
 from clog.storage.objects.python_keys import asked_keys
@@ -24,7 +24,7 @@ def records_of_keys(
     `read_schema`. Objects whose key index has none of the keys are not read.
 
     Raises:
-        VersionExpiredError: an object is gone.
+        VersionExpiredError, CorruptionError: as `read_records`.
     """
     log = manifest.head.log
     asked = asked_keys(keys, log.schema)
@@ -39,4 +39,4 @@ def records_of_keys(
                     yield found
     except FileNotFoundError as e:
         why, remedy = " while it was read", "read again"
-        raise version_expired(store.url, manifest.version, gone=e, why=why, remedy=remedy) from e
+        raise file_missing(store, manifest.version, e, why=why, remedy=remedy) from e

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.storage.errors import CorruptionError, InvalidInputError, version_expired
+from clog.storage.commit.versions import file_missing
+from clog.storage.errors import CorruptionError, InvalidInputError
 from clog.storage.format.bitmaps.bitmap import Rows
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.head import Head
@@ -355,6 +356,7 @@ def read_records(
 
     Raises:
         VersionExpiredError: the planned objects were replaced since, and deleted.
+        CorruptionError: bytes contradict the manifest, or an object is gone that the log needs.
     """
     try:
         pieces = [
@@ -367,7 +369,7 @@ def read_records(
         # Never planned anew: a value that was cleaned since would be missing, and the newer one
         # lies beyond the end.
         why, remedy = " while it was read", "read again"
-        raise version_expired(store.url, manifest.version, gone=e, why=why, remedy=remedy) from e
+        raise file_missing(store, manifest.version, e, why=why, remedy=remedy) from e
 
 
 def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:

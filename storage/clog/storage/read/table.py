@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clog.storage.errors import version_expired
+from clog.storage.commit.versions import file_missing
 from clog.storage.format.schema import LogSchema
 from clog.storage.objects.python_keys import answered, answered_key, asked_keys
 from clog.storage.read.key_index_cache import KeyIndexCache, Run
@@ -69,6 +69,7 @@ class Table:
 
         Raises:
             VersionExpiredError: the version has expired.
+            CorruptionError: the log needs an object that is gone or damaged.
         """
         return next(iter(self.get_many([key]).values()), None)
 
@@ -78,6 +79,7 @@ class Table:
 
         Raises:
             VersionExpiredError: the version has expired.
+            CorruptionError: the log needs an object that is gone or damaged.
         """
         rows = self.of_keys(keys).sort_by("timestamp")
         pairs = zip(*(answered(rows.column(name)) for name in ("key", "value")), strict=True)
@@ -88,6 +90,7 @@ class Table:
 
         Raises:
             VersionExpiredError: the version has expired.
+            CorruptionError: the log needs an object that is gone or damaged.
         """
         wanted = asked_keys(keys, self._schema)
         batches: list[pa.RecordBatch] = []
@@ -100,7 +103,7 @@ class Table:
                 found = latest_of_keys(self._indexes, runs, wanted)
                 batches += (b if plan.tombstones else present(b, "value") for b in found)
         except FileNotFoundError as e:
-            raise version_expired(self._indexes.url, self.version, gone=e) from e
+            raise file_missing(self._indexes, self.version, e) from e
         return pa.Table.from_batches(batches, read_schema(self._schema))
 
     def to_batches(self, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -112,6 +115,7 @@ class Table:
 
         Raises:
             VersionExpiredError: the version expired while it was read.
+            CorruptionError: the log needs an object that is gone or damaged.
             InvalidInputError: a column does not exist.
         """
         wanted = columns_asked(self._schema, columns)

@@ -31,7 +31,7 @@ from operator import attrgetter
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.errors import version_expired
+from clog.storage.commit.versions import file_missing
 from clog.storage.keys.fingerprints import Fingerprints, fingerprints_of
 from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
 from clog.storage.objects.typed_columns import shaped
@@ -60,6 +60,7 @@ def table_batches(
     Raises:
         VersionExpiredError: an object of this version was deleted: the plan is older than
             ``file.delete.delay.ms``.
+        CorruptionError: an object is damaged, or gone though the log needs it.
     """
     schema = read_schema(plan.schema, tuple(columns))
     try:
@@ -75,7 +76,7 @@ def table_batches(
             if batch.num_rows:
                 yield shaped(batch, schema)
     except FileNotFoundError as e:
-        raise version_expired(store.url, plan.version, gone=e) from e
+        raise file_missing(store, plan.version, e) from e
 
 
 def _map(

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clog.storage.errors import CorruptionError, version_expired
+from clog.storage.commit.versions import file_missing
+from clog.storage.errors import CorruptionError
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.object_ref import ObjectRef
 from clog.storage.numpy_arrays import Mask, Offsets, to_numpy
@@ -54,6 +55,7 @@ def view_masks(store: Store, manifest: Manifest, starts: Sequence[int]) -> Itera
 
     Raises:
         VersionExpiredError: the version's objects were replaced since, and deleted.
+        CorruptionError: an object is damaged, or gone though the log needs it.
     """
     objects = {chunk.object.path: chunk.object for _, chunk in manifest.chunks()}
     plans = [plan_table(manifest, p, start) for p, start in enumerate(starts)]
@@ -88,7 +90,7 @@ def _hidden_by_mask(store: Store, plan: TablePlan, piece: ReadPiece) -> Mask | b
     try:
         (rows,) = dead_rows_of(store, [piece])
     except FileNotFoundError as e:
-        raise version_expired(store.url, plan.version, gone=e) from e
+        raise file_missing(store, plan.version, e) from e
     return False if rows is None else rows
 
 
@@ -116,7 +118,7 @@ def _rows_of(store: Store, plan: TablePlan, piece: ReadPiece, shown: Offsets) ->
     try:
         offsets = _stored_offsets(store, piece)
     except FileNotFoundError as e:
-        raise version_expired(store.url, plan.version, gone=e) from e
+        raise file_missing(store, plan.version, e) from e
     rows = np.searchsorted(offsets, wanted)
     if not np.array_equal(offsets.take(rows, mode="clip"), wanted):
         raise CorruptionError(f"{piece.object.path} of {store.url} has other offsets than before")

@@ -13,11 +13,15 @@ class Within(WrappingStore):
     """The folder ``folder`` of ``inner``. Its URL stays that of ``inner``: what users call the log.
 
     Errors name the folder, so that an operator finds the file.
+
+    Attributes:
+        folder: as given.
     """
 
     def __init__(self, inner: Store, folder: str) -> None:
         super().__init__(inner)
-        self._prefix = check_path(folder) + "/"
+        self.folder = check_path(folder)
+        self._prefix = f"{folder}/"
 
     def __repr__(self) -> str:
         return f"Within({self.inner!r}, {self._prefix!r})"

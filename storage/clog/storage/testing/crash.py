@@ -18,6 +18,7 @@ import xxhash
 
 from clog.storage.commit.identity import standing_log
 from clog.storage.errors import ClogError
+from clog.storage.format.edits import Edit
 from clog.storage.format.paths import (
     BLOCKS,
     COLUMNS,
@@ -28,6 +29,7 @@ from clog.storage.format.paths import (
     PAGES,
     SNAPSHOTS,
 )
+from clog.storage.log import Log
 from clog.storage.store import open_store
 from clog.storage.store.base import Store
 from clog.storage.testing.faults import Call, CrashAt, CrashedError, FaultyStore
@@ -156,3 +158,14 @@ def discard(store: Store) -> None:
     """Deletes all objects of a store."""
     for found in list(store.list("")):
         store.delete(found.path)
+
+
+def expire(log: Log) -> None:
+    """Has all that a log holds expire, and deletes it, as retention and the sweep do."""
+    log.roll()
+    handle = log.handle
+    ends = dict(enumerate(handle.tip.head.partitions.end))
+    handle.commit(lambda *_: Edit(start=ends, drop=ends), operation="retention")
+    handle.commit(lambda tip, _: Edit(oldest_readable=tip.version), operation="sweep")
+    for released in handle.manifest().released:
+        handle.store.delete(released.path)

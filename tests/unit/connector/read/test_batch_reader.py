@@ -24,6 +24,7 @@ from clog.storage.log import Log
 from clog.storage.read import key_lookup
 from clog.storage.read.key_lookup import pieces_of_keys
 from clog.storage.read.scan import plan_range
+from clog.storage.testing.crash import expire
 from clog.storage.testing.undecided import append_undecided, end
 
 
@@ -287,8 +288,7 @@ def test_a_plan_is_pinned_to_its_version(log):
     reader, partitions = plan(log.url)
     log.append([{"key": "z", "value": "z1"}])
     assert len([r for p in partitions for b in reader.read(p) for r in b.to_pylist()]) == 5
-    for stored in list(log.handle.store.list("data/")):
-        log.handle.store.delete(stored.path)
+    expire(log)
     with pytest.raises(VersionExpiredError, match=r"load\(\) again"):
         list(reader.read(partitions[0]))
     reader, partitions = plan(log.url, view="table")

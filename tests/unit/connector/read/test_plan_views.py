@@ -21,6 +21,7 @@ from clog.storage.format.edits import Edit
 from clog.storage.read.latest_keys import ROW_BYTES
 from clog.storage.read.table_plan import plan_table
 from clog.storage.read.table_scan import table_batches
+from clog.storage.testing.crash import expire
 from clog.storage.testing.model import rows_in
 
 CONFIG = {"min.cleanable.dirty.ratio": "0", "delete.retention.ms": "1000"}
@@ -130,8 +131,7 @@ def test_partitions_that_share_a_task_may_be_too_large_to_be_read_at_once(many, 
 def test_partitions_that_share_a_task_expire_together(many):
     """An object of theirs that is gone is told as for any other."""
     reader, (task,) = tasks(many.url, view="table")
-    for stored in list(many.handle.store.list("data/")):
-        many.handle.store.delete(stored.path)
+    expire(many)
     with pytest.raises(VersionExpiredError, match=r"version 2 .*load\(\) again"):
         list(reader.read(task))
 

@@ -266,7 +266,8 @@ def test_every_version_can_be_read_from_a_later_one(store, newest):
 
 
 def test_versions_that_are_gone_or_not_yet_there(store):
-    """S27: the error names what is readable; so does a commit that is missing."""
+    """S27: the error names what is readable; a commit that is missing is damage, where newer ones
+    are found behind it."""
     write(store, 12)
     tip = read_commit(store, 12)
     tip = replace(tip, head=replace(tip.head, oldest_readable=5))
@@ -274,7 +275,7 @@ def test_versions_that_are_gone_or_not_yet_there(store):
         with pytest.raises(VersionExpiredError, match="5 to 12"):
             manifest_at(store, version, tip)
     store.delete(paths.commit_path(6))
-    with pytest.raises(VersionExpiredError, match=r"version 6 .* expired.*; read a newer version"):
+    with pytest.raises(CorruptionError, match=r"commits/0*6.json of .* is missing, and clog did"):
         manifest_at(store, 6, tip)
     store.delete(paths.commit_path(8))
     with pytest.raises(VersionExpiredError, match=r"version 8 of .* expired"):
@@ -282,12 +283,19 @@ def test_versions_that_are_gone_or_not_yet_there(store):
 
 
 def test_a_version_that_expires_while_it_is_read(store):
-    """S27: its snapshot goes first; the error is that of a version that is gone."""
+    """S27: its snapshot goes first; the error is that of a version that is gone. One that is
+    needed, and deleted by others, is damage."""
     write(store, 12)
     tip = read_commit(store, 12)
     tip = replace(tip, head=replace(tip.head, snapshot=SnapshotRef(3, 1)))
-    with pytest.raises(VersionExpiredError, match=r"version 12 of .* expired: snapshots/0"):
+    with pytest.raises(CorruptionError, match=r"snapshots/0.* version 12 needs, is missing"):
         manifest_at(store, 12, tip)
+    newer = replace(tip, head=replace(tip.head, oldest_readable=13))
+    found = replace(newer, record=replace(newer.record, version=13))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(versions, "find_newest", lambda _: versions.Found(found, {}))
+        with pytest.raises(VersionExpiredError, match=r"version 12 of .* expired: snapshots/0"):
+            manifest_at(store, 12, tip)
 
 
 def test_a_file_of_a_sleeper_is_not_read_as_a_version(store, short_blocks):

@@ -13,7 +13,7 @@ from clog.storage.read.key_lookup import pieces_of_keys
 from clog.storage.read.scan import READ_SCHEMA, plan_range
 from clog.storage.read.table_plan import KnownPieces, plan_table
 from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
+from clog.storage.testing.crash import expire, inside
 
 KEYS = 600
 
@@ -166,12 +166,11 @@ def test_a_damaged_index_is_corruption(make_log, counting, store, large):
         log.table().get("key-1")
 
 
-def test_a_version_that_expired(make_log, counting, store):
+def test_a_version_that_expired(make_log, counting):
     """As with every read of a table."""
     log = history(make_log, counting)
     table = log.table()
-    for ref in {c.object for _, c in log.handle.manifest().chunks()}:
-        inside(store).delete(ref.path)
+    expire(log)
     with pytest.raises(VersionExpiredError, match="read a newer version"):
         table.get("key-1")
 

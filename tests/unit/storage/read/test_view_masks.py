@@ -8,7 +8,7 @@ from clog.cleaner import Cleaner
 from clog.storage import Log, VersionExpiredError
 from clog.storage.read.view_masks import view_masks
 from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
+from clog.storage.testing.crash import expire
 
 
 def put(log, partition=None, **values):
@@ -94,8 +94,7 @@ def test_an_object_that_is_gone_is_an_expired_version(make_log, store):
     log.roll()
     Cleaner(log).run_once(force=True)
     manifest = log.handle.manifest()
-    for path in manifest.files():
-        inside(store).delete(path)
+    expire(log)
     with pytest.raises(VersionExpiredError):
         list(view_masks(log.handle.store, manifest, [0]))
 

@@ -12,7 +12,9 @@ it wastes one group, not one after the other.
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from clog.cleaner.compaction.build_map import KeyHasher
 from clog.cleaner.compaction.pass_plan import PassPlan, Stretch
@@ -39,16 +41,19 @@ from clog.cleaner.rewrite.relayout import Run
 from clog.cleaner.rewrite.trimming import trim
 from clog.cleaner.sweep.clock_skew import WatchedClock
 from clog.cleaner.sweep.commit_blocks import close_blocks
+from clog.cleaner.sweep.full_disk import with_room
 from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
 from clog.cleaner.sweep.schedule import SweepSchedule
 from clog.cleaner.threads import CleanerThreads
 from clog.storage import Log, Reader
 from clog.storage.clock import Clock
+from clog.storage.commit.reserve import keep_reserve
 from clog.storage.config.log_config import LogConfig, fitting_defaults, with_defaults
 from clog.storage.errors import (
     ClogError,
     CorruptionError,
     LogReplacedError,
+    StoreUnavailableError,
     VersionExpiredError,
 )
 from clog.storage.format import paths
@@ -58,6 +63,8 @@ from clog.storage.readers.holds import NO_HOLDS, read_holds
 from clog.storage.transactions.finishing import finish_all
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 BLOCKS_CHECK_MS = 86_400_000
 """Blocks of old commits are looked at this often, the first time at once: that is cheap."""
@@ -151,7 +158,11 @@ class LogRound:
     def maintain(self) -> MaintenanceResult:
         """Does R1 and R2: ends transactions that others left (S50), seals what is idle (S8),
         applies retention (S31-S35), trims (S37), and publishes the table where that is due (S63).
+        Where the disk is full, makes room first (`full_disk`).
         """
+        return self._with_room(self._maintained)
+
+    def _maintained(self) -> MaintenanceResult:
         self._handle.refresh()
         now_ms, since_ms = self.now_ms(), self.clock.monotonic_ms()
         self._finish_transactions()
@@ -300,7 +311,7 @@ class LogRound:
         """
         handle, now_ms, defaults = self._handle, self.now_ms(), self._settings.defaults
         store = self._store()
-        self.sweep_released()
+        self._with_room(self.sweep_released)
         counts = Counter(
             records_materialised=self._rewritten(
                 lambda: purge_dead_rows(handle, store, now_ms=now_ms, defaults=defaults)
@@ -313,6 +324,8 @@ class LogRound:
         self._close_blocks(now_ms, store)
         if self._sweeps.is_due(handle, now_ms=now_ms):
             sweep_orphans(handle, now_ms=now_ms, store=store)
+        with suppress(StoreUnavailableError):  # The next round tries again.
+            keep_reserve(handle.store, data_bytes=sum(handle.manifest().files().values()))
         if self._damage:
             raise self._damage[0]
         return counts
@@ -328,6 +341,10 @@ class LogRound:
         if has_any and _is_due(self._blocks_checked_ms, since_ms, BLOCKS_CHECK_MS):
             close_blocks(self._handle, now_ms=now_ms, defaults=self._settings.defaults, store=store)
             self._blocks_checked_ms = since_ms
+
+    def _with_room(self, step: Callable[[], _T]) -> _T:
+        defaults = self._settings.defaults
+        return with_room(self._handle, step, store=self._store(), defaults=defaults)
 
     def _rewritten(self, step: Callable[[], Sequence[Run]]) -> int:
         """Does a step that rewrites, and returns how many records it rewrote. Damage holds nothing

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.reserve import with_reserve
 from clog.storage.commit.store_clock import (
     SKEW_MS_MAX,
     ClockSkewError,
@@ -55,7 +56,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         return Edit(config=after, features=None if has_all else needed)
 
     handle.refresh()
-    handle.commit(prepare, operation="alter")
+    with_reserve(handle.store, lambda: handle.commit(prepare, operation="alter"))
     return LogConfig.from_overrides(handle.tip.head.config).as_dict()
 
 
@@ -112,7 +113,7 @@ def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:
             return NothingToCommit()
         return Edit(start=raised)
 
-    handle.commit(prepare, operation="delete-records")
+    with_reserve(handle.store, lambda: handle.commit(prepare, operation="delete-records"))
     starts = handle.tip.head.partitions.start
     return {p: starts[p] for p in wanted}
 

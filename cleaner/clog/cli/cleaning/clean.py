@@ -1,6 +1,7 @@
 """`clog clean`, `clog sweep`: what the cleaner does, once."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -168,6 +169,7 @@ def sweep(
     clog sweep ./orders
     """
     from clog.cleaner.sweep.commit_blocks import close_blocks
+    from clog.cleaner.sweep.full_disk import with_room
     from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
     from clog.cli.views.progress import tracking
 
@@ -175,10 +177,16 @@ def sweep(
     handle = log.handle
     now_ms = handle.clock.now_ms()
     with tracking("deleting") as track:
+        steps = {
+            "replaced": sweep_released,
+            "never committed": sweep_orphans,
+            "old commit": close_blocks,
+        }
         swept = {
-            "replaced": sweep_released(handle, now_ms=now_ms, dry_run=dry_run, track=track),
-            "never committed": sweep_orphans(handle, now_ms=now_ms, dry_run=dry_run, track=track),
-            "old commit": close_blocks(handle, now_ms=now_ms, dry_run=dry_run, track=track),
+            name: with_room(
+                handle, partial(step, handle, now_ms=now_ms, dry_run=dry_run, track=track)
+            )
+            for name, step in steps.items()
         }
     if json:
         found = {name.replace(" ", "_"): asdict(what) for name, what in swept.items()}

@@ -47,7 +47,12 @@ from clog.storage.format.producers import page_out_if_full
 from clog.storage.format.snapshots import PAGE_BYTES_MAX, read_named_snapshot, write_snapshot
 from clog.storage.format.writer_pages import WriterPages
 from clog.storage.ids import Ids
-from clog.storage.store.base import ObjectExistsError, Store, StoreRefusedError
+from clog.storage.store.base import (
+    ObjectExistsError,
+    Store,
+    StoreFullError,
+    StoreRefusedError,
+)
 
 LOSSES_MAX = 200
 """Lost races after which a commit gives up."""
@@ -339,6 +344,7 @@ def _create(store: Store, commit: Commit, clock: Clock, ids: Ids) -> Commit | No
     """Does K4.
 
     Raises:
+        StoreFullError: there is no room for it.
         StoreRefusedError: for sure, or each time, and nothing was there whenever we looked.
         CommitStateUnknownError: whether it happened cannot be found out now.
     """
@@ -354,7 +360,7 @@ def _create(store: Store, commit: Commit, clock: Clock, ids: Ids) -> Commit | No
         except (ObjectExistsError, StoreUnavailableError) as e:
             # A conflict may be with ourselves, and a refusal come after a success: a client
             # repeats a request whose reply was lost.
-            if attempt == 0 and isinstance(e, StoreRefusedError) and e.certain:
+            if attempt == 0 and (isinstance(e, StoreFullError) or _is_certain(e)):
                 raise
             refused = refused and isinstance(e, StoreRefusedError)
             cause = e
@@ -369,6 +375,10 @@ def _create(store: Store, commit: Commit, clock: Clock, ids: Ids) -> Commit | No
     if refused and cause is not None:
         raise cause
     raise _unknown(store, commit.version, cause) from cause
+
+
+def _is_certain(error: Exception) -> bool:
+    return isinstance(error, StoreRefusedError) and error.certain
 
 
 def _patiently(read: Callable[[], _T], store: Store, version: int, clock: Clock, ids: Ids) -> _T:

@@ -342,8 +342,8 @@ def file_missing(
         standing.check()
     return CorruptionError(
         f"{path} of {store.url}, which version {version} needs, is missing, and clog did not delete"
-        " it; end what did (a lifecycle rule, a purge), and restore the file from a back-up, or read"
-        ' again later if this is a copy under way; "clog verify" lists what is missing'
+        " it; end what did (a lifecycle rule, a purge), and restore the file from a back-up, or"
+        ' read again later if this is a copy under way; "clog verify" lists what is missing'
     )
 
 

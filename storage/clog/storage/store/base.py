@@ -20,6 +20,7 @@ The errors of all operations:
 - `StoreUnavailableError`: the filesystem failed; after a ``create`` its outcome is unknown;
 - `StoreRefusedError`, a kind of the former: permission was denied; what was sent before is unknown,
   unless the refusal is ``certain``;
+- `StoreFullError`, another: there is no room, and nothing was written;
 - `NotFoundError`: the bucket does not exist;
 - `InvalidInputError`: a path that leads out of the root, a wrong option, a missing package;
 - `UnsupportedFilesystemError`, from ``create`` alone: A2 cannot be had here. Reading needs nothing.
@@ -62,6 +63,10 @@ class StoreRefusedError(StoreUnavailableError):
     def __init__(self, message: str, *, certain: bool = False) -> None:
         super().__init__(message)
         self.certain = certain
+
+
+class StoreFullError(StoreUnavailableError):
+    """The disk is full, or a quota used up, and nothing was written."""
 
 
 class OnlyRequestError(Exception):

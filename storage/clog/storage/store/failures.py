@@ -18,13 +18,19 @@ from clog.storage.errors import (
     UnsupportedFilesystemError,
 )
 from clog.storage.installation import install_extra
-from clog.storage.store.base import ObjectExistsError, OnlyRequestError, StoreRefusedError
+from clog.storage.store.base import (
+    ObjectExistsError,
+    OnlyRequestError,
+    StoreFullError,
+    StoreRefusedError,
+)
 
 CAUSE_CHARS_MAX = 200
 """Causes longer than this are cut: some servers answer with a page."""
 
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _SECRET_OPTION = re.compile(r"key|secret|token|pass|cred|sas|connection|auth", re.IGNORECASE)
 _SECRET_PART = re.compile(r"(?:AccountKey|SharedAccessSignature)=([^;]+)")
@@ -60,6 +66,12 @@ def from_os_error(
     """Makes our error of one of the operating system; ``certain``: nothing was written."""
     if operation == "get" and cause.errno in ABSENT:
         return not_found(path, url)
+    if certain and cause.errno in FULL:
+        return StoreFullError(
+            f"{operation} of {path!r} in {url} failed: {short(cause)}; nothing was written; make"
+            ' some MB of room on its disk, then "clog clean" and "clog sweep" delete what is no'
+            " longer needed"
+        )
     remedy = None
     if cause.errno in DENIED:
         remedy = "check the owner and mode of the folder"

@@ -95,10 +95,9 @@ class LocalStore:
             except OSError:
                 _unlink(temporary)
                 raise
-            if self._fsync:
-                _fsync_folder(os.path.dirname(target))
         except OSError as e:
-            raise failures.from_os_error("put", path, self.url, e) from e
+            raise failures.from_os_error("put", path, self.url, e, certain=True) from e
+        self._synced("put", path)
 
     def create(self, path: str, data: bytes) -> None:
         target = self._path(path)
@@ -108,11 +107,7 @@ class LocalStore:
             raise ObjectExistsError(errno.EEXIST, f"exists in {self.url}", path) from None
         except OSError as e:
             raise failures.from_os_error("create", path, self.url, e, certain=True) from e
-        if self._fsync:
-            try:
-                _fsync_folder(os.path.dirname(target))
-            except OSError as e:  # others see it already
-                raise failures.from_os_error("create", path, self.url, e) from e
+        self._synced("create", path)
 
     def delete(self, path: str) -> None:
         try:
@@ -150,6 +145,14 @@ class LocalStore:
                 os.close(fd)
         except OSError as e:
             raise failures.from_os_error("get", path, self.url, e) from e
+
+    def _synced(self, operation: str, path: str) -> None:
+        """Makes the name of what others see already survive a power failure."""
+        if self._fsync:
+            try:
+                _fsync_folder(os.path.dirname(self._path(path)))
+            except OSError as e:
+                raise failures.from_os_error(operation, path, self.url, e) from e
 
     def _walk(self, folder: str) -> Iterator[StoredObject]:
         """Yields the files below a folder, by name."""

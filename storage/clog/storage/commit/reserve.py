@@ -1,0 +1,66 @@
+"""A file that is given up where a disk is full, so that what makes room can be committed
+(COMMIT.md §5).
+
+Whoever deletes commits first, and on a disk without a free byte nobody can commit. So the cleaner
+keeps a file of `RESERVE_BYTES` in the folder of a log on a local disk: whoever is to make room and
+finds none deletes it, and does his work in its place. Who is to write records does not.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import TypeVar
+
+from clog.storage.format import paths
+from clog.storage.store.base import Store, StoreFullError
+from clog.storage.store.local import LocalStore
+from clog.storage.store.wrapping import WrappingStore
+
+RESERVE_BYTES = 1 << 20
+"""Room for a few hundred commits of a small log; one of a large log may have as much."""
+
+_T = TypeVar("_T")
+
+
+def keep_reserve(store: Store, *, data_bytes: int) -> None:
+    """Makes the reserve of a log's folder, unless it is there, or others than a disk hold it, or
+    the log has less data than that, and so nothing to give.
+
+    Raises:
+        StoreFullError: there is no room for it.
+    """
+    if data_bytes >= RESERVE_BYTES and _is_on_disk(store) and not _has_reserve(store):
+        # Bytes that no file system makes less of.
+        store.put(paths.RESERVE, hashlib.shake_256(b"clog").digest(RESERVE_BYTES))
+
+
+def give_up_reserve(store: Store) -> bool:
+    """Deletes the reserve of a log's folder; tells whether there was one."""
+    if not (_is_on_disk(store) and _has_reserve(store)):
+        return False
+    store.delete(paths.RESERVE)
+    return True
+
+
+def with_reserve(store: Store, step: Callable[[], _T]) -> _T:
+    """Does a step that makes room, or leads to it; once more, without the reserve, where there is
+    no room for it.
+
+    Raises:
+        StoreFullError: there is none without it, either.
+    """
+    try:
+        return step()
+    except StoreFullError:
+        if not give_up_reserve(store):
+            raise
+        return step()
+
+
+def _is_on_disk(store: Store) -> bool:
+    while isinstance(store, WrappingStore):
+        store = store.inner
+    return isinstance(store, LocalStore)
+
+
+def _has_reserve(store: Store) -> bool:
+    return any(found.path == paths.RESERVE for found in store.list(paths.RESERVE))

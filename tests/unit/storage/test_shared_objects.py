@@ -1,0 +1,442 @@
+"""Objects that say that threads may share them: every public method of each, called by eight
+threads on one object.
+
+The methods are those of the class, so a new one has to be placed here: among the calls, which check
+their answer, or among those that are left out, with the reason.
+"""
+
+import threading
+from collections import Counter
+from contextlib import suppress
+from itertools import pairwise
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from clog.cleaner.compaction.stats import PassResult, PassStats
+from clog.cleaner.monitor import Monitor
+from clog.cleaner.retention.apply import MaintenanceResult
+from clog.storage import Log, NotFoundError, StateStore, StateTable, Table
+from clog.storage.config.log_config import LogConfig
+from clog.storage.readers.named_reader import NamedReader
+from clog.storage.store import open_store
+from clog.storage.store.base import ObjectExistsError, Store
+
+THREADS, ROUNDS = 8, 3
+SCHEMA = {"key": pa.string(), "value": pa.struct([("n", pa.int64())])}
+KEYS = [f"k{me}" for me in range(THREADS)]
+
+
+def public(kind):
+    """The names that users see."""
+    return {n for n in dir(kind) if not n.startswith("_")} | ({"__len__"} & {*vars(kind)})
+
+
+def together(work):
+    """Does the work in all threads at once, several times; raises what the first one raised."""
+    start, raised = threading.Barrier(THREADS), []
+
+    def run(me):
+        try:
+            start.wait()
+            for n in range(ROUNDS):
+                work(me, n)
+        except BaseException as e:  # Raised below.
+            raised.append(e)
+
+    threads = [threading.Thread(target=run, args=(me,)) for me in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+
+
+def row(me, n):
+    return {"key": KEYS[me], "value": {"n": 1000 * me + n}}
+
+
+def is_of(me, value):
+    return value is None or value["n"] // 1000 == me
+
+
+def appended(log, me, n):
+    """What was appended is at the offset that was told."""
+    result = log.append([row(me, n)], partition=me % 2)
+    ((p, (base, end)),) = result.offsets.items()
+    (batch,) = log.read(p, base, end, columns=["key", "value"])
+    assert (p, end - base) == (me % 2, 1)
+    assert batch.column("key").to_pylist() == [KEYS[me]]
+    assert batch.column("value")[0].as_py()["n"] == 1000 * me + n
+
+
+def read(log, me, n):
+    """Each offset is there, and in order."""
+    ends = log.end_offsets()
+    offsets = [o for b in log.read(me % 2) for o in b.column("offset").to_pylist()]
+    assert offsets == [*range(len(offsets))]
+    assert len(offsets) >= ends[me % 2]
+
+
+def follows(log, me, n):
+    """Versions follow one another."""
+    versions = [commit.version for commit in log.history()]
+    assert versions == [*range(len(versions))]
+
+
+def transacted(log, me, n):
+    with log.transaction(f"t{me}") as t:
+        t.append([row(me, n)], partition=me % 2)
+        t.positions(log, {0: n})
+    ((_, (base, end)),) = t.result.offsets.items()
+    assert end - base == 1
+    assert log.positions(f"t{me}") == {log.id: {0: n}}
+
+
+def not_open(log, me, n):
+    with pytest.raises(NotFoundError):
+        log.abort_transaction(f"none{me}")
+
+
+def named(log, me, n):
+    with log.reader(f"r{me}", interval_ms=0) as reader:
+        reader.commit({0: n})
+        assert reader.position[0] == n
+
+
+def segmented(log, me, n):
+    segments = log.segments(me % 2)
+    assert all(a.next_offset == b.base_offset for a, b in pairwise(segments))
+
+
+def altered(log, me, n):
+    assert int(log.alter({"retention.ms": 10**9 + me})["retention.ms"]) // 10**9 == 1
+
+
+def truth(holds):
+    """A call whose answer is one of those that may come."""
+
+    def call(of, me, n):
+        assert holds(of, me), holds
+
+    return call
+
+
+OF_A_LOG = {
+    "append": appended,
+    "read": read,
+    "table": truth(lambda log, me: is_of(me, log.table().get(KEYS[me]))),
+    "changes": truth(lambda log, me: is_of(me, log.changes({0: 0, 1: 0}).get(KEYS[me]))),
+    "start_offsets": truth(lambda log, _: log.start_offsets() == {0: 0, 1: 0}),
+    "end_offsets": truth(lambda log, _: min(log.end_offsets().values()) >= THREADS // 2),
+    "stable_offsets": truth(lambda log, _: min(log.stable_offsets().values()) >= THREADS // 2),
+    "offsets_for_times": truth(lambda log, _: log.offsets_for_times(0) == {0: 0, 1: 0}),
+    "delete_records": truth(lambda log, _: log.delete_records({0: 0}) == {0: 0}),
+    "alter": altered,
+    "evolve": lambda log, me, n: (
+        log.evolve(add={f"value.f{me}_{n}": pa.string()}).field("value").type.field(f"f{me}_{n}")
+    ),
+    "upgrade": truth(lambda log, _: {"on", "off"} <= {f.state for f in log.upgrade()}),
+    "roll": truth(lambda log, _: set(log.roll()) <= {0, 1}),
+    "segments": segmented,
+    "history": follows,
+    "describe": truth(lambda log, _: log.describe()["partitions"] == 2),
+    "url": truth(lambda log, _: log.url == log.handle.store.url),
+    "id": truth(lambda log, _: log.id == log.handle.standing.log_id),
+    "version": truth(lambda log, _: log.version <= log.version),
+    "partitions": truth(lambda log, _: log.partitions == 2),
+    "schema": truth(lambda log, _: log.schema.field("key").type == pa.string()),
+    "config": truth(lambda log, _: log.config["cleanup.policy"] == "compact"),
+    "transaction": transacted,
+    "transactions": truth(lambda log, _: isinstance(log.transactions(), list)),
+    "abort_transaction": not_open,
+    "markers": truth(lambda log, _: log.markers(0) == []),
+    "positions": truth(lambda log, me: set(log.positions(f"t{me}")) <= {log.id}),
+    "reader": named,
+    "readers": truth(lambda log, _: not any(r.damage for r in log.readers())),
+    "forget_reader": truth(lambda log, me: log.forget_reader(f"forgotten{me}") is None),
+}
+NOT_OF_A_LOG = {
+    "create": "makes another object",
+    "open": "makes another object",
+    "handle": "not for users",
+    "object_writer": "not for users",
+    "append_objects": "not for users",
+    "publish": "from threads with the issue that mends it",
+}
+
+
+@pytest.fixture
+def log(store):
+    """A log with a record of each thread; it is on the system's clock, as the users' are."""
+    made = Log.create(store, 2, {"segment.bytes": 500, "compression.type": "none"}, schema=SCHEMA)
+    for me in range(THREADS):
+        made.append([row(me, 0)], partition=me % 2)
+    return made
+
+
+def test_all_methods_are_placed():
+    """So that a new one is called here, or it is said why not."""
+    for kind, calls, others in (
+        (Log, OF_A_LOG, NOT_OF_A_LOG),
+        (Table, OF_A_TABLE, {}),
+        (StateTable, OF_A_STATE_TABLE, NOT_OF_STATE),
+        (StateStore, OF_A_STATE_STORE, NOT_OF_STATE),
+        (NamedReader, OF_A_READER, {"handle": "not for users"}),
+        (Monitor, OF_A_MONITOR, {}),
+        (Store, OF_A_STORE, {}),
+    ):
+        assert calls.keys() | others.keys() >= public(kind), kind
+        assert not calls.keys() & others.keys()
+
+
+@pytest.mark.parametrize("name", OF_A_LOG)
+def test_a_log(log, name):
+    """`Log`: threads may share it."""
+    together(lambda me, n: OF_A_LOG[name](log, me, n))
+
+
+def test_all_of_a_log_at_once(log):
+    """Each thread begins with another method."""
+    calls = [*OF_A_LOG.values()]
+
+    def work(me, n):
+        for i in range(len(calls)):
+            calls[(i + 4 * me) % len(calls)](log, me, n)
+
+    together(work)
+    assert log.table().to_arrow().num_rows == THREADS
+    assert Log.open(log.handle.standing.root).table().get(KEYS[0])["n"] < 1000
+
+
+def whole(table):
+    return {r["key"]: r["value"]["n"] for r in table.to_pylist()}
+
+
+EXPECTED = {key: 1000 * me for me, key in enumerate(KEYS)}
+OF_A_TABLE = {
+    "get": truth(lambda table, me: table.get(KEYS[me]) == {"n": 1000 * me}),
+    "get_many": truth(lambda table, _: len(table.get_many(KEYS)) == THREADS),
+    "of_keys": truth(lambda table, me: whole(table.of_keys([KEYS[me]])) == {KEYS[me]: 1000 * me}),
+    "to_batches": truth(lambda t, _: whole(pa.Table.from_batches(t.to_batches())) == EXPECTED),
+    "to_arrow": truth(lambda table, _: whole(table.to_arrow()) == EXPECTED),
+    "to_pandas": truth(lambda table, _: len(table.to_pandas()) == THREADS),
+    "to_polars": truth(lambda table, _: len(table.to_polars()) == THREADS),
+    "to_duckdb": truth(
+        lambda table, _: len(table.to_duckdb(connection=duckdb.connect()).fetchall()) == THREADS
+    ),
+    "version": truth(lambda table, _: table.version == THREADS),
+    "offsets": truth(lambda table, _: table.offsets == {0: THREADS // 2, 1: THREADS // 2}),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_TABLE)
+def test_a_table(log, name):
+    """`Table`: `Log.table` gives the same one to all who ask for a version."""
+    table = log.table()
+    together(lambda me, n: OF_A_TABLE[name](table, me, n))
+
+
+def refreshed(table, me, n):
+    table.refresh()
+
+
+OF_STATE = {
+    "get": truth(lambda state, me: is_of(me, state.get(KEYS[me]))),
+    "get_many": truth(lambda state, _: set(state.get_many(KEYS)) <= {*KEYS}),
+    "scan": truth(lambda state, _: {*KEYS} <= {key for key, _ in state.scan()}),
+    "refresh": truth(lambda state, _: state.refresh().version >= THREADS),
+    "version": truth(lambda state, _: state.version >= THREADS),
+    "url": truth(lambda state, _: state.url.startswith("memory:")),
+}
+OF_A_STATE_TABLE = {
+    **OF_STATE,
+    "__len__": truth(lambda table, _: len(table) == THREADS),
+    "offsets": truth(lambda table, _: table.offsets.keys() == {0, 1}),
+}
+NOT_OF_STATE = {
+    "follow": "refreshes, for ever",
+    "close": "called at the end",
+    "after_fork": "not for users",
+}
+
+
+@pytest.mark.parametrize("name", OF_A_STATE_TABLE)
+def test_a_state_table(log, tmp_path, name):
+    """`StateTable`: threads may share it, also while others append and refresh; and close it."""
+    table = StateTable(log.handle.standing.root, tmp_path)
+
+    def work(me, n):
+        if me == 0:
+            log.append([row(0, n)], partition=0)
+            table.refresh()
+        OF_A_STATE_TABLE[name](table, me, n)
+
+    together(work)
+    together(lambda me, n: table.close())
+
+
+def put(store, me, n):
+    """A thread sees its own changes, whoever commits them."""
+    store.put(KEYS[me], {"n": 1000 * me + n})
+    assert store.get(KEYS[me]) == {"n": 1000 * me + n}
+
+
+def deleted(store, me, n):
+    store.put(f"gone{me}", {"n": n})
+    store.delete(f"gone{me}")
+    assert store.get(f"gone{me}") is None
+
+
+def committed(store, me, n):
+    put(store, me, n)
+    store.commit({})
+    assert store.get(KEYS[me]) == {"n": 1000 * me + n}
+
+
+OF_A_STATE_STORE = {
+    **OF_STATE,
+    "put": put,
+    "delete": deleted,
+    "commit": committed,
+    "rollback": lambda store, me, n: store.rollback(),
+    "take_over": lambda store, me, n: store.take_over(),
+    "is_standby": truth(lambda store, _: not store.is_standby),
+    "positions": truth(lambda store, _: store.positions == {}),
+    "next_offsets": truth(lambda store, _: store.next_offsets(store.input) == {0: 0, 1: 0}),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_STATE_STORE)
+def test_a_state_store(log, tmp_path, name):
+    """`StateStore`: threads may share it; and close it."""
+    store = StateStore(log.handle.standing.root, tmp_path, "id")
+    store.input = log
+    together(lambda me, n: OF_A_STATE_STORE[name](store, me, n))
+    together(lambda me, n: store.close())
+
+
+def test_all_of_a_state_store_at_once(log, tmp_path):
+    """But for what takes others' changes back."""
+    store = StateStore(log.handle.standing.root, tmp_path, "id")
+    store.input = log
+    calls = [call for name, call in OF_A_STATE_STORE.items() if name != "rollback"]
+
+    def work(me, n):
+        for i in range(len(calls)):
+            calls[(i + 2 * me) % len(calls)](store, me, n)
+
+    together(work)
+    store.commit()
+    assert {k: v["n"] for k, v in store.scan()} == {
+        key: 1000 * me + ROUNDS - 1 for me, key in enumerate(KEYS)
+    }
+
+
+OF_A_READER = {
+    "name": truth(lambda reader, _: reader.name == "r"),
+    "position": truth(lambda reader, _: reader.position.keys() <= {0, 1}),
+    "next_offsets": truth(lambda reader, _: reader.next_offsets().keys() == {0, 1}),
+    "commit": lambda reader, me, n: reader.commit({me % 2: n}),
+    "commit_at": lambda reader, me, n: reader.commit({me % 2: n}),
+    "flush": lambda reader, me, n: reader.flush(),
+    "end": lambda reader, me, n: reader.end(),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_READER)
+def test_a_named_reader(log, name):
+    """`NamedReader`: what was reported last is what its name is at."""
+    reader = log.reader("r", interval_ms=0)
+    reader.commit({0: 0, 1: 0})
+    together(lambda me, n: OF_A_READER[name](reader, me, n))
+    reader.end()
+    assert log.reader("r").position == reader.position
+
+
+def watched(monitor, me, n):
+    with monitor.watched(f"log{me}", None):
+        assert any(a.url == f"log{me}" for a in monitor.activities())
+
+
+def seen(monitor, me, n):
+    handle = monitor.log.handle
+    config = monitor.configs
+    monitor.saw("one", handle.manifest(), config, now_ms=0)
+    assert len(monitor.logs()["one"].partitions) == 2
+
+
+OF_A_MONITOR = {
+    "clock": truth(lambda monitor, _: monitor.clock.now_ms() > 0),
+    "round_ms": truth(lambda monitor, _: monitor.round_ms >= 0),
+    "logs": truth(lambda monitor, _: isinstance(monitor.logs(), dict)),
+    "activities": truth(lambda monitor, _: isinstance(monitor.activities(), list)),
+    "looked": lambda monitor, me, n: monitor.looked(),
+    "saw": seen,
+    "round_ended": lambda monitor, me, n: monitor.round_ended("one", None),
+    "watched": watched,
+    "forget": lambda monitor, me, n: monitor.forget(f"other{me}"),
+    "rewrote": lambda monitor, me, n: monitor.rewrote("one", Counter(records_coalesced=1)),
+    "maintained": lambda monitor, me, n: monitor.maintained("one", MaintenanceResult([me])),
+    "passed": lambda monitor, me, n: monitor.passed("one", PassResult(0, 0, 0, PassStats())),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_MONITOR)
+def test_a_monitor(log, name):
+    """`Monitor`: the cleaner writes from all its threads, and anybody reads; nothing is lost."""
+    monitor = Monitor(log.handle.clock)
+    monitor.log, monitor.configs = log, LogConfig.from_overrides({})
+    together(lambda me, n: OF_A_MONITOR[name](monitor, me, n))
+    counted = {
+        "round_ended": "rounds",
+        "rewrote": "records_coalesced",
+        "maintained": "segments_sealed",
+        "passed": "passes",
+    }
+    if name in counted:
+        assert monitor.logs()["one"].totals[counted[name]] == THREADS * ROUNDS
+    assert monitor.activities() == []
+
+
+def created(store, me, n):
+    """One of all succeeds, and its bytes stay (A2)."""
+    with suppress(ObjectExistsError):
+        store.create(f"one{n}", str(me).encode())
+        assert store.get(f"one{n}") == str(me).encode()
+
+
+def put_in(store, me, n):
+    store.put(f"of{me}", str(n).encode())
+    assert store.get(f"of{me}") == str(n).encode()
+
+
+def dropped(store, me, n):
+    store.put(f"gone{me}", b"1")
+    store.delete(f"gone{me}")
+    assert not list(store.list(f"gone{me}"))
+
+
+OF_A_STORE = {
+    "url": truth(lambda store, _: store.url),
+    "create_is_proven": truth(lambda store, _: store.create_is_proven),
+    "get": truth(lambda store, _: store.get("there") == b"0123"),
+    "get_ranges": truth(lambda store, _: store.get_ranges("there", [(0, 1), (2, 4)])[1] == b"23"),
+    "begin": truth(lambda store, _: store.begin(lambda: store.get("there"))() == b"0123"),
+    "put": put_in,
+    "create": created,
+    "delete": dropped,
+    "list": truth(lambda store, _: [f.path for f in store.list("there")] == ["there"]),
+    "list_temporary": truth(lambda store, _: list(store.list_temporary("none/")) == []),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_STORE)
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_a_store(store, tmp_path, kind, name):
+    """`Store`: safe to use from many threads."""
+    shared = store if kind == "memory" else open_store(f"{tmp_path}/store")
+    shared.put("there", b"0123")
+    together(lambda me, n: OF_A_STORE[name](shared, me, n))

@@ -138,7 +138,8 @@ class Table:
 
     def to_duckdb(self, *, columns: Sequence[str] | None = None, connection: Any = None) -> Any:
         """Returns a ``duckdb.DuckDBPyRelation``, of all ``columns`` or of these, in DuckDB's
-        default connection unless another ``connection`` is given; needs duckdb.
+        default connection unless another ``connection`` is given, as each of several threads must;
+        needs duckdb.
         """
         duckdb = _package("duckdb", "to_duckdb") if connection is None else connection
         return duckdb.from_arrow(self.to_arrow(columns=columns))

@@ -72,6 +72,7 @@ def holding_reader(handle: Handle, name: str, hold_ms: int) -> "NamedReader":
 class NamedReader:
     """A reader whose name and position the log knows; `Log.reader` makes one. Two readers of one
     name overwrite each other's position. A context manager, which reports its position at its end.
+    Threads may share it.
 
     Attributes:
         handle: on the log; not for users.

@@ -19,6 +19,8 @@ from clog.cli.views.pass_view import (
 from clog.cli.views.plan_view import tell_plans
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clog.cleaner import MaintenanceResult, PassResult
     from clog.storage import Log
 
@@ -170,14 +172,14 @@ def sweep(
     """
     from clog.cleaner.sweep.commit_blocks import close_blocks
     from clog.cleaner.sweep.full_disk import with_room
-    from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
+    from clog.cleaner.sweep.objects import Swept, sweep_orphans, sweep_released
     from clog.cli.views.progress import tracking
 
     log = open_log(url, options, single_writer=single_writer)
     handle = log.handle
     now_ms = handle.clock.now_ms()
     with tracking("deleting") as track:
-        steps = {
+        steps: dict[str, Callable[..., Swept]] = {
             "replaced": sweep_released,
             "never committed": sweep_orphans,
             "old commit": close_blocks,

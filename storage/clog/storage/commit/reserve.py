@@ -2,8 +2,8 @@
 (COMMIT.md §5).
 
 Whoever deletes commits first, and on a disk without a free byte nobody can commit. So the cleaner
-keeps a file of `RESERVE_BYTES` in the folder of a log on a local disk: whoever is to make room and
-finds none deletes it, and does his work in its place. Who is to write records does not.
+keeps a file of at most `RESERVE_BYTES` in the folder of a log on a local disk: whoever is to make
+room and finds none deletes it, and does his work in its place. Who is to write records does not.
 """
 
 import hashlib
@@ -17,25 +17,31 @@ from clog.storage.store.wrapping import WrappingStore
 
 RESERVE_BYTES = 1 << 20
 """Room for a few hundred commits of a small log; one of a large log may have as much."""
+DATA_BYTES_MIN = 64 << 10
+"""A log with less data has no reserve."""
 
 _T = TypeVar("_T")
 
 
 def keep_reserve(store: Store, *, data_bytes: int) -> None:
-    """Makes the reserve of a log's folder, unless it is there, or others than a disk hold it, or
-    the log has less data than that, and so nothing to give.
+    """Makes the reserve of a log's folder on a disk: as large as the log's data, up to
+    `RESERVE_BYTES`. One that is there stays, unless the log has outgrown it by far; where there is
+    little data there is nothing to give.
 
     Raises:
         StoreFullError: there is no room for it.
     """
-    if data_bytes >= RESERVE_BYTES and _is_on_disk(store) and not _has_reserve(store):
+    if data_bytes < DATA_BYTES_MIN or not _is_on_disk(store):
+        return
+    size_bytes = min(data_bytes, RESERVE_BYTES)
+    if 2 * (_size_bytes(store) or 0) < size_bytes:
         # Bytes that no file system makes less of.
-        store.put(paths.RESERVE, hashlib.shake_256(b"clog").digest(RESERVE_BYTES))
+        store.put(paths.RESERVE, hashlib.shake_256(b"clog").digest(size_bytes))
 
 
 def give_up_reserve(store: Store) -> bool:
     """Deletes the reserve of a log's folder; tells whether there was one."""
-    if not (_is_on_disk(store) and _has_reserve(store)):
+    if not _is_on_disk(store) or _size_bytes(store) is None:
         return False
     store.delete(paths.RESERVE)
     return True
@@ -62,5 +68,7 @@ def _is_on_disk(store: Store) -> bool:
     return isinstance(store, LocalStore)
 
 
-def _has_reserve(store: Store) -> bool:
-    return any(found.path == paths.RESERVE for found in store.list(paths.RESERVE))
+def _size_bytes(store: Store) -> int | None:
+    """Returns the size of the reserve, None where there is none."""
+    found = (f.size_bytes for f in store.list(paths.RESERVE) if f.path == paths.RESERVE)
+    return next(found, None)

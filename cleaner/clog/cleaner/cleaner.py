@@ -26,7 +26,7 @@ fails, or whose store does, waits alone.
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,10 +51,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FoundLogs:
-    """What changed for a cleaner: new ``logs``, and URLs of those that are ``gone``: deleted."""
+    """What changed for a cleaner: new ``logs``, and URLs of those that are ``gone``: deleted.
+
+    And what is in the way now, with the reasons: logs that are ``unopened`` though they should be
+    looked after, and folders ``unlisted`` in which there may be more.
+    """
 
     logs: Sequence[Log] = ()
     gone: Collection[str] = ()
+    unopened: Mapping[str, str] = field(default_factory=dict)
+    unlisted: Mapping[str, str] = field(default_factory=dict)
 
 
 BETWEEN_MS_MIN = 60_000
@@ -157,6 +163,8 @@ class Cleaner:
         self._passes_begun = 0
         self._running: dict[Future[bool], _OpenRound] = {}
         self.monitor = Monitor(self._clock)
+        if find is None:
+            self.monitor.found(unopened={}, unlisted={})
         for log in given:
             self._add(log)
 
@@ -231,6 +239,7 @@ class Cleaner:
             self.monitor.forget(url)
         for log in found.logs:
             self._add(log)
+        self.monitor.found(unopened=found.unopened, unlisted=found.unlisted)
 
     def _end_some(self) -> None:
         for mine in self._end():

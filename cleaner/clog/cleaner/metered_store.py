@@ -75,7 +75,12 @@ class Throttle:
 
 
 class MeteredStore(WrappingStore):
-    """Passes everything on; counts and throttles bytes read and written."""
+    """Passes everything on; counts and throttles bytes read and written.
+
+    Attributes:
+        bytes_read, bytes_written: so far.
+        moved_ms: when the last of them did, by the monotonic time of the throttle's clock.
+    """
 
     def __init__(self, inner: Store, throttle: Throttle) -> None:
         super().__init__(inner)
@@ -83,6 +88,7 @@ class MeteredStore(WrappingStore):
         self._lock = threading.Lock()
         self.bytes_read = 0
         self.bytes_written = 0
+        self.moved_ms = 0
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         data = self.inner.get(path, start, end)
@@ -95,7 +101,7 @@ class MeteredStore(WrappingStore):
         return parts
 
     def put(self, path: str, data: bytes | memoryview) -> None:
-        self._throttle.take(len(data))
+        self._take(len(data))
         self.inner.put(path, data)
         with self._lock:
             self.bytes_written += len(data)
@@ -112,4 +118,8 @@ class MeteredStore(WrappingStore):
     def _read(self, size_bytes: int) -> None:
         with self._lock:  # Reads go ahead in threads (`store.ahead`), so do parts of a pass.
             self.bytes_read += size_bytes
+        self._take(size_bytes)
+
+    def _take(self, size_bytes: int) -> None:
         self._throttle.take(size_bytes)
+        self.moved_ms = self._throttle.moved_ms

@@ -15,7 +15,6 @@ from clog.cleaner.compaction.stats import PassResult
 from clog.cleaner.retention.apply import MaintenanceResult
 from clog.storage.clock import Clock
 from clog.storage.config.log_config import LogConfig
-from clog.storage.errors import CorruptionError
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.readers.lag import Reader
@@ -35,12 +34,13 @@ class PartitionState:
 @dataclass(frozen=True, slots=True)
 class LogState:
     """One log as the last round found it; of one that does not compact no ``partitions``, as in
-    Kafka. ``failures`` are rounds in a row that failed, not for damage: no restart mends that.
-    ``error`` is that of the last round. ``lags_ms``: by format, how far a published view is behind.
-    ``readers``: the named readers, where they are watched.
-    ``error`` is that of the last round. ``undecided`` transactions hold readers back, the first of
-    them since ``undecided_since_ms``.
+    Kafka. ``failures`` are rounds in a row that failed. ``error`` is that of the last round, or why
+    the log is not ``opened``. ``lags_ms``: by format, how far a published view is behind.
+    ``readers``: the named readers, where they are watched. ``undecided`` transactions hold readers
+    back, the first of them since ``undecided_since_ms``.
     """
+
+    opened: bool = True
 
     partitions: Sequence[PartitionState] = ()
     undecided: int = 0
@@ -51,6 +51,9 @@ class LogState:
     totals: Counter[str] = field(default_factory=Counter)
     lags_ms: Mapping[str, int] = field(default_factory=dict)
     readers: Sequence[Reader] = ()
+
+
+_UNOPENED = LogState(opened=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class Monitor:
         self._lock = threading.Lock()
         self._logs: dict[str, LogState] = {}
         self._activities: list[Activity] = []
+        self._unlisted: dict[str, str] | None = None
         self._round_ms = clock.monotonic_ms()
 
     @property
@@ -87,6 +91,13 @@ class Monitor:
         with self._lock:
             return {url: _apart(state) for url, state in self._logs.items()}
 
+    def unlisted(self) -> dict[str, str] | None:
+        """Returns the folders in which nobody can look for logs, and why; None before the first
+        look.
+        """
+        with self._lock:
+            return self._unlisted
+
     def activities(self) -> list[Activity]:
         """Returns the passes under way."""
         with self._lock:
@@ -95,6 +106,18 @@ class Monitor:
     def looked(self) -> None:
         """Notes that a round begins, over however many logs."""
         self._round_ms = self.clock.monotonic_ms()
+
+    def found(self, *, unopened: Mapping[str, str], unlisted: Mapping[str, str]) -> None:
+        """Notes which logs cannot be opened now, which folders cannot be listed, and why."""
+        with self._lock:
+            self._unlisted = dict(unlisted)
+            for url in [u for u, state in self._logs.items() if not state.opened]:
+                if url not in unopened:
+                    del self._logs[url]
+            for url, reason in unopened.items():
+                # One that is opened keeps its state: it is known by another spelling, too.
+                if not self._logs.get(url, _UNOPENED).opened:
+                    self._logs[url] = replace(_UNOPENED, error=reason)
 
     def saw(
         self,
@@ -126,7 +149,7 @@ class Monitor:
             self._round_ms = self.clock.monotonic_ms()
             before = self._logs.get(url, LogState())
             totals = before.totals + Counter(rounds=1, failed_rounds=int(error is not None))
-            failures = 0 if error is None or _is_damage(error) else before.failures + 1
+            failures = 0 if error is None else before.failures + 1
             text = None if error is None else f"{type(error).__name__}: {error}"
             self._logs[url] = replace(before, failures=failures, error=text, totals=totals)
 
@@ -187,10 +210,6 @@ def _apart(state: LogState) -> LogState:
         readers=tuple(replace(reader, position=dict(reader.position)) for reader in readers),
         last_pass=None if last is None else replace(last, stats=replace(last.stats)),
     )
-
-
-def _is_damage(error: Exception) -> bool:
-    return isinstance(error, CorruptionError | FileNotFoundError)
 
 
 def _state(manifest: Manifest, p: int, config: LogConfig, now_ms: int) -> PartitionState:

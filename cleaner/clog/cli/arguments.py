@@ -4,12 +4,16 @@ opens anything else.
 
 import json
 import os
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clog.cli.output import print_note
 from clog.storage.config import units
 
 if TYPE_CHECKING:
@@ -18,6 +22,10 @@ if TYPE_CHECKING:
     from clog.storage import Log
 
 ENVIRONMENT = "CLOG_STORAGE_OPTIONS"
+PATIENCE_S = 5.0
+"""A command whose first answer takes longer says whom it waits for."""
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST")
+"""Variables by which the clients of S3 and GCS find other servers."""
 
 Url = Annotated[
     str,
@@ -74,7 +82,35 @@ def open_log(url: str, options: list[str] | None, *, single_writer: bool = False
     """Opens the log of a command."""
     from clog.storage import Log
 
-    return Log.open(url, storage_options(options), single_writer=single_writer)
+    given = storage_options(options)
+    with waiting_for(url, given):
+        return Log.open(url, given, single_writer=single_writer)
+
+
+@contextmanager
+def waiting_for(url: str, options: Mapping[str, object]) -> "Iterator[Callable[[], None]]":
+    """Says on standard error, once the block has taken `PATIENCE_S`, which store is waited for, and
+    at which address, as far as that was given: clients try for minutes before they give up. Yields
+    what says that there was an answer.
+    """
+    from clog.storage.store.urls import redact
+
+    nested = options.get("client_kwargs")
+    inner = nested.get("endpoint_url") if isinstance(nested, Mapping) else None
+    given = [options.get("endpoint_url"), inner, *map(os.environ.get, _ENDPOINTS)]
+    address = next((f" at {redact(str(found))}" for found in given if found), "")
+    text = (
+        f"still waiting for {redact(url)}{address} after {PATIENCE_S:g} s; the store's client gives"
+        " up by itself, after minutes; Ctrl-C ends it now"
+    )
+    # As the thread that waits prints: the timer has one of its own.
+    timer = threading.Timer(PATIENCE_S, copy_context().run, (print_note, text))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer.cancel
+    finally:
+        timer.cancel()
 
 
 def check_logs_named(urls: list[str] | None, prefixes: list[str] | None) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,9 +18,10 @@ from clog.cli.arguments import (
     configs,
     environment_object,
     storage_options,
+    waiting_for,
 )
 from clog.cli.cleaning.clean import DryRun
-from clog.cli.output import ERRORS_AS, counted, print_json_line, print_note, say
+from clog.cli.output import ERRORS_AS, counted, print_error, print_json_line, print_note, say
 from clog.cli.ui.logs import ShownLogs
 from clog.cli.views.pass_view import (
     maintenance_json,
@@ -32,7 +33,7 @@ from clog.cli.views.pass_view import (
 from clog.cli.views.plan_view import tell_plans
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from clog.cleaner import Cleaner, MaintenanceResult, PassResult
     from clog.cleaner.daemon.broker_config import BrokerConfig
@@ -94,8 +95,8 @@ Listen = Annotated[
     typer.Option(
         metavar="[HOST:]PORT",
         parser=_address,
-        help="Serve /metrics (Prometheus) and /healthz here; on a loopback address also the"
-        " page of clog ui at /, with what the cleaner does.",
+        help="Serve /metrics (Prometheus), /healthz and /readyz here; on a loopback address also"
+        " the page of clog ui at /, with what the cleaner does.",
         show_default=False,
     ),
 ]
@@ -118,7 +119,8 @@ Once = Annotated[
     bool,
     typer.Option(
         "--once",
-        help="Run one round over all logs, then exit; with 1 if a partition is uncleanable.",
+        help="Run one round over all logs, then exit; with 1 if a partition is uncleanable, or a"
+        " log was left out.",
     ),
 ]
 
@@ -141,8 +143,8 @@ def cleaner(  # noqa: PLR0913 - one for each option
 ) -> None:
     r"""Keep logs clean until stopped.
 
-    Each pass prints a line. Failures are logged and retried. Ctrl-C and SIGTERM stop it within
-    seconds.
+    Each pass prints a line. Failures are logged and retried. A log below --discover that cannot be
+    opened is left out until it can. Ctrl-C, SIGTERM and SIGHUP stop it within seconds.
 
     \b
     clog cleaner ./orders
@@ -157,33 +159,69 @@ def cleaner(  # noqa: PLR0913 - one for each option
     if listen is not None and (once or dry_run):
         print_note("--listen serves nothing here: one round is soon over")
     finder = _finder(urls, discover, options, single_writer=single_writer)
-    logs = finder.first(patient=not (once or dry_run))
+    given, teller = storage_options(options), _Teller(json or log_format == "json", live)
+    if dry_run:
+        logs = _first(finder, given, patient=False)
+        tell_plans(((log.url, _plan(log, settings)) for log in logs), json=teller.json)
+        return
+    make = _in_tasks(config, threads) if spark else _in_threads(settings)
+    if once:
+        logs = _first(finder, given, patient=False)
+        daemon = _daemon(make, logs, settings, finder, teller, watched=False)
+        _run_once(daemon, teller, logs, finder)
+        return
+    daemon = _daemon(make, (), settings, finder, teller, watched=listen is not None)
+    shown = ShownLogs(urls or (), discover or (), given, clock=finder.clock)
+    with ExitStack() as open_things:
+        if listen is not None:  # First: who watches the process shall not wait for stores.
+            open_things.callback(_serve(listen, daemon, finder.stores, shown).close)
+        logs = _first(finder, given, patient=True, looked=daemon.monitor.looked)
+        print_note(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
+        if live:
+            from clog.cli.views.daemon_view import watching
+
+            open_things.enter_context(watching(daemon.monitor))
+        _stop_by_signals(daemon)
+        daemon.run()
+
+
+def _first(
+    finder: "Finder",
+    options: "Mapping[str, object]",
+    *,
+    patient: bool,
+    looked: "Callable[[], None]" = lambda: None,
+) -> "list[Log]":
+    """Returns the logs there are; before each is asked for, something ``looked``."""
+
+    @contextmanager
+    def asking(url: str) -> "Iterator[None]":
+        looked()
+        with waiting_for(url, options):
+            yield
+
+    logs = finder.first(patient=patient, asking=asking)
     if not logs:
         print_note("found no log yet")
-    json = json or log_format == "json"
-    if dry_run:
-        tell_plans(((log.url, _plan(log, settings)) for log in logs), json=json)
-        return
-    teller = _Teller(json, live)
-    make = _in_tasks(config, threads) if spark else _in_threads(settings)
-    daemon = _daemon(make, logs, settings, finder, teller, watched=listen is not None)
-    if once:
-        _run_once(daemon, teller, logs)
-        return
-    print_note(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
-    shown = ShownLogs(urls or (), discover or (), storage_options(options), clock=finder.clock)
-    _run(daemon, finder, shown, listen=listen, live=live)
+    return logs
 
 
-def _run_once(daemon: "Cleaner", teller: "_Teller", logs: "Sequence[Log]") -> None:
-    """Ends the command with 1, and says why, where a partition is uncleanable then."""
+def _run_once(
+    daemon: "Cleaner", teller: "_Teller", logs: "Sequence[Log]", finder: "Finder"
+) -> None:
+    """Ends the command with 1, and says why, where a partition is uncleanable then, or a log was
+    left out.
+    """
     daemon.run_once()
     teller.nothing_due(logs)
     found = {log.url: sorted(log.handle.manifest().uncleanable) for log in logs}
     for url, partitions in found.items():
         if partitions:
             tell_uncleanable(url, partitions)
-    if any(found.values()):
+    left_out = [*finder.unopened, *finder.unlisted]
+    if left_out:
+        print_error(f"left out, for the reasons above: {', '.join(left_out)}")
+    if left_out or any(found.values()):
         raise typer.Exit(1)
 
 
@@ -299,6 +337,7 @@ def _daemon(
         logs,
         dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
         io_bytes_per_second=settings.io_bytes_per_second,
+        clock=finder.clock,
         backoff_ms=settings.backoff_ms,
         settings=CleanerSettings(
             defaults=settings.defaults,
@@ -313,30 +352,16 @@ def _daemon(
     )
 
 
-def _run(
-    daemon: "Cleaner",
-    finder: "Finder",
-    shown: ShownLogs,
-    *,
-    listen: str | None,
-    live: bool,
-) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: daemon.stop())
-    with ExitStack() as open_things:
-        if listen is not None:
-            server = _server(listen, daemon, finder.stores, shown)
-            open_things.callback(server.close)
-            page = ", and a page at /" if server.has_page else ""
-            print_note(f"/metrics and /healthz{page} on http://{server.address}")
-        if live:
-            from clog.cli.views.daemon_view import watching
-
-            open_things.enter_context(watching(daemon.monitor))
-        daemon.run()
+def _stop_by_signals(daemon: "Cleaner") -> None:
+    """Makes the signals that end processes stop the cleaner; not SIGHUP where that is ignored, as
+    ``nohup`` has it.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: daemon.stop())
 
 
-def _server(
+def _serve(
     address: str, daemon: "Cleaner", stores: "Mapping[str, RequestMeter]", shown: "ShownLogs"
 ) -> "MonitorServer":
     try:
@@ -350,10 +375,14 @@ def _server(
         from clog.storage.installation import install_extra
 
         raise typer.BadParameter(f"--listen needs {e.name}: {install_extra('metrics')}") from e
-    from clog.cleaner.daemon.health import ailments
+    from clog.cleaner.daemon.health import ailments, neglects
 
     page = application(shown, ShownCleaner(daemon.monitor))
-    return MonitorServer(address, lambda: ailments(daemon), registry(daemon, stores), page)
+    checks = partial(ailments, daemon), partial(neglects, daemon)
+    server = MonitorServer(address, *checks, registry(daemon, stores), page)
+    beside = ", and a page at /" if server.has_page else ""
+    print_note(f"/metrics, /healthz and /readyz{beside} on http://{server.address}")
+    return server
 
 
 def _plan(log: "Log", settings: "BrokerConfig") -> "PlannedRound":

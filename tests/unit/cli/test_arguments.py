@@ -1,9 +1,64 @@
-"""How the text of arguments is read."""
+"""How the text of arguments is read, and what is told while a store is waited for."""
+
+import json
+import threading
 
 import pytest
 import typer
 
+from clog.cli import arguments
 from clog.cli.arguments import configs, parse_offsets, parse_time_ms, storage_options
+from clog.storage import Log, StoreUnavailableError
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        (["-o", "endpoint_url=http://me:hunter2@10.0.0.1:9000"], " at http://***@10.0.0.1:9000"),
+        (["-o", 'client_kwargs={"endpoint_url": "http://10.0.0.1"}'], " at http://10.0.0.1"),
+        ([], ""),
+    ],
+)
+def test_a_store_that_does_not_answer_is_named(cli, monkeypatch, given, address):
+    """A command that waits says for whom, and at which address, long before its client gives up; in
+    the form of its errors, and without what may be secret.
+    """
+    told = threading.Event()
+    tell = arguments.print_note
+
+    def note(text):
+        tell(text)
+        told.set()
+
+    def silent(*_, **__):
+        assert told.wait(60)
+        raise StoreUnavailableError("no answer")
+
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setattr(arguments, "print_note", note)
+    monkeypatch.setattr(arguments, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(Log, "open", silent)
+    lines = cli("describe", "s3://b/orders", "--json", *given, code=1).stderr.splitlines()
+    note, error = map(json.loads, lines)
+    start = f"still waiting for s3://b/orders{address} after 0 s; "
+    assert note["note"]["message"].startswith(start)
+    assert error["error"]["kind"] == "store_unavailable"
+
+
+def test_a_store_that_answers_is_not_named(cli, monkeypatch, tmp_path):
+    """Nothing is told afterwards, either."""
+    timers = []
+    timer = threading.Timer
+
+    def kept(*given):
+        timers.append(timer(*given))
+        return timers[-1]
+
+    monkeypatch.setattr(arguments.threading, "Timer", kept)
+    cli("create", tmp_path)
+    assert cli("describe", tmp_path).stderr == ""
+    assert len(timers) == 2
+    assert all(each.finished.is_set() for each in timers)
 
 
 def test_options_are_text_but_for_json_that_is_no_number():

@@ -5,24 +5,29 @@ import os
 import pickle
 import signal
 import sys
+import urllib.error
 import urllib.request
 import warnings
 from contextlib import contextmanager
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from clog.cleaner import Cleaner, MaintenanceResult
 from clog.cleaner.compaction.stats import PassResult, PassStats
-from clog.cleaner.daemon import http
+from clog.cleaner.daemon import finder, http
 from clog.cli.views.daemon_view import view
 from clog.cli.views.pass_view import maintenance_lines
-from clog.storage import Log, ManualClock, SystemClock
+from clog.storage import Log, ManualClock, StoreUnavailableError, SystemClock
 from clog.storage import clock as clock_module
 from clog.storage.store.wrapping import WrappingStore
 
 NOW = SystemClock().now_ms()
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ def asleep(monkeypatch):
                 happens()
 
         monkeypatch.setattr(clock_module, "SystemClock", lambda: Clock(NOW))
-        before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+        before = {n: signal.getsignal(n) for n in SIGNALS}
         try:
             yield
         finally:
@@ -61,7 +66,7 @@ def stop():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_it_runs_until_it_is_stopped(cli, url, log, asleep, number):
     """It tells each pass, sleeps, and ends by a signal with exit code 0."""
     with asleep(lambda: os.kill(os.getpid(), number)):
@@ -71,6 +76,15 @@ def test_it_runs_until_it_is_stopped(cli, url, log, asleep, number):
     assert json.loads(line)["stats"]["records_removed"] == 3
     told = {"note": {"message": "cleaning 1 log; Ctrl-C stops within seconds"}}
     assert json.loads(result.stderr.splitlines()[0]) == told
+
+
+def test_sighup_under_nohup(cli, url, log, asleep):
+    """Where it is ignored when the daemon starts, it stays so."""
+    signals = [signal.SIGHUP, signal.SIGTERM]
+    with asleep(lambda: os.kill(os.getpid(), signals.pop(0))):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        cli("cleaner", url)
+    assert signals == []
 
 
 def test_once(cli, url, log):
@@ -202,28 +216,106 @@ def test_it_finds_logs_below_a_prefix(cli, tmp_path, url, log):
     assert [entry["url"] for entry in said["logs"]] == [deep.url, log.url]
 
 
-def test_metrics_and_health(cli, url, log, asleep, monkeypatch):
-    """They are served while it runs; what they say is what it did."""
-    seen, servers = {}, []
+@pytest.fixture
+def asked(monkeypatch):
+    """Asks the daemon's server for a path: the status, and the answer's text."""
+    servers = []
 
     class Server(http.MonitorServer):
         def __init__(self, *args):
             super().__init__(*args)
             servers.append(self)
 
+    def asked(path):
+        try:
+            with urllib.request.urlopen(f"http://{servers[0].address}/{path}") as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as e:
+            return e.code, e.read().decode()
+
     monkeypatch.setattr(http, "MonitorServer", Server)
+    return asked
+
+
+def test_metrics_and_health(cli, url, log, asleep, asked):
+    """They are served while it runs; what they say is what it did."""
+    seen = {}
 
     def look():
-        for path in ("metrics", "healthz"):
-            with urllib.request.urlopen(f"http://{servers[0].address}/{path}") as answer:
-                seen[path] = answer.read().decode()
+        seen.update({path: asked(path) for path in ("metrics", "healthz", "readyz")})
         stop()
 
     with asleep(look):
         cli("cleaner", url, "--listen", "127.0.0.1:0")
-    assert json.loads(seen["healthz"]) == {"status": "ok", "reasons": []}
-    assert f'clog_cleaner_passes_total{{log="{log.url}"}} 1.0' in seen["metrics"]
-    assert f'clog_cleaner_records_superseded_total{{log="{log.url}"}} 3.0' in seen["metrics"]
+    for path in ("healthz", "readyz"):
+        assert json.loads(seen[path][1]) == {"status": "ok", "reasons": []}
+    assert f'clog_cleaner_passes_total{{log="{log.url}"}} 1.0' in seen["metrics"][1]
+    assert f'clog_cleaner_records_superseded_total{{log="{log.url}"}} 3.0' in seen["metrics"][1]
+
+
+def test_who_watches_does_not_wait_for_stores(cli, url, asleep, asked, monkeypatch):
+    """The server is there, and says where, before any store is asked: a liveness probe would else
+    end a daemon whose store is away again and again. It is healthy then, and not ready.
+    """
+    seen = []
+
+    def away(*_, **__):
+        seen.append((asked("healthz"), asked("readyz")))
+        raise StoreUnavailableError("away")
+
+    monkeypatch.setattr(finder, "open_store", away)
+    with asleep(stop):
+        told = cli("cleaner", url, "--listen", "127.0.0.1:0").stderr
+    (health, _), (readiness, text) = seen[0]
+    assert (health, readiness) == (200, 503)
+    assert json.loads(text)["reasons"] == ["it has not looked for logs yet"]
+    assert told.index("/metrics, /healthz and /readyz") < told.index("away")
+
+
+@pytest.fixture
+def neighbours(tmp_path, log):
+    """A damaged log and another program's folder beside the log."""
+    bad = Log.create(str(tmp_path / "damaged"), 1, clock=ManualClock(NOW)).url
+    for path in Path(bad).rglob("commits/*.json"):
+        path.write_bytes(b"{")
+    foreign = tmp_path / "foreign"
+    (foreign / "_clog").mkdir(parents=True)
+    (foreign / "_clog" / "index").write_bytes(b"x")
+    return bad, str(foreign)
+
+
+def test_bad_neighbours(cli, tmp_path, log, neighbours, asleep, asked):
+    """A daemon that finds a log that it cannot open cleans the others, is healthy, and tells of
+    the one: in its log, its metrics, and to who asks whether it is ready.
+    """
+    seen = {}
+
+    def look():
+        seen.update({path: asked(path) for path in ("metrics", "healthz", "readyz")})
+        stop()
+
+    with asleep(look):
+        done = cli("cleaner", "--discover", tmp_path, "--listen", "127.0.0.1:0")
+    assert "removed 3 records" in done.stdout
+    assert (seen["healthz"][0], seen["readyz"][0]) == (200, 503)
+    reasons = json.loads(seen["readyz"][1])["reasons"]
+    for url, reason in zip(neighbours, reasons, strict=True):
+        assert done.stderr.count(f"{url} is left out") == 1
+        assert f"{url} cannot be opened: " in reason
+        assert f'clog_cleaner_log_opened{{log="{url}"}} 0.0' in seen["metrics"][1]
+    assert f'clog_cleaner_log_opened{{log="{log.url}"}} 1.0' in seen["metrics"][1]
+
+
+def test_one_round_beside_bad_neighbours(cli, tmp_path, log, neighbours):
+    """It does all that can be done, and the exit code says that something was left out; a named
+    log that cannot be opened is an error of its own.
+    """
+    plans = cli.json("cleaner", "--discover", tmp_path, "--dry-run")
+    assert [plan["url"] for plan in plans["logs"]] == [log.url]
+    done = cli("cleaner", "--discover", tmp_path, "--once", code=1)
+    assert "removed 3 records" in done.stdout
+    assert f"left out, for the reasons above: {', '.join(neighbours)}" in done.stderr
+    assert "removed" not in cli("cleaner", log.url, neighbours[0], "--once", code=1).stdout
 
 
 def test_config_by_a_brokers_names(cli, url, log, monkeypatch):

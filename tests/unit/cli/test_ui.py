@@ -11,6 +11,7 @@ import pytest
 
 from clog.cli.ui.logs import COMMITS_MAX, LOOK_MS, AskedKey, ShownLogs
 from clog.storage import InvalidInputError, Log, ManualClock, StoreUnavailableError
+from clog.storage.store import finding
 from clog.storage.testing.counting import CountingStore
 
 pytest.importorskip("starlette", reason="needs the extra ui")
@@ -220,6 +221,22 @@ def test_the_newest_records_of_a_wide_log_are_read_once(tmp_path):
         assert len(json.loads(shown.records(0, None, "latest", 100))) == 100
         assert len(json.loads(shown.records(0, 7, "latest", 1))) == 1
     assert sum(requests.values()) < 20
+
+
+def test_a_prefix_that_does_not_answer(url, log, monkeypatch):
+    """The page does not wait for it, and shows the logs that are known."""
+    answer, asked = threading.Event(), []
+
+    def silent(prefix, _options):
+        asked.append(prefix)
+        answer.wait(60)
+        return finding.LogsBelow([], {})
+
+    monkeypatch.setattr(finding, "find_logs", silent)
+    shown = ShownLogs([url], ["s3://b/logs"], {}, clock=ManualClock(), patience_s=0)
+    shown.look()
+    assert [line["url"] for line in shown.overview()] == [url]
+    answer.set()
 
 
 def test_logs_are_found_below_a_prefix(tmp_path):

@@ -38,6 +38,13 @@ class PassProgress:
         return self.stats.map_records if self.phase == MAPPING else self._records_judged
 
     @property
+    def moved_ms(self) -> int | None:
+        """When the pass last moved a byte, or began a phase; None where nobody knows: before it
+        began, and where another process does it.
+        """
+        return max(self.phase_began_ms, self._store.moved_ms) if self._store else None
+
+    @property
     def bytes_moved(self) -> int:
         """Bytes read and written so far."""
         return self._store.bytes_read + self._store.bytes_written if self._store else 0

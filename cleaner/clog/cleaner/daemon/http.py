@@ -1,5 +1,5 @@
-"""``/metrics`` and ``/healthz`` over HTTP, where they are asked for, and whatever page comes beside
-them: Starlette, served by uvicorn in a thread.
+"""``/metrics``, ``/healthz`` and ``/readyz`` over HTTP, where they are asked for, and whatever page
+comes beside them: Starlette, served by uvicorn in a thread.
 
 *Safe*: a page that shows records is only for the machine itself, so it is there only where the
 address is a loopback one. A connection that says nothing for `PATIENCE_S` is closed, else strangers
@@ -35,7 +35,8 @@ class MonitorServer:
 
     Args:
         address: ``HOST:PORT`` or ``PORT`` (then this host alone); port 0 takes a free one.
-        ailments: why the process is not well.
+        ailments: why the process makes no progress, for ``/healthz``.
+        neglects: why it does not look after every log, for ``/readyz``.
         metrics: what ``/metrics`` shows; None: it is absent.
         page: what is shown at ``/``, where the address is a loopback one.
 
@@ -47,13 +48,18 @@ class MonitorServer:
         self,
         address: str,
         ailments: Callable[[], Sequence[str]],
+        neglects: Callable[[], Sequence[str]],
         metrics: "CollectorRegistry | None",
         page: "ASGIApp | None" = None,
     ) -> None:
         self._socket = listening(address)
         host = str(self._socket.getsockname()[0])
         self.has_page = page is not None and ipaddress.ip_address(host).is_loopback
-        application = _application(ailments, metrics, page if self.has_page else None)
+        routes: list[Any] = [
+            _check("/healthz", ailments, "unhealthy"),
+            _check("/readyz", neglects, "not ready"),
+        ]
+        application = _application(routes, metrics, page if self.has_page else None)
         self._server = quiet_server(application)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
@@ -132,16 +138,20 @@ class _Hurried(H11Protocol):
         )
 
 
-def _application(
-    ailments: Callable[[], Sequence[str]],
-    metrics: "CollectorRegistry | None",
-    page: "ASGIApp | None",
-) -> Starlette:
-    def health(_: Request) -> Response:
-        reasons = list(ailments())
-        status = "unhealthy" if reasons else "ok"
-        return JSONResponse({"status": status, "reasons": reasons}, 503 if reasons else 200)
+def _check(path: str, found: Callable[[], Sequence[str]], status: str) -> Route:
+    """Returns what answers 200 where nothing is found, else 503, a status and the reasons."""
 
+    def check(_: Request) -> Response:
+        reasons = list(found())
+        answer = {"status": status if reasons else "ok", "reasons": reasons}
+        return JSONResponse(answer, 503 if reasons else 200)
+
+    return Route(path, check)
+
+
+def _application(
+    routes: list[Any], metrics: "CollectorRegistry | None", page: "ASGIApp | None"
+) -> Starlette:
     def samples(_: Request) -> Response:
         from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -150,10 +160,9 @@ def _application(
 
     def absent(_: Request, error: Any) -> Response:
         more = "" if page is None else ", and a page at /"
-        text = f"there are /metrics and /healthz{more}\n"
+        text = f"there are /metrics, /healthz and /readyz{more}\n"
         return PlainTextResponse(text, error.status_code)
 
-    routes: list[Any] = [Route("/healthz", health)]
     routes += [Route("/metrics", samples)] if metrics is not None else []
     routes += [Mount("/", page)] if page is not None else []
     return Starlette(routes=routes, exception_handlers={404: absent, 405: absent})

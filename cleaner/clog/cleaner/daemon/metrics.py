@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from clog.cleaner.cleaner import Cleaner
 from clog.cleaner.compaction.stats import PassResult
-from clog.cleaner.daemon.health import ailments
+from clog.cleaner.daemon.health import ailments, hanging, neglects
 from clog.cleaner.daemon.request_meter import RequestMeter
 from clog.cleaner.monitor import LogState
 
@@ -63,6 +63,10 @@ class CleanerCollector(Collector):
         yield _gauge("time_since_last_run_seconds", "since a round began or ended", since_ms / 1000)
         yield _gauge("passes_running", "passes under way", len(monitor.activities()))
         yield _gauge("healthy", "1 when /healthz says so", int(not ailments(self._cleaner)))
+        yield _gauge("ready", "1 when /readyz says so", int(not neglects(self._cleaner)))
+        hung = len(hanging(self._cleaner))
+        yield _gauge("dead_thread_count", "threads in whose pass nothing moves for long", hung)
+        yield from _left_out(logs, monitor.unlisted() or {})
         yield _build_info()
         yield from _lags(logs)
         yield from _readers(logs, monitor.clock.now_ms())
@@ -114,6 +118,8 @@ def _kafkas(logs: Mapping[str, LogState]) -> Iterator[Metric]:
         labels=["log"],
     )
     for url, state in logs.items():
+        if not state.opened:
+            continue  # Nobody knows: a 0 would look well.
         undecided.add_metric([url], state.undecided)
         uncleanable = [p for p in state.partitions if p.uncleanable is not None]
         count.add_metric([url], len(uncleanable))
@@ -121,6 +127,19 @@ def _kafkas(logs: Mapping[str, LogState]) -> Iterator[Metric]:
         for p in state.partitions:
             ratio.add_metric([url, str(p.partition)], p.dirty_ratio)
     yield from (count, size, ratio, undecided)
+
+
+def _left_out(logs: Mapping[str, LogState], unlisted: Mapping[str, str]) -> Iterator[Metric]:
+    """Yields what should be looked after, and is not."""
+    opened = GaugeMetricFamily(
+        PREFIX + "log_opened", "0: it cannot be opened, so nothing is done for it", labels=["log"]
+    )
+    for url, state in logs.items():
+        opened.add_metric([url], int(state.opened))
+    yield opened
+    unopened = sum(not state.opened for state in logs.values())
+    yield _gauge("unopened_logs_count", "logs that cannot be opened", unopened)
+    yield _gauge("unlisted_folders_count", "folders that cannot be listed", len(unlisted))
 
 
 def _readers(logs: Mapping[str, LogState], now_ms: int) -> Iterator[Metric]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clog.cli.arguments import Json, Options, Url, storage_options
+from clog.cli.arguments import Json, Options, Url, storage_options, waiting_for
 from clog.cli.output import counted, print_json, say, size
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def delete(
     given = storage_options(options)
     # Nothing is created here, so the filesystem need not promise that creates are exclusive.
     store = open_store(url, given, probe=False)
-    found = doomed(store)
+    with waiting_for(url, given):
+        found = doomed(store)
     if not dry_run:
         _ask(store.url, found, yes=yes)
         found = delete_log(store)

@@ -4,8 +4,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clog.cli.arguments import Json, Options, storage_options
-from clog.cli.output import count, duration, print_json, print_note, print_table, say, size
+from clog.cli.arguments import Json, Options, storage_options, waiting_for
+from clog.cli.output import (
+    count,
+    duration,
+    print_error,
+    print_json,
+    print_note,
+    print_table,
+    say,
+    size,
+)
 
 if TYPE_CHECKING:
     from clog.storage.clock import Clock
@@ -39,10 +48,14 @@ def ls(
     from clog.storage.errors import InvalidInputError
     from clog.storage.store.finding import find_logs
     from clog.storage.store.folders import folder_exists
+    from clog.storage.store.urls import redact
 
     given = storage_options(options)
-    urls = find_logs(prefix, given)
-    if not urls and not folder_exists(prefix, given):
+    with waiting_for(prefix, given):
+        found = find_logs(prefix, given)
+        urls = found.urls
+        is_nowhere = not urls and not folder_exists(prefix, given)
+    if is_nowhere:
         raise InvalidInputError(f"there is no folder {prefix}; correct the URL")
     rows = [_row(url, given, SystemClock()) if long else {"url": url} for url in urls]
     if json:
@@ -54,6 +67,10 @@ def ls(
     else:
         for url in urls:
             say(url)
+    for folder, why in found.unlisted.items():
+        print_error(f"logs below {redact(folder)} are not listed: {why}")
+    if found.unlisted:
+        raise typer.Exit(1)
 
 
 def _row(url: str, options: dict[str, object], clock: "Clock") -> dict[str, Any]:

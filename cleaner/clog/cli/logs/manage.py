@@ -17,6 +17,7 @@ from clog.cli.arguments import (
     parse_offsets,
     schema_file,
     storage_options,
+    waiting_for,
 )
 from clog.cli.output import count, counted, print_json, say
 from clog.storage.config.units import config_text
@@ -59,14 +60,11 @@ def create(
     """
     from clog.storage import Log
 
-    log = Log.create(
-        url,
-        partitions=partitions,
-        config=configs(config),
-        schema=None if schema is None else schema_file(schema),
-        storage_options=storage_options(options),
-        single_writer=single_writer,
-    )
+    given, types = storage_options(options), None if schema is None else schema_file(schema)
+    with waiting_for(url, given):
+        log = Log.create(
+            url, partitions, configs(config), given, schema=types, single_writer=single_writer
+        )
     if json:
         print_json({"url": log.url, "partitions": log.partitions, "config": log.config})
         return

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clog.cli.arguments import Json, Options, Url, storage_options
+from clog.cli.arguments import Json, Options, Url, storage_options, waiting_for
 from clog.cli.output import counted, print_json, say, size, stderr, stdout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clog.storage.diagnostics.verify import VerifyReport
     from clog.storage.store.base import Store
 
@@ -52,7 +54,9 @@ def verify(
     if repair is not None:
         _repair(url, repair, storage_options(options), json=json)
         return
-    report = _verified(open_store(url, storage_options(options)), quick=quick)
+    given = storage_options(options)
+    with waiting_for(url, given) as answered:
+        report = _verified(open_store(url, given), answered, quick=quick)
     if json:
         print_json(asdict(report))
     else:
@@ -82,7 +86,7 @@ def _repair(url: str, place: str, options: dict[str, object], *, json: bool) -> 
         raise typer.Exit(1)
 
 
-def _verified(store: "Store", *, quick: bool) -> "VerifyReport":
+def _verified(store: "Store", answered: "Callable[[], None]", *, quick: bool) -> "VerifyReport":
     """Verifies and returns the report; a bar on standard error meanwhile, where that is a
     terminal.
     """
@@ -97,6 +101,7 @@ def _verified(store: "Store", *, quick: bool) -> "VerifyReport":
         task = progress.add_task("verify", total=None)
 
         def on_progress(done: int, total: int) -> None:
+            answered()
             progress.update(task, completed=done, total=total)
 
         return verify_log(store, quick=quick, on_progress=on_progress)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clog.cli.arguments import Json, Options, storage_options
+from clog.cli.arguments import Json, Options, storage_options, waiting_for
 from clog.cli.output import print_json, say, stderr, stdout
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def verify_store(
 
     given = storage_options(options)
     root = f"{url.rstrip('/')}/clog-verify-store-{SystemIds().new_id()[:12]}"
-    was_there = folder_exists(url, given)
+    with waiting_for(url, given):
+        was_there = folder_exists(url, given)
     try:
         outcomes = _outcomes(root, given, rounds)
     finally:

@@ -75,14 +75,19 @@ class ShownLogs:
         self._looked_ms: int | None = None
 
     def look(self) -> None:
-        """Looks for new logs, if it was not done lately."""
+        """Looks for new logs, if it was not done lately; whoever asks does not wait for a store
+        that does not answer.
+        """
+        self._looks.lines([_PREFIXES])
+
+    def _find(self) -> None:
         from clog.storage.store.finding import find_logs
 
         now_ms = self._clock.monotonic_ms()
         if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_MS:
             return
         self._looked_ms = now_ms
-        found = [url for prefix in self._prefixes for url in find_logs(prefix, self._options)]
+        found = [url for p in self._prefixes for url in find_logs(p, self._options).urls]
         with self._lock:
             self._urls += [url for url in dict.fromkeys(found) if url not in self._urls]
 
@@ -112,7 +117,7 @@ class ShownLogs:
         """
         from clog.storage.store.urls import redact
 
-        self._looks.lines([_PREFIXES])
+        self.look()
         urls = list(self._urls)
         found = self._looks.lines(urls)
         return [
@@ -127,7 +132,7 @@ class ShownLogs:
 
     def _look_at(self, url: str) -> dict[str, Any]:
         if url == _PREFIXES:
-            self.look()
+            self._find()
             return {}
         return self._line(url)
 

@@ -1,6 +1,9 @@
 """Which logs a daemon looks after."""
 
+import re
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +11,9 @@ from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.daemon import finder as finder_module
 from clog.cleaner.daemon.finder import DISCOVER_MS, Finder
-from clog.storage import Log, ManualClock, NotFoundError, StoreUnavailableError
+from clog.cleaner.rest import REST_MS_MAX
+from clog.storage import ClogError, Log, ManualClock, NotFoundError, StoreUnavailableError
+from clog.storage.format.edits import Edit
 from clog.storage.ids import SeededIds
 from clog.storage.store.finding import find_logs
 
@@ -44,6 +49,8 @@ def test_what_is_left_of_a_deleted_log_stops_nothing(tmp_path, finder, caplog):
     log = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())
     assert [found.url for found in finder(below=[str(tmp_path)]).first(patient=False)] == [log.url]
     assert "no log at" in caplog.text
+    found = finder(below=[str(tmp_path)])()
+    assert (found.unopened, found.unlisted) == ({}, {})
     with pytest.raises(NotFoundError):  # one that was named is missed
         finder(str(tmp_path / "deleted")).first(patient=True)
 
@@ -51,14 +58,113 @@ def test_what_is_left_of_a_deleted_log_stops_nothing(tmp_path, finder, caplog):
 def test_the_prefix_may_be_a_log(tmp_path):
     """Then it is the one; a folder that is not there has none."""
     log = Log.create(str(tmp_path / "a"), 1, clock=ManualClock())
-    assert find_logs(log.url) == [log.url]
-    assert find_logs(str(tmp_path / "nowhere")) == []
+    assert find_logs(log.url).urls == [log.url]
+    assert find_logs(str(tmp_path / "nowhere")).urls == []
+
+
+def test_a_folder_that_cannot_be_listed(tmp_path, finder, clock, forbidden, caplog):
+    """One below the prefix (``lost+found``) hides what is in it, and nothing else; it is told once,
+    and looked into again. What was found in it before stays. A prefix itself is retried.
+    """
+    url = Log.create(str(tmp_path / "a"), 1, clock=ManualClock()).url
+    inside = Log.create(str(tmp_path / "b" / "c"), 1, clock=ManualClock()).url
+    forbidden.add(str(tmp_path / "b"))
+    find = finder(below=[str(tmp_path)])
+    assert [log.url for log in find.first(patient=False)] == [url]
+    for _ in range(3):
+        found = find()
+        (reason,) = found.unlisted.items()
+        assert (reason[0], found.gone) == (str(tmp_path / "b"), [])
+        assert reason[1].startswith(f"StoreRefusedError: list of '' in {tmp_path}/b was refused")
+        clock.advance(DISCOVER_MS)
+    assert caplog.text.count("Permission denied") == 1
+    forbidden.clear()
+    assert [log.url for log in find().logs] == [inside]
+    forbidden.update((str(tmp_path / "b"), str(tmp_path)))
+    clock.advance(DISCOVER_MS)
+    found = find()
+    assert (found.gone, set(found.unlisted)) == ([], {str(tmp_path)})
+    forbidden.remove(str(tmp_path))
+    clock.advance(DISCOVER_MS)
+    found = find()
+    assert (found.gone, set(found.unlisted)) == ([], {str(tmp_path / "b")})
+
+
+def _damaged(path):
+    newest = max(Path(path).rglob("commits/*.json"))
+    newest.write_bytes(newest.read_bytes()[:-5] + b"xxxxx")
+
+
+def _newer(path):
+    """As a release to come writes it: with a feature that this one does not know."""
+    handle = Log.open(str(path)).handle
+    features = replace(handle.tip.head.log.features, read=frozenset({"quill"}))
+    handle.commit(lambda _tip, _ms: Edit(features=features), operation="upgrade")
+
+
+def _foreign(path):
+    shutil.rmtree(path)
+    (Path(path) / "_clog" / "cache").mkdir(parents=True)
+    (Path(path) / "_clog" / "cache" / "index").write_bytes(b"another program's")
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (_damaged, "CorruptionError: "),
+        (_newer, "UnsupportedFormatError: "),
+        (_foreign, "NotFoundError: the folder _clog of "),
+    ],
+)
+def test_a_bad_log_below_a_prefix(tmp_path, finder, clock, caplog, harm, reason):
+    """It is left out with the reason, told once, and tried again, later each time; the others are
+    found, and it is, too, once it is well. One that the command line names is an error.
+    """
+    good = Log.create(str(tmp_path / "a"), 1, clock=ManualClock()).url
+    bad = Log.create(str(tmp_path / "b"), 1, clock=ManualClock()).url
+    shutil.copytree(bad, tmp_path / ".kept")
+    harm(bad)
+    find = finder(below=[str(tmp_path)])
+    assert [log.url for log in find.first(patient=False)] == [good]
+    found = find()
+    assert [log.url for log in found.logs] == [good]
+    for _ in range(5):
+        assert found.unopened[bad].startswith(reason)
+        clock.advance(DISCOVER_MS)
+        found = find()
+        assert found.logs == []
+    assert caplog.text.count(reason) == 1
+    with pytest.raises(ClogError, match=re.escape(bad)):
+        finder(bad).first(patient=True)
+    shutil.rmtree(bad)
+    shutil.move(tmp_path / ".kept", bad)
+    clock.advance(REST_MS_MAX)
+    found = find()
+    assert ([log.url for log in found.logs], found.unopened) == ([bad], {})
+
+
+def test_stores_that_keep_it_waiting(tmp_path, finder, clock, monkeypatch):
+    """While one does not answer, no call asks a second one, and each has its turn: the logs that
+    are open are cleaned between.
+    """
+    asked = []
+
+    def silent(url, *_, **__):
+        asked.append(url)
+        clock.advance(200_000)
+        raise StoreUnavailableError("no answer")
+
+    monkeypatch.setattr(finder_module, "open_store", silent)
+    find = finder("/a", "/b", "/c")
+    for _ in range(3):
+        find()
+    assert asked == ["/a", "/b", "/c"]
 
 
 def test_a_memory_folder(clock):
     """Through fsspec, as on any other filesystem."""
     log = Log.create("memory://finder/x/orders", 1, clock=clock)
-    assert find_logs("memory://finder") == ["memory://finder/x/orders"]
+    assert find_logs("memory://finder").urls == ["memory://finder/x/orders"]
     for found in list(log.handle.store.list("")):
         log.handle.store.delete(found.path)
 
@@ -81,7 +187,8 @@ def test_a_store_that_is_away_at_the_start(tmp_path, finder, clock, monkeypatch)
             finder(url).first(patient=False)
         for _ in range(20):
             clock.advance(5000)
-            assert find() == FoundLogs([], [])
+            found = find()
+            assert (found.logs, found.unopened) == ([], {url: "StoreUnavailableError: away"})
     assert len(tries) in (5, 6)
     clock.advance(300_000)
     assert [log.url for log in find().logs] == [url]

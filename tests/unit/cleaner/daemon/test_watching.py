@@ -17,13 +17,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.daemon import http
-from clog.cleaner.daemon.health import FAILURES_MAX, STALLED_MS, ailments
+from clog.cleaner.daemon.health import FAILURES_MAX, STALLED_MS, ailments, neglects
 from clog.cleaner.daemon.http import MonitorServer
 from clog.cleaner.daemon.json_logs import JsonFormatter
 from clog.cleaner.daemon.metrics import registry
 from clog.cleaner.daemon.request_meter import RequestMeter
 from clog.cleaner.log_round import CleanerSettings
 from clog.storage import CorruptionError, InvalidInputError, StoreUnavailableError
+from clog.storage.store.wrapping import WrappingStore
 from clog.storage.testing.crash import inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
 
@@ -47,6 +48,12 @@ def values(cleaner, stores=None):
         for family in text_string_to_metric_families(text)
         for s in family.samples
     }
+
+
+def state_of(cleaner):
+    """What the two checks come to, as metrics."""
+    found = values(cleaner)
+    return {name: found[f"clog_cleaner_{name}",] for name in ("healthy", "ready")}
 
 
 @pytest.fixture
@@ -132,8 +139,9 @@ def test_retention_and_sealing_are_counted(make_log, put, clock):
 
 
 def test_a_log_that_keeps_failing(dirty, store, open_log):
-    """Three rounds in a row make the daemon unhealthy, and the reason is told; one that succeeds
-    makes it well."""
+    """After three rounds in a row the daemon is not ready, and the reason is told, until one
+    succeeds; it is healthy all the time: to start again would only end the passes of other logs.
+    """
 
     class Away:
         fails = None
@@ -146,21 +154,23 @@ def test_a_log_that_keeps_failing(dirty, store, open_log):
     cleaner = Cleaner(open_log(measured))
     plan.fails = Fault(FaultKind.FAIL_BEFORE)
     for _ in range(FAILURES_MAX):
-        assert ailments(cleaner) == []
+        assert neglects(cleaner) == []
         with pytest.raises(StoreUnavailableError):
             cleaner.run_once()
     assert measured.failures["get"] == FAILURES_MAX
-    (reason,) = ailments(cleaner)
+    (reason,) = neglects(cleaner)
     assert "3 rounds failed in a row, the last with StoreUnavailableError: " in reason
-    assert values(cleaner)["clog_cleaner_healthy",] == 0
+    assert ailments(cleaner) == []
+    assert state_of(cleaner) == {"healthy": 1, "ready": 0}
     plan.fails = None
     cleaner.run_once()
-    assert ailments(cleaner) == []
+    assert neglects(cleaner) == []
+    assert state_of(cleaner) == {"healthy": 1, "ready": 1}
 
 
 def test_damage_is_no_reason_to_start_again(make_log, store):
     """A restart would not mend it, and end the passes of all other logs, again and again; the
-    metrics tell that rounds fail.
+    metrics tell that rounds fail, and so does who is asked whether each log is looked after.
     """
     log = make_log()
     log.append([{"key": "a", "value": "1"}] * 2)
@@ -172,6 +182,7 @@ def test_damage_is_no_reason_to_start_again(make_log, store):
         with pytest.raises(CorruptionError):
             cleaner.run_once()
     assert ailments(cleaner) == []
+    assert "the last with CorruptionError: " in neglects(cleaner)[0]
     assert values(cleaner)["clog_cleaner_failed_rounds_total",] == FAILURES_MAX
 
 
@@ -183,6 +194,79 @@ def test_a_cleaner_that_hangs(dirty, clock):
     assert ailments(cleaner) == []
     clock.advance(1)
     assert "nothing was read" in ailments(cleaner)[0]
+    assert neglects(cleaner) == ailments(cleaner)
+    assert state_of(cleaner) == {"healthy": 0, "ready": 0}
+
+
+def test_a_pass_that_hangs(dirty, store, clock, open_log):
+    """The counterpart of Kafka's DeadThreadCount: while the others move, one thread in whose pass
+    nothing does is counted, and told by its partition; the process is healthy.
+    """
+    seen = []
+
+    class Hangs(WrappingStore):
+        def get(self, path, start=None, end=None):
+            if "/data/" in path and not seen:
+                clock.advance(STALLED_MS)
+                seen.append((values(cleaner)["clog_cleaner_dead_thread_count",], neglects(cleaner)))
+                clock.advance(1)
+                cleaner.monitor.looked()  # As the rounds of other logs do.
+                seen.append((values(cleaner)["clog_cleaner_dead_thread_count",], neglects(cleaner)))
+                assert ailments(cleaner) == []
+            return super().get(path, start, end)
+
+    log = open_log(Hangs(store))
+    cleaner = Cleaner(log)
+    cleaner.run_once()
+    (before, later) = seen
+    assert before == (0, [])
+    assert later == (1, [f"{log.url}: the pass over partition 0 hangs"])
+    assert values(cleaner)["clog_cleaner_dead_thread_count",] == 0
+
+
+def test_what_is_left_out(dirty, clock):
+    """A log that cannot be opened has a series of its own, and numbers that nobody knows have none;
+    folders that cannot be listed are counted. The daemon is not ready while there is any, nor
+    before its first look, and healthy all the time (Kafka's KIP-112).
+    """
+    left_out = FoundLogs(unopened={"s3://b/x": "CorruptionError: bad"}, unlisted={"s3://b/y": "no"})
+    looks, seen = [left_out, FoundLogs()], []
+
+    def find():
+        seen.append((series(cleaner), state_of(cleaner), neglects(cleaner)))
+        if not looks:
+            cleaner.stop()
+            return FoundLogs()
+        return looks.pop(0)
+
+    cleaner = Cleaner(dirty, clock=clock, find=find)
+    cleaner.run()
+    before, first, second = seen
+    none, well = {"unopened": 0, "unlisted": 0}, {"healthy": 1, "ready": 1}
+    assert before == (none, well | {"ready": 0}, ["it has not looked for logs yet"])
+    assert first == (
+        {dirty.url: 1, "s3://b/x": 0, "unopened": 1, "unlisted": 1},
+        well | {"ready": 0},
+        [
+            "logs below s3://b/y are not found: no",
+            "s3://b/x cannot be opened: CorruptionError: bad",
+        ],
+    )
+    assert second == (none | {dirty.url: 1}, well, [])
+
+
+def series(cleaner):
+    """Which logs are opened, and how much is not."""
+    text = generate_latest(registry(cleaner, {})).decode()
+    samples = [s for f in text_string_to_metric_families(text) for s in f.samples]
+    opened = {s.labels["log"]: s.value for s in samples if s.name == "clog_cleaner_log_opened"}
+    bad = {s.labels.get("log") for s in samples if s.name == "clog_cleaner_uncleanable_bytes"}
+    assert bad == {url for url, value in opened.items() if value}
+    counts = {s.name: s.value for s in samples if s.name.endswith("s_count") and not s.labels}
+    return opened | {
+        "unopened": counts["clog_cleaner_unopened_logs_count"],
+        "unlisted": counts["clog_cleaner_unlisted_folders_count"],
+    }
 
 
 def test_a_listing_that_fails(store):
@@ -224,7 +308,7 @@ def test_a_log_that_does_not_compact(dirty):
 def test_who_asks_for_the_head_gets_no_body():
     """Load balancers do: the same status and length as of GET, nothing after it."""
     reasons = []
-    server = MonitorServer("0", lambda: reasons, None)
+    server = MonitorServer("0", lambda: reasons, list, None)
     try:
         connection = HTTPConnection(server.address, timeout=30)
         for status in (200, 503):
@@ -240,28 +324,32 @@ def test_who_asks_for_the_head_gets_no_body():
 
 
 def test_the_server():
-    """503 with the reasons; other paths are absent; an address that is taken is refused."""
-    server = MonitorServer("0", lambda: ["s3 is away"], None)
+    """503 with the reasons, of each of the two checks its own; other paths are absent; an address
+    that is taken is refused.
+    """
+    server = MonitorServer("0", lambda: ["it hangs"], lambda: ["s3 is away"], None)
     try:
-        with pytest.raises(urllib.error.HTTPError) as unwell:
-            urllib.request.urlopen(f"http://{server.address}/healthz")
-        assert unwell.value.code == 503
-        assert json.loads(unwell.value.read())["reasons"] == ["s3 is away"]
+        told = {"healthz": ("unhealthy", "it hangs"), "readyz": ("not ready", "s3 is away")}
+        for path, (status, reason) in told.items():
+            with pytest.raises(urllib.error.HTTPError) as unwell:
+                urllib.request.urlopen(f"http://{server.address}/{path}")
+            assert unwell.value.code == 503
+            assert json.loads(unwell.value.read()) == {"status": status, "reasons": [reason]}
         with pytest.raises(urllib.error.HTTPError) as absent:
             urllib.request.urlopen(f"http://{server.address}/metrics")
         assert absent.value.code == 404
         with pytest.raises(InvalidInputError, match="cannot listen at"):
-            MonitorServer(server.address, list, None)
+            MonitorServer(server.address, list, list, None)
     finally:
         server.close()
     with pytest.raises(InvalidInputError, match="give HOST:PORT or PORT"):
-        MonitorServer("here", list, None)
+        MonitorServer("here", list, list, None)
 
 
 def test_who_says_nothing_is_sent_away(monkeypatch):
     """Else each such connection would keep a thread for ever."""
     monkeypatch.setattr(http, "PATIENCE_S", 0.01)
-    server = MonitorServer("127.0.0.1:0", list, None)
+    server = MonitorServer("127.0.0.1:0", list, list, None)
     host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         assert connection.recv(1) == b""

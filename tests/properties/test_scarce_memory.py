@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clog.storage import Log, StoreUnavailableError
+from clog.storage import Log, OutOfMemoryError, StoreUnavailableError
 from clog.storage.format import documents, paths
 from clog.storage.testing.crash import discard, memory_store
 from clog.storage.testing.model import rows_in
@@ -35,7 +35,7 @@ def test_a_document_that_takes_more_memory_than_there_is(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", _OPEN, url], capture_output=True, text=True, check=False
     )
-    told = "StoreUnavailableError commits/00000000000000000000.json of "
+    told = "OutOfMemoryError commits/00000000000000000000.json of "
     assert done.stdout.startswith(told), done
     assert "takes more memory than there is" in done.stdout
 
@@ -50,6 +50,7 @@ def test_an_object_that_takes_more_memory_than_there_is(monkeypatch):
         raise pa.ArrowMemoryError("malloc of size 68719476736 failed")
 
     monkeypatch.setattr(pq, "read_metadata", fails)
-    with pytest.raises(StoreUnavailableError, match=r"data/.* takes more memory than there is"):
+    with pytest.raises(OutOfMemoryError, match=r"data/.* takes more memory than there is") as e:
         rows_in(log.read())
+    assert isinstance(e.value, StoreUnavailableError)  # as which release 0.1.0 raised it
     discard(store)

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from clog.cleaner.compaction.build_map import check_share
+from clog.cleaner.compaction.memory import MORE_MEMORY
 from clog.cleaner.compaction.pass_progress import PassProgress
 from clog.cleaner.compaction.selection import Candidate
 from clog.cleaner.compaction.stats import PassResult
@@ -44,7 +45,7 @@ from clog.cleaner.retention.uncleanable import BACKOFF_MS
 from clog.cleaner.threads import CleanerThreads
 from clog.storage import Log
 from clog.storage.clock import Clock, SystemClock
-from clog.storage.errors import InvalidInputError
+from clog.storage.errors import InvalidInputError, enough_memory
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ class Cleaner:
     Raises:
         InvalidInputError: a thread's share of the buffer cannot hold one key; no log or no thread
             is given.
+        OutOfMemoryError: there is not as much memory as a thread's share.
     """
 
     def __init__(
@@ -361,7 +363,8 @@ class Cleaner:
         """
         try:
             if not self._stopping.is_set():
-                step()
+                with enough_memory(f"the cleaning of {mine.log_round.log.url}", MORE_MEMORY):
+                    step()
         except StoppedError:
             pass
         except Exception as e:  # noqa: BLE001 - see above

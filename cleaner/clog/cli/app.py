@@ -128,6 +128,13 @@ def _tell(error: Exception) -> int | None:
         return 2
     if isinstance(error, ClogError):
         print_error(str(error), error.kind)
+    elif isinstance(error, MemoryError):
+        reason = f" ({error})" if str(error) else ""
+        print_error(
+            f"the command takes more memory than there is{reason}; run it where there is more, or"
+            " for less at once",
+            ErrorKind.OUT_OF_MEMORY,
+        )
     elif isinstance(error, FileNotFoundError):
         print_error(f"{error.filename or error} is gone: {error.strerror}", ErrorKind.CORRUPTION)
     elif isinstance(error, OSError) and error.strerror:

@@ -17,6 +17,7 @@
     ├── TransactionTimeoutError             the transaction took too long: do all of it again
     ├── UnsupportedFilesystemError          no exclusive create: use another, or single_writer=True
     ├── StoreUnavailableError (OSError)     the filesystem failed: retry later
+    │   └── OutOfMemoryError (MemoryError)  this process has too little: give it more, or less to do
     ├── StateFileError (OSError)            the local file: make room on its disk; the log is whole
     ├── UnsupportedFormatError              written by a newer clog: upgrade
     └── CorruptionError                     bytes contradict the format: keep the files, no retry
@@ -51,6 +52,7 @@ class ErrorKind(StrEnum):
     STATE_FILE = "state_file"
     UNSUPPORTED_FILESYSTEM = "unsupported_filesystem"
     STORE_UNAVAILABLE = "store_unavailable"
+    OUT_OF_MEMORY = "out_of_memory"
     UNSUPPORTED_FORMAT = "unsupported_format"
     CORRUPTION = "corruption"
 
@@ -197,6 +199,12 @@ class StoreUnavailableError(ClogError, OSError):
     kind = ErrorKind.STORE_UNAVAILABLE
 
 
+class OutOfMemoryError(StoreUnavailableError, MemoryError):
+    """The process has less memory than it takes; nothing is wrong with the log."""
+
+    kind = ErrorKind.OUT_OF_MEMORY
+
+
 class UnsupportedFormatError(ClogError):
     """The log needs a feature that this release does not know."""
 
@@ -210,17 +218,20 @@ class CorruptionError(ClogError):
 
 
 @contextmanager
-def enough_memory(where: str) -> Iterator[None]:
-    """Makes an error of ours of what is raised where a file takes more memory than there is: who
-    can write to a log chooses how much of it a reader needs, within the format's limits.
+def enough_memory(
+    where: str,
+    remedy: str = "read it where there is more, and no logs of people whom you do not trust",
+) -> Iterator[None]:
+    """Makes an error of ours of what NumPy and Arrow raise where something takes more memory than
+    there is. By default it is a file: who can write to a log chooses how much of it a reader needs,
+    within the format's limits.
 
     Raises:
-        StoreUnavailableError: there was not enough.
+        OutOfMemoryError: there was not enough.
     """
     try:
         yield
+    except OutOfMemoryError:
+        raise
     except MemoryError as e:
-        raise StoreUnavailableError(
-            f"{where} takes more memory than there is; read it where there is more, and no logs of"
-            " people whom you do not trust"
-        ) from e
+        raise OutOfMemoryError(f"{where} takes more memory than there is; {remedy}") from e

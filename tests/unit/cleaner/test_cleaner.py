@@ -2,10 +2,12 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import FoundLogs
+from clog.cleaner.compaction import offset_map
 from clog.cleaner.compaction.run_pass import run_pass
 from clog.cleaner.retention.uncleanable import BACKOFF_MS, RETRY_MS_MAX, is_resting
 from clog.storage import (
@@ -14,6 +16,7 @@ from clog.storage import (
     InvalidInputError,
     Log,
     NotFoundError,
+    OutOfMemoryError,
     StoreUnavailableError,
 )
 from clog.storage.commit.committer import CREATES_MAX, LOSSES_MAX
@@ -117,6 +120,27 @@ def test_an_object_that_is_missing(make_log, put, store):
     reason = log.handle.manifest().uncleanable[0].reason
     assert reason.startswith("CorruptionError: data/")
     assert "is missing, and clog did not delete it" in reason
+
+
+def test_too_little_memory_for_a_map(make_log, put, monkeypatch):
+    """S28: NumPy's own error is told in our words, with the remedy, and marks no partition; a
+    cleaner whose threads cannot have their share is not made.
+    """
+    log = two_partitions(make_log, put)
+    cleaner = Cleaner(log)
+
+    def fails(*_, **__):
+        raise np._core._exceptions._ArrayMemoryError((1 << 24,), np.dtype(np.uint64))
+
+    with monkeypatch.context() as m:
+        m.setattr(offset_map.np, "zeros", fails)
+        with pytest.raises(OutOfMemoryError, match=r"the cleaning of .*dedupe.buffer.size") as e:
+            cleaner.run_once()
+        with pytest.raises(OutOfMemoryError, match=r"a map of 134217728 bytes takes more memory"):
+            Cleaner(log)
+    assert "ArrayMemoryError" not in str(e.value)
+    assert log.handle.manifest().uncleanable == {}
+    assert len(cleaner.run_once()) == 2
 
 
 def test_a_store_that_fails_says_nothing_about_a_partition(make_log, put, store, open_log, there):

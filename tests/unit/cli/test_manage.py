@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from clog.cli import arguments
@@ -102,6 +104,25 @@ def test_a_log_whose_objects_are_gone_is_told_in_a_line(cli, url, tmp_path):
     assert "partitions [0]" in told.stderr
     assert told.stdout == ""
     assert cli.json("clean", url, code=1)["uncleanable"] == [0]
+
+
+def test_too_little_memory_is_told_in_one_line(cli, url, monkeypatch):
+    """NumPy's and Arrow's own errors of it are raw Python ones, wherever they are raised."""
+    cli("create", url)
+    errors = [MemoryError(), pa.ArrowMemoryError("malloc of size 64 failed")]
+    errors.append(np._core._exceptions._ArrayMemoryError((1 << 24,), np.dtype(np.uint64)))
+    for error in errors:
+
+        def fails(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr(Log, "describe", fails)
+        (line,) = cli("describe", url, code=1).stderr.splitlines()
+        assert line.startswith("error: the command takes more memory than there is")
+        assert line.endswith("; run it where there is more, or for less at once")
+    assert "128. MiB" in line
+    told = json.loads(cli("describe", url, "--json", code=1).stderr)["error"]
+    assert told["kind"] == "out_of_memory"
 
 
 def test_errors_are_json_with_json(cli, url):

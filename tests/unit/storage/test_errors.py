@@ -23,6 +23,7 @@ TREE = {
     "TransactionTimeoutError": ("ClogError", Exception, "transaction_timeout"),
     "UnsupportedFilesystemError": ("ClogError", Exception, "unsupported_filesystem"),
     "StoreUnavailableError": ("ClogError", OSError, "store_unavailable"),
+    "OutOfMemoryError": ("StoreUnavailableError", MemoryError, "out_of_memory"),
     "UnsupportedFormatError": ("ClogError", Exception, "unsupported_format"),
     "CorruptionError": ("ClogError", Exception, "corruption"),
 }

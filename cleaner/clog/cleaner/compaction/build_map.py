@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 
 from clog.cleaner.compaction.index_filter import IndexFilter
 from clog.cleaner.compaction.mapped_range import MappedRange
+from clog.cleaner.compaction.memory import MORE_MEMORY
 from clog.cleaner.compaction.offset_map import SLOT_BYTES, OffsetMap
 from clog.cleaner.compaction.stats import PassStats
 from clog.cleaner.threads import ALONE, CleanerThreads
+from clog.storage.errors import enough_memory
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import hash_keys
 from clog.storage.numpy_arrays import Hashes, Offsets, to_numpy
@@ -49,8 +51,11 @@ class KeyHasher:
 
 
 def check_share(memory_bytes: int) -> None:
-    """Raises InvalidInputError where a thread's share of memory holds no key (S18)."""
-    OffsetMap(memory_bytes=memory_bytes)
+    """Raises InvalidInputError where a thread's share of memory holds no key (S18), and
+    OutOfMemoryError where there is not as much.
+    """
+    with enough_memory(f"a map of {memory_bytes} bytes", MORE_MEMORY):
+        OffsetMap(memory_bytes=memory_bytes)
 
 
 def empty_map(

@@ -11,6 +11,10 @@ import ctypes
 
 import pyarrow as pa
 
+MORE_MEMORY = (
+    "give the cleaner more, or decrease log.cleaner.dedupe.buffer.size or log.cleaner.threads"
+)
+"""What helps where there is too little."""
 EVERY_BYTES = 16 << 20
 _BLOCK_BYTES = 1 << 20
 """Blocks from here on are given back one by one."""

@@ -18,9 +18,15 @@ BACKOFF_MS = 15_000
 RETRY_MS_MAX = 3_600_000
 """A partition that keeps failing is tried again at least this often."""
 
-PASSING_TROUBLE = (StoreUnavailableError, CommitConflictError, CommitStateUnknownError)
-"""What the store and other writers do to a pass. It says nothing about the partition, so it makes
-none uncleanable: the round fails, and the log is tried again with back-off.
+PASSING_TROUBLE = (
+    StoreUnavailableError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    MemoryError,
+)
+"""What the store, other writers and a machine that is too small do to a pass. It says nothing about
+the partition, so it makes none uncleanable: the round fails, and the log is tried again with
+back-off.
 """
 
 

@@ -81,6 +81,25 @@ def test_the_unit_is_valid(tmp_path):
     assert "clog-cleaner.service" not in run(analyze, "verify", copy)
 
 
+def test_who_restarts_asks_whether_the_process_goes_on():
+    """Liveness is /healthz, which one bad log or a store that is away does not turn red; /readyz,
+    which they do, starts nothing again, and holds neither an update nor the metrics up.
+    """
+    deployment, service = {}, {}
+    for document in yaml.safe_load_all((DEPLOY / "kubernetes" / "cleaner.yaml").read_text()):
+        if document["kind"] == "Deployment":
+            deployment = document["spec"]
+        elif document["kind"] == "Service":
+            service = document["spec"]
+    (container,) = deployment["template"]["spec"]["containers"]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert deployment["strategy"] == {"type": "Recreate"}
+    assert service["publishNotReadyAddresses"] is True
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["cleaner"]
+    assert "/healthz" in compose["healthcheck"]["test"][-1]
+
+
 @pytest.fixture
 def own_logging():
     """The daemon sets logging up for its process: here that is undone."""

@@ -78,13 +78,13 @@ def test_ls_lists_logs(cli, tmp_path):
 
 
 def test_ls_beside_a_folder_that_cannot_be_listed(cli, tmp_path, forbidden):
-    """Such as lost+found: all else is listed, and the exit code says that something may lack."""
+    """All else is listed, and the exit code says that something may lack."""
     log = Log.create(str(tmp_path / "a"), partitions=1)
-    (tmp_path / "lost+found").mkdir()
-    forbidden.add(str(tmp_path / "lost+found"))
+    (tmp_path / "private").mkdir()
+    forbidden.add(str(tmp_path / "private"))
     done = cli("ls", tmp_path, code=1)
     assert done.stdout.splitlines() == [log.url]
-    assert f"logs below {tmp_path}/lost+found are not listed: " in done.stderr
+    assert f"logs below {tmp_path}/private are not listed: " in done.stderr
 
 
 def test_ls_of_nothing_says_so(cli, tmp_path):

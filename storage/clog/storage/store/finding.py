@@ -1,7 +1,7 @@
 """Finding logs below a folder, by what every log has: the folder ``_clog``.
 
-A folder below that one that cannot be listed hides what is in it and nothing else: on disks there
-is one as a rule (``lost+found``). A store that does not answer ends the search.
+A folder below that one that cannot be listed hides what is in it and nothing else. A store that
+does not answer ends the search.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,6 +17,8 @@ LOG_FOLDER = "_clog"
 """What every log has, and no other folder."""
 ICEBERG_FOLDER = "metadata"
 """What a log has beside, where its table is published as Iceberg."""
+RECOVERED_FOLDER = "lost+found"
+"""What repairs of a disk leave on it; only the system may look into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class _Search:
             names = [name for name in names if name != ICEBERG_FOLDER]
         if depth > 0:
             for name in names:
-                if not name.startswith((".", "_")):
+                is_the_systems = self.is_local and name == RECOVERED_FOLDER
+                if not (name.startswith((".", "_")) or is_the_systems):
                     yield from self.below(f"{folder}/{name}", f"{url}/{name}", depth - 1)
 
     def _is_of_one_folder(self, error: Exception) -> bool:

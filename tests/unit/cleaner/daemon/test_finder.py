@@ -63,8 +63,8 @@ def test_the_prefix_may_be_a_log(tmp_path):
 
 
 def test_a_folder_that_cannot_be_listed(tmp_path, finder, clock, forbidden, caplog):
-    """One below the prefix (``lost+found``) hides what is in it, and nothing else; it is told once,
-    and looked into again. What was found in it before stays. A prefix itself is retried.
+    """One below the prefix hides what is in it, and nothing else; it is told once, and looked into
+    again. What was found in it before stays. A prefix itself is retried.
     """
     url = Log.create(str(tmp_path / "a"), 1, clock=ManualClock()).url
     inside = Log.create(str(tmp_path / "b" / "c"), 1, clock=ManualClock()).url
@@ -88,6 +88,17 @@ def test_a_folder_that_cannot_be_listed(tmp_path, finder, clock, forbidden, capl
     clock.advance(DISCOVER_MS)
     found = find()
     assert (found.gone, set(found.unlisted)) == ([], {str(tmp_path / "b")})
+
+
+def test_what_repairs_of_a_disk_leave(tmp_path, finder, forbidden):
+    """``lost+found`` is on each ext4 disk, and the system's own: nobody looks into it, so a daemon
+    that may not is ready.
+    """
+    url = Log.create(str(tmp_path / "a"), 1, clock=ManualClock()).url
+    (tmp_path / "lost+found").mkdir()
+    forbidden.add(str(tmp_path / "lost+found"))
+    found = finder(below=[str(tmp_path)])()
+    assert ([log.url for log in found.logs], found.unlisted) == ([url], {})
 
 
 def _damaged(path):

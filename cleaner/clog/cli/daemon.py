@@ -162,7 +162,10 @@ def cleaner(  # noqa: PLR0913 - one for each option
     given, teller = storage_options(options), _Teller(json or log_format == "json", live)
     if dry_run:
         logs = _first(finder, given, patient=False)
-        tell_plans(((log.url, _plan(log, settings)) for log in logs), json=teller.json)
+        failed: list[str] = []
+        tell_plans(_plans(logs, settings, failed), json=teller.json)
+        if failed:
+            raise typer.Exit(1)
         return
     make = _in_tasks(config, threads) if spark else _in_threads(settings)
     if once:
@@ -385,15 +388,28 @@ def _serve(
     return server
 
 
-def _plan(log: "Log", settings: "BrokerConfig") -> "PlannedRound":
+def _plans(
+    logs: "Iterable[Log]", settings: "BrokerConfig", failed: list[str]
+) -> "Iterator[tuple[str, PlannedRound]]":
+    """Yields what would be done over each log; the URLs of those that cannot be read are added to
+    ``failed``, and the errors told.
+    """
     from clog.cleaner.dry_run import plan_round
+    from clog.storage.errors import ClogError
 
-    return plan_round(
-        log.handle,
-        now_ms=log.handle.clock.now_ms(),
-        compaction=settings.compaction,
-        defaults=settings.defaults,
-    )
+    for log in logs:
+        try:
+            planned = plan_round(
+                log.handle,
+                now_ms=log.handle.clock.now_ms(),
+                compaction=settings.compaction,
+                defaults=settings.defaults,
+            )
+        except ClogError as e:
+            failed.append(log.url)
+            print_error(str(e), e.kind)
+        else:
+            yield log.url, planned
 
 
 def _log_to_stderr(log_format: str) -> None:

@@ -349,6 +349,22 @@ def test_a_dry_run_in_words(cli, url, log):
     assert "nothing is due" in cli("cleaner", url, "--dry-run").stdout
 
 
+def test_a_dry_run_beside_a_log_that_cannot_be_read(cli, tmp_path, url, log):
+    """One that opens, and whose older commits are damaged: the others are planned, and the exit
+    code is 1.
+    """
+    bad = Log.create(str(tmp_path / "bad"), 1, clock=ManualClock(NOW))
+    bad.append([{"key": "a", "value": "1"}])
+    bad.append([{"key": "a", "value": "2"}])
+    (first,) = Path(bad.url).rglob("commits/*0.json")
+    first.write_bytes(b"{")
+    done = cli("cleaner", "--discover", tmp_path, "--dry-run", code=1)
+    assert f"{log.url}:" in done.stdout.splitlines()
+    assert f"of {bad.url}" in done.stderr
+    once = cli("cleaner", "--discover", tmp_path, "--once", code=1)
+    assert "removed 3 records" in once.stdout
+
+
 def test_a_log_that_is_not_there(cli, url):
     """A wrong URL is told at once; so is none."""
     assert "no log at" in cli("cleaner", url, code=1).stderr

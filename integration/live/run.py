@@ -124,7 +124,7 @@ def _of_the_cleaner(cleaner: CleanerProcess) -> dict[str, object]:
         "passes took s": round((total("index_ms") + total("clean_ms")) / 1000, 1),
         "peak memory of the cleaner, MiB": round(cleaner.peak_mib()),
         "requests of the cleaner": int(cleaner.metric("clog_store_requests_total")),
-        "/healthz": cleaner.get("healthz"),
+        "/readyz": cleaner.get("readyz"),
     }
 
 

@@ -7,9 +7,11 @@ earlier batches are: a run that finds another log than it wrote to fails, and on
 the batches before is warned. It cannot fail: who upserts some batches only is no error (S47).
 
 A record of the changelog is a row: its key columns are the record's key, the others its value. In a
-log of bytes one column of string or binary type stands for itself, one of another type is cast to
-string; a struct, an array, a map, or several columns become JSON. In a typed log columns are what
-they are: fields of a struct, where the log's key or value is one, else a single column.
+log of bytes both are texts (`write.text_rules`): one column of string or binary type stands for
+itself, one of another type is its text; a struct, an array, a map, or several columns become JSON.
+In a typed log columns are what they are: fields of a struct, where the log's key or value is one,
+else a single column. Names of columns have no case, as Spark's: those of JSON are spelled as the
+DataFrame has them, in keys as the first upsert did.
 """
 
 import logging
@@ -19,18 +21,35 @@ from typing import TYPE_CHECKING
 
 from clog.connector.micro_batch import QUERY_ID, RUN_ID, local_property
 from clog.connector.options.parsing import as_text
-from clog.connector.options.settings import write_options
+from clog.connector.options.settings import ROW_TEXTS, write_options
+from clog.connector.write.text_rules import (
+    ENCODING,
+    SPARKS,
+    Asked,
+    agreed_rules,
+    asked_of,
+    check_keys,
+    has_other_texts,
+    json_names,
+    quoted,
+    row_of,
+    sparks_text,
+)
 from clog.storage.errors import InvalidInputError, LogReplacedError, OptionError
 from clog.storage.store.urls import redact
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
     from clog.connector.options.settings import WriteOptions
     from clog.connector.table_columns import LogTypes
     from clog.storage.commit.idempotence import Writer
+    from clog.storage.format.edits import RowTexts
     from clog.storage.log import Log
+
+    _Fields = Sequence[tuple[str, DataType]]
 
 _LOGGER = logging.getLogger("clog.connector")
 
@@ -76,11 +95,15 @@ def upsert(
             tells. Spark Connect does not, and pickles the function before there is a query: give a
             name of your own there, and another one with a new checkpoint, because its batches count
             from 0 again.
-        options: further options of the write, such as ``partitions`` or ``config.<name>``.
+        options: further options of the write, such as ``partitions`` or ``config.<name>``; and
+            ``encoding`` with ``encodingTimeZone``, for a log of bytes that has keys of 0.1.0: 1 to
+            go on with the texts of that release, in this time zone.
 
     Raises:
-        InvalidInputError: a column does not exist; no query is known; a second upsert of the batch
-            into this log has no name of its own.
+        InvalidInputError: a column does not exist, or is no key; no query is known; a second upsert
+            of the batch into this log has no name of its own; the log has keys of 0.1.0 whose text
+            would be another one now.
+        OptionError: ``encoding`` or ``encodingTimeZone`` are not the log's.
         InvalidInputError, LogReplacedError: the batch, or a later one, is in the log already with
             other rows; the log was deleted and recreated since this run's last batch. Neither,
             where an option says that ``failOnChangedBatch`` is false.
@@ -96,29 +119,70 @@ def upsert(
             " dropped as a repetition of the first; give each upsert its own name (name=…)"
         )
     given = {name.lower(): as_text(value) for name, value in (options or {}).items()}
+    asked = asked_of(given)
     given = {"failonchangedbatch": "true", **given}
     given |= {"path": url, "txnappid": app_id, "txnversion": str(batch_id)}
-    _done[(url, app_id)] = _Done(run_id, batch_id, _append(columns, given, last))
+    _done[(url, app_id)] = _Done(run_id, batch_id, _append(columns, given, asked, last))
 
 
-def _append(columns: "_Columns", given: Mapping[str, str], last: _Done | None) -> str:
+def _append(columns: "_Columns", given: Mapping[str, str], asked: Asked, last: _Done | None) -> str:
     """Appends, and returns the id of the log; raises as `upsert`."""
     from clog.connector.opened_logs import types_of
     from clog.connector.write.known_query import introduce
     from clog.storage.commit.idempotence import Writer
 
     writer = Writer(given["txnappid"], "txn", int(given["txnversion"]))
-    log = _checked_log(write_options(given), writer, last, columns)
+    log = _checked_log(write_options(given), writer, asked, last, columns)
     log_id = log.handle.standing.log_id
-    records = columns.records(types_of(log.handle))
-    records.write.format("clog").mode("append").options(**{**given, "logid": log_id}).save()
+    types = types_of(log.handle)
+    to_log = {**given, "logid": log_id}
+    if types is not None:
+        _write(columns.typed(types), to_log)
+    else:
+        rules = agreed_rules(log, asked, *columns.fields(), columns.df)
+        _write_texts(columns, rules, to_log, is_repeated=_is_repeated(log, writer))
     if writer.sequence == 0:
         introduce(log, writer)  # Perhaps it has no rows, and the next batch is to find something.
     return log_id
 
 
+def _write_texts(
+    columns: "_Columns", rules: "RowTexts", given: Mapping[str, str], *, is_repeated: bool
+) -> None:
+    """Appends to a log of bytes. A batch that is there already may be one of 0.1.0, which was under
+    way at the upgrade: it has other rows only if it has by that release's texts, too.
+    """
+    if rules.encoding == SPARKS:
+        _write(columns.sparks_texts(rules), given)
+        return
+    exact = {**given, ROW_TEXTS: "true"}
+    if not (is_repeated and has_other_texts(*columns.fields())):
+        _write(columns.rows(rules), exact)
+        return
+    try:
+        _write(columns.rows(rules), exact)
+    except Exception as changed:  # noqa: BLE001 -- Spark's, of some kind, around ours
+        try:
+            _write(columns.sparks_texts(rules), given)
+        except Exception:  # noqa: BLE001 -- the first one tells of the rows as they are
+            raise changed from None
+
+
+def _write(records: "DataFrame", given: Mapping[str, str]) -> None:
+    records.write.format("clog").mode("append").options(**given).save()
+
+
+def _is_repeated(log: "Log", writer: "Writer") -> bool:
+    entry = log.handle.find_writer(writer.kind, writer.writer_id)
+    return entry is not None and entry.sequence == writer.sequence
+
+
 def _checked_log(
-    settings: "WriteOptions", writer: "Writer", last: _Done | None, columns: "_Columns"
+    settings: "WriteOptions",
+    writer: "Writer",
+    asked: Asked,
+    last: _Done | None,
+    columns: "_Columns",
 ) -> "Log":
     """Returns the log to write to; makes it where there is none. One request, but for the first
     call in a process.
@@ -126,17 +190,28 @@ def _checked_log(
     Raises:
         LogReplacedError: it is not the one that the last batch was written to, unless
             ``failOnChangedBatch`` is false.
-        OptionError: ``keyColumns`` are others than the keys.
+        OptionError: ``keyColumns`` are others than the keys; ``encoding`` is given for a typed log.
+        InvalidInputError: a key column is no key of a log of bytes.
     """
     from clog.connector.opened_logs import opened_or_created
     from clog.connector.write.known_query import is_known
 
-    if settings.key_columns not in (None, columns.keys):
+    def check(types: "LogTypes | None") -> None:
+        if types is None and asked.encoding != SPARKS:
+            check_keys(columns.fields()[0])
+        if types is not None and asked.encoding is not None:
+            raise OptionError(
+                f'option "{ENCODING}" is about texts, but {redact(settings.location.name)} is a'
+                " typed log, whose keys are what they are; leave the option out"
+            )
+
+    wanted = None if settings.key_columns is None else [k.lower() for k in settings.key_columns]
+    if wanted not in (None, [k.lower() for k in columns.keys]):
         raise OptionError(
             f'option "keyColumns" is {", ".join(settings.key_columns or ())}, but the keys of the'
             f" upsert are {', '.join(columns.keys)}; name these"
         )
-    log = opened_or_created(settings, rows=columns.df.schema)
+    log = opened_or_created(settings, check, rows=columns.df.schema)
     log_id = log.handle.standing.log_id
     if last is not None and last.log_id != log_id and settings.fail_on_changed_batch:
         raise LogReplacedError(
@@ -177,15 +252,39 @@ class _Columns:
     deleted: "Column | None"
     whole: "DataFrame"
 
-    def records(self, types: "LogTypes | None") -> "DataFrame":
+    def fields(self) -> "tuple[_Fields, _Fields]":
+        """Returns the names and types of the columns of keys, and of values."""
+        kinds = {f.name: f.dataType for f in self.df.schema}
+        keys, values = ([(c, kinds[c]) for c in some] for some in (self.keys, self.values))
+        return keys, values
+
+    def typed(self, types: "LogTypes") -> "DataFrame":
         """Returns the batch as records of a log with these types."""
-        made = []
-        for name, columns in (("key", self.keys), ("value", self.values)):
-            if types is None:
-                made.append(_one(self.df, columns))
-            else:
-                made.append(_typed(self.df, columns, types.schema.field(name)))
-        key, value = made
+        key, value = (
+            _typed(self.df, columns, types.schema.field(name))
+            for name, columns in (("key", self.keys), ("value", self.values))
+        )
+        return self._records(key, value)
+
+    def rows(self, rules: "RowTexts") -> "DataFrame":
+        """Returns the batch as rows of which the task that writes them makes texts."""
+        return self._records(
+            row_of(self.df, self.keys, self._spelled(rules)), row_of(self.df, self.values)
+        )
+
+    def sparks_texts(self, rules: "RowTexts") -> "DataFrame":
+        """Returns the batch as records with the texts of 0.1.0."""
+        zone = rules.time_zone
+        return self._records(
+            sparks_text(self.df, self.keys, zone, self._spelled(rules)),
+            sparks_text(self.df, self.values, zone),
+        )
+
+    def _spelled(self, rules: "RowTexts") -> tuple[str, ...] | None:
+        names = json_names(self.fields()[0])
+        return None if names is None else rules.spelled(names) or names
+
+    def _records(self, key: "Column", value: "Column") -> "DataFrame":
         if self.deleted is not None:
             value = _without(value, self.deleted)
         return self.whole.select(key.alias("key"), value.alias("value"))
@@ -199,12 +298,12 @@ def _columns(
 ) -> _Columns:
     from pyspark.sql import functions as F  # noqa: N812
 
-    if values is None:
-        values = [c for c in df.columns if c not in keys]
-    for role, columns in (("key", keys), ("value", values)):
-        _check_columns(df, columns, role)
+    keys = _named(df, keys, "key")
+    values = _named(
+        df, [c for c in df.columns if c not in keys] if values is None else values, "value"
+    )
     condition = F.expr(deleted) if isinstance(deleted, str) else deleted
-    own = df.select(*(F.col(f"`{c}`") for c in (*keys, *values)))
+    own = df.select(*(F.col(quoted(c)) for c in (*keys, *values)))
     return _Columns(own, tuple(keys), tuple(values), condition, df)
 
 
@@ -216,39 +315,39 @@ def _typed(df: "DataFrame", columns: Sequence[str], field: "pa.Field") -> "Colum
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
 
-    quoted = [F.col(f"`{c}`") for c in columns]
+    cols = [F.col(quoted(c)) for c in columns]
     if not pa.types.is_struct(field.type):
         if len(columns) > 1:
             raise InvalidInputError(
                 f"the {field.name} of the log is {field.type}, which is one column, and"
                 f" {', '.join(columns)} are {len(columns)}; name one"
             )
-        return quoted[0]
+        return cols[0]
     fields = {inner.name.lower() for inner in field.type}
     is_whole = len(columns) == 1 and columns[0].lower() not in fields
     if is_whole and isinstance(df.schema[columns[0]].dataType, StructType):
-        return quoted[0]
-    return F.struct(*quoted)
+        return cols[0]
+    return F.struct(*cols)
 
 
-def _check_columns(df: "DataFrame", columns: Sequence[str], role: str) -> None:
-    missing = [c for c in columns if c not in df.columns]
-    if missing or not columns:
+def _named(df: "DataFrame", columns: Sequence[str], role: str) -> list[str]:
+    """Returns the columns as the DataFrame spells them: names have no case, but where two differ in
+    nothing else.
+
+    Raises:
+        InvalidInputError: there is none, one does not exist, or is named twice.
+    """
+    there = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
+    missing = [c for c in columns if c not in there and c.lower() not in there]
+    found = [there.get(c, there.get(c.lower(), c)) for c in columns]
+    twice = sorted({c for c in found if found.count(c) > 1})
+    if not columns or missing:
         what = f"{role} columns {missing} do not exist" if columns else f"no {role} column is left"
-        raise InvalidInputError(f"{what}; the DataFrame has {', '.join(df.columns)}")
-
-
-def _one(df: "DataFrame", columns: Sequence[str]) -> "Column":
-    from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
-
-    quoted = [F.col(f"`{c}`") for c in columns]
-    whole = quoted[0] if len(columns) == 1 else F.struct(*quoted)
-    kind = StructType() if len(columns) > 1 else df.schema[columns[0]].dataType
-    if isinstance(kind, StructType | ArrayType | MapType):
-        # Null fields stay: a consumer must see that a field is null now.
-        return F.to_json(whole, {"ignoreNullFields": "false"})
-    return whole if isinstance(kind, BinaryType | StringType) else whole.cast("string")
+    elif twice:
+        what = f"{role} columns {', '.join(twice)} are named twice"
+    else:
+        return found
+    raise InvalidInputError(f"{what}; the DataFrame has {', '.join(df.columns)}")
 
 
 def _without(value: "Column", deleted: "Column") -> "Column":

@@ -3,7 +3,7 @@ the head of the newest version alone.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -20,8 +20,8 @@ from clog.storage.config.did_you_mean import did_you_mean
 from clog.storage.config.log_config import LogConfig, parse_overrides
 from clog.storage.errors import InvalidInputError, OffsetOutOfRangeError
 from clog.storage.format.commits import Commit, edit_of
-from clog.storage.format.edits import Edit
-from clog.storage.format.features import FEATURES, Feature, FeatureNames, lists_of
+from clog.storage.format.edits import Edit, RowTexts
+from clog.storage.format.features import FEATURES, ROW_TEXTS, Feature, FeatureNames, lists_of
 from clog.storage.format.rolling import new_jitter_ms
 from clog.storage.format.schema import LogSchema, key_columns_problem
 from clog.storage.objects.evolution import evolved
@@ -157,6 +157,31 @@ def upgrade(handle: Handle, names: Iterable[str]) -> list[FeatureState]:
     if wanted:
         handle.commit(prepare, operation="upgrade")
     return _feature_states(handle.tip.head.log.features)
+
+
+def keep_row_texts(
+    handle: Handle, encoding: int, time_zone: str | None, names: tuple[str, ...] | None
+) -> RowTexts:
+    """Keeps in the log by which rules texts of rows are made, and how names in the JSON of keys are
+    spelled and ordered, unless it has them; returns what it has then: who comes first decides
+    (FORMAT.md §19).
+    """
+
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        before = tip.head.row_texts
+        after = before or RowTexts(encoding, time_zone)
+        if names is not None and after.spelled(names) is None:
+            after = replace(after, keys=(*after.keys, names))
+        if after == before:
+            return NothingToCommit()
+        is_new = ROW_TEXTS not in tip.head.log.features
+        features = lists_of([FEATURES[ROW_TEXTS]]) if is_new else None
+        return Edit(features=features, row_texts=after)
+
+    handle.commit(prepare, operation="alter")
+    kept = handle.tip.head.row_texts
+    assert kept is not None, "it was there or was committed"
+    return kept
 
 
 def _addable(name: str) -> Feature:

@@ -33,6 +33,8 @@ _T = TypeVar("_T")
 
 MAX_TRIGGER_DELAY_MS = 900_000
 """Default of ``maxTriggerDelay``, as in Spark's Kafka source."""
+ROW_TEXTS = "__rowTexts"
+"""An option of `upsert` alone: ``key`` and ``value`` are rows, of which the task makes texts."""
 
 
 _ISOLATION: tuple[Literal["read_committed"], Literal["read_uncommitted"]] = (
@@ -98,6 +100,7 @@ class WriteOptions:
     fail_on_changed_batch: bool | None = None
     key_columns: tuple[str, ...] | None = None
     log_id: str | None = None
+    row_texts: bool = False
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -157,6 +160,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         fail_on_changed_batch=given.parsed("failOnChangedBatch", values.boolean, default=None),
         key_columns=given.parsed("keyColumns", values.names, None),
         log_id=given.parsed("logId", values.text, None),
+        row_texts=given.parsed(ROW_TEXTS, values.boolean, default=False),
     )
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from clog.connector.opened_logs import (
     created,
@@ -36,6 +36,7 @@ from clog.connector.options.settings import WriteOptions
 from clog.connector.schema import canonical, check_write_schema, with_our_names
 from clog.connector.table_columns import LogTypes, TableColumns, table_write
 from clog.connector.write.configs import check_configs
+from clog.connector.write.row_texts import as_texts
 from clog.storage.config.compression import Compression
 from clog.storage.errors import InvalidInputError, OptionError
 
@@ -53,7 +54,9 @@ _RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What tasks need to know of the log; it costs them no request."""
+    """What tasks need to know of the log; it costs them no request. ``row_texts``: they are given
+    rows, of which they make texts.
+    """
 
     location: Location
     log_id: str
@@ -65,6 +68,7 @@ class WritePlan:
     compression: Compression
     object_bytes: int
     new: "NewLog | None" = None
+    row_texts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,8 @@ def plan_write(
         there = opened_or_new(options, check, rows=schema)
         if isinstance(there, NewLog):
             return _plan_new(options.location, there, check(_types_of(there)))
+    if options.row_texts:
+        schema = StructType([StructField(name, BinaryType()) for name in ("key", "value")])
     log = opened_or_created(options, check, rows=schema)
     table = check(types_of(log.handle))
     if table is None and "key" not in canonical(schema).names:
@@ -158,6 +164,7 @@ def plan_write(
         table=table,
         compression=config.compression,
         object_bytes=config.object_bytes,
+        row_texts=options.row_texts,
     )
 
 
@@ -186,6 +193,8 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
     )
     rows = task.spark_partition
     named = with_our_names if plan.table is None else plan.table.of_rows
+    if plan.row_texts:
+        named = as_texts
     for batch in filter(len, map(named, batches)):
         names = batch.schema.names
         _check_topic(batch, plan.location.name)

@@ -41,7 +41,7 @@ FOLLOW_STEPS_MAX = 4
 
 _REPLAYED = (
     *("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),
-    *("writers", "older_writers", "unended", "pins"),
+    *("writers", "older_writers", "unended", "pins", "row_texts"),
 )
 """What a head must have in common with the edits before it."""
 

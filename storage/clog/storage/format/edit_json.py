@@ -33,6 +33,7 @@ from clog.storage.format.edits import (
     Edit,
     LogInfo,
     Replacement,
+    RowTexts,
     Uncleanable,
 )
 from clog.storage.format.features import FeatureNames
@@ -95,6 +96,7 @@ def edit_to_json(edit: Edit) -> dict[str, Any]:
         "oldest_readable": edit.oldest_readable,
         "forget": list(edit.forget) or None,
         "pins": pins_to_json(edit.pins) or None,
+        "row_texts": edit.row_texts and row_texts_to_json(edit.row_texts),
         "reset_times": edit.reset_times or None,
     }
     return {name: part for name, part in parts.items() if part is not None}
@@ -145,10 +147,36 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
             oldest_readable=_version(value, "oldest_readable"),
             forget=tuple(check_inside(path, where=where) for path in value.get("forget", ())),
             pins=pins_from_json(value.get("pins", {})),
+            row_texts=row_texts_from_json(value.get("row_texts")),
             reset_times=_is_said(value, "reset_times"),
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
         raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
+
+
+def row_texts_to_json(texts: RowTexts) -> dict[str, Any]:
+    """Returns the rules of texts, as in edits and heads."""
+    zone = {} if texts.time_zone is None else {"time_zone": texts.time_zone}
+    return {"encoding": texts.encoding, **zone, "keys": [list(names) for names in texts.keys]}
+
+
+def row_texts_from_json(value: dict[str, Any] | None) -> RowTexts | None:
+    """Reads what `row_texts_to_json` made; None where there is nothing.
+
+    Raises:
+        KeyError, TypeError, ValueError: it violates the format.
+    """
+    if value is None:
+        return None
+    zone = value.get("time_zone")
+    keys = tuple(tuple(_name(name) for name in names) for names in value["keys"])
+    return RowTexts(natural(value["encoding"]), None if zone is None else _name(zone), keys)
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no name")
+    return value
 
 
 def info_to_json(info: LogInfo) -> dict[str, Any]:

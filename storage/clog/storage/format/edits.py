@@ -5,7 +5,7 @@ An edit says what changed and decides nothing: `head.advance` and `manifest.appl
 Not here: their JSON (`edit_json`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -68,6 +68,26 @@ class AppendedBy:
     entry: WriterEntry
     first: int = 0
     next: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowTexts:
+    """By which rules rows become the texts of a log of bytes (FORMAT.md §19).
+
+    ``time_zone`` is that of encoding 1; ``keys`` are the names in the JSON of keys, in their order
+    and as they were spelled first, a tuple for each set of columns that ever made a key.
+    """
+
+    encoding: int
+    time_zone: str | None = None
+    keys: tuple[tuple[str, ...], ...] = ()
+
+    def spelled(self, names: Sequence[str]) -> tuple[str, ...] | None:
+        """Returns the names of a key's JSON as they are kept, of those that are the same but for
+        case and order; None where there are none.
+        """
+        wanted = sorted(map(str.lower, names))
+        return next((own for own in self.keys if sorted(map(str.lower, own)) == wanted), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +206,7 @@ class Edit:
     oldest_readable: int | None = None
     forget: tuple[str, ...] = ()
     pins: Pins = field(default_factory=dict)
+    row_texts: RowTexts | None = None
     reset_times: bool = False
 
     def partitions(self) -> set[int]:

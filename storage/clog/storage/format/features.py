@@ -24,6 +24,7 @@ GIVEN_OFFSETS = "given-offsets"
 ERASURES = "erasures"
 READER_HOLDS = "reader-holds"
 TYPED_KEYS = "typed-keys"
+ROW_TEXTS = "row-texts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,13 @@ FEATURES = {
             of_readers=True,
             is_built=True,
             at_creation=True,
+        ),
+        Feature(
+            ROW_TEXTS,
+            "19",
+            "by which rules upsert makes texts of rows; a log of bytes gets it with its first rows",
+            of_readers=False,
+            is_built=True,
         ),
     )
 }

@@ -26,7 +26,13 @@ from clog.storage.format.columns import (
     columns_to_json,
     resolved,
 )
-from clog.storage.format.edit_json import info_from_json, info_to_json, texts
+from clog.storage.format.edit_json import (
+    info_from_json,
+    info_to_json,
+    row_texts_from_json,
+    row_texts_to_json,
+    texts,
+)
 from clog.storage.format.edits import (
     Append,
     AppendedBy,
@@ -34,10 +40,12 @@ from clog.storage.format.edits import (
     LogInfo,
     PagedWriters,
     PageRef,
+    RowTexts,
     WriterEntry,
 )
 from clog.storage.format.features import (
     DEAD_ROWS,
+    ROW_TEXTS,
     SUPERSEDED_ROWS,
     TRANSACTIONS,
     TYPED_COLUMNS,
@@ -98,6 +106,7 @@ class Head:
     unended: tuple[Unended, ...] = ()
     pins: Pins = field(default_factory=dict)
     masked: int = NONE
+    row_texts: RowTexts | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def stable_offset(self, partition: int) -> int:
@@ -150,6 +159,7 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
         unended=with_started_reset(unended, time_ms) if edit.reset_times else unended,
         pins=pins_after(head.pins, edit.pins, log.features),
         masked=version if edit.masks or edit.covered else head.masked,
+        row_texts=_row_texts(head.row_texts, edit.row_texts),
     )
 
 
@@ -196,10 +206,20 @@ def _with_features(log: LogInfo, edit: Edit) -> LogInfo:
         (SUPERSEDED_ROWS, "masks", edit.masks or edit.covered),
         (TRANSACTIONS, "a transaction", any(by.entry.transaction for by in edit.writers)),
         (UNDECIDED_RECORDS, "undecided records", edit.names_undecided()),
+        (ROW_TEXTS, "rules of texts", edit.row_texts),
     ):
         if is_there and name not in log.features:
             raise CorruptionError(f"an edit has {what}, but the log lacks feature {name!r}")
     return log
+
+
+def _row_texts(before: RowTexts | None, given: RowTexts | None) -> RowTexts | None:
+    if before is None or given is None:
+        return given or before
+    rules = (before.encoding, before.time_zone)
+    if (given.encoding, given.time_zone) != rules or given.keys[: len(before.keys)] != before.keys:
+        raise CorruptionError(f"rules of texts change from {before} to {given}")
+    return given
 
 
 class _Rows(dict[int, list[int]]):
@@ -354,6 +374,7 @@ def head_to_json(head: Head) -> dict[str, Any]:
         "older_writers": head.older_writers and page_to_json(head.older_writers),
         **({"pins": pins_to_json(head.pins)} if head.pins else {}),
         **({} if head.masked == NONE else {"masked": head.masked}),
+        **({"row_texts": row_texts_to_json(head.row_texts)} if head.row_texts else {}),
     }
 
 
@@ -384,6 +405,7 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
             unended=unended_from_json(value.get("unended", []), info.partitions),
             pins=pins_from_json(value.get("pins", {})),
             masked=whole(value.get("masked", NONE)),
+            row_texts=row_texts_from_json(value.get("row_texts")),
             extra={name: v for name, v in value.items() if name not in _KNOWN},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:

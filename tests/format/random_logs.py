@@ -31,7 +31,7 @@ from agreement import agree
 from clog.cleaner import Cleaner
 from clog.cleaner.rewrite.coalescing import coalesce
 from clog.storage import Log, ManualClock, NotFoundError
-from clog.storage.administration import reset_times
+from clog.storage.administration import keep_row_texts, reset_times
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format.features import NO_FEATURES
 from clog.storage.ids import SeededIds
@@ -263,6 +263,11 @@ class RandomLog:
     def reopen(self) -> None:
         self.logs = [self._opened(), *self.logs[:1]]
 
+    def name_keys(self) -> None:
+        """Keeps rules of texts, as the first upserts of rows with several key columns."""
+        for name in "pqrs":
+            keep_row_texts(self.log.handle, 2, None, (name, "Id"))
+
     def check(self) -> None:
         """Holds the log against both readers, and every version against itself."""
         log = self._opened()
@@ -299,7 +304,14 @@ EVERYTHING = {
     *("snapshots", "edits apart", "positions", "positions apart", "later schema", "horizons"),
     *("append times", "gaps", "released", "steps of tombstones", "start", "headers"),
     *("times set back", "swept", "several writers", "undecided-records", "undecided rows"),
-    *("aborted rows", "markers", "horizons of markers", "participants", "outcomes kept"),
+    *(
+        "row-texts",
+        "aborted rows",
+        "markers",
+        "horizons of markers",
+        "participants",
+        "outcomes kept",
+    ),
 }
 """What a log may have; `found_in` says what one has."""
 
@@ -318,7 +330,7 @@ def found_in(log: RandomLog) -> set[str]:
     pages = [json.loads(path.read_bytes().partition(b"\n")[2]) for path in plain_pages(folder)]
     said = {
         **{name: name in own.features for name in ("dead-rows", "transactions")},
-        **{name: name in own.features for name in ("typed-columns", "typed-keys")},
+        **{name: name in own.features for name in ("typed-columns", "typed-keys", "row-texts")},
         "added midway": heads[0]["log"]["features"] != heads[-1]["log"]["features"],
         "dead rows in a file": any(path.suffix == ".dead" for path in kinds["data"]),
         "undecided-records": "undecided-records" in own.features,
@@ -378,6 +390,7 @@ def made(seed: int, steps: int) -> Iterator[RandomLog]:
             log = RandomLog(folder / "log", seed)
             for _ in range(steps):
                 log.step()
+            log.name_keys()
             yield log
     finally:
         shutil.rmtree(folder)

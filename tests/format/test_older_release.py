@@ -15,6 +15,7 @@ import pytest
 
 from clog.storage import Log
 from clog.storage import create as creating
+from clog.storage.administration import keep_row_texts
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import features as registry
 from clog.storage.format.features import DEAD_ROWS, Feature, FeatureNames
@@ -129,6 +130,25 @@ def test_it_refuses_to_write_a_log_with_a_feature_of_writers(log, older, quill, 
         assert told[name].startswith("UnsupportedFormatError: ")
         assert "has the features ['quill'], which this clog can read but not write" in told[name]
     assert log.version == 2
+
+
+@pytest.mark.parametrize("how", ["cold", "warm"])
+def test_it_reads_a_log_with_rules_of_texts(older, tmp_path, monkeypatch, how):
+    """FORMAT.md §19: whatever the rules, as it stands beside what it knows; and it refuses to
+    write texts of its own beside them.
+    """
+    monkeypatch.setattr(creating, "NEW_LOG_FEATURES", FeatureNames((), ("row-texts",)))
+    log = Log.create(str(tmp_path / "log"), partitions=1)
+    log.append(ONE)
+
+    def keep():
+        for names in (("id", "region"), ("a", "b")):
+            keep_row_texts(log.handle, 2, None, names)
+
+    told = older(how, keep)
+    refused = [told.pop(name) for name in ("append", "alter", "clean")]
+    assert all("has the features ['row-texts'], which this clog can read" in r for r in refused)
+    assert (log.version, told) == (3, {"read": 1, "table": 1})
 
 
 def test_it_does_not_know_the_edit_that_adds_a_feature(log, older):

@@ -18,6 +18,7 @@ from second_reader.state import (
     check_config,
     check_features,
     check_log,
+    check_row_texts,
     check_writer,
     data_object,
 )
@@ -297,6 +298,17 @@ def _forget(state: State, value: list[str]) -> None:
         state.released.pop(safe_path(path), None)
 
 
+def _row_texts(state: State, value: Json) -> None:
+    check_row_texts(value)
+    need("row-texts" in state.features, "19", "rules of texts without their feature")
+    before = state.row_texts
+    if before is not None:
+        same = ("encoding", "time_zone")
+        need(all(value.get(n) == before.get(n) for n in same), "19", "other rules of texts")
+        need(value["keys"][: len(before["keys"])] == before["keys"], "19", "keys are spelled anew")
+    state.row_texts = value
+
+
 STEPS: dict[str, Callable[[State, Any], None]] = {
     "features": _features,
     "schema": State.add_schema,
@@ -318,6 +330,7 @@ STEPS: dict[str, Callable[[State, Any], None]] = {
     "older_writers": _older_writers,
     "orphan_floor": _orphan_floor,
     "oldest_readable": _oldest_readable,
+    "row_texts": _row_texts,
     "reset_times": _reset_times,
     "forget": _forget,
 }

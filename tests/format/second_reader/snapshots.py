@@ -71,6 +71,7 @@ def _read_masks(state: State, manifest: Json, head: Json) -> None:
     for partition, offset in zip(state.partitions, covered, strict=True):
         partition.covered = integer(offset, "13")
     state.masked = head.get("masked")
+    state.row_texts = head.get("row_texts")
 
 
 def _read_head(state: State, head: Json) -> None:
@@ -201,6 +202,7 @@ def check_head(folder: Folder, state: State, head: Json) -> None:
         "another config",
     )
     need(head.get("masked") == state.masked, "13", "another version has masks")
+    need(head.get("row_texts") == state.row_texts, "19", "the head has other rules of texts")
     need(head["orphan_floor"] == state.orphan_floor, "8", "another orphan floor")
     need(head["oldest_readable"] == state.oldest_readable, "8", "another oldest readable version")
     need(head["writers"] == state.writers, "8", "the head has other writers")

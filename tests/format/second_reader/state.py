@@ -160,6 +160,7 @@ class State:
     tombstones_removed: list[tuple[int, int, int]] = field(default_factory=list)
     uncleanable: dict[str, Json] = field(default_factory=dict)
     masked: int | None = None
+    row_texts: Json | None = None
     unended: list[Json] = field(default_factory=list)
     markers: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -196,6 +197,7 @@ class State:
             "log": self.log,
             "config": (self.config, self.config_epoch),
             "masked": self.masked,
+            "row_texts": self.row_texts,
             "versions": (
                 self.version,
                 self.id,
@@ -242,6 +244,19 @@ def check_log(log: Json) -> None:
         ("typed-keys" in read) == has_typed_keys(parse_schema(schema)),
         "12.3",
         "typed-keys and the schema disagree",
+    )
+
+
+def check_row_texts(value: Json) -> None:
+    """Refuses what are no rules of texts (§19)."""
+    integer(value.get("encoding"), "19")
+    need(isinstance(value.get("time_zone", ""), str), "19", "a time zone that is no text")
+    keys: Any = value.get("keys")
+    need(
+        isinstance(keys, list)
+        and all(isinstance(k, list) and all(isinstance(n, str) for n in k) for k in keys),
+        "19",
+        "no names of keys",
     )
 
 

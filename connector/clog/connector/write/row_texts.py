@@ -219,7 +219,8 @@ def _time_texts(
     import pyarrow.compute as pc
 
     first, after = _YEARS_0_TO_9999
-    is_far = pc.fill_null(pc.or_(pc.less(days, first), pc.greater_equal(days, after)), False)  # noqa: FBT003
+    is_far = pc.or_(pc.less(days, first), pc.greater_equal(days, after))
+    is_far = pc.coalesce(is_far, pa.scalar(value=False))
     near = pc.if_else(is_far, pa.scalar(0, values.type), values)
     texts = _bytes(near.cast(kind).cast(pa.string()))
     if not pc.any(is_far).as_py():

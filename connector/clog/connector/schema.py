@@ -209,6 +209,9 @@ def check_write_schema(
             if name in ("key", "value") and isinstance(kind, StructType | ArrayType | MapType):
                 # A cast would, too: no JSON.
                 remedy = f"to_json({name}) makes a text of it, a typed log takes it as it is"
+            if name in ("key", "value") and isinstance(kind, TimestampType):
+                # The text of a cast depends on the session's zone, and has an hour twice a year.
+                remedy = f"string(unix_micros({name})) is one text in every time zone"
             raise InvalidInputError(
                 f"column {name} has type {kind.simpleString()}, {where} takes {allowed}; {remedy}"
             )

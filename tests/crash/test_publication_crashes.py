@@ -8,6 +8,9 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import ClogError, Log, ManualClock
+from clog.storage.format.edits import Edit
+from clog.storage.format.features import FeatureNames
+from clog.storage.format.views.pins import Pin
 from clog.storage.ids import SeededIds
 from clog.storage.testing.crash import crash_runs, discard
 from clog.storage.testing.invariants import check_log
@@ -77,7 +80,7 @@ def point_of(run, seen):
     call = run.call
     if "/commits/" in call.path and call.operation == "create" and done:
         seen.add("pinned")
-    is_of_view = call.path.startswith(("_delta_log/", "metadata/"))
+    is_of_view = call.path.startswith(("_delta_log/", "metadata/")) and ".probe." not in call.path
     if is_of_view and call.operation == "create" and done:
         return "C22"
     if is_of_view and call.operation in ("put", "delete"):
@@ -115,6 +118,70 @@ def test_every_crash_leaves_a_view_that_is_right(begin, name):
         discard(store)
     is_tidied = begin is not filled or name == "iceberg"  # Which has a hint to write.
     assert points == {"C20", "C21", "C22"} | ({"C23"} if is_tidied else set())
+
+
+def pinned(store):
+    """One that has a pin whose version of the view nobody created."""
+    filled(store)
+    log = reopen(store, 2)
+    for name in READERS:
+        pin = Pin(FIRST[name], log.version, 5_000)
+        features = FeatureNames(write=("publications", "superseded-rows"))
+        edit = Edit(features=features, pins={name: (pin,)})
+        log.handle.commit(lambda _tip, _ms, edit=edit: edit, operation="publish")
+
+
+def point_of_withdrawal(run, seen):
+    """The name that COMMIT.md §10 gives to a crash at a call of a withdrawal."""
+    done = run.when in ("after", "lost_reply", "denied")
+    call = run.call
+    if call.path.startswith(("_delta_log/", "metadata/")) and call.operation == "create" and done:
+        return "C25"
+    is_commit = "/commits/" in call.path and call.operation == "create"
+    if is_commit and done:
+        return "C26"
+    return "C25" if seen else "C24"
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("begin", [pinned, published, published_long])
+def test_every_crash_of_a_withdrawal_leaves_the_view_or_nothing_of_it(begin, name):
+    """S63, S69: and the next one, or the cleaner, does the rest: no pin and no object stays."""
+    points = set()
+    versions = READERS[name][1]
+    for run in crash_runs(begin, lambda store: reopen(store, 3).withdraw(name)):
+        store = run.store
+        is_withdrawn = shows_nothing(store, name)
+        points.add(point_of_withdrawal(run, is_withdrawn))
+        check_log(store)
+        if not is_withdrawn and versions(store):
+            READERS[name][0](store)
+        result = reopen(store, 4).withdraw(name)
+        assert result.withdrawn is not is_withdrawn, str(run)
+        assert shows_nothing(store, name), str(run)
+        assert versions(store) == [result.table_version], str(run)
+        for days in (1, 2):
+            Cleaner(reopen(store, 5 + days, 5_000 + days * 86_400_000)).run_once()
+        assert name not in reopen(store, 8).handle.tip.head.pins, str(run)
+        assert versions(store) == [result.table_version], str(run)
+        done = reopen(store, 9).publish(name)
+        assert done.table_version == result.table_version + 1, str(run)
+        assert READERS[name][0](store)[0] == rows_of(reopen(store, 10), done.version), str(run)
+        discard(store)
+    # Pins of versions that were there stay for the delay, so their going is no part of it.
+    assert points == {"C24", "C25"} | ({"C26"} if begin is pinned else set())
+
+
+def shows_nothing(store, name):
+    """Whether the newest version says that it was withdrawn."""
+    newest = READERS[name][1](store)[-1:]
+    if not newest:
+        return False
+    path = {
+        "delta": f"_delta_log/{newest[0]:020d}.json",
+        "iceberg": f"metadata/v{newest[0]}.metadata.json",
+    }[name]
+    return b'withdrawn"' in store.get(path)
 
 
 def _check_what_the_cleaner_leaves(store, name):

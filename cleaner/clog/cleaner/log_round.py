@@ -177,8 +177,8 @@ class LogRound:
         config = with_defaults(self._handle.tip.head.config, self._settings.defaults)
         if self._handle.tip.head.pins:
             self._masked()  # Then a publication reads no keys.
-        published = self._publishing.publish_due(config, now_ms=since_ms)
-        return MaintenanceResult(sealed, gone, published)
+        views = self._publishing.publish_due(config, now_ms=since_ms)
+        return MaintenanceResult(sealed, gone, views.made, views.withdrawn, views.refused)
 
     def readers(self) -> Sequence[Reader]:
         """Returns the named readers, at most ``watch_readers_ms`` old, where they are watched."""

@@ -16,6 +16,7 @@ from clog.cleaner.retention.apply import MaintenanceResult
 from clog.storage.clock import Clock
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.manifest import Manifest
+from clog.storage.publications.pinning import Kept, kept_for_views
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.readers.lag import Reader
 
@@ -35,7 +36,8 @@ class PartitionState:
 class LogState:
     """One log as the last round found it; of one that does not compact no ``partitions``, as in
     Kafka. ``failures`` are rounds in a row that failed. ``error`` is that of the last round, or why
-    the log is not ``opened``. ``lags_ms``: by format, how far a published view is behind.
+    the log is not ``opened``. ``lags_ms``: by format, how far a published view is behind;
+    ``kept``: what is kept for it, and ``stuck`` the formats for which that does not move on.
     ``readers``: the named readers, where they are watched. ``undecided`` transactions hold readers
     back, the first of them since ``undecided_since_ms``.
     """
@@ -50,6 +52,8 @@ class LogState:
     last_pass: PassResult | None = None
     totals: Counter[str] = field(default_factory=Counter)
     lags_ms: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    stuck: Sequence[str] = ()
     readers: Sequence[Reader] = ()
 
 
@@ -131,6 +135,8 @@ class Monitor:
         """Notes the state of a log; ``beside``: its `LogState.lags_ms` and `LogState.readers`."""
         compacted = range(manifest.head.log.partitions if config.compact else 0)
         partitions = [_state(manifest, p, config, now_ms) for p in compacted]
+        delay_ms = config.file_delete_delay_ms
+        kept = kept_for_views(manifest, delay_ms, now_ms=now_ms)
         began = [e.started_ms for e in manifest.head.unended if e.first]
         with self._lock:
             before = self._logs.get(url, LogState())
@@ -138,6 +144,8 @@ class Monitor:
                 before,
                 partitions=partitions,
                 lags_ms=beside[0],
+                kept=kept,
+                stuck=[name for name, view in kept.items() if view.is_stuck(delay_ms)],
                 readers=beside[1],
                 undecided=len(began),
                 undecided_since_ms=min(began, default=None),
@@ -181,6 +189,8 @@ class Monitor:
         counts = Counter(
             segments_sealed=len(done.sealed),
             publications=done.published,
+            publications_refused=done.refused,
+            views_withdrawn=done.withdrawn,
             retention_records=sum(e.records for e in done.expired),
             retention_bytes=sum(e.size_bytes for e in done.expired),
         )

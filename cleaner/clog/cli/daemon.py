@@ -378,11 +378,13 @@ def _serve(
         from clog.storage.installation import install_extra
 
         raise typer.BadParameter(f"--listen needs {e.name}: {install_extra('metrics')}") from e
-    from clog.cleaner.daemon.health import ailments, neglects
+    from clog.cleaner.daemon.health import ailments, neglects, notices
 
     page = application(shown, ShownCleaner(daemon.monitor))
     checks = partial(ailments, daemon), partial(neglects, daemon)
-    server = MonitorServer(address, *checks, registry(daemon, stores), page)
+    server = MonitorServer(
+        address, *checks, registry(daemon, stores), page, notices=partial(notices, daemon)
+    )
     beside = ", and a page at /" if server.has_page else ""
     print_note(f"/metrics, /healthz and /readyz{beside} on http://{server.address}")
     return server

@@ -40,11 +40,12 @@ if TYPE_CHECKING:
         PartitionDescription,
         SegmentInfo,
         TransactionDescription,
+        ViewDescription,
     )
     from clog.storage.diagnostics.history import CommitInfo
     from clog.storage.log import Log
     from clog.storage.objects.records import Appendable, ArrowStream
-    from clog.storage.publications.publish import PublishResult
+    from clog.storage.publications.publish import PublishResult, WithdrawResult
     from clog.storage.read.scan import READ_SCHEMA
     from clog.storage.read.table import Table
     from clog.storage.readers.lag import Reader
@@ -106,6 +107,8 @@ __all__ = [
     "UnsupportedFilesystemError",
     "UnsupportedFormatError",
     "VersionExpiredError",
+    "ViewDescription",
+    "WithdrawResult",
 ]
 _NEEDS_ARROW = {
     "READ_SCHEMA": "read.scan",
@@ -132,6 +135,8 @@ _NEEDS_ARROW = {
     "TransactionDescription": "diagnostics.describe",
     "TransactionInfo": "transactions.finishing",
     "TransactionResult": "transactions.deferred",
+    "ViewDescription": "diagnostics.describe",
+    "WithdrawResult": "publications.publish",
 }
 """Where each name is defined that would load Arrow, or the store, with it."""
 

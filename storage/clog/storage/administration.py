@@ -25,6 +25,7 @@ from clog.storage.format.features import FEATURES, ROW_TEXTS, Feature, FeatureNa
 from clog.storage.format.rolling import new_jitter_ms
 from clog.storage.format.schema import LogSchema, key_columns_problem
 from clog.storage.objects.evolution import evolved
+from clog.storage.publications.publish import FORMATS, Publications, check_publishable
 from clog.storage.read.offsets import by_partition, partitions_named
 from clog.storage.readers.holds import features_of_holds
 
@@ -51,6 +52,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         if after == before:
             return NothingToCommit()
         _check_key_columns(tip.head.log.schema, settings)
+        _check_views(handle, tip, tip.head.log.schema, settings)
         needed = features_of_holds(settings)
         has_all = tip.head.log.features.with_added(needed) == tip.head.log.features
         return Edit(config=after, features=None if has_all else needed)
@@ -73,7 +75,9 @@ def evolve(
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
         before = tip.head.log.schema
         after = evolved(before, add=add, widen=widen, relax=relaxed, url=url)
-        _check_key_columns(after, LogConfig.from_overrides(tip.head.config))
+        config = LogConfig.from_overrides(tip.head.config)
+        _check_key_columns(after, config)
+        _check_views(handle, tip, after, config)
         return Edit(schema=after)
 
     handle.refresh()
@@ -84,6 +88,36 @@ def evolve(
 def _check_key_columns(schema: LogSchema | None, config: LogConfig) -> None:
     if problem := key_columns_problem(schema, config.table_key_columns):
         raise InvalidInputError(f"{problem}; nothing was changed")
+
+
+def _check_views(handle: Handle, tip: Commit, schema: LogSchema | None, config: LogConfig) -> None:
+    """Raises if a view of the log, or one that is configured, could not follow a change; where it
+    could not before, the change is not to blame. Requests only where there may be a view so.
+    """
+    url, before = handle.standing.root.url, LogConfig.from_overrides(tip.head.config)
+    for name in FORMATS:
+        problem = _problem(name, schema, config, url)
+        is_wanted = name in config.published_formats
+        is_new = is_wanted and name not in before.published_formats
+        if problem is None or (not is_new and _problem(name, tip.head.log.schema, before, url)):
+            continue
+        if not is_wanted:
+            seen = Publications(handle).look(name) if name in tip.head.pins else None
+            if seen is None or seen.source is None or seen.log_id != tip.head.log.log_id:
+                continue
+        raise InvalidInputError(
+            f"{url} is published as {name}, or is to be, which it could not be then: {problem}; to"
+            f" change it all the same, take {name} out of table.publish and withdraw the view:"
+            f" clog publish --withdraw --format {name}"
+        )
+
+
+def _problem(name: str, schema: LogSchema | None, config: LogConfig, url: str) -> str | None:
+    try:
+        check_publishable(name, schema, config, url=url)
+    except InvalidInputError as e:
+        return str(e)
+    return None
 
 
 def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:

@@ -32,6 +32,7 @@ from clog.storage.format.head import first_head
 from clog.storage.format.schema import LogSchema, has_typed_keys, key_columns_problem
 from clog.storage.ids import Ids
 from clog.storage.objects.arrow_types import schema_of
+from clog.storage.publications.publish import check_publishable
 from clog.storage.readers.holds import features_of_holds
 from clog.storage.store.base import Store
 
@@ -116,6 +117,9 @@ def new_log(
     overrides = parse_overrides(config)
     if problem := key_columns_problem(typed, LogConfig.from_overrides(overrides).table_key_columns):
         raise InvalidInputError(f"{problem}; nothing was created")
+    settings = LogConfig.from_overrides(overrides)
+    for name in settings.published_formats:
+        check_publishable(name, typed, settings, url="the log")
     return NewLog(ids.new_id(), partitions, overrides, typed)
 
 

@@ -25,7 +25,7 @@ from clog.storage.objects.arrow_types import arrow_schema
 from clog.storage.objects.data_object import DataObject
 from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import ObjectWriter
-from clog.storage.publications.publish import Publications, PublishResult
+from clog.storage.publications.publish import Publications, PublishResult, WithdrawResult
 from clog.storage.read.reads import Reads
 from clog.storage.read.table import Table
 from clog.storage.readers.of_log import ReadersOfLog
@@ -350,9 +350,30 @@ class Log(TransactionsOfLog, ReadersOfLog):
 
         Raises:
             InvalidInputError: the format is unknown, or has no type for a field of the schema; the
-                objects do not hold the timestamps; another table is at the URL.
+                objects do not hold the timestamps; another table is at the URL; a package is
+                missing. Nothing was changed.
+            StoreUnavailableError: the store refuses to write the view, or failed.
         """
         return self._publications.publish(format)
+
+    def withdraw(self, format: str, *, force: bool = False) -> WithdrawResult:
+        """Takes back what `publish` published: the view's newest version shows nothing from now on,
+        and its older ones expire. Nothing is kept for it any more, at the latest
+        ``file.delete.delay.ms`` later, when a cleaner looks. It may be published again; while
+        ``table.publish`` names the format, the cleaner does that in its next round.
+
+        Args:
+            format: ``delta`` or ``iceberg``.
+            force: give the view up even where the store refuses to write that version: from then on
+                its files name objects that the cleaner deletes, and so may a version that somebody
+                is publishing at this moment.
+
+        Raises:
+            InvalidInputError: the format is unknown, or another table is at the URL.
+            StoreUnavailableError: the store refuses to write the view, or failed.
+            CorruptionError: the view cannot be read.
+        """
+        return self._publications.withdraw(format, force=force)
 
     def segments(self, partition: int) -> list[SegmentInfo]:
         """Returns the segments of a partition in offset order, the active one last."""

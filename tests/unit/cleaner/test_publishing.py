@@ -7,7 +7,11 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.cleaner.sweep.objects import sweep_orphans
 from clog.storage import InvalidInputError, Log
+from clog.storage.format.edits import Edit
 from clog.storage.ids import SeededIds
+from clog.storage.publications.delta.view import DeltaView
+from clog.storage.store.base import StoreRefusedError
+from clog.storage.store.wrapping import WrappingStore
 from clog.storage.testing.clocked import ClockedStore
 from clog.storage.testing.published import delta_rows, delta_versions
 
@@ -91,9 +95,15 @@ def test_a_view_by_hand_does_not_hold_back_the_sweep(make_log, store, clock):
     assert log.handle.manifest().released == ()
 
 
+def configured(log, **config):
+    """Sets configs as a release did that refused less."""
+    log.handle.commit(lambda tip, _: Edit(config={**tip.head.config, **config}), operation="alter")
+
+
 def test_what_cannot_be_published_holds_nothing_up(make_log, store, clock, caplog):
     """S28, S63: it is told once, and the round goes on."""
-    log = make_log(**PUBLISHED, **{"message.timestamp.type": "LogAppendTime"})
+    log = make_log()
+    configured(log, **PUBLISHED, **{"message.timestamp.type": "LogAppendTime"})
     put(log, ("a", "1"))
     put(log, ("a", "2"))
     log.roll()
@@ -103,8 +113,156 @@ def test_what_cannot_be_published_holds_nothing_up(make_log, store, clock, caplo
             cleaner.run_once(force=True)
             clock.advance(10_000)
     assert len([r for r in caplog.records if "is not published as delta" in r.message]) == 1
+    assert cleaner.monitor.logs()[log.url].totals["publications_refused"] == 3
     assert log.table().to_arrow().num_rows == 1
     log.alter({"message.timestamp.type": "CreateTime"})
+
+
+class Denied(WrappingStore):
+    """Refuses all, or what writes, below the folders of views: a role without a right there."""
+
+    refuses = False
+    reads = True
+
+    def _check(self, path, *, reads=False):
+        if self.refuses and path.startswith("_delta_log/") and not (reads and self.reads):
+            raise StoreRefusedError(f"{path}: permission denied", certain=True)
+
+    def put(self, path, data):
+        self._check(path)
+        self.inner.put(path, data)
+
+    def create(self, path, data):
+        self._check(path)
+        self.inner.create(path, data)
+
+    def list(self, prefix=""):
+        self._check(prefix, reads=True)
+        return self.inner.list(prefix)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_store_that_refuses_the_view_does_not_end_the_round(reads, store, clock, caplog):
+    """S28, S63: passes run, the refusal is logged once, counted, and the publication tried again;
+    nothing is committed for it, and the daily sweep runs, too."""
+    denied = Denied(store)
+    denied.refuses, denied.reads = True, reads
+    config = {**PUBLISHED, "min.cleanable.dirty.ratio": "0"}
+    log = Log.create(denied, 1, config, clock=clock, ids=SeededIds(1))
+    put(log, ("a", "1"))
+    put(log, ("a", "2"))
+    log.roll()
+    cleaner = Cleaner(log)
+    with caplog.at_level(logging.WARNING):
+        (result,) = cleaner.run_once()
+        clock.advance(10_000)
+        cleaner.run_once()
+    assert result.stats.records_superseded == 1
+    state = cleaner.monitor.logs()[log.url]
+    assert (state.totals["publications_refused"], state.failures) == (2, 0)
+    assert len([r for r in caplog.records if "is not published as delta" in r.message]) == 1
+    assert log.handle.tip.head.pins == {}
+    denied.refuses = False
+    clock.advance(10_000)
+    cleaner.run_once()
+    assert values(store) == [b"2"]
+    denied.refuses = True
+    put(log, ("a", "3"))
+    for _ in range(3):
+        clock.advance(2 * 86_400_000)
+        cleaner.run_once()
+    assert cleaner.monitor.logs()[log.url].failures == 0
+
+
+def shown(store):
+    """The values that the newest version of the Delta view shows; None where it shows nothing."""
+    newest = store.get(f"_delta_log/{delta_versions(store)[-1]:020d}.json")
+    return None if b"CLOG WITHDRAW" in newest else values(store)
+
+
+def test_a_start_that_rises_takes_back_a_view_that_cannot_follow(make_log, store, clock, caplog):
+    """S36, S69: in the same round, and the versions before are gone; it comes back when it can."""
+    log = make_log(**PUBLISHED)
+    put(log, ("a", "1"), ("b", "1"))
+    cleaner = Cleaner(log)
+    cleaner.run_once()
+    configured(log, **{"message.timestamp.type": "LogAppendTime"})
+    put(log, ("c", "1"))
+    clock.advance(10_000)
+    cleaner.run_once()
+    assert shown(store) == [b"1", b"1"]
+    log.delete_records({0: 1})
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            cleaner.run_once()
+    assert (shown(store), delta_versions(store)) == (None, [1])
+    assert len([r for r in caplog.records if "is withdrawn" in r.message]) == 1
+    assert cleaner.monitor.logs()[log.url].totals["views_withdrawn"] == 1
+    configured(log, **{"message.timestamp.type": "CreateTime", "min.cleanable.dirty.ratio": "0"})
+    put(log, ("c", "2"))
+    log.roll()
+    cleaner.run_once(force=True)
+    for _ in range(2):
+        clock.advance(10_000)
+        cleaner.run_once()
+    assert shown(store) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_deletion_is_gone_from_a_view_that_cannot_follow_by_its_date(
+    restarts, make_log, store, clock, monkeypatch
+):
+    """S46, S69: `delete.retention.ms` after the log had what the view does not show, however often
+    the cleaner is started anew; then nothing is kept for it, and no byte is left."""
+    hours = 3_600_000
+    more = {"file.delete.delay.ms": str(hours), "min.cleanable.dirty.ratio": "0"}
+    log = make_log(**PUBLISHED, **more, **{"delete.retention.ms": str(10 * hours)})
+    put(log, ("a", "1"))
+    cleaner = Cleaner(log)
+    cleaner.run_once()
+    clock.advance(100 * hours)  # A view is not old since nothing came.
+    monkeypatch.setattr(DeltaView, "check_installed", missing)
+    cleaner.run_once()
+    log.append([{"key": "a", "value": None, "timestamp": 1}])
+    log.roll()
+    seen = []
+    for _ in range(30):
+        cleaner.run_once(force=True)
+        seen.append(shown(store))
+        clock.advance(hours)
+        cleaner = Cleaner(Log.open(store, clock=clock, ids=SeededIds(9))) if restarts else cleaner
+    assert seen.index(None) in (10, 11)
+    assert log.handle.refresh().head.pins == {}
+    assert log.handle.manifest().released == ()
+    assert [f for f in store.list("_clog/") if f.path.endswith(".parquet")] == []
+
+
+def missing(_view):
+    raise InvalidInputError("a package is missing")
+
+
+def test_a_view_by_hand_does_not_show_what_was_deleted(make_log, store, clock):
+    """S36, S63: it is published anew in the next round, though nothing says how often."""
+    log = make_log()
+    put(log, ("a", "1"), ("b", "1"))
+    log.publish("delta")
+    log.delete_records({0: 1})
+    Cleaner(log).run_once()
+    assert (values(store), delta_versions(store)) == ([b"1"], [1])
+
+
+def test_a_view_that_was_withdrawn_by_hand_stays_so(make_log, store, clock):
+    """S69: while `table.publish` does not name it."""
+    log = make_log(**{"file.delete.delay.ms": "1000"})
+    put(log, ("a", "1"))
+    log.publish("delta")
+    log.withdraw("delta")
+    put(log, ("b", "1"))
+    cleaner = Cleaner(log)
+    for _ in range(4):
+        clock.advance(2_000)
+        cleaner.run_once()
+    assert (shown(store), log.handle.tip.head.pins) == (None, {})
 
 
 def test_none_and_a_format_contradict_each_other(make_log):

@@ -51,3 +51,13 @@ def hanging(cleaner: Cleaner) -> list[Activity]:
         for activity in cleaner.monitor.activities()
         if (moved_ms := activity.progress.moved_ms) is not None and now_ms - moved_ms > STALLED_MS
     ]
+
+
+def notices(cleaner: Cleaner) -> list[str]:
+    """Returns what somebody has to look at, though every log is looked after."""
+    return [
+        f"{url}: the {name} view keeps {state.kept[name].objects} objects that were to be deleted"
+        f" {state.kept[name].overdue_ms // 1000} s ago; publish it, or withdraw it"
+        for url, state in cleaner.monitor.logs().items()
+        for name in state.stuck
+    ]

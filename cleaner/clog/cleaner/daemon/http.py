@@ -39,6 +39,7 @@ class MonitorServer:
         neglects: why it does not look after every log, for ``/readyz``.
         metrics: what ``/metrics`` shows; None: it is absent.
         page: what is shown at ``/``, where the address is a loopback one.
+        notices: what somebody has to look at, though the process is well.
 
     Raises:
         InvalidInputError: no such address, or it is taken.
@@ -51,13 +52,15 @@ class MonitorServer:
         neglects: Callable[[], Sequence[str]],
         metrics: "CollectorRegistry | None",
         page: "ASGIApp | None" = None,
+        *,
+        notices: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._socket = listening(address)
         host = str(self._socket.getsockname()[0])
         self.has_page = page is not None and ipaddress.ip_address(host).is_loopback
         routes: list[Any] = [
-            _check("/healthz", ailments, "unhealthy"),
-            _check("/readyz", neglects, "not ready"),
+            _check("/healthz", ailments, "unhealthy", notices),
+            _check("/readyz", neglects, "not ready", notices),
         ]
         application = _application(routes, metrics, page if self.has_page else None)
         self._server = quiet_server(application)
@@ -138,12 +141,20 @@ class _Hurried(H11Protocol):
         )
 
 
-def _check(path: str, found: Callable[[], Sequence[str]], status: str) -> Route:
-    """Returns what answers 200 where nothing is found, else 503, a status and the reasons."""
+def _check(
+    path: str,
+    found: Callable[[], Sequence[str]],
+    status: str,
+    notices: Callable[[], Sequence[str]],
+) -> Route:
+    """Returns what answers 200 where nothing is found, else 503, a status and the reasons; with
+    either, the notices.
+    """
 
     def check(_: Request) -> Response:
         reasons = list(found())
-        answer = {"status": status if reasons else "ok", "reasons": reasons}
+        state = status if reasons else "ok"
+        answer = {"status": state, "reasons": reasons, "notices": list(notices())}
         return JSONResponse(answer, 503 if reasons else 200)
 
     return Route(path, check)

@@ -33,6 +33,8 @@ COUNTERS = {
     "records_materialised": "records rewritten so that the bytes of marked ones go",
     "records_coalesced": "records rewritten from small objects into big ones",
     "publications": "versions of published views made",
+    "publications_refused": "tries to bring published views up to date that failed",
+    "views_withdrawn": "published views that could not follow, and show nothing since",
     "segments_sealed": "active segments sealed because nobody had written to them for long",
     "retention_records": "records of whole segments that retention or the log start removed",
     "retention_bytes": "record bytes of these",
@@ -180,10 +182,23 @@ def _lags(logs: Mapping[str, LogState]) -> Iterator[Metric]:
         "for how long a published view has not shown what the log has, at most",
         labels=["log", "format"],
     )
+    kept = GaugeMetricFamily(
+        PREFIX + "publish_kept_bytes",
+        "objects that are kept for a published view alone, past their time",
+        labels=["log", "format"],
+    )
+    overdue = GaugeMetricFamily(
+        PREFIX + "publish_overdue_seconds",
+        "for how long the first of these; it grows where the view does not move on",
+        labels=["log", "format"],
+    )
     for url, state in logs.items():
         for name, lag_ms in state.lags_ms.items():
             lag.add_metric([url, name], lag_ms / 1000)
-    yield lag
+        for name, view in state.kept.items():
+            kept.add_metric([url, name], view.size_bytes)
+            overdue.add_metric([url, name], view.overdue_ms / 1000)
+    yield from (lag, kept, overdue)
 
 
 def _sums(logs: Mapping[str, LogState]) -> Iterator[Metric]:

@@ -35,12 +35,15 @@ class Expired:
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
     """What sealing and retention did to a log: ``sealed`` are partitions, ``expired`` what went,
-    ``published`` how many versions of views were made.
+    ``published`` how many versions of views were made, ``withdrawn`` how many views, ``refused``
+    how many that could not be kept up.
     """
 
     sealed: Sequence[int] = ()
     expired: Sequence[Expired] = ()
     published: int = 0
+    withdrawn: int = 0
+    refused: int = 0
 
     def __bool__(self) -> bool:
         """Tells whether there was anything to do."""

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Sequence
 
 from clog.storage.commit.handle import Handle
-from clog.storage.errors import CorruptionError, InvalidInputError
+from clog.storage.errors import CorruptionError
 from clog.storage.publications.delta.view import DeltaView
 from clog.storage.store.base import Store, StoredObject
 
@@ -65,9 +65,8 @@ def _dead(handle: Handle, old: Sequence[StoredObject]) -> list[StoredObject]:
         return []
     view = DeltaView(handle.standing)
     try:
-        view.look()
-        return view.left_by_refused(old)
-    except (CorruptionError, InvalidInputError) as e:
+        return view.left_by_refused(view.look(), old)
+    except CorruptionError as e:
         _LOGGER.warning("nothing at %s is told from its view's: %s", handle.standing.root.url, e)
         return []
 

@@ -9,8 +9,8 @@ import logging
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import CorruptionError, InvalidInputError
 from clog.storage.format import paths
-from clog.storage.publications.publish import FORMATS, Publications
-from clog.storage.store.base import Store, StoredObject
+from clog.storage.publications.publish import FORMATS, foreign_table, view_of
+from clog.storage.store.base import Store, StoredObject, StoreRefusedError
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -26,17 +26,18 @@ def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list
     for found in store.list(paths.VIEWS):
         if (of := paths.view_of(found.path)) is not None and found.modified_ms < before_ms:
             old.setdefault(of[0], []).append((of[1], found))
-    publications = Publications(handle)
     unneeded: list[StoredObject] = []
     for name, files in old.items():
         if name not in FORMATS:
             continue
-        view = publications.view(name)
+        view = view_of(handle.standing, name)
         try:
-            view.look()
-            known = {found.path: number for number, found in files if number <= view.newest}
-            unnamed = view.unnamed(known)
-        except (CorruptionError, InvalidInputError) as e:
+            seen = view.look()
+            if seen.is_foreign:
+                raise foreign_table(view, url=handle.standing.root.url)
+            known = {found.path: number for number, found in files if number <= seen.newest}
+            unnamed = view.unnamed(seen, known)
+        except (CorruptionError, InvalidInputError, StoreRefusedError) as e:
             url, why = store.url, str(e)
             _LOGGER.warning("files of the %s view of %s are not swept: %s", name, url, why)
             continue

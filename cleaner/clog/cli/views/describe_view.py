@@ -15,7 +15,12 @@ from clog.cli.views.bars import bar, legend
 from clog.storage.config.units import config_text
 
 if TYPE_CHECKING:
-    from clog.storage import LogDescription, PartitionDescription, TransactionDescription
+    from clog.storage import (
+        LogDescription,
+        PartitionDescription,
+        TransactionDescription,
+        ViewDescription,
+    )
 
 INDENT = 4
 BAR_WIDTH_MIN = 20
@@ -177,6 +182,14 @@ def _held(holds: dict[str, int], now_ms: int) -> dict[str, str]:
     return {"waited for": ", ".join(shown)}
 
 
+def _kept(view: "ViewDescription", now_ms: int) -> str:
+    since = f"needs version {view['version']}, for {duration(max(0, now_ms - view['since_ms']))}"
+    if not view["objects"]:
+        return since
+    kept = f"{counted(view['objects'], 'object')}, {size(view['size_bytes'])}"
+    return f"{since}; keeps {kept}, to be deleted {duration(view['overdue_ms'])} ago"
+
+
 def transaction_words(transaction: "TransactionDescription") -> str:
     """Returns what there is to say of a transaction that has not ended, on a line."""
     first = ", ".join(f"{p} from {offset}" for p, offset in transaction["first_offsets"].items())
@@ -208,6 +221,7 @@ def _totals(log: "LogDescription", now_ms: int) -> Table:
         "replaced, not yet deleted": size(log["released_bytes"]),
         "writers": count(log["writers"]),
         **_held(log["holds"], now_ms),
+        **{f"published as {view['format']}": _kept(view, now_ms) for view in log["views"]},
         "readable versions": f"{log['oldest_readable_version']} to {log['version']}",
         "newest snapshot": "none" if snapshot is None else f"version {snapshot}",
         "last commit": f"{duration(age_ms)} ago",

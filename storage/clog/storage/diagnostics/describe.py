@@ -13,6 +13,7 @@ from clog.storage.format.producers import count_writers
 from clog.storage.format.segments import Segment
 from clog.storage.format.undecided import Unended
 from clog.storage.objects.schema_words import schema_words
+from clog.storage.publications.pinning import Kept, kept_for_views
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.read.offsets import partitions_named
 from clog.storage.readers.holds import read_holds
@@ -128,6 +129,29 @@ class TransactionDescription(TypedDict):
     first_offsets: dict[str, int]
 
 
+class ViewDescription(TypedDict):
+    """What a `LogDescription` says of a published view: what is kept for it. A view that is up to
+    date moves on within a little more than ``file.delete.delay.ms``.
+
+    Attributes:
+        format: delta or iceberg.
+        version: the oldest version of the log that it needs.
+        table_version: the newest version of the view that was begun.
+        since_ms: since when it has needed that version.
+        objects: number of objects that are kept for it alone, past their time.
+        size_bytes: their size in the store.
+        overdue_ms: for how long the first of them.
+    """
+
+    format: str
+    version: int
+    table_version: int
+    since_ms: int
+    objects: int
+    size_bytes: int
+    overdue_ms: int
+
+
 class LogDescription(TypedDict):
     """What `Log.describe` returns, and ``clog describe --json`` prints. Times are ms since 1970.
 
@@ -151,6 +175,7 @@ class LogDescription(TypedDict):
         writers: number of producers, streams and transactional writers that are remembered.
         holds: by reader for which the cleaner waits, until when; empty in a log that allows none.
         transactions: those that have not ended, as the log says.
+        views: what is kept for published views, one for each format; empty in a log without any.
         partition_details: one for each partition, in order.
     """
 
@@ -173,6 +198,7 @@ class LogDescription(TypedDict):
     writers: int
     holds: dict[str, int]
     transactions: list[TransactionDescription]
+    views: list[ViewDescription]
     partition_details: list[PartitionDescription]
 
 
@@ -233,10 +259,28 @@ def describe(handle: Handle) -> LogDescription:
         "writers": handle.with_pages(tip, lambda at: count_writers(handle.writer_pages, at.head)),
         "holds": {h.name: h.until_ms for h in read_holds(handle, config, now_ms=now_ms).holds},
         "transactions": [_transaction(entry) for entry in head.unended],
+        "views": [
+            _view(name, kept)
+            for name, kept in kept_for_views(
+                manifest, config.file_delete_delay_ms, now_ms=now_ms
+            ).items()
+        ],
         "partition_details": [
             _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms), markers[p])
             for p in range(head.log.partitions)
         ],
+    }
+
+
+def _view(name: str, kept: Kept) -> ViewDescription:
+    return {
+        "format": name,
+        "version": kept.version,
+        "table_version": kept.table_version,
+        "since_ms": kept.since_ms,
+        "objects": kept.objects,
+        "size_bytes": kept.size_bytes,
+        "overdue_ms": kept.overdue_ms,
     }
 
 

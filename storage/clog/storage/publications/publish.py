@@ -1,37 +1,62 @@
-"""Publishing the log's table as a view (COMMIT.md §8).
+"""Publishing the log's table as a view (COMMIT.md §10).
 
-U1. Find which rows the table shows, at the newest version V.
-U2. Commit the pin [n, V], where n − 1 is the view's newest version: from now on nothing goes that V
-    needs. In the same commit pins go that nobody needs any more (U4).
+U1. Look at the view, whose newest version is n − 1, then find which rows the table shows, at the
+    newest version V of the log, and write the files that version n of the view will name. What the
+    format, this installation or the store refuses is refused here, before anything is committed.
+U2. Commit the pin [n, V]: from now on nothing goes that V needs. In the same commit pins go that
+    nobody needs any more (U4).
 U3. Create version n of the view if absent: this is the publication. Where another came first,
     begin anew.
 
 It is done twice without effect: what shows the same content already is left alone, so nobody takes
-turns, and a crash leaves a pin at worst, which the next publication puts in its place.
+turns, and a crash leaves a pin at worst, which the next publication puts in its place. As the look
+at the view comes before that at the log, no version of the view shows less than the one before.
+
+A view is *withdrawn* by a version of it that has no files, which needs no pin (U3 and U4 alone).
+That is also how a pin goes for whose version of the view nobody came: its publisher may be asleep,
+and finds the number taken.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.identity import StandingLog
 from clog.storage.commit.store_clock import is_comparable
-from clog.storage.config.log_config import NO_DEFAULTS, with_defaults
+from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.errors import (
     CommitConflictError,
+    CorruptionError,
     InvalidInputError,
+    StoreUnavailableError,
     VersionExpiredError,
     version_expired,
 )
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import Edit
 from clog.storage.format.features import PUBLICATIONS, SUPERSEDED_ROWS, FeatureNames
+from clog.storage.format.schema import LogSchema
 from clog.storage.format.views.pins import Pin
+from clog.storage.publications.delta.schema import delta_schema
 from clog.storage.publications.delta.view import DeltaView
+from clog.storage.publications.iceberg.schema import iceberg_schema
 from clog.storage.publications.iceberg.view import IcebergView
-from clog.storage.publications.pinning import with_pin, without_expired
-from clog.storage.publications.table_state import NextVersion, Source, source_of, table_state
+from clog.storage.publications.pinning import after_withdrawal, with_pin, without_expired
+from clog.storage.publications.table_state import (
+    Seen,
+    Source,
+    TableState,
+    Withdrawal,
+    check_times,
+    source_of,
+    table_state,
+)
+from clog.storage.read.as_of import version_at_time
+from clog.storage.store.base import StoreRefusedError
 
 RACES_MAX = 20
 """Publications by others, one after the other, after which one gives up."""
@@ -39,8 +64,36 @@ RACES_MAX = 20
 _FEATURES = (PUBLICATIONS, SUPERSEDED_ROWS)
 """What a log gets when it is first published: masks spare each later publication the keys."""
 
-View = DeltaView | IcebergView
-_VIEWS: Mapping[str, type[View]] = {"delta": DeltaView, "iceberg": IcebergView}
+_S = TypeVar("_S")
+_V = TypeVar("_V")
+
+
+class View(Protocol[_S, _V]):
+    """A format in which a log's table can be published: how its versions are found, said, created
+    and cleaned up. Of what it finds, `look` returns a value, from which all else is decided.
+    """
+
+    @property
+    def format(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def folder(self) -> str: ...
+    def look(self, known: _S | None = None) -> _S: ...
+    def check_installed(self) -> None: ...
+    def prepared(self, seen: _S, state: TableState, *, now_ms: int, file_id: str) -> _V: ...
+    def withdrawn(self, seen: _S, said: Withdrawal) -> _V: ...
+    def create(self, version: _V, lowest_view: int, /) -> _S | None: ...
+    def tidy(self, seen: _S, lowest_view: int) -> _S: ...
+    def unnamed(self, seen: _S, files: Mapping[str, int]) -> set[str]: ...
+    def named(self, seen: _S, first: int = 0, /) -> set[str]: ...
+
+
+_VIEWS: Mapping[str, Callable[[StandingLog], View[Any, Any]]] = {
+    "delta": DeltaView,
+    "iceberg": IcebergView,
+}
+_SCHEMAS: Mapping[str, Callable[..., object]] = {"delta": delta_schema, "iceberg": iceberg_schema}
 FORMATS = tuple(_VIEWS)
 """In which a log can be published."""
 
@@ -60,8 +113,27 @@ class PublishResult:
     published: bool
 
 
-def view_of(standing: StandingLog, name: str) -> View:
-    """Returns the view of a log in a format, not yet looked at.
+@dataclass(frozen=True, slots=True)
+class WithdrawResult:
+    """What became of a view that was withdrawn.
+
+    Attributes:
+        table_version: the newest version of the view, which shows nothing; None where there is no
+            view, or it was given up.
+        withdrawn: whether this call created it; else there was nothing to withdraw.
+        is_kept: whether objects are kept for older versions of the view, until
+            ``file.delete.delay.ms`` have passed.
+        given_up: whether it was given up by force, and nothing of it was written.
+    """
+
+    table_version: int | None
+    withdrawn: bool
+    is_kept: bool
+    given_up: bool = False
+
+
+def view_of(standing: StandingLog, name: str) -> View[Any, Any]:
+    """Returns the view of a log in a format.
 
     Raises:
         InvalidInputError: there is no such format.
@@ -73,8 +145,33 @@ def view_of(standing: StandingLog, name: str) -> View:
     return _VIEWS[name](standing)
 
 
+def foreign_table(view: View[Any, Any], *, url: str) -> InvalidInputError:
+    """Returns the error of a table that clog did not write."""
+    return InvalidInputError(
+        f"there is {view.title} at {url} that clog did not write; nothing was changed;"
+        " a log cannot be published where another table stands"
+    )
+
+
+def check_publishable(name: str, schema: LogSchema | None, config: LogConfig, *, url: str) -> None:
+    """Raises if a log with this schema and config cannot be published in a format.
+
+    Raises:
+        InvalidInputError: the format has no type or name for a field, or objects do not say the
+            timestamps.
+    """
+    _SCHEMAS[name](schema, url=url)
+    if config.log_append_time:
+        raise InvalidInputError(
+            f"message.timestamp.type=LogAppendTime of {url} gives records the time of their commit"
+            " as timestamp, which their objects do not say; set it to CreateTime, and let a pass of"
+            " the cleaner rewrite them before the log is published; nothing was changed"
+        )
+
+
 class Publications:
-    """The views of one log, which it follows. Not safe for threads.
+    """The views of one log. Threads may share it: what it remembers of a view is a value, and only
+    spares requests.
 
     Args:
         handle: on the log.
@@ -84,77 +181,218 @@ class Publications:
     def __init__(self, handle: Handle, defaults: Mapping[str, str] = NO_DEFAULTS) -> None:
         self._handle = handle
         self._defaults = defaults
-        self._views: dict[str, View] = {}
+        self._seen: dict[str, Seen] = {}
+        self._writable: set[str] = set()
 
-    def view(self, name: str) -> View:
-        """Returns the view of a format.
+    def look(self, name: str) -> Seen:
+        """Returns what there is of a view now, which it remembers.
 
         Raises:
             InvalidInputError: there is no such format.
+            CorruptionError: it cannot be read.
         """
-        if name not in self._views:
-            self._views[name] = view_of(self._handle.standing, name)
-        return self._views[name]
+        seen: Seen = self._looked(view_of(self._handle.standing, name))
+        return seen
+
+    def seen(self, name: str) -> Seen | None:
+        """Returns what it remembers of a view; no request."""
+        return self._seen.get(name)
 
     def publish(self, name: str) -> PublishResult:
         """Publishes the newest version in a format; see `Log.publish`."""
-        handle, view = self._handle, self.view(name)
+        handle = self._handle
+        view, url = view_of(handle.standing, name), handle.standing.root.url
         for _ in range(RACES_MAX):
+            seen = self._looked(view)  # Before the tip: what it shows is never newer than that.
             tip = handle.refresh()
-            view.look()
-            if (shown := view.source) is not None and _is_current(shown, tip):
-                self._tidy(view)
-                return PublishResult(shown.version, view.newest, published=False)
+            if seen.is_foreign:
+                raise foreign_table(view, url=url)
+            if (shown := seen.source) is not None and is_current(shown, tip):
+                self._tidy(view, seen)
+                return PublishResult(shown.version, seen.newest, published=False)
             try:
-                state = table_state(handle, handle.manifest())  # U1
-                self._pin(view, state.source.version)  # U2
+                version, state = self._prepared(view, seen)  # U1
+                self._pin(view, seen, state.source.version)  # U2
             except VersionExpiredError:
                 if handle.refresh() is tip:
                     raise
                 continue
-            lowest, now_ms = self._lowest(view), handle.clock.now_ms()
-            if view.publish(state, NextVersion(now_ms, handle.ids.new_id(), lowest)):  # U3
-                self._tidy(view)
-                return PublishResult(state.source.version, view.newest, published=True)
-        raise CommitConflictError(
-            f"{RACES_MAX} publications of {handle.store.url} as {name} by others came first; let"
-            " one process publish"
-        )
+            self._writable.discard(name)
+            made = view.create(version, self._lowest(view, seen.newest + 1))  # U3
+            if made is not None:
+                self._writable.add(name)
+                self._tidy(view, made)
+                return PublishResult(state.source.version, made.newest, published=True)
+        raise _raced(view, url=url)
 
-    def is_current(self, name: str) -> bool:
-        """Tells whether the view showed, when it was looked at, what the tip has."""
-        shown = self.view(name).source
-        return shown is not None and _is_current(shown, self._handle.tip)
+    def withdraw(self, name: str, *, force: bool = False) -> WithdrawResult:
+        """Takes a view back; see `Log.withdraw`."""
+        view = view_of(self._handle.standing, name)
+        try:
+            return self._withdrawn(view)
+        except (StoreUnavailableError, CorruptionError, InvalidInputError) as e:
+            if force:
+                self._change_pins(view, lambda _left, _tip, _delay_ms, _time_ms: ())
+                return WithdrawResult(None, withdrawn=False, is_kept=False, given_up=True)
+            if isinstance(e, StoreRefusedError):
+                raise StoreRefusedError(
+                    f"the {name} view of {self._handle.standing.root.url} cannot be withdrawn: {e};"
+                    " grant the right, or give the view up with force=True (clog publish"
+                    " --withdraw --force)",
+                    certain=e.certain,
+                ) from e
+            raise
+
+    def _withdrawn(self, view: View[Any, Any]) -> WithdrawResult:
+        handle = self._handle
+        for _ in range(RACES_MAX):
+            tip = handle.refresh()
+            pins = tip.head.pins.get(view.format, ())
+            seen = self._looked(view)
+            # Who pinned a version saw the one before: the view was taken away since.
+            lost = {pin for pin in pins if pin.view > seen.newest + 1}
+            awaited = any(pin.view > seen.newest for pin in pins)
+            if seen.is_foreign and (awaited or not pins):
+                raise foreign_table(view, url=handle.standing.root.url)
+            is_there = seen.is_there and not seen.is_foreign
+            is_due = awaited or (is_there and seen.withdrawn_ms is None)
+            if is_due:
+                now_ms, log_id = handle.clock.now_ms(), handle.standing.log_id
+                said = Withdrawal(log_id, tip.version, tip.record.commit_id, now_ms)
+                made = view.create(view.withdrawn(seen, said), seen.newest + 1)  # U3
+                if made is None:
+                    continue
+                seen = made
+            self._tidy(view, seen)  # U4
+            self._release(view, seen, lost)
+            left = handle.tip.head.pins.get(view.format, ())
+            number = seen.newest if is_due or is_there else None
+            return WithdrawResult(number, withdrawn=is_due, is_kept=bool(left))
+        raise _raced(view, url=handle.standing.root.url)
 
     def release(self, name: str) -> None:
         """Takes pins away that nobody needs any more (U4); none where none is due."""
-        view = self.view(name)
         pins = self._handle.tip.head.pins.get(name, ())
-        delay_ms = self._delay_ms(self._handle.tip)
-        if len(pins) > 1 and pins[1].time_ms <= self._handle.clock.now_ms() - delay_ms:
-            view.look()
-            self._commit(view, lambda left, _delay_ms, _time_ms: left)
+        old_ms = self._handle.clock.now_ms() - self._delay_ms(self._handle.tip)
+        known, is_due = self._seen.get(name), len(pins) > 1 and pins[1].time_ms <= old_ms
+        if pins and known is not None and known.withdrawn_ms is not None:
+            is_due = known.withdrawn_ms <= old_ms or pins[0].view == known.newest
+        if is_due:
+            view = view_of(self._handle.standing, name)
+            seen = self._looked(view)
+            if seen.withdrawn_ms is not None:
+                self._tidy(view, seen)  # Its pins are what remembers that it is not done.
+            self._release(view, seen)
 
-    def _pin(self, view: View, version: int) -> None:
-        number, url = view.newest + 1, self._handle.store.url
+    def is_current(self, name: str) -> bool:
+        """Tells whether the view showed, when it was looked at, what the tip has."""
+        seen = self._seen.get(name)
+        return (
+            seen is not None
+            and seen.source is not None
+            and is_current(seen.source, self._handle.tip)
+        )
 
-        def pinned(left: tuple[Pin, ...], delay_ms: int, time_ms: int) -> tuple[Pin, ...]:
-            if version < self._handle.tip.head.oldest_readable:
+    def shows_deleted(self, name: str) -> bool:
+        """Tells whether the view showed, when it was looked at, rows below a log start offset."""
+        seen, tip = self._seen.get(name), self._handle.tip
+        if seen is None or seen.source is None:
+            return False
+        return (seen.source.log_id, seen.source.starts) != _identity(tip)
+
+    def is_behind_since(self, name: str, before_ms: int) -> bool:
+        """Tells whether the view does not show what the log has had since a time, as it was looked
+        at; GETs of a binary search by time, and those of a manifest.
+        """
+        handle, seen = self._handle, self._seen.get(name)
+        if seen is None or seen.source is None:
+            return False
+        try:
+            version = version_at_time(handle.store, before_ms, handle.tip)
+            if version <= seen.source.version:
+                return False
+            manifest = handle.manifest_at(version)
+        except VersionExpiredError:
+            return False  # So it is younger than what the view shows.
+        then = source_of(manifest.head, version=version, commit_id=manifest.commit_id)
+        return then.content != seen.source.content
+
+    def _looked(self, view: View[Any, Any]) -> Any:
+        seen = view.look(self._seen.get(view.format))
+        self._seen[view.format] = seen
+        return seen
+
+    def _prepared(self, view: View[Any, Any], seen: Seen) -> tuple[Any, TableState]:
+        """Does U1, but for the look: returns the next version, and the table that it shows.
+
+        Raises:
+            InvalidInputError, StoreRefusedError: it cannot be published; nothing was committed.
+            VersionExpiredError: the version has expired.
+        """
+        handle = self._handle
+        manifest = handle.manifest()
+        config = LogConfig.from_overrides(manifest.head.config)
+        check_publishable(
+            view.format, manifest.head.log.schema, config, url=handle.standing.root.url
+        )
+        view.check_installed()
+        check_times(manifest, url=handle.standing.root.url)
+        if view.format not in self._writable:
+            self._probe(view)
+        state = table_state(handle, manifest)
+        now_ms, file_id = handle.clock.now_ms(), handle.ids.new_id()
+        return view.prepared(seen, state, now_ms=now_ms, file_id=file_id), state
+
+    def _probe(self, view: View[Any, Any]) -> None:
+        """Raises if the view's folder cannot be written; a PUT and a DELETE."""
+        standing = self._handle.standing
+        # By its name a temporary file, which goes with the log where it cannot be deleted now.
+        root, path = standing.root, f"{view.folder}.probe.{standing.log_id}.tmp"
+        try:
+            root.put(path, b"")
+        except StoreRefusedError as e:
+            raise StoreRefusedError(
+                f"{root.url} cannot be published as {view.format}: its folder {view.folder} cannot"
+                f" be written ({e}); nothing was changed; grant the right (docs/permissions.md)",
+                certain=e.certain,
+            ) from e
+        with suppress(StoreRefusedError):  # Nobody reads it.
+            root.delete(path)
+
+    def _pin(self, view: View[Any, Any], seen: Seen, version: int) -> None:
+        number, url = seen.newest + 1, self._handle.store.url
+
+        def pinned(
+            left: tuple[Pin, ...], tip: Commit, delay_ms: int, time_ms: int
+        ) -> tuple[Pin, ...]:
+            if version < tip.head.oldest_readable:
                 raise version_expired(url, version)
             return with_pin(left, Pin(number, version, time_ms), delay_ms=delay_ms)
 
-        self._commit(view, pinned)
+        self._change_pins(view, pinned, seen)
 
-    def _commit(
-        self, view: View, change: Callable[[tuple[Pin, ...], int, int], tuple[Pin, ...]]
+    def _release(
+        self, view: View[Any, Any], seen: Seen, lost: AbstractSet[Pin] = frozenset()
     ) -> None:
-        written_ms = self._written_ms(view)
+        self._change_pins(
+            view,
+            lambda left, _tip, _delay_ms, _time_ms: tuple(pin for pin in left if pin not in lost),
+            seen,
+        )
+
+    def _change_pins(
+        self,
+        view: View[Any, Any],
+        change: Callable[[tuple[Pin, ...], Commit, int, int], tuple[Pin, ...]],
+        seen: Seen | None = None,
+    ) -> None:
+        """Commits other pins: those that are needed as the view was ``seen``, changed."""
 
         def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
             before = tip.head.pins.get(view.format, ())
             delay_ms = self._delay_ms(tip)
-            left = without_expired(before, written_ms, before_ms=time_ms - delay_ms)
-            after = change(left, delay_ms, time_ms)
+            left = before if seen is None else self._needed(before, seen, time_ms - delay_ms)
+            after = change(left, tip, delay_ms, time_ms)
             if after == before:
                 return NothingToCommit()
             lacks = PUBLICATIONS not in tip.head.log.features
@@ -163,26 +401,44 @@ class Publications:
 
         self._handle.commit(prepare, operation="publish")
 
-    def _written_ms(self, view: View) -> Callable[[int], int | None]:
-        """Returns what tells when a version was written; a manual clock is unrelated to the
-        store's.
-        """
-        if is_comparable(self._handle.clock):
-            return view.written_ms
-        return lambda number: None if view.written_ms(number) is None else 0
+    def _needed(self, pins: Sequence[Pin], seen: Seen, before_ms: int) -> tuple[Pin, ...]:
+        """Returns the pins that are needed; a manual clock is unrelated to the store's."""
+        is_store = is_comparable(self._handle.clock)
+
+        def written_ms(view: int) -> int | None:
+            at_ms = seen.written_ms(view)
+            return at_ms if is_store or at_ms is None else 0
+
+        left = without_expired(pins, written_ms, before_ms=before_ms)
+        if seen.withdrawn_ms is None:
+            return left
+        at_ms = seen.written_ms(seen.newest) if is_store else seen.withdrawn_ms
+        return after_withdrawal(left, seen.newest, at_ms or 0, before_ms=before_ms)
 
     def _delay_ms(self, tip: Commit) -> int:
         return with_defaults(tip.head.config, self._defaults).file_delete_delay_ms
 
-    def _tidy(self, view: View) -> None:
-        view.tidy(self._lowest(view))
+    def _tidy(self, view: View[Any, Any], seen: Seen) -> None:
+        self._seen[view.format] = view.tidy(seen, self._lowest(view, seen.newest))
 
-    def _lowest(self, view: View) -> int:
+    def _lowest(self, view: View[Any, Any], newest: int) -> int:
         pins = self._handle.tip.head.pins.get(view.format, ())
-        return pins[0].view if pins else view.newest
+        return pins[0].view if pins else newest
 
 
-def _is_current(shown: Source, tip: Commit) -> bool:
+def is_current(shown: Source, tip: Commit) -> bool:
     """Tells whether a view shows what the log has now."""
     now = source_of(tip.head, version=tip.version, commit_id=tip.record.commit_id)
     return (shown.log_id, shown.content) == (now.log_id, now.content)
+
+
+def _identity(tip: Commit) -> tuple[str, str]:
+    now = source_of(tip.head, version=tip.version, commit_id=tip.record.commit_id)
+    return now.log_id, now.starts
+
+
+def _raced(view: View[Any, Any], *, url: str) -> CommitConflictError:
+    return CommitConflictError(
+        f"{RACES_MAX} publications of {url} as {view.format} by others came first; let one process"
+        " publish"
+    )

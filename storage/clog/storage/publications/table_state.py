@@ -4,8 +4,9 @@ Whoever publishes computes it from the keys and the masks that the log has (`rea
 hands it to a format, which says it in its own words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -20,6 +21,9 @@ from clog.storage.format.object_ref import ObjectRef
 from clog.storage.format.schema import LogSchema, schema_to_json
 from clog.storage.publications.roaring import to_roaring64
 from clog.storage.read.view_masks import ViewMask, view_masks
+
+WITHDRAWN: Final = "withdrawn"
+"""What a version without files says of itself, with the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +76,46 @@ class TableState:
 
 
 @dataclass(frozen=True, slots=True)
-class NextVersion:
-    """What a format needs to make a version beside the table: the time, 32 hex digits that name its
-    files, the lowest version that a pin is for.
+class Seen:
+    """What a look at a view found: its newest version, and what that says. A value: what a thread
+    decides from one is not changed by what another looks at, and the version that it makes is the
+    one after ``newest``, or none.
+
+    Attributes:
+        newest: the newest version; that before the format's first one where there is none.
+        modified_ms: when each version that is there was written, by the store's clock.
+        is_there: whether there is any.
+        is_foreign: whether there is a table that clog did not write.
+        log_id: the log whose publisher wrote the newest version; None where none did.
+        source: what that shows; None where it shows nothing of a log.
+        withdrawn_ms: when it was withdrawn, by the clock of whoever did it; None where it was not.
     """
 
+    newest: int
+    modified_ms: Mapping[int, int]
+    is_there: bool
+    is_foreign: bool
+    log_id: str | None
+    source: Source | None
+    withdrawn_ms: int | None
+
+    def written_ms(self, view: int) -> int | None:
+        """Returns when a version was written, by the store's clock: 0 where it was cleaned up, None
+        where it is not there yet.
+        """
+        return None if view > self.newest else self.modified_ms.get(view, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """What a version without files says: that the view was withdrawn, at which version of the log,
+    by its commit, and when.
+    """
+
+    log_id: str
+    version: int
+    commit_id: str
     now_ms: int
-    file_id: str
-    lowest_view: int
 
 
 def source_of(head: Head, *, version: int, commit_id: str) -> Source:
@@ -95,10 +131,8 @@ def table_state(handle: Handle, manifest: Manifest) -> TableState:
     """Returns the table at the manifest's version; reads keys where no masks tell.
 
     Raises:
-        InvalidInputError: rows have another timestamp than their object says.
         VersionExpiredError: the version has expired.
     """
-    _check_times(manifest, url=handle.standing.root.url)
     head = manifest.head
     masks = view_masks(handle.store, manifest, handle.tip.head.partitions.start)
     shown = [_shown(mask) for mask in masks if mask.shown]
@@ -119,14 +153,18 @@ def _shown(mask: ViewMask) -> ShownObject:
     return ShownObject(mask.object, hidden)
 
 
-def _check_times(manifest: Manifest, *, url: str) -> None:
+def check_times(manifest: Manifest, *, url: str) -> None:
     """Raises if a chunk overrides the timestamps of its rows: readers of the objects alone would
     see others (FORMAT.md §14).
+
+    Raises:
+        InvalidInputError: one does.
     """
     overridden = sum(chunk.append_time_ms != NONE for _, chunk in manifest.chunks())
     if overridden:
         raise InvalidInputError(
             f"{overridden} chunks of {url} have the time of their commit as timestamp"
             " (message.timestamp.type=LogAppendTime), which their objects do not say; set it to"
-            " CreateTime, and let a pass of the cleaner rewrite them before the log is published"
+            " CreateTime, and let a pass of the cleaner rewrite them before the log is published;"
+            " nothing was changed"
         )

@@ -1,7 +1,7 @@
 """When pins come and go (FORMAT.md §14)."""
 
 from clog.storage.format.views.pins import Pin
-from clog.storage.publications.pinning import PARTS, with_pin, without_expired
+from clog.storage.publications.pinning import PARTS, after_withdrawal, with_pin, without_expired
 
 
 def pins(*rows):
@@ -49,7 +49,17 @@ def test_of_two_publishers_the_lower_version_is_pinned():
     assert with_pin(one, Pin(1, 15, 300), delay_ms=0) == pins((0, 10, 100), (1, 15, 300))
 
 
-def test_pins_of_a_view_that_was_taken_away_go():
-    assert with_pin(pins((7, 10, 100), (8, 11, 200)), Pin(0, 12, 300), delay_ms=0) == pins(
-        (0, 12, 300)
-    )
+def test_a_pin_holds_for_the_later_versions_that_it_replaces():
+    """S63: others published them since it was prepared, or the view was taken away."""
+    later = pins((7, 10, 100), (8, 11, 200))
+    assert with_pin(later, Pin(0, 12, 300), delay_ms=0) == pins((0, 10, 300))
+    assert with_pin(later, Pin(7, 12, 300), delay_ms=0) == pins((7, 10, 100))
+
+
+def test_a_withdrawn_view_needs_no_pin_after_the_delay():
+    """S63, S69: its own at once, as nobody can read that version, or create it; those of versions
+    before it when readers of these are done; those of versions to come stay.
+    """
+    some = pins((1, 10, 100), (2, 20, 200), (4, 30, 900))
+    assert after_withdrawal(some, 2, 500, before_ms=499) == pins((1, 10, 100), (4, 30, 900))
+    assert after_withdrawal(some, 2, 500, before_ms=500) == pins((4, 30, 900))

@@ -11,6 +11,7 @@ from clog.storage import InvalidInputError, Log, LogReplacedError, NotFoundError
 from clog.storage.diagnostics.verify import Check, verify_log
 from clog.storage.ids import SeededIds
 from clog.storage.publications.delta.view import CHECKPOINT_VERSIONS
+from clog.storage.publications.publish import Publications, view_of
 from clog.storage.testing.clocked import ClockedStore
 from clog.storage.testing.counting import CountingStore
 from clog.storage.testing.published import (
@@ -140,15 +141,16 @@ def test_two_publishers_make_one_version(name, make_log, store, open_log, monkey
     """S63: who comes second finds the first one's, and publishes what is newer, if anything is."""
     log, other = make_log(), open_log()
     put(log, range(3))
-    view, done = log._publications.view(name), []
-    real = type(view).publish
+    view, done = type(view_of(log.handle.standing, name)), []
+    real = view.create
 
-    def slow(self, state, following):
-        if self is view and not done:
-            done.append(other.publish(name))
-        return real(self, state, following)
+    def slow(self, version, lowest_view):
+        if not done:
+            done.append(None)
+            done[:] = [other.publish(name)]
+        return real(self, version, lowest_view)
 
-    monkeypatch.setattr(type(view), "publish", slow)
+    monkeypatch.setattr(view, "create", slow)
     result = log.publish(name)
     assert versions(store, name) == [0]
     assert (result.published, done[0].published) == (False, True)
@@ -171,11 +173,11 @@ def test_versions_that_a_view_needs_are_not_swept(name, make_log, store, clock):
         check(log, store, name=name)
     log.publish(name)
     clock.advance(999)
-    log._publications.release(name)
+    Publications(log.handle).release(name)
     assert sweep_released(log.handle, now_ms=clock.now_ms()).objects == ()
     check(log, store, 0, name)
     clock.advance(1)
-    log._publications.release(name)
+    Publications(log.handle).release(name)
     assert len(sweep_released(log.handle, now_ms=clock.now_ms()).objects) == 2
     assert [pin.view - FIRST[name] for pin in log.handle.tip.head.pins[name]] == [1]
     if name == "delta":  # Of Iceberg's, the version itself goes at once.
@@ -329,23 +331,23 @@ def test_a_publisher_that_fell_asleep(name, make_log, store, clock, open_log, mo
     """
     log = make_log(config={"file.delete.delay.ms": "1000", "min.cleanable.dirty.ratio": "0"})
     put(log, range(9))
-    view = log._publications.view(name)
-    real, slept = type(view).publish, []
+    view, slept = type(view_of(log.handle.standing, name)), []
+    real, pinned = view.create, log.version
 
-    def sleepy(self, state, following):
-        if self is view and not slept:
-            slept.append(state)
+    def sleepy(self, version, lowest_view):
+        if not slept:
+            slept.append(version)
             other = open_log()
             put(other, range(9), "2")
             clean(other)
             clock.advance(3 * DAY_MS)
             assert sweep_released(other.handle, now_ms=clock.now_ms()).objects == ()
-            assert other.handle.tip.head.oldest_readable <= state.source.version
+            assert other.handle.tip.head.oldest_readable <= pinned
             other.publish(name)
             put(other, [3], "3")
-        return real(self, state, following)
+        return real(self, version, lowest_view)
 
-    monkeypatch.setattr(type(view), "publish", sleepy)
+    monkeypatch.setattr(view, "create", sleepy)
     result = log.publish(name)
     assert slept
     assert (result.table_version - FIRST[name], versions(store, name)) == (1, [0, 1])
@@ -359,21 +361,21 @@ def test_a_version_that_expired_while_it_was_prepared(
     """S63: it is not pinned any more: the newest one is published instead."""
     log = make_log(config={"file.delete.delay.ms": "0", "min.cleanable.dirty.ratio": "0"})
     put(log, range(9))
-    publications, slept = log._publications, []
-    real = type(publications)._pin
+    view, slept = type(view_of(log.handle.standing, name)), []
+    real = view.prepared
 
-    def sleepy(self, view, version):
+    def sleepy(self, seen, state, **about):
         if not slept:
-            slept.append(version)
+            slept.append(version := state.source.version)
             other = Log.open(store, clock=clock, ids=SeededIds(77))
             put(other, range(9), "2")
             clean(other)
             clock.advance(10)
             Cleaner(other).run_once()
             assert other.handle.tip.head.oldest_readable > version
-        return real(self, view, version)
+        return real(self, seen, state, **about)
 
-    monkeypatch.setattr(type(publications), "_pin", sleepy)
+    monkeypatch.setattr(view, "prepared", sleepy)
     assert log.publish(name).version > slept[0]
     check(log, store, name=name)
 

@@ -8,8 +8,8 @@ the second kind are passed over: versions that need one cannot be read here.
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from clog.storage.errors import CorruptionError
@@ -79,31 +79,36 @@ def listed(root: Store) -> Listing:
     return Listing(dict(sorted(versions.items())), tuple(sorted(checkpoints)))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class DeltaTable:
     """A version of the table, replayed: its files by path, as they were added; its metadata and
-    protocol; what its commit says of itself.
+    protocol; what its commit says of itself. A value: nothing in it is ever changed.
     """
 
     version: int = -1
-    adds: dict[str, Action] = field(default_factory=dict)
+    adds: Mapping[str, Action] = field(default_factory=dict)
     metadata: Action = field(default_factory=dict)
     protocol: Action = field(default_factory=dict)
     said: Mapping[str, Any] = field(default_factory=dict)
 
-    def apply(self, version: int, actions: list[Action]) -> None:
-        """Goes on to the next version, or begins at a checkpoint."""
-        self.version = version
-        self.said = {}
+
+def replayed(before: DeltaTable, steps: Iterable[tuple[int, list[Action]]]) -> DeltaTable:
+    """Returns the table after versions, each with its actions, or from a checkpoint on."""
+    adds = dict(before.adds)
+    version, metadata, protocol = before.version, before.metadata, before.protocol
+    said = before.said
+    for number, actions in steps:
+        version, said = number, {}
         for action in actions:
             if removed := action.get("remove"):
-                self.adds.pop(removed["path"], None)
+                adds.pop(removed["path"], None)
         for action in actions:
             if added := action.get("add"):
-                self.adds[added["path"]] = added
-            self.metadata = action.get("metaData") or self.metadata
-            self.protocol = action.get("protocol") or self.protocol
-            self.said = (action.get("commitInfo") or {}).get("operationParameters") or self.said
+                adds[added["path"]] = added
+            metadata = action.get("metaData") or metadata
+            protocol = action.get("protocol") or protocol
+            said = (action.get("commitInfo") or {}).get("operationParameters") or said
+    return DeltaTable(version, adds, metadata, protocol, said)
 
 
 def read_table(root: Store, listing: Listing, known: DeltaTable | None = None) -> DeltaTable:
@@ -112,7 +117,7 @@ def read_table(root: Store, listing: Listing, known: DeltaTable | None = None) -
     Args:
         root: of the table.
         listing: what is there.
-        known: a version that was read before, from which it goes on, changed in place.
+        known: a version that was read before, from which it goes on.
 
     Raises:
         CorruptionError: it cannot be read.
@@ -122,18 +127,19 @@ def read_table(root: Store, listing: Listing, known: DeltaTable | None = None) -
     behind = [v for v in listing.checkpoints if v > table.version]
     try:
         if behind and (known is None or table.version + 1 not in listing.written_ms):
-            table = DeltaTable()
-            table.apply(behind[-1], read_checkpoint(root.get(checkpoint_path(behind[-1]))))
+            begun = read_checkpoint(root.get(checkpoint_path(behind[-1])))
             # What the version said of itself is in its own file alone.
-            table.said = _said(root, behind[-1])
-        for version in range(table.version + 1, newest + 1):
-            table.apply(version, list(_actions(root, version)))
+            said = replayed(DeltaTable(), [(behind[-1], [*_actions(root, behind[-1])])]).said
+            table = replace(replayed(DeltaTable(), [(behind[-1], begun)]), said=said)
+        since = range(table.version + 1, newest + 1)
+        if not since:
+            return table
+        return replayed(table, ((version, [*_actions(root, version)]) for version in since))
     except FileNotFoundError as e:
         raise CorruptionError(
             f"version {newest} of the Delta table at {root.url} needs {e.filename or e}, which is"
             " missing; delete _delta_log to have it published anew"
         ) from e
-    return table
 
 
 def actions_of(data: bytes, *, where: str) -> Iterator[Action]:
@@ -172,12 +178,6 @@ def read_checkpoint(data: bytes) -> list[Action]:
 def _actions(root: Store, version: int) -> Iterator[Action]:
     path = version_path(version)
     return actions_of(root.get(path), where=f"{path} of {root.url}")
-
-
-def _said(root: Store, version: int) -> Mapping[str, Any]:
-    table = DeltaTable()
-    table.apply(version, list(_actions(root, version)))
-    return table.said
 
 
 def _without_nulls(action: Action) -> Action:

@@ -11,21 +11,25 @@ append, update, optimise and vacuum, and read as ever.
 one that no pin needs is deleted. When a log start offset has risen, the version that says so gets
 one at once, and all before it go: an old version never shows what was deleted. What a crash left
 undone is done with the next publication, as the version itself says which are the first to stay.
+
+*Withdrawn* is a view whose newest version has no files, and is the first to stay.
 """
 
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from clog.storage.commit.identity import StandingLog
 from clog.storage.commit.store_clock import SKEW_MS_MAX
-from clog.storage.errors import InvalidInputError
 from clog.storage.format import paths
+from clog.storage.format.schema import LogSchema
 from clog.storage.publications.delta import vectors
 from clog.storage.publications.delta.checkpoint import encode_checkpoint, last_checkpoint
 from clog.storage.publications.delta.schema import delta_schema, has_times_without_zone
 from clog.storage.publications.delta.table_log import (
+    FOLDER,
     LAST_CHECKPOINT,
     Action,
     DeltaTable,
@@ -33,9 +37,17 @@ from clog.storage.publications.delta.table_log import (
     checkpoint_path,
     listed,
     read_table,
+    replayed,
     version_path,
 )
-from clog.storage.publications.table_state import NextVersion, ShownObject, Source, TableState
+from clog.storage.publications.table_state import (
+    WITHDRAWN,
+    Seen,
+    ShownObject,
+    Source,
+    TableState,
+    Withdrawal,
+)
 from clog.storage.publications.versions import create_version
 from clog.storage.store.base import StoredObject
 
@@ -51,86 +63,110 @@ _OF_WRITERS = re.compile(
 _LOG, _DIGEST = "clog.log", "clog.hidden"
 
 
+@dataclass(frozen=True, slots=True)
+class DeltaSeen(Seen):
+    """What was found of a Delta table: its newest version, replayed, and what is there."""
+
+    table: DeltaTable
+    listing: Listing
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaVersion:
+    """A version that is ready to be created, the one after ``seen``; its files are written."""
+
+    seen: DeltaSeen
+    actions: list[Action]
+    now_ms: int
+
+
 class DeltaView:
-    """The Delta table of one log, followed. Not safe for threads.
+    """The Delta table of one log. Holds nothing that changes: threads may share it.
 
     Attributes:
         format: its name in configs and pins.
-        newest: the newest version that `look` found; -1 where there is none.
-        source: what that shows; None where clog did not write it.
+        title: what it is in messages.
+        folder: where its versions stand.
     """
 
     format: Final = "delta"
+    title: Final = "a Delta table"
+    folder: Final = FOLDER
 
     def __init__(self, standing: StandingLog) -> None:
         self._standing = standing
         self._root = standing.root
-        self._table: DeltaTable | None = None
-        self._listing = Listing({}, ())
-        self.newest = -1
-        self.source: Source | None = None
 
-    def look(self) -> None:
-        """Finds the newest version; a LIST, and a GET for each version since the last look.
+    def look(self, known: DeltaSeen | None = None) -> DeltaSeen:
+        """Finds the newest version; a LIST, and a GET for each version that is not ``known``.
 
         Raises:
             CorruptionError: it cannot be read.
-            InvalidInputError: there is a Delta table that is not clog's.
         """
-        known, self._table = self._table, None
-        self._listing = listed(self._root)
-        self.newest = self._listing.newest
-        if known is not None and known.version > self.newest:
-            known = None
-        table = read_table(self._root, self._listing, known)
-        if self.newest >= 0 and not paths.is_log_id(_configuration(table).get(_LOG)):
-            raise InvalidInputError(
-                f"there is a Delta table at {self._root.url} that clog did not write; nothing was"
-                " changed; a log cannot be published where another table stands"
-            )
-        self._table = table
-        self.source = _source(table)
+        listing = listed(self._root)
+        before = None if known is None or known.newest > listing.newest else known.table
+        return _seen(read_table(self._root, listing, before), listing)
 
-    def written_ms(self, view: int) -> int | None:
-        """Returns when a version was written, by the store's clock: 0 where it was cleaned up, None
-        where it is not there yet.
+    def check_installed(self) -> None:
+        """Raises if a package is missing that publishing needs; here none does."""
+
+    def prepared(
+        self, seen: DeltaSeen, state: TableState, *, now_ms: int, file_id: str
+    ) -> DeltaVersion:
+        """Returns the next version, and writes its file of vectors, which has the name ``file_id``
+        (COMMIT.md, U1).
         """
-        return None if view > self.newest else self._listing.written_ms.get(view, 0)
+        where = paths.view_folder(self.format, seen.newest + 1)
+        folder = f"{paths.folder_of(self._standing.log_id)}/{where}"
+        actions, file = self._actions(seen, state, now_ms=now_ms, file_id=file_id, folder=folder)
+        if file:
+            self._standing.store.put(where + vectors.file_name(file_id), file)
+        return DeltaVersion(seen, actions, now_ms)
 
-    def publish(self, state: TableState, following: NextVersion) -> bool:
-        """Creates the next version (COMMIT.md, U3); False where another came first.
+    def withdrawn(self, seen: DeltaSeen, said: Withdrawal) -> DeltaVersion:
+        """Returns the next version as one without files, which needs no type of the log's."""
+        table, mine = seen.table, said.log_id
+        about = {
+            "log": mine,
+            "version": str(said.version),
+            "commit": said.commit_id,
+            "first": str(seen.newest + 1),
+            WITHDRAWN: str(said.now_ms),
+        }
+        actions = [_info("CLOG WITHDRAW", about, said.now_ms)]
+        if _configuration(table).get(_LOG) != mine:
+            metadata = _metadata(None, mine, url=self._root.url, created_ms=said.now_ms)
+            actions += [{"protocol": _protocol(None)}, {"metaData": metadata}]
+        actions += ({"remove": _remove(add, said.now_ms)} for add in table.adds.values())
+        return DeltaVersion(seen, actions, said.now_ms)
+
+    def create(self, version: DeltaVersion, _lowest_view: int) -> DeltaSeen | None:
+        """Creates a version (COMMIT.md, U3); None where another came first.
 
         Raises:
             LogReplacedError, NotFoundError: the log was deleted.
-            InvalidInputError: Delta has no type or name for a field.
         """
-        assert self._table is not None
-        version, now_ms, file_id = self.newest + 1, following.now_ms, following.file_id
-        folder = paths.view_folder(self.format, version)
-        where = f"{paths.folder_of(self._standing.log_id)}/{folder}"
-        actions, file = self._actions(state, now_ms=now_ms, file_id=file_id, folder=where)
-        if file:
-            self._standing.store.put(folder + vectors.file_name(file_id), file)
+        seen, actions = version.seen, version.actions
+        number = seen.newest + 1
         body = "".join(json.dumps(a, separators=(",", ":")) + "\n" for a in actions).encode()
         self._standing.check()
-        if not create_version(self._root, version_path(version), body):
-            return False
-        self._listing = Listing(
-            {**self._listing.written_ms, version: now_ms}, self._listing.checkpoints
-        )
-        self._table.apply(version, actions)
-        self.newest, self.source = version, _source(self._table)
-        return True
+        if not create_version(self._root, version_path(number), body):
+            return None
+        written_ms = {**seen.listing.written_ms, number: version.now_ms}
+        listing = Listing(written_ms, seen.listing.checkpoints)
+        return _seen(replayed(seen.table, [(number, actions)]), listing)
 
-    def tidy(self, lowest_view: int) -> None:
-        """Writes the checkpoint that is due, and deletes versions that have expired.
+    def tidy(self, seen: DeltaSeen, lowest_view: int) -> DeltaSeen:
+        """Writes the checkpoint that is due, and deletes versions that have expired; returns what
+        is there then.
 
         Args:
+            seen: the newest version.
             lowest_view: the lowest version that a pin is for.
         """
-        table, checkpoints = self._table, self._listing.checkpoints
-        if table is None or table.version < 0:
-            return
+        table, checkpoints = seen.table, seen.listing.checkpoints
+        if not seen.is_there or seen.is_foreign:
+            return seen
         first = int(table.said.get("first", 0))
         last = max(checkpoints, default=0)
         if last < first or table.version - last >= CHECKPOINT_VERSIONS:
@@ -139,18 +175,18 @@ class DeltaView:
         may_go = [c for c in checkpoints if c <= lowest_view]
         must_go = [c for c in checkpoints if c >= first > 0]
         keep = max([*may_go[-1:], *must_go[:1]], default=0)
-        for path in self._listing.before(keep):
+        for path in seen.listing.before(keep):
             self._root.delete(path)
-        written_ms = {v: ms for v, ms in self._listing.written_ms.items() if v >= keep}
-        self._listing = Listing(written_ms, tuple(c for c in checkpoints if c >= keep))
+        written_ms = {v: ms for v, ms in seen.listing.written_ms.items() if v >= keep}
+        return _seen(table, Listing(written_ms, tuple(c for c in checkpoints if c >= keep)))
 
-    def unnamed(self, files: Mapping[str, int]) -> set[str]:
+    def unnamed(self, seen: DeltaSeen, files: Mapping[str, int]) -> set[str]:
         """Returns which of the files in the log's folder, with the versions for which they were
         made, no version that is left names.
         """
-        return files.keys() - self.named()
+        return files.keys() - self.named(seen)
 
-    def named(self, first: int = 0) -> set[str]:
+    def named(self, _seen: DeltaSeen, first: int = 0) -> set[str]:
         """Returns the paths in the log's folder that versions from the ``first`` on name: objects
         and files of vectors; a LIST, and a GET for each version that is left.
 
@@ -161,9 +197,9 @@ class DeltaView:
         named = self._named(first)
         return {path.removeprefix(folder) for path in named if path.startswith(folder)}
 
-    def left_by_refused(self, files: Iterable[StoredObject]) -> list[StoredObject]:
-        """Returns which files at the root can only be what refused writers left, as `look` found
-        the view; requests as for `named`, where there are any.
+    def left_by_refused(self, seen: DeltaSeen, files: Iterable[StoredObject]) -> list[StoredObject]:
+        """Returns which files at the root can only be what refused writers left, as the view was
+        found; requests as for `named`, where there are any.
 
         None while another than clog wrote the newest version, or may write one. Else those that
         Delta's writers name so, that were written since the view was first published, and that no
@@ -172,8 +208,8 @@ class DeltaView:
         Raises:
             CorruptionError: a version cannot be read.
         """
-        table, mine = self._table, self._standing.log_id
-        if table is None or self.source is None or self.source.log_id != mine:
+        table, mine = seen.table, self._standing.log_id
+        if seen.log_id != mine:
             return []
         if WRITER_FEATURE not in table.protocol.get("writerFeatures", ()):
             return []
@@ -209,16 +245,14 @@ class DeltaView:
         self._root.put(LAST_CHECKPOINT, last_checkpoint(table))
 
     def _actions(
-        self, state: TableState, *, now_ms: int, file_id: str, folder: str
+        self, seen: DeltaSeen, state: TableState, *, now_ms: int, file_id: str, folder: str
     ) -> tuple[list[Action], bytes]:
         """Returns the next version's actions, and the file of vectors that they name."""
-        table, source = self._table, state.source
-        assert table is not None
-        before = self.source
+        table, source, before = seen.table, state.source, seen.source
         has_same_start = before is not None and (before.log_id, before.starts) == (
             *(source.log_id, source.starts),
         )
-        first = int(table.said.get("first", 0)) if has_same_start else self.newest + 1
+        first = int(table.said.get("first", 0)) if has_same_start else seen.newest + 1
         said = {
             "log": source.log_id,
             "version": str(source.version),
@@ -227,13 +261,15 @@ class DeltaView:
             "starts": source.starts,
             "first": str(first),
         }
-        info = {"timestamp": now_ms, "operation": "CLOG PUBLISH", "operationParameters": said}
         txn = {"appId": source.log_id, "version": source.version, "lastUpdated": now_ms}
-        actions: list[Action] = [{"commitInfo": {**info, "engineInfo": "clog"}}, {"txn": txn}]
+        actions: list[Action] = [_info("CLOG PUBLISH", said, now_ms), {"txn": txn}]
         began_ms = _first_published_ms(table, source.log_id)
-        protocol = _protocol(state)
+        protocol = _protocol(state.schema)
         metadata = _metadata(
-            state, url=self._root.url, created_ms=now_ms if began_ms is None else began_ms
+            state.schema,
+            source.log_id,
+            url=self._root.url,
+            created_ms=now_ms if began_ms is None else began_ms,
         )
         if protocol != table.protocol:
             actions.append({"protocol": protocol})
@@ -249,6 +285,28 @@ class DeltaView:
             vector = next(descriptors) if shown.hidden else None
             actions.append({"add": _add(path, shown, vector, state.time_ms)})
         return actions, file
+
+
+def _seen(table: DeltaTable, listing: Listing) -> DeltaSeen:
+    is_foreign = listing.newest >= 0 and not paths.is_log_id(_configuration(table).get(_LOG))
+    source, withdrawn_ms = (None, None) if is_foreign else _said(table)
+    log_id = table.said.get("log") if source or withdrawn_ms is not None else None
+    return DeltaSeen(
+        newest=listing.newest,
+        modified_ms=listing.written_ms,
+        is_there=listing.newest >= 0,
+        is_foreign=is_foreign,
+        log_id=log_id,
+        source=source,
+        withdrawn_ms=withdrawn_ms,
+        table=table,
+        listing=listing,
+    )
+
+
+def _info(operation: str, said: Mapping[str, str], now_ms: int) -> Action:
+    info = {"timestamp": now_ms, "operation": operation, "operationParameters": said}
+    return {"commitInfo": {**info, "engineInfo": "clog"}}
 
 
 def _difference(
@@ -309,8 +367,8 @@ def _remove(add: Action, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _protocol(state: TableState) -> Action:
-    features = [_VECTORS, *([_TIMES] if has_times_without_zone(state.schema) else [])]
+def _protocol(schema: LogSchema | None) -> Action:
+    features = [_VECTORS, *([_TIMES] if has_times_without_zone(schema) else [])]
     return {
         "minReaderVersion": 3,
         "minWriterVersion": 7,
@@ -319,13 +377,13 @@ def _protocol(state: TableState) -> Action:
     }
 
 
-def _metadata(state: TableState, *, url: str, created_ms: int) -> Action:
+def _metadata(schema: LogSchema | None, log_id: str, *, url: str, created_ms: int) -> Action:
     return {
-        "id": vectors.uuid_of(state.source.log_id),
+        "id": vectors.uuid_of(log_id),
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps(delta_schema(state.schema, url=url), separators=(",", ":")),
+        "schemaString": json.dumps(delta_schema(schema, url=url), separators=(",", ":")),
         "partitionColumns": [],
-        "configuration": {"delta.enableDeletionVectors": "true", _LOG: state.source.log_id},
+        "configuration": {"delta.enableDeletionVectors": "true", _LOG: log_id},
         "createdTime": created_ms,
     }
 
@@ -345,13 +403,17 @@ def _first_published_ms(table: DeltaTable, log_id: str) -> int | None:
     return created_ms if isinstance(created_ms, int) else None
 
 
-def _source(table: DeltaTable) -> Source | None:
-    """Returns what a version says it shows; None where another wrote it."""
+def _said(table: DeltaTable) -> tuple[Source | None, int | None]:
+    """Returns what a version says it shows, and since when it shows nothing; None and None where
+    another wrote it.
+    """
     said = table.said
     try:
+        if WITHDRAWN in said:
+            return None, int(said[WITHDRAWN])
         return Source(
             *(str(said["log"]), int(said["version"]), str(said["commit"])),
             *(str(said["content"]), str(said["starts"])),
-        )
+        ), None
     except (KeyError, ValueError):
-        return None
+        return None, None

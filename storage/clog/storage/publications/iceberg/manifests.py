@@ -162,9 +162,24 @@ def records(data: bytes, *, where: str) -> Iterator[dict[str, Any]]:
         CorruptionError: it is none.
     """
     try:
-        yield from _fastavro().reader(io.BytesIO(data))
+        yield from avro().reader(io.BytesIO(data))
     except (ValueError, EOFError, TypeError, IndexError) as e:
         raise CorruptionError(f"{where} is no Avro file: {e}") from e
+
+
+def avro() -> Any:
+    """Returns fastavro.
+
+    Raises:
+        InvalidInputError: it is not installed.
+    """
+    try:
+        return import_module("fastavro")
+    except ModuleNotFoundError as e:
+        raise InvalidInputError(
+            "publishing as Iceberg needs fastavro, which is not installed; nothing was changed; run"
+            ' pip install "pyspark-clog[iceberg]"'
+        ) from e
 
 
 def _file(content: int, path: str, kind: str, rows: int, size_bytes: int) -> dict[str, Any]:
@@ -201,17 +216,8 @@ def _about(schema: Any, content: str) -> dict[str, str]:
 
 def _encoded(schema: Any, rows: Sequence[Any], about: Mapping[str, str]) -> bytes:
     sink = io.BytesIO()
-    avro = _fastavro()
     # The same marker each time: what is written twice is the same file.
-    avro.writer(sink, schema, rows, metadata=dict(about), codec="deflate", sync_marker=b"clog" * 4)
+    avro().writer(
+        sink, schema, rows, metadata=dict(about), codec="deflate", sync_marker=b"clog" * 4
+    )
     return sink.getvalue()
-
-
-def _fastavro() -> Any:
-    try:
-        return import_module("fastavro")
-    except ModuleNotFoundError as e:
-        raise InvalidInputError(
-            "publishing as Iceberg needs fastavro, which is not installed; run"
-            ' pip install "pyspark-clog[iceberg]"'
-        ) from e

@@ -1,5 +1,6 @@
 """Who may write to a published view: nobody but clog (S63). delta-rs and Polars, on a copy."""
 
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import Log
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.store import open_store
 
 deltalake = pytest.importorskip("deltalake")
 polars = pytest.importorskip("polars")
@@ -80,6 +83,35 @@ def test_nobody_else_writes(copy, name):
 def expire(table):
     oldest = table.snapshots()[0].snapshot_id
     table.maintenance.expire_snapshots().by_id(oldest).commit()
+
+
+HARMLESS = {
+    "checkpoint": lambda table: table.create_checkpoint(),
+    "both": lambda table: (table.create_checkpoint(), table.cleanup_metadata()),
+    "clean up": lambda table: table.cleanup_metadata(),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize("days", [0, 40])
+def test_what_delta_rs_does_without_asking_harms_nothing(copy, name, days):
+    """S63: a checkpoint, and the deletion of old versions, ask for no writer feature; the table
+    stays what it is, also where versions are older than Delta keeps, and is published on."""
+    log = Log.open(copy)
+    for path in Path(copy, "_delta_log").iterdir():
+        old = path.stat().st_mtime - days * 86_400
+        os.utime(path, (old, old))
+    before = {p: data for p, data in contents(copy).items() if not p.startswith("_delta_log")}
+    HARMLESS[name](deltalake.DeltaTable(copy))
+    for value in ("y", "z"):
+        now = contents(copy)
+        assert {p: now.get(p) for p in before} == before
+        assert polars.read_delta(copy).height == log.table().to_arrow().num_rows
+        log.append([{"key": "k2", "value": value}])
+        assert Log.open(copy).publish("delta").published
+        before = {p: data for p, data in contents(copy).items() if not p.startswith("_delta_log")}
+        HARMLESS[name](deltalake.DeltaTable(copy))
+    assert verify_log(open_store(copy)).findings == ()
 
 
 OF_ICEBERG = {

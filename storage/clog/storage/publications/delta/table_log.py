@@ -128,9 +128,10 @@ def read_table(root: Store, listing: Listing, known: DeltaTable | None = None) -
     try:
         if behind and (known is None or table.version + 1 not in listing.written_ms):
             begun = read_checkpoint(root.get(checkpoint_path(behind[-1])))
-            # What the version said of itself is in its own file alone.
-            said = replayed(DeltaTable(), [(behind[-1], [*_actions(root, behind[-1])])]).said
-            table = replace(replayed(DeltaTable(), [(behind[-1], begun)]), said=said)
+            table = replayed(DeltaTable(), [(behind[-1], begun)])
+            if behind[-1] == newest:  # What a version said of itself is in its own file alone.
+                said = replayed(DeltaTable(), [(newest, [*_actions(root, newest)])]).said
+                table = replace(table, said=said)
         since = range(table.version + 1, newest + 1)
         if not since:
             return table

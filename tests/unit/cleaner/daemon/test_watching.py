@@ -17,13 +17,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.daemon import http
-from clog.cleaner.daemon.health import FAILURES_MAX, STALLED_MS, ailments, neglects
+from clog.cleaner.daemon.health import FAILURES_MAX, STALLED_MS, ailments, neglects, notices
 from clog.cleaner.daemon.http import MonitorServer
 from clog.cleaner.daemon.json_logs import JsonFormatter
 from clog.cleaner.daemon.metrics import registry
 from clog.cleaner.daemon.request_meter import RequestMeter
 from clog.cleaner.log_round import CleanerSettings
 from clog.storage import CorruptionError, InvalidInputError, StoreUnavailableError
+from clog.storage.publications.delta.view import DeltaView
 from clog.storage.store.wrapping import WrappingStore
 from clog.storage.testing.crash import inside
 from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -303,6 +304,44 @@ def test_a_log_that_does_not_compact(dirty):
     assert found["clog_cleaner_max_dirty_ratio",] == 0
     assert found["clog_cleaner_uncleanable_partitions_count",] == 0
     assert ("clog_cleaner_dirty_ratio", "0") not in found
+
+
+def test_a_view_that_keeps_objects_too_long_is_told(make_log, put, clock, monkeypatch):
+    """S69: in metrics, and in `/healthz` as a notice, as a restart would not mend it."""
+    log = make_log(min_cleanable_dirty_ratio=0, delete_retention_ms=90 * 86_400_000)
+    put(log, "a=1 b=1 a=2")
+    log.publish("delta")
+    log.roll()
+    monkeypatch.setattr(DeltaView, "check_installed", missing_package)
+    cleaner = Cleaner(log)
+    seen = []
+    for _ in range(5):
+        cleaner.run_once(force=True)
+        clock.advance(86_400_000)
+        overdue_s = values(cleaner)["clog_cleaner_publish_overdue_seconds", "delta"]
+        seen.append((overdue_s // 86_400, len(notices(cleaner))))
+        assert not [text for text in ailments(cleaner) if "view" in text]
+    assert seen == [(0, 0), (0, 0), (1, 0), (2, 0), (3, 1)]
+    assert values(cleaner)["clog_cleaner_publish_kept_bytes", "delta"] > 0
+    assert values(cleaner)["clog_cleaner_publications_refused_total",] > 0
+    (notice,) = notices(cleaner)
+    assert "the delta view keeps" in notice
+    server = MonitorServer("0", list, None, notices=lambda: notices(cleaner))
+    try:
+        answer = urllib.request.urlopen(f"http://{server.address}/healthz")
+        assert json.loads(answer.read()) == {"status": "ok", "reasons": [], "notices": [notice]}
+    finally:
+        server.close()
+    log.withdraw("delta")
+    for _ in range(3):
+        clock.advance(86_400_001)
+        cleaner.run_once()
+    assert notices(cleaner) == []
+    assert ("clog_cleaner_publish_kept_bytes", "delta") not in values(cleaner)
+
+
+def missing_package(_view):
+    raise InvalidInputError("a package is missing")
 
 
 def test_who_asks_for_the_head_gets_no_body():

@@ -1,4 +1,4 @@
-"""`Log.publish` from many threads on one `Log` (S66): "Threads may share a log" (`Log`)."""
+"""`Log.publish` from many threads on one `Log`: "Threads may share a log" (`Log`)."""
 
 import threading
 
@@ -15,7 +15,7 @@ READERS = {"delta": (delta_rows, 0), "iceberg": (iceberg_rows, 1)}
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_view_never_goes_back_in_time(name, store):
-    """S63, S66: each version of the view shows a version of the log that is not older than the one
+    """S63: each version of the view shows a version of the log that is not older than the one
     before; the last shows all that was acknowledged."""
     log = Log.create(store, 2)
     failures, results = [], []

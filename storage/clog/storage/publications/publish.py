@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from clog.storage import forks
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.identity import StandingLog
@@ -171,7 +172,7 @@ def check_publishable(name: str, schema: LogSchema | None, config: LogConfig, *,
 
 class Publications:
     """The views of one log. Threads may share it: what it remembers of a view is a value, and only
-    spares requests.
+    spares requests. They publish one after the other, as all but one would do it in vain.
 
     Args:
         handle: on the log.
@@ -183,6 +184,7 @@ class Publications:
         self._defaults = defaults
         self._seen: dict[str, Seen] = {}
         self._writable: set[str] = set()
+        self._lock = forks.Lock()
 
     def look(self, name: str) -> Seen:
         """Returns what there is of a view now, which it remembers.
@@ -200,8 +202,12 @@ class Publications:
 
     def publish(self, name: str) -> PublishResult:
         """Publishes the newest version in a format; see `Log.publish`."""
-        handle = self._handle
-        view, url = view_of(handle.standing, name), handle.standing.root.url
+        view = view_of(self._handle.standing, name)
+        with self._lock:
+            return self._published(view)
+
+    def _published(self, view: View[Any, Any]) -> PublishResult:
+        handle, url = self._handle, self._handle.standing.root.url
         for _ in range(RACES_MAX):
             seen = self._looked(view)  # Before the tip: what it shows is never newer than that.
             tip = handle.refresh()
@@ -217,10 +223,10 @@ class Publications:
                 if handle.refresh() is tip:
                     raise
                 continue
-            self._writable.discard(name)
+            self._writable.discard(view.format)
             made = view.create(version, self._lowest(view, seen.newest + 1))  # U3
             if made is not None:
-                self._writable.add(name)
+                self._writable.add(view.format)
                 self._tidy(view, made)
                 return PublishResult(state.source.version, made.newest, published=True)
         raise _raced(view, url=url)
@@ -229,7 +235,8 @@ class Publications:
         """Takes a view back; see `Log.withdraw`."""
         view = view_of(self._handle.standing, name)
         try:
-            return self._withdrawn(view)
+            with self._lock:
+                return self._withdrawn(view)
         except (StoreUnavailableError, CorruptionError, InvalidInputError) as e:
             if force:
                 self._change_pins(view, lambda _left, _tip, _delay_ms, _time_ms: ())

@@ -128,9 +128,14 @@ class Publishing:
         return done
 
     def _must_go(self, name: str, config: LogConfig, why: Exception) -> bool:
-        """Tells whether a view that was refused is to be withdrawn."""
-        seen, now_ms = self._publications.seen(name), self._handle.clock.now_ms()
-        if seen is None or seen.is_foreign:
+        """Tells whether a view that was refused is to be withdrawn, as it is by now: others may
+        have published it.
+        """
+        try:
+            seen, now_ms = self._publications.look(name), self._handle.clock.now_ms()
+        except _REFUSALS:
+            return False  # Told already; nor could it be withdrawn.
+        if seen.is_foreign:
             return False
         if seen.source is None:
             pins = self._handle.tip.head.pins.get(name, ())

@@ -59,6 +59,8 @@ from clog.storage.publications.table_state import (
 from clog.storage.read.as_of import version_at_time
 from clog.storage.store.base import StoreRefusedError
 
+LOOKS_MAX = 3
+"""Looks that find a version missing, after which one believes it."""
 RACES_MAX = 20
 """Publications by others, one after the other, after which one gives up."""
 
@@ -196,10 +198,6 @@ class Publications:
         seen: Seen = self._looked(view_of(self._handle.standing, name))
         return seen
 
-    def seen(self, name: str) -> Seen | None:
-        """Returns what it remembers of a view; no request."""
-        return self._seen.get(name)
-
     def publish(self, name: str) -> PublishResult:
         """Publishes the newest version in a format; see `Log.publish`."""
         view = view_of(self._handle.standing, name)
@@ -325,6 +323,13 @@ class Publications:
         return then.content != seen.source.content
 
     def _looked(self, view: View[Any, Any]) -> Any:
+        for _ in range(LOOKS_MAX - 1):
+            # Others may have deleted, since it was listed, what expired.
+            with suppress(CorruptionError):
+                return self._looked_once(view)
+        return self._looked_once(view)
+
+    def _looked_once(self, view: View[Any, Any]) -> Any:
         seen = view.look(self._seen.get(view.format))
         self._seen[view.format] = seen
         return seen

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from clog.storage import Log
+from clog.storage.store.wrapping import WrappingStore
 from clog.storage.testing.published import delta_rows, iceberg_rows
 
 pytest.importorskip("pyroaring")
@@ -69,6 +70,39 @@ def test_what_another_process_published_is_not_undone(name, make_log, store, ope
     stated = [read(store, version)[1] for version in range(first, log_versions(store, name))]
     assert stated == sorted(stated)
     assert [key for key, _ in read(store)[0]] == [b"a", b"b", b"c"]
+
+
+class Listed(WrappingStore):
+    """Calls ``then`` once, after a folder was listed."""
+
+    then = None
+
+    def list(self, prefix=""):
+        found = list(self.inner.list(prefix))
+        if self.then is not None and prefix in ("_delta_log/", "metadata/"):
+            then, self.then = self.then, None
+            then()
+        return iter(found)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_versions_that_expire_during_a_look_are_no_damage(name, store, clock):
+    """S63: another publisher deletes them once a log start offset has risen."""
+    listed = Listed(store)
+    log, other = Log.create(listed, 1, clock=clock), None
+    log.append([{"key": key, "value": "1", "timestamp": 1} for key in "abc"])
+    other = Log.open(store, clock=clock)
+    other.publish(name)
+    other.append([{"key": "d", "value": "1", "timestamp": 1}])
+    other.publish(name)
+
+    def expire():
+        other.delete_records({0: 1})
+        other.publish(name)
+
+    listed.then = expire
+    assert log.publish(name).published is False
+    assert len(READERS[name][0](store)[0]) == 3
 
 
 def log_versions(store, name):

@@ -15,6 +15,7 @@ import clog.cleaner.masks.carrying
 import clog.cleaner.masks.superseding
 import clog.cleaner.masks.upkeep
 import clog.cleaner.rewrite.coalescing
+import clog.cleaner.rewrite.gathering
 import clog.cleaner.sweep.documents
 import clog.storage.commit.committer
 import clog.storage.format.bitmaps.bitmap
@@ -78,6 +79,7 @@ def small_limits(*, parquet: bool = False) -> Iterator[None]:
         patch(cleaner.compaction.run_pass, "MAPS_MAX", 2)
         patch(cleaner.rewrite.coalescing, "RUN_CHUNKS_MIN", 3)
         patch(cleaner.rewrite.coalescing, "LOOSE_OBJECTS_MIN", 6)
+        patch(cleaner.rewrite.gathering, "GATHERED_BYTES_MAX", 2000)
         if not parquet:
             patch(storage.objects.writer, "encoded", _encoded)
             for reading in (storage.read.scan, cleaner.masks.carrying, cleaner.masks.superseding):

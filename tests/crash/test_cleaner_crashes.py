@@ -132,6 +132,24 @@ def masked(store):
     mask(open_at(store, BEGIN_MS, seed=6))
 
 
+def shared(store):
+    """Micro-batches, each an object of both partitions, in one segment of each."""
+    given = CONFIG | {"segment.bytes": 200}
+    log = Log.create(store, 2, given, clock=ManualClock(BEGIN_MS), ids=SeededIds(1))
+    for keys in ("abAB", "acAC", "bdBD"):
+        rows = [{"key": k, "value": value_of(log, "1") if k != "c" else None} for k in keys]
+        log.append(rows, partition=np.array([0, 0, 1, 1]))
+    log.roll()
+    put(log, "d=2")
+
+
+def shared_and_masked(store):
+    shared(store)
+    log = open_at(store, BEGIN_MS, seed=5)
+    log.upgrade(["superseded-rows"])
+    mask(log)
+
+
 def mask(log):
     handle = log.handle
     handle.refresh()
@@ -146,6 +164,20 @@ def clean_with_a_small_map(log):
     cleaner = Cleaner(log, dedupe_buffer_bytes=9 * 24)
     while cleaner.run_once(force=True):
         pass
+
+
+def clean_gathering(log):
+    """Of three objects that both partitions share the rows are gathered."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clog.cleaner.rewrite.coalescing.LOOSE_OBJECTS_MIN", 3)
+        clean(log)
+
+
+def clean_coalescing_first(log):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clog.cleaner.rewrite.gathering.GATHERED_BYTES_MAX", 0)
+        patch.setattr("clog.cleaner.log_round.is_worth_coalescing", bool)
+        clean_gathering(log)
 
 
 def seal(log):
@@ -179,6 +211,9 @@ SCENARIOS = {
     "clean, all maintenance": (unneeded, clean, BEGIN_MS + LATER_MS),
     "clean, few rows are dead": (marked, clean, BEGIN_MS + 1),
     "clean, dead rows have waited": (marked, clean, BEGIN_MS + 8 * 24 * HOUR_MS),
+    "clean, what was gathered": (shared, clean_gathering, BEGIN_MS),
+    "clean, what was gathered, with masks": (shared_and_masked, clean_gathering, BEGIN_MS),
+    "clean, what was coalesced first": (shared, clean_coalescing_first, BEGIN_MS),
     "seal": (dirty, seal, BEGIN_MS + 8 * 24 * HOUR_MS),
     "retention": (expired, retain, BEGIN_MS + 2 * HOUR_MS),
     "trim": (below_the_start, trim_it, BEGIN_MS),
@@ -207,6 +242,7 @@ def typed_too(name):
 
 OF_TYPED = (
     "clean, tombstones go",
+    "clean, what was gathered",
     "clean, few rows are dead",
     "clean, dead rows have waited",
     "trim",
@@ -318,6 +354,23 @@ def check(run, before, expected, act, now_ms):
     sweep_orphans(log.handle, now_ms=log.handle.clock.now_ms())
     needed = set(check_log(run.store, every_version=False).files())
     assert {found.path for found in inside(run.store).list("data/")} == needed, run
+
+
+def test_the_scenarios_of_shared_objects_have_some():
+    """Else they would enumerate nothing of the kind: in one nothing is coalesced for good, in the
+    other it is, and first."""
+    for act, operations in (
+        (clean_gathering, ["clean", "clean"]),
+        (clean_coalescing_first, ["coalesce", "clean", "clean"]),
+    ):
+        store = memory_store()
+        shared(store)
+        log = open_at(store, BEGIN_MS)
+        assert len(log.handle.manifest().segments[0][0].chunks) == 3
+        version = log.version
+        act(log)
+        assert [c.operation for c in log.history() if c.version > version] == operations
+        discard(store)
 
 
 def test_the_scenarios_of_dead_rows_have_some():

@@ -6,10 +6,11 @@ R1. Seal active segments that are idle (S8).
 R2. Retention and the start offset rule (S31-S35); trimming below the low watermark (S37);
     publishing the table (S63).
 R3. Passes over the eligible partitions of all logs, each once, by ``threads`` at a time
-    (`selection`, `run_pass`). Before each the most urgent one is chosen anew.
+    (`selection`, `run_pass`). Before each the most urgent one is chosen anew. Before the first of
+    a log the objects that its passes share are gathered, or coalesced (`gathering`).
 R4. Delete objects whose delay is over (S27); rewrite what has held dead rows for long (S46);
-    coalesce what the passes left fresh, under every policy; merge small sealed segments
-    where no pass does it.
+    coalesce what the passes left fresh, under every policy; before and after that merge small
+    sealed segments where no pass does it.
 R5. Once a day delete what was never committed (`sweep`) and blocks of old commits
     (`commit_blocks`).
 
@@ -42,6 +43,7 @@ from clog.cleaner.metered_store import NAP_MS, StoppedError, Throttle, nap
 from clog.cleaner.monitor import Monitor
 from clog.cleaner.retention.apply import MaintenanceResult
 from clog.cleaner.retention.uncleanable import BACKOFF_MS
+from clog.cleaner.rewrite.gathering import Room
 from clog.cleaner.threads import CleanerThreads
 from clog.storage import Log
 from clog.storage.clock import Clock, SystemClock
@@ -155,6 +157,7 @@ class Cleaner:
         self._threads = CleanerThreads(threads, dedupe_buffer_bytes // threads)
         check_share(self._threads.map_bytes)
         self._throttle = Throttle(io_bytes_per_second, self._clock, self._stopping.is_set)
+        self._room = self._gathering_room()
         self.backoff_ms = backoff_ms
         self._settings = settings or CleanerSettings()
         self._on_pass = on_pass
@@ -264,7 +267,7 @@ class Cleaner:
 
     def _add(self, log: Log) -> None:
         clock = self._given_clock or log.handle.clock
-        self._log_rounds.append(LogRound(log, clock, self._throttle, self._settings))
+        self._log_rounds.append(LogRound(log, clock, self._throttle, self._settings, self._room))
 
     def _begin(self, log_round: LogRound, *, force: bool) -> None:
         """Does R1 and R2 of a log's round; its passes wait for `_work`."""
@@ -350,6 +353,7 @@ class Cleaner:
         for mine in ended:
             if mine.is_well:
                 self._attempt(mine, partial(self._finish, mine.log_round))
+            mine.log_round.after_passes()
             url = mine.log_round.log.url
             self.monitor.round_ended(url, mine.failure)
             if all(url != log_round.log.url for log_round in self._log_rounds):
@@ -390,6 +394,7 @@ class Cleaner:
         log_round, chosen, force = work.round.log_round, work.candidate, work.round.force
         url = log_round.log.url
         with self._threads.of_a_pass(), self.monitor.watched(url, chosen) as progress:
+            log_round.before_passes()
             for result in self._cleaned(log_round, chosen.partition, progress, force=force):
                 self.monitor.passed(url, result)
                 if self._on_pass is not None:
@@ -403,6 +408,10 @@ class Cleaner:
         result = log_round.clean(partition, self._threads, progress, force=force)
         if result is not None:
             yield result
+
+    def _gathering_room(self) -> Room | None:
+        """Returns the memory for what passes share; who has them done elsewhere has none."""
+        return Room()
 
     def _watch(self, log_round: LogRound) -> None:
         manifest = log_round.log.handle.manifest()

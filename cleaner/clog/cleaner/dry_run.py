@@ -5,7 +5,8 @@ Everything but the passes is exact: each step is applied to the manifest in memo
 looks at what it made. Passes are shown as they are planned: which range is mapped, which segments
 are looked at. What dies in them is known only when their keys are read, and so is what is
 coalesced, freed of dead rows and released after them; these are said as of before the passes.
-Merges are those after coalescing, which leaves a chunk for every ``object.bytes`` of a run.
+What is gathered (`gathering`) is part of the passes, and said with them alone. Merges are those
+before and after coalescing, which leaves a chunk for every ``object.bytes`` of a run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +20,14 @@ from clog.cleaner.retention.apply import Expired, due_cuts, edit_of, expired, id
 from clog.cleaner.retention.uncleanable import is_resting
 from clog.cleaner.rewrite import dead_row_purge
 from clog.cleaner.rewrite.coalescing import candidate_runs, is_due
-from clog.cleaner.rewrite.merging import mergeable
-from clog.cleaner.rewrite.relayout import Run
+from clog.cleaner.rewrite.gathering import (
+    Room,
+    gatherable,
+    is_worth_coalescing,
+    size_bytes_of,
+)
+from clog.cleaner.rewrite.merging import due_merges, mergeable
+from clog.cleaner.rewrite.relayout import Run, parts_of
 from clog.cleaner.rewrite.trimming import due_runs
 from clog.cleaner.sweep.objects import due_objects, not_held
 from clog.storage.commit.handle import Handle
@@ -83,12 +90,13 @@ class PlannedMerge:
 class PlannedRound:
     """All of a round. ``materialised`` is rewritten without its dead rows (S46); ``deleted`` are
     paths of objects. ``resting`` are partitions that would have a pass, but for one that failed
-    lately (S28).
+    lately (S28). ``coalesced_first`` is coalesced before the passes, ``coalesced`` after them.
     """
 
     sealed: Sequence[int]
     cuts: Sequence[Expired]
     trims: Sequence[PlannedRewrite]
+    coalesced_first: Sequence[PlannedRewrite]
     passes: Sequence[PlannedPass]
     resting: Sequence[int]
     materialised: Sequence[PlannedRewrite]
@@ -123,9 +131,12 @@ def plan_round(
         manifest, config, holds, now_ms, force=force, compaction=compaction
     )
     policy = RewritePolicy(config, DEAD_ROWS in manifest.head.log.features.read, now_ms)
-    runs = candidate_runs(manifest)
-    runs = runs if is_due(handle, runs, now_ms=now_ms) else []
-    merges = mergeable(manifest, config, _chunks_after(runs, config))
+    merges = mergeable(manifest, config, lambda s: len(s.chunks))
+    merged = manifest
+    if merges:
+        merged = _after(manifest, Edit(replace=tuple(due_merges(manifest, config))), now_ms)
+    first, runs = _coalesced(handle, merged, eligible, now_ms)
+    merges += mergeable(merged, config, _chunks_after(runs, config))
     dead = dead_row_purge.due_runs(manifest, config, now_ms=now_ms)
     due = due_objects(manifest, config, now_ms=now_ms)
     deleted = not_held(due, config, holds, now_ms=now_ms)
@@ -133,6 +144,7 @@ def plan_round(
         sealed=sealed,
         cuts=expired(cuts),
         trims=[_rewrite(run) for run in due_runs(manifest)],
+        coalesced_first=[_rewrite(run) for run in first],
         passes=[_pass(manifest, c, policy) for c in eligible],
         resting=resting,
         materialised=[_rewrite(run) for run in dead],
@@ -141,6 +153,20 @@ def plan_round(
         deleted=[r.path for r in deleted],
         deleted_bytes=sum(r.size_bytes for r in deleted),
     )
+
+
+def _coalesced(
+    handle: Handle, manifest: Manifest, eligible: Sequence[Candidate], now_ms: int
+) -> tuple[list[Run], list[Run]]:
+    """Returns what is coalesced before the passes, and after them."""
+    shared, runs = gatherable(manifest, eligible), candidate_runs(manifest)
+    if is_due(handle, shared, now_ms=now_ms):
+        if Room().take(size_bytes_of(shared)):
+            gathered = {c.identity for run in shared for c in run.chunks}
+            runs = parts_of(runs, lambda c: c.identity not in gathered)
+        elif is_worth_coalescing(shared):
+            return runs, []
+    return [], runs if is_due(handle, runs, now_ms=now_ms) else []
 
 
 def _eligible(

@@ -10,6 +10,7 @@ it wastes one group, not one after the other.
 """
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -34,8 +35,16 @@ from clog.cleaner.retention.apply import (
     seal_idle,
 )
 from clog.cleaner.retention.uncleanable import PASSING_TROUBLE, is_resting, set_uncleanable
-from clog.cleaner.rewrite.coalescing import coalesce
+from clog.cleaner.rewrite.coalescing import coalesce, is_due
 from clog.cleaner.rewrite.dead_row_purge import purge_dead_rows
+from clog.cleaner.rewrite.gathering import (
+    Gathered,
+    Room,
+    gather,
+    gatherable,
+    is_worth_coalescing,
+    size_bytes_of,
+)
 from clog.cleaner.rewrite.merging import merge_segments
 from clog.cleaner.rewrite.relayout import Run
 from clog.cleaner.rewrite.trimming import trim
@@ -107,9 +116,15 @@ class LogRound:
     """
 
     def __init__(
-        self, log: Log, clock: Clock, throttle: Throttle, settings: CleanerSettings
+        self,
+        log: Log,
+        clock: Clock,
+        throttle: Throttle,
+        settings: CleanerSettings,
+        room: Room | None = None,
     ) -> None:
         self.clock = clock
+        self._room = room
         self.rest = Rest()
         self.due_ms = clock.monotonic_ms()
         self._throttle = throttle
@@ -132,6 +147,11 @@ class LogRound:
         self._readers: Sequence[Reader] = ()
         self._partition_rest: dict[int, Rest] = {}
         self._choosing = Choosing()
+        self._chosen: Sequence[Candidate] = ()
+        self._gathering = threading.Lock()
+        self._gathered: Gathered | None = None
+        self._gathered_bytes = 0
+        self._coalesced_first = 0
         self._left_out: set[str] = set()
         seed = log.handle.tip.head.log.key_seed
         self._indexes = KeyIndexCache(self._store(), seed=seed, cache_bytes=INDEX_BYTES)
@@ -206,7 +226,42 @@ class LogRound:
         found = self._choosing.candidates(
             manifest, config, now_ms=now_ms, force=force, holds=self._holds
         )
-        return found if force else [c for c in found if not self._rests(manifest, c.partition)]
+        if not force:
+            found = [c for c in found if not self._rests(manifest, c.partition)]
+        self._chosen = found
+        return found
+
+    def before_passes(self) -> None:
+        """Sees to it that the passes over the candidates do not read each shared object once for
+        each of them: gathers what they need of these, or coalesces first where that is the cheaper
+        way. Once a round; other threads wait.
+        """
+        with self._gathering:
+            if self._gathered is None:
+                self._gathered = Gathered()
+                self._gathered = self._gather(self._chosen)
+
+    def after_passes(self) -> None:
+        """Forgets what was gathered."""
+        with self._gathering:
+            self._gathered = None
+            if self._room is not None:
+                self._room.give_back(self._gathered_bytes)
+            self._gathered_bytes = 0
+
+    def _gather(self, chosen: Sequence[Candidate]) -> Gathered:
+        handle, store, now_ms = self._handle, self._store(), self.clock.now_ms()
+        manifest = handle.manifest()
+        runs = gatherable(manifest, chosen)
+        if not is_due(handle, runs, now_ms=now_ms):
+            return Gathered()
+        size_bytes = size_bytes_of(runs)
+        if self._room is not None and self._room.take(size_bytes):
+            self._gathered_bytes = size_bytes
+            return gather(handle, store, manifest, runs)
+        if is_worth_coalescing(runs):
+            self._coalesced_first += self._rewritten(lambda: coalesce(handle, store, now_ms=now_ms))
+        return Gathered()
 
     def plan(
         self, partition: int, *, force: bool, stretch: Stretch | None = None
@@ -261,6 +316,8 @@ class LogRound:
             progress=progress,
             check_clock=self.now_ms,
         )
+        if stretch is None and self._gathered is not None:
+            plan = self._gathered.used_by(plan)
         try:
             result = run_pass(handle, plan, tools)
         except (*PASSING_TROUBLE, StoppedError):
@@ -316,7 +373,13 @@ class LogRound:
             records_materialised=self._rewritten(
                 lambda: purge_dead_rows(handle, store, now_ms=now_ms, defaults=defaults)
             ),
-            records_coalesced=self._rewritten(lambda: coalesce(handle, store, now_ms=now_ms)),
+            records_coalesced=self._coalesced_first,
+        )
+        self._coalesced_first = 0
+        # Chunks become one within a segment only, and small ones few enough to merge once more.
+        merge_segments(handle, defaults=defaults)
+        counts["records_coalesced"] += self._rewritten(
+            lambda: coalesce(handle, store, now_ms=now_ms)
         )
         merge_segments(handle, defaults=defaults)
         counts["records_masked"] = self._masked()

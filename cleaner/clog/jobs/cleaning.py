@@ -203,6 +203,9 @@ class SparkCleaner(Cleaner):
         if troubles:
             raise troubles[0]
 
+    def _gathering_room(self) -> None:
+        """As of `Cleaner`; each task has memory of its own."""
+
     def _run(self, task: "PassTask") -> list["Done"]:
         """Runs the job of a task, and ends it where the cleaner is to stop."""
         tag = f"clog-{SystemIds().new_id()}"

@@ -38,10 +38,11 @@ def commit_pass(
     *,
     operation: str,
     delete_retention_ms: int,
+    lies_elsewhere: bool = False,
 ) -> Commit:
     """Commits an edit of one partition that was planned at ``planned``, and whose objects bear
     it as their stamp. The first dirty offset never goes back; delete horizons count from the
-    commit.
+    commit. ``lies_elsewhere``: rows were in other chunks in the log than in the plan even then.
 
     Raises:
         SourcesChangedError: the plan does not hold any more; nothing was committed.
@@ -54,7 +55,8 @@ def commit_pass(
             raise SourcesChangedError
         now = handle.manifest()
         is_changed = tip.head.partitions.changed[partition] > planned.version
-        fitting = rebase(edit, partition, planned, now) if is_changed else edit
+        is_moved = lies_elsewhere or is_changed
+        fitting = rebase(edit, partition, planned, now) if is_moved else edit
         fitting = _with_markers_there(fitting, now)
         dated = _with_horizons(fitting, commit_ms=time_ms, delete_retention_ms=delete_retention_ms)
         made = replace(dated, first_dirty=_not_back(edit, now))

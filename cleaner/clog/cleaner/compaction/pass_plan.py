@@ -1,6 +1,7 @@
 """What a pass is to do, as plain values."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from clog.cleaner.compaction.selection import Candidate
 from clog.storage.config.log_config import LogConfig
@@ -31,6 +32,8 @@ class PassPlan:
         now_ms: the pass's start: what has expired by then may go.
         held: but for the tombstones that readers hold back.
         stretch: of what is cleaned in parts, the one of this pass; None: all is.
+        gathered: by path, objects of ``manifest`` that are in memory alone (`gathering`): their
+            rows lie elsewhere in the log.
     """
 
     manifest: Manifest
@@ -39,6 +42,7 @@ class PassPlan:
     now_ms: int
     held: HeldTombstones = NOTHING_HELD
     stretch: Stretch | None = None
+    gathered: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def partition(self) -> int:

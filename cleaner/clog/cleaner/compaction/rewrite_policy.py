@@ -11,6 +11,7 @@ the commit, their bytes go when the chunk is rewritten (docs/decisions/0006). Re
 - one whose bitmap has waited ``dead.rows.delay.ms`` (`dead_row_purge`);
 - one whose dead rows may or may not be its tombstones, long after their horizon (S16);
 - one that a transaction left that was aborted (S53);
+- one that was gathered: its rows lie in small chunks that share their objects (`gathering`);
 - one in which a tombstone's horizon finds no place beside the one that its chunk has (S23).
 
 *Cost* (docs/decisions/0029). What rewriting now saves are the dead bytes, older ones counted:
@@ -25,6 +26,7 @@ A chunk without a bitmap has all of the delay left, one that is due has none.
 Here, too, is how chunks lie in their objects: what is worth rewriting for the layout's sake alone.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from clog.cleaner.compaction.judge import Action, JudgedChunk, JudgedSegment
@@ -47,11 +49,13 @@ class RewritePolicy:
         config: what holds for the log.
         may_mark: whether the log announced dead rows (FORMAT.md §5.4).
         now_ms: the pass's start.
+        gathered: paths of objects that are in memory alone.
     """
 
     config: LogConfig
     may_mark: bool
     now_ms: int
+    gathered: Collection[str] = frozenset()
 
     def decided(self, segment: JudgedSegment) -> JudgedSegment:
         """Returns the segment with the actions of its chunks."""
@@ -62,7 +66,12 @@ class RewritePolicy:
         """Returns what becomes of a chunk by itself; its neighbours may have it rewritten
         (`rewriter`).
         """
-        if c.chunk.aborted or needs_own_horizon(c) or in_doubt(c.chunk, now_ms=self.now_ms):
+        if (
+            c.chunk.aborted
+            or c.chunk.object.path in self.gathered
+            or needs_own_horizon(c)
+            or in_doubt(c.chunk, now_ms=self.now_ms)
+        ):
             return Action.REWRITE
         if not c.removed.total:
             return Action.KEEP

@@ -50,7 +50,7 @@ from clog.cleaner.compaction.recheck import Recheck
 from clog.cleaner.compaction.rewrite_policy import RewritePolicy
 from clog.cleaner.compaction.rewriter import Rewriter
 from clog.cleaner.compaction.stats import PassResult, PassStats
-from clog.cleaner.metered_store import MeteredStore, Throttle
+from clog.cleaner.metered_store import GatheredStore, MeteredStore, Throttle
 from clog.cleaner.threads import CleanerThreads
 from clog.storage.clock import Clock
 from clog.storage.commit.handle import Handle
@@ -120,22 +120,24 @@ def execute_pass(
     p, manifest, config, dirty = plan.partition, plan.manifest, plan.config, plan.dirty
     progress, clock = tools.progress, tools.clock
     stats, metered = progress.stats, MeteredStore(store, tools.throttle)
+    reading = GatheredStore(metered, plan.gathered) if plan.gathered else metered
     started_ms = clock.monotonic_ms()
     records = sum(s.rows for s in manifest.segments[p][:-1] if dirty[0] < s.next <= dirty[1])
     progress.begin_mapping(metered, records_total=records, now_ms=started_ms)
-    judge = _mapped(metered, plan, tools)
+    judge = _mapped(reading, plan, tools)
     covered = judge.mapped.end
     mapped_ms = clock.monotonic_ms()
     sealed = [s for s in plan.sealed if s.base < covered]
     progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
-    policy = RewritePolicy(config, DEAD_ROWS in manifest.head.log.features.read, plan.now_ms)
+    may_mark = DEAD_ROWS in manifest.head.log.features.read
+    policy = RewritePolicy(config, may_mark, plan.now_ms, plan.gathered.keys())
     judged = (
-        judge.with_horizons(metered, p, policy.decided(judge.judge_segment(metered, p, s)))
+        judge.with_horizons(reading, p, policy.decided(judge.judge_segment(reading, p, s)))
         for s in sealed
     )
     counted = progress.counted(_rechecked(judged, judge.recheck, p))
     groups = grouped(counted, config, covered=covered)
-    rewriter = _rewriter(metered, plan, tools, judge)
+    rewriter = _rewriter(reading, plan, tools, judge)
     bitmap_writer = BitmapWriter(metered, p, manifest.version, plan.now_ms, tools.new_id)
     group_cleaner = GroupCleaner(
         plan=plan,
@@ -237,6 +239,7 @@ def commit_published(
         *(handle, plan.manifest, plan.partition, edit),
         operation="clean",
         delete_retention_ms=plan.config.delete_retention_ms,
+        lies_elsewhere=bool(plan.gathered),
     )
     stats.add_records(counts)
     stats.groups_committed += 1

@@ -7,6 +7,11 @@ of one partition opens the object of every micro-batch. So runs of neighbouring 
 small ones before them that are not larger than all after them; a run without a shared chunk when it
 is `RUN_CHUNKS_MIN` long. So a record is rewritten O(log) times, and few small chunks are left.
 
+A shared chunk that is a run by itself would become an object by itself. While nothing but such
+chunks lies in an object it stays as it is: many would be made of one, and nobody would read fewer.
+It is taken apart once rows lie in it that nobody refers to any more, or that others rewrite: else
+their bytes would stay as long as it does (S46).
+
 It is due when `LOOSE_OBJECTS_MIN` objects are loose, or one that is shared has waited `WAIT_MS_MAX`
 since its commit. A round takes a bounded number of objects (`relayout`); all chunks of an object
 that is taken go with it, so that it is released as a whole.
@@ -16,7 +21,8 @@ after the first round began waits for the next call, so that fast writers do not
 here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from clog.cleaner.compaction.rewrite_policy import is_loose, is_shared
 from clog.cleaner.rewrite.relayout import Run, bounded, relayout_all, runs_of
@@ -57,13 +63,26 @@ def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Ru
     """
     newest = manifest.version if through is None else through
     config = LogConfig.from_overrides(manifest.head.config)
-    return [
+    runs = [
         Run(p, part, 0)
         for p, segments in enumerate(manifest.segments)
         for segment in segments
         for run in _loose_runs(segment.chunks, config, newest, manifest.head.stable_offset(p))
         if (part := _worthwhile(run))
     ]
+    alone: Counter[str] = Counter()
+    for run in runs:
+        if len(run.chunks) == 1:
+            alone[run.chunks[0].object.path] += run.chunks[0].rows
+    return [r for r in runs if not _is_best_left(r, alone)]
+
+
+def _is_best_left(run: Run, alone: Mapping[str, int]) -> bool:
+    """Tells whether the run is one chunk, in an object in which no other rows are. ``alone``: how
+    many rows of an object lie in such chunks.
+    """
+    c = run.chunks[0]
+    return len(run.chunks) == 1 and is_shared(c) and alone[c.object.path] == c.object.rows
 
 
 def is_due(handle: Handle, runs: Sequence[Run], *, now_ms: int, force: bool = False) -> bool:

@@ -127,12 +127,13 @@ def bounded(runs: Sequence[Run]) -> list[Run]:
                 continue
             total += size_bytes[path]
             if total > ROUND_BYTES_MAX and len(taken) > 1:
-                return _parts(runs, lambda c: c.object.path in taken)
+                return parts_of(runs, lambda c: c.object.path in taken)
             taken.add(path)
     return list(runs)
 
 
-def _parts(runs: Sequence[Run], is_wanted: Callable[[Chunk], bool]) -> list[Run]:
+def parts_of(runs: Sequence[Run], is_wanted: Callable[[Chunk], bool]) -> list[Run]:
+    """Returns what is left of the runs where only some of their chunks are wanted. Pure."""
     return [
         Run(r.partition, part, r.low)
         for r in runs
@@ -161,21 +162,14 @@ def relayout(
     Raises:
         CorruptionError: of what cannot be read, after the others are committed.
     """
-    batches, broken = _read(store, runs, manifest)
-    whole = _parts(runs, lambda c: c.object.path not in broken)
-    made: list[tuple[Run, Replacement]] = []
-    for run, rows in zip(whole, _by_run(whole, batches), strict=True):
-        if (miscounted := _miscounted(store, run, rows)) is not None:
-            broken[run.chunks[0].object.path] = miscounted
-        elif not (broken and run.becomes_itself):  # It is left of a run that is damaged.
-            made.append((run, _replacement(run, _write(handle, store, run, rows, manifest))))
+    made, broken = rewritten(handle, store, manifest, runs, to=store)
     done: list[Run] = []
     carrier = MaskCarrier(store, manifest.version, handle.ids.new_id)
 
     def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         now = handle.manifest()
         late = objects_may_be_gone(manifest, tip)
-        there = [(run, r) for run, r in made if not late and _is_as_planned(run, now)]
+        there = [(run, r) for run, r in made if not late and is_as_planned(run, now)]
         done[:] = [run for run, _ in there]
         if not there:
             return NothingToCommit()
@@ -186,6 +180,23 @@ def relayout(
     for error in _still_broken(handle, broken):
         raise error
     return done
+
+
+def rewritten(
+    handle: Handle, store: Store, manifest: Manifest, runs: Sequence[Run], *, to: Store
+) -> tuple[list[tuple[Run, Replacement]], dict[str, Exception]]:
+    """Does E1 and E2: reads the runs, planned from ``manifest``, and writes their rows to the store
+    ``to``. Returns each run with what is to take its place, and by path what cannot be read.
+    """
+    batches, broken = _read(store, runs, manifest)
+    whole = parts_of(runs, lambda c: c.object.path not in broken)
+    made: list[tuple[Run, Replacement]] = []
+    for run, rows in zip(whole, _by_run(whole, batches), strict=True):
+        if (miscounted := _miscounted(store, run, rows)) is not None:
+            broken[run.chunks[0].object.path] = miscounted
+        elif not (broken and run.becomes_itself):  # It is left of a run that is damaged.
+            made.append((run, _replacement(run, _write(handle, to, run, rows, manifest))))
+    return made, broken
 
 
 def _still_broken(handle: Handle, broken: Mapping[str, Exception]) -> list[Exception]:
@@ -341,7 +352,8 @@ def _replacement(run: Run, objects: Sequence[DataObject]) -> Replacement:
     )
 
 
-def _is_as_planned(run: Run, now: Manifest) -> bool:
+def is_as_planned(run: Run, now: Manifest) -> bool:
+    """Tells whether the run's chunks are there, exactly as they were but for their masks. Pure."""
     there = [
         c
         for s in now.segments[run.partition]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from clog.cli.output import counted, print_json, say, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from clog.cleaner.dry_run import PlannedPass, PlannedRound
+    from clog.cleaner.dry_run import PlannedPass, PlannedRewrite, PlannedRound
 
 
 def tell_plans(planned: "Iterable[tuple[str, PlannedRound]]", *, json: bool) -> None:
@@ -36,6 +36,7 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
         f" in [{t.base_offset}, {t.next_offset}): what is below the log start goes"
         for t in planned.trims
     ]
+    lines += _rewrites(planned.coalesced_first, "first coalesce {}, {}, which the passes share")
     lines += [
         f"clean partition {p.partition} ({p.reason}, dirty ratio {p.dirty_ratio:.2f}): map"
         f" {counted(p.map_records, 'record')} in [{p.first_dirty_offset},"
@@ -48,13 +49,9 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
         ' "clog describe" says why, "clog clean --force" does not wait'
         for p in planned.resting
     ]
-    for rewrites, what in (
-        (planned.materialised, "rewrite {} whose dead rows have waited long enough, {}"),
-        (planned.coalesced, "coalesce {}, {}"),
-    ):
-        if rewrites:
-            chunks = counted(sum(r.chunks for r in rewrites), "chunk")
-            lines.append(what.format(chunks, size(sum(r.size_bytes for r in rewrites))))
+    old = "rewrite {} whose dead rows have waited long enough, {}"
+    lines += _rewrites(planned.materialised, old)
+    lines += _rewrites(planned.coalesced, "coalesce {}, {}")
     lines += [
         f"merge {counted(m.segments, 'segment')}, {size(m.size_bytes)}, of partition {m.partition}"
         f" in [{m.base_offset}, {m.next_offset}): nothing is read or written"
@@ -66,6 +63,14 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
             f" {size(planned.deleted_bytes)}"
         )
     return lines or ["nothing is due"]
+
+
+def _rewrites(rewrites: "Sequence[PlannedRewrite]", what: str) -> list[str]:
+    """Returns a line of how many chunks are rewritten, and of how many bytes, if there are any."""
+    if not rewrites:
+        return []
+    chunks = counted(sum(r.chunks for r in rewrites), "chunk")
+    return [what.format(chunks, size(sum(r.size_bytes for r in rewrites)))]
 
 
 def _rest(planned: "PlannedPass") -> str:

@@ -232,7 +232,7 @@ class LogRound:
         return found
 
     def before_passes(self) -> None:
-        """Sees to it that the passes over the candidates do not read each shared object once for
+        """Prepares the passes over the candidates, which would read each shared object once for
         each of them: gathers what they need of these, or coalesces first where that is the cheaper
         way. Once a round; other threads wait.
         """

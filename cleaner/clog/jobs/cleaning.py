@@ -204,7 +204,7 @@ class SparkCleaner(Cleaner):
             raise troubles[0]
 
     def _gathering_room(self) -> None:
-        """As of `Cleaner`; each task has memory of its own."""
+        """Returns none, as tasks share no memory."""
 
     def _run(self, task: "PassTask") -> list["Done"]:
         """Runs the job of a task, and ends it where the cleaner is to stop."""

@@ -26,6 +26,33 @@ PATIENCE_S = 5.0
 """A command whose first answer takes longer says whom it waits for."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST")
 """Variables by which the clients of S3 and GCS find other servers."""
+INTEGER_MAX = 2**63 - 1
+_DIGITS_MAX = len(str(INTEGER_MAX))
+_SHOWN_MAX = 40
+
+
+def integer(low: int = 0, high: int = INTEGER_MAX) -> Callable[[str | int], int]:
+    """Returns what reads a whole number of an option.
+
+    >>> integer(1)("12")
+    12
+
+    What it returns raises:
+        typer.BadParameter: a text is none, or out of range. A long one is not repeated.
+    """
+    allowed = f"from {low} to {high}" if high < INTEGER_MAX else f"{low} or more"
+
+    def read(given: str | int) -> int:
+        text = str(given)
+        digits = text.removeprefix("-")
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX
+        if not is_number or not low <= int(text) <= high:
+            what = repr(text) if len(text) <= _SHOWN_MAX else f"a text of {len(text)} characters"
+            raise typer.BadParameter(f"{what} is out of range; allowed: whole numbers, {allowed}")
+        return int(text)
+
+    return read
+
 
 Url = Annotated[
     str,

@@ -124,12 +124,12 @@ def test_a_typed_log(tmp_path):
         log.append([{"key": 7, "value": {"n": i}, "timestamp": 1_769_860_800_000 + i}])
     shown = ShownLogs([log.url], (), {}, clock=ManualClock())
     seven = AskedKey("7", is_base64=False)
-    newest = json.loads(shown.records(0, None, "latest", 9))
-    assert [r["value"] for r in newest] == [{"n": 2}, {"n": 1}, {"n": 0}]
-    history = json.loads(shown.history_of_key(0, seven, 9))
-    assert [r["value"]["n"] for r in history] == [0, 1, 2]
-    (row,) = json.loads(shown.table(0, None, seven, 9))
-    assert (row["key"], row["value"]) == (7, {"n": 2})
+    newest = shown.records(0, None, "latest", 9)
+    assert [json.loads(r["value_json"]) for r in newest] == [{"n": 2}, {"n": 1}, {"n": 0}]
+    history = shown.history_of_key(0, seven, 9)
+    assert [json.loads(r["value_json"])["n"] for r in history] == [0, 1, 2]
+    (row,) = shown.table(0, None, seven, 9)
+    assert (row["key_json"], row["value_json"]) == ("7", '{"n": 2}')
     with pytest.raises(InvalidInputError, match="this log is typed"):
         shown.table(0, None, AskedKey("Nw==", is_base64=True), 9)
 
@@ -140,7 +140,17 @@ def test_a_typed_log(tmp_path):
         ("/api/logs/7", "no log has the number 7"),
         ("/api/logs/0/table?at=99", "does not exist yet"),
         ("/api/logs/0/records?partition=9", "partition 9 does not exist"),
-        ("/api/logs/0/records?partition=x", "no whole number"),
+        ("/api/logs/0/records?partition=x", "partition: 'x' is out of range"),
+        (f"/api/logs/0/records?partition={'9' * 5000}", "partition: a text of 5000 characters"),
+        (f"/api/logs/0/records?limit={'9' * 5000}", "limit: a text of 5000 characters"),
+        (f"/api/logs/0/records?from={'9' * 5000}", "a text of 5000 characters is out of range"),
+        (f"/api/logs/0/records?from=@{'9' * 5000}", "is not a time"),
+        (f"/api/logs/0/records?from={2**63 - 1}", "beyond the end offset"),
+        (f"/api/logs/0/table?at={'9' * 5000}", "at: a text of 5000 characters"),
+        (f"/api/logs/0/table?at={2**63 - 1}", "does not exist yet"),
+        (f"/api/logs/0/cost?readers={'9' * 5000}", "readers: a text of 5000 characters"),
+        (f"/api/logs/{'9' * 5000}", "log: a text of 5000 characters"),
+        ("/api/logs/first", "log: 'first' is out of range"),
         ("/api/logs/0/records?from=soon", "not a position"),
         ("/api/logs/0/key", "give a key"),
         ("/api/logs/0/key?key_b64=?", "a key is not base64"),
@@ -189,7 +199,7 @@ def test_a_store_that_does_not_answer_holds_up_no_other(url, log, monkeypatch):
     for _ in range(3):
         assert answered(1)["version"] == log.version
         assert shown.overview()[0]["error"] == (
-            "its store has not answered for 3 s; it is asked on"
+            "its store has not answered for 3 s; the page keeps asking"
         )
     with pytest.raises(StoreUnavailableError, match="not answered for 3 s"):
         shown.details(0)
@@ -200,14 +210,42 @@ def test_a_store_that_does_not_answer_holds_up_no_other(url, log, monkeypatch):
     assert shown.details(0)["version"] == log.version
 
 
-def test_records_that_are_too_large_for_a_page_are_cut(get, log, url, monkeypatch):
-    """The answer says that there are more; the first is there, however large it is."""
-    monkeypatch.setattr("clog.cli.ui.logs.BYTES_MAX", 150)
-    found = get("/api/logs/0/records", **{"from": "earliest"})
-    assert found[-1] == {"cut": True}
-    assert 0 < len(found) - 1 < 5
-    monkeypatch.setattr("clog.cli.ui.logs.BYTES_MAX", 1)
-    assert len(get("/api/logs/0/records", **{"from": "earliest"})) == 2
+def test_a_large_record_hides_none_after_it(get, log):
+    """Of a large key, value or header the beginning is shown, and how many bytes there are: text by
+    characters, other bytes by bytes, a typed value as the text of its JSON.
+    """
+    log.alter({"max.message.bytes": 1 << 26})
+    log.append(
+        [
+            {
+                "key": "k" * 30_000,
+                "value": "\u00e4" * 5_000_000,
+                "headers": [("h", "x" * 5_000_000)],
+            },
+            {"key": "bytes", "value": b"\xff" * 3_000_000, "headers": [("h", "1")] * 70},
+            {"key": "after", "value": "them"},
+        ],
+        partition=0,
+    )
+    found = get("/api/logs/0/records", partition=0, **{"from": str(log.end_offsets()[0] - 3)})
+    large, binary, after = found
+    assert (large["key"], large["key_bytes"]) == ("k" * 20_000, 30_000)
+    assert (large["value"], large["value_bytes"]) == ("\u00e4" * 20_000, 10_000_000)
+    (header,) = large["headers"]
+    assert header == {"key": "h", "value": "x" * 500, "value_bytes": 5_000_000}
+    assert base64.b64decode(binary["value_b64"]) == b"\xff" * 20_000
+    assert binary["value_bytes"] == 3_000_000
+    assert (len(binary["headers"]), binary["headers_left_out"]) == (50, 20)
+    assert (after["key"], after["value"]) == ("after", "them")
+    assert "value_bytes" not in after
+
+
+def test_whole_numbers_that_a_browser_would_round_are_text(get, log):
+    """Wherever they stand in an answer; smaller ones are numbers."""
+    log.append([{"key": "a", "value": "4"}], producer=("shop", 2**60 + 1))
+    log.append([{"key": "a", "value": "5"}], producer=("till", 2**53 - 1))
+    writers = {w["id"]: w["sequence"] for w in get("/api/logs/0/users")["writers"]}
+    assert writers == {"shop": str(2**60 + 1), "till": 2**53 - 1}
 
 
 def test_the_newest_records_of_a_wide_log_are_read_once(tmp_path):
@@ -218,8 +256,8 @@ def test_the_newest_records_of_a_wide_log_are_read_once(tmp_path):
     counting = CountingStore(log.handle.standing.root)
     shown._opened[log.url] = Log.open(counting)
     with counting.count() as requests:
-        assert len(json.loads(shown.records(0, None, "latest", 100))) == 100
-        assert len(json.loads(shown.records(0, 7, "latest", 1))) == 1
+        assert len(shown.records(0, None, "latest", 100)) == 100
+        assert len(shown.records(0, 7, "latest", 1)) == 1
     assert sum(requests.values()) < 20
 
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clog.cli.arguments import Json, Options, Partition, Url, open_log, parse_time_ms, typed_schema
+from clog.cli.arguments import (
+    Json,
+    Options,
+    Partition,
+    Url,
+    integer,
+    open_log,
+    parse_time_ms,
+    typed_schema,
+)
 from clog.cli.output import print_note, write_lines
 from clog.cli.records.keys import keys_given
 from clog.storage.config import units
@@ -210,7 +219,7 @@ def positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
 
     wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
     if where.isdecimal():
-        return dict.fromkeys(wanted, int(where))
+        return dict.fromkeys(wanted, integer()(where))
     ends = log.stable_offsets()
     if where == "earliest":
         starts = log.start_offsets()

@@ -139,7 +139,8 @@ def format_text(
     if with_offsets:
         positions = (batch.column(name).to_pylist() for name in ("partition", "offset"))
         columns.extend(
-            [str(value).encode() for value in column] for column in (*positions, _timestamps(batch))
+            [str(value).encode() for value in column]
+            for column in (*positions, timestamps_of(batch))
         )
     if with_headers:
         columns.append([_headers_text(h, null) for h in batch.column("headers").to_pylist()])
@@ -157,7 +158,7 @@ def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:
     names = ("partition", "offset", "headers")
     partitions, offsets, pairs = (batch.column(name).to_pylist() for name in names)
     contents = (_json_fields(batch, name) for name in ("key", "value"))
-    rows = zip(_timestamps(batch), partitions, offsets, *contents, pairs, strict=True)
+    rows = zip(timestamps_of(batch), partitions, offsets, *contents, pairs, strict=True)
     for timestamp, partition, offset, key, value, headers in rows:
         record = {
             "partition": partition,
@@ -171,11 +172,16 @@ def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:
         yield _compact(record) + b"\n"
 
 
-def _json_fields(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
+def of_bytes(schema: "pa.Schema") -> bool:
+    """Tells whether records are those of a log of bytes: in a typed log, one of the two may be."""
     import pyarrow as pa
 
+    return all(pa.types.is_binary(schema.field(name).type) for name in ("key", "value"))
+
+
+def _json_fields(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
     column = batch.column(name)
-    if pa.types.is_binary(column.type):
+    if of_bytes(batch.schema):
         return [_binary_json(name, value) for value in column.to_pylist()]
     from clog.storage.objects.typed_json import column_json
 
@@ -192,6 +198,13 @@ def texts_of(column: "pa.Array") -> list[bytes | None]:
     from clog.storage.objects.typed_json import column_json
 
     return [None if value is None else _compact(value) for value in column_json(column)]
+
+
+def timestamps_of(batch: "pa.RecordBatch") -> list[str | int]:
+    """Returns the timestamps of records as JSON lines have them."""
+    import pyarrow as pa
+
+    return [_iso(us) for us in batch.column("timestamp").cast(pa.int64()).to_pylist()]
 
 
 def _compact(value: Any) -> bytes:
@@ -275,12 +288,6 @@ def _timestamp_us(timestamp: Any) -> int | None:
         raise TypeError("timestamp is neither epoch milliseconds nor ISO 8601")
     when = datetime.fromisoformat(timestamp)
     return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
-
-
-def _timestamps(batch: "pa.RecordBatch") -> list[str | int]:
-    import pyarrow as pa
-
-    return [_iso(us) for us in batch.column("timestamp").cast(pa.int64()).to_pylist()]
 
 
 def _iso(us: int) -> str | int:

@@ -2,17 +2,31 @@
 
 A log is opened once and followed; a commit that was read stays in memory, since it never changes.
 A store that does not answer is said to be silent, and holds up nothing else (`looks`).
+
+*Exact*: a browser's numbers are exact to 2^53 only. So a typed key or value that is no text goes
+out as the text of its JSON, in ``key_json`` and ``value_json``, and any other whole number beyond
+2^53 as text (`exact`).
+
+*Short*: of a key, a value or a header only the beginning goes out, so that a large record hides
+none after it; ``key_bytes`` and ``value_bytes`` say how long one is that was cut.
 """
 
+import base64
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from clog.cli.output import duration
 from clog.cli.ui.looks import PATIENCE_S, Looks
-from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, StoreUnavailableError
+from clog.storage.errors import (
+    ClogError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    StoreUnavailableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,8 +42,14 @@ LOOK_MS = 30_000
 COMMITS_MAX = 200
 """Newest commits that are shown."""
 RECORDS_MAX = 500
-BYTES_MAX = 8 << 20
-"""Of JSON in an answer with records: what is more is left out, but for the first record."""
+SHOWN_MAX = 20_000
+"""Characters of a key or a value that are shown; bytes, of one that is no text."""
+HEADERS_MAX = 50
+"""Headers of a record that are shown."""
+HEADER_SHOWN_MAX = 500
+"""As `SHOWN_MAX`, of the name and the value of a header."""
+EXACT_MAX = 2**53 - 1
+"""A browser holds no larger whole number exactly."""
 _PREFIXES = ""
 """The name of the look for new logs: no log has this URL."""
 
@@ -128,7 +148,7 @@ class ShownLogs:
     def _silence(self, url: str) -> str:
         waited_ms = self._looks.waiting_ms(url)
         waited = f"for {duration(waited_ms)}" if waited_ms else "yet"
-        return f"its store has not answered {waited}; it is asked on"
+        return f"its store has not answered {waited}; the page keeps asking"
 
     def _look_at(self, url: str) -> dict[str, Any]:
         if url == _PREFIXES:
@@ -155,9 +175,17 @@ class ShownLogs:
 
     def details(self, number: int) -> dict[str, Any]:
         """Returns all about one log: its description, and its newest commits, oldest first."""
+        log = self.log(number)
+        try:
+            return self._details(log)
+        except (CorruptionError, NotFoundError):
+            # It may have been deleted, and another may stand there by now.
+            self._opened.pop(self._urls[number], None)
+            return self._details(self.log(number))
+
+    def _details(self, log: "Log") -> dict[str, Any]:
         from clog.storage.config.units import config_text
 
-        log = self.log(number)
         found: dict[str, Any] = dict(log.describe())
         with self._locks.setdefault(log.handle.standing.log_id, threading.Lock()):
             commits = self._newest(log)
@@ -209,7 +237,9 @@ class ShownLogs:
         found = bill(self.log(number), PRICES["aws"], readers=readers, commits=COMMITS_MAX)
         return found.as_json() | {"stored_dollars": found.stored_dollars}
 
-    def records(self, number: int, partition: int | None, where: str, limit: int) -> bytes:
+    def records(
+        self, number: int, partition: int | None, where: str, limit: int
+    ) -> list[dict[str, Any]]:
         """Returns records from a position on: earliest, an offset, or @ and a time; of ``latest``
         the last ones of each partition, newest first.
 
@@ -229,9 +259,9 @@ class ShownLogs:
         # All at once: partitions share objects, and each is read once.
         ends = {p: ends[p] if p in at else starts[p] for p in starts}
         batches = log.read(start={**starts, **at}, end=ends)
-        return _json(_newest_first(batches) if where == "latest" else batches, limit)
+        return _first(_newest_first(batches) if where == "latest" else batches, limit)
 
-    def history_of_key(self, number: int, key: AskedKey, limit: int) -> bytes:
+    def history_of_key(self, number: int, key: AskedKey, limit: int) -> list[dict[str, Any]]:
         """Returns all records of a key that are still there."""
         from clog.storage.read.key_history import records_of_keys
         from clog.storage.read.offsets import ranges
@@ -240,16 +270,29 @@ class ShownLogs:
         log.handle.refresh()
         manifest = log.handle.manifest()
         everything = ranges(manifest.head, None, None, None, url=log.url)
-        return _json(
+        return _first(
             records_of_keys(log.handle.store, manifest, everything, _keys(log, key)), limit
         )
 
-    def table(self, number: int, at: int | None, key: AskedKey | None, limit: int) -> bytes:
+    def table(
+        self, number: int, at: int | None, key: AskedKey | None, limit: int
+    ) -> list[dict[str, Any]]:
         """Returns rows of the table at a version; of one key alone where it is given."""
         log = self.log(number)
         view = log.table(at=at)
         batches = view.to_batches() if key is None else view.of_keys(_keys(log, key)).to_batches()
-        return _json(batches, limit)
+        return _first(batches, limit)
+
+
+def exact(value: Any) -> Any:
+    """Returns the same data with whole numbers that a browser would round as text."""
+    if isinstance(value, dict):
+        return {name: exact(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [exact(one) for one in value]
+    if isinstance(value, int) and abs(value) > EXACT_MAX:
+        return str(value)
+    return value
 
 
 def _keys(log: "Log", key: AskedKey) -> list[Any]:
@@ -284,20 +327,76 @@ def _newest_first(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBat
         yield from pa.Table.from_batches(found).sort_by(order).to_batches()
 
 
-def _json(batches: "Iterable[pa.RecordBatch]", limit: int) -> bytes:
-    """Returns a JSON list of the first records, in the form of JSON lines; ``limit`` at most, and
-    after them ``{"cut": true}`` where more would be too many bytes.
-    """
-    from clog.cli.records.lines import format_jsonl
-
+def _first(batches: "Iterable[pa.RecordBatch]", limit: int) -> list[dict[str, Any]]:
+    """Returns the first records as the page shows them, ``limit`` at most."""
+    found: list[dict[str, Any]] = []
     wanted = min(limit, RECORDS_MAX)
-    lines = (line for batch in batches for line in format_jsonl(batch.slice(0, wanted)))
-    found: list[bytes] = []
-    room = BYTES_MAX
-    for line in islice(lines, wanted):
-        room -= len(line)
-        if room < 0 and found:
-            found.append(b'{"cut":true}')
+    for batch in batches:
+        found += _shown(batch.slice(0, wanted - len(found)))
+        if len(found) == wanted:
             break
-        found.append(line.rstrip(b"\n"))
-    return b"[" + b",".join(found) + b"]"
+    return found
+
+
+def _shown(batch: "pa.RecordBatch") -> "Iterator[dict[str, Any]]":
+    """Yields records as the page shows them."""
+    from clog.cli.records.lines import timestamps_of
+
+    names = ("partition", "offset", "headers")
+    plain = (batch.column(name).to_pylist() for name in names)
+    contents = (_contents(batch, name) for name in ("key", "value"))
+    rows = zip(*plain, timestamps_of(batch), *contents, strict=True)
+    for partition, offset, headers, timestamp, key, value in rows:
+        shown = {"partition": partition, "offset": offset, "timestamp": timestamp} | key | value
+        if headers:
+            shown["headers"] = [
+                {"key": pair["key"][:HEADER_SHOWN_MAX]}
+                | _beginning("value", pair["value"], HEADER_SHOWN_MAX)
+                for pair in headers[:HEADERS_MAX]
+            ]
+            shown["headers_left_out"] = max(0, len(headers) - HEADERS_MAX)
+        yield shown
+
+
+def _contents(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
+    """Returns the keys or the values of records: text, base64 of bytes that are none, or JSON."""
+    import pyarrow as pa
+
+    from clog.cli.records.lines import of_bytes
+    from clog.storage.objects.typed_json import column_json
+
+    column = batch.column(name)
+    if of_bytes(batch.schema) or pa.types.is_string(column.type):
+        texts = column.cast(pa.binary()).to_pylist()
+        return [_beginning(name, text) for text in texts]
+    return [
+        {name: None}
+        if value is None
+        else _beginning(f"{name}_json", json.dumps(value, ensure_ascii=False).encode())
+        for value in column_json(column)
+    ]
+
+
+def _beginning(name: str, data: bytes | None, most: int = SHOWN_MAX) -> dict[str, Any]:
+    r"""Returns bytes as text, or as base64 where they are none; of long ones the beginning, and how
+    many bytes there are.
+
+    >>> _beginning("value", b"paid"), _beginning("value", b"\xff", 1)
+    ({'value': 'paid'}, {'value_b64': '/w=='})
+    >>> _beginning("value", b"paid", 2)
+    {'value': 'pa', 'value_bytes': 4}
+    """
+    if data is None:
+        return {name: None}
+    try:
+        whole: str | bytes = data.decode()
+    except UnicodeDecodeError:
+        whole = data
+    cut = whole[:most]
+    if isinstance(cut, str):
+        shown: dict[str, Any] = {name: cut}
+    else:
+        shown = {f"{name}_b64": base64.b64encode(cut).decode()}
+    if len(cut) < len(whole):
+        shown[f"{name.removesuffix('_json')}_bytes"] = len(data)
+    return shown

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import typer
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -19,8 +20,9 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from clog.cli.arguments import integer
 from clog.cli.ui.activity import ShownCleaner
-from clog.cli.ui.logs import AskedKey, ShownLogs
+from clog.cli.ui.logs import AskedKey, ShownLogs, exact
 from clog.storage.errors import ClogError, InvalidInputError
 
 STATIC = Path(__file__).parent / "static"
@@ -38,41 +40,41 @@ def application(shown: ShownLogs, cleaner: ShownCleaner | None = None) -> Starle
 
     def logs(_: Request) -> Response:
         doing = None if cleaner is None else cleaner.state()
-        return JSONResponse({"logs": shown.overview(), "cleaner": doing})
+        return _answer({"logs": shown.overview(), "cleaner": doing})
 
     def of_log(found: Callable[[int], Any]) -> Callable[[Request], Response]:
-        return lambda request: JSONResponse(found(_number(request)))
+        return lambda request: _answer(found(_number(request)))
 
     def cost(request: Request) -> Response:
         readers = _integer(request.query_params.get("readers"), "readers") or 0
-        return JSONResponse(shown.cost(_number(request), readers))
+        return _answer(shown.cost(_number(request), readers))
 
     def records(request: Request) -> Response:
         asked = request.query_params
         partition = _integer(asked.get("partition"), "partition")
         where = asked.get("from", "latest")
-        return _document(shown.records(_number(request), partition, where, _limit(request)))
+        return _answer(shown.records(_number(request), partition, where, _limit(request)))
 
     def key(request: Request) -> Response:
         wanted = _key(request)
         if wanted is None:
             raise InvalidInputError("give a key")
-        return _document(shown.history_of_key(_number(request), wanted, _limit(request)))
+        return _answer(shown.history_of_key(_number(request), wanted, _limit(request)))
 
     def table(request: Request) -> Response:
         at = _integer(request.query_params.get("at"), "at")
-        return _document(shown.table(_number(request), at, _key(request), _limit(request)))
+        return _answer(shown.table(_number(request), at, _key(request), _limit(request)))
 
     return Starlette(
         routes=[
             Route("/", _page),
             Route("/api/logs", logs),
-            Route("/api/logs/{number:int}", of_log(shown.details)),
-            Route("/api/logs/{number:int}/cost", cost),
-            Route("/api/logs/{number:int}/users", of_log(shown.users)),
-            Route("/api/logs/{number:int}/records", records),
-            Route("/api/logs/{number:int}/key", key),
-            Route("/api/logs/{number:int}/table", table),
+            Route("/api/logs/{number}", of_log(shown.details)),
+            Route("/api/logs/{number}/cost", cost),
+            Route("/api/logs/{number}/users", of_log(shown.users)),
+            Route("/api/logs/{number}/records", records),
+            Route("/api/logs/{number}/key", key),
+            Route("/api/logs/{number}/table", table),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[
@@ -103,8 +105,7 @@ async def _gone(_: Request, error: Exception) -> Response:
 
 
 def _number(request: Request) -> int:
-    number: int = request.path_params["number"]
-    return number
+    return _integer(request.path_params["number"], "log") or 0
 
 
 def _limit(request: Request) -> int:
@@ -114,9 +115,10 @@ def _limit(request: Request) -> int:
 def _integer(text: str | None, name: str) -> int | None:
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()):
-        raise InvalidInputError(f"{name}={text!r} is no whole number")
-    return int(text)
+    try:
+        return integer()(text)
+    except typer.BadParameter as e:
+        raise InvalidInputError(f"{name}: {e.message}") from None
 
 
 def _key(request: Request) -> AskedKey | None:
@@ -127,5 +129,5 @@ def _key(request: Request) -> AskedKey | None:
     return None if text is None else AskedKey(text, is_base64=False)
 
 
-def _document(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
+def _answer(found: Any) -> Response:
+    return JSONResponse(exact(found))

@@ -4,9 +4,10 @@
 const $ = (id) => document.getElementById(id);
 const REFRESH_MS = 2000;
 let chosen = null; // the number of the log that is shown
+let drawn = null; // the number of the log that the page has drawn
 let newest = null; // its id and version
 let asking = 0; // how often records were asked for
-const CHARACTERS_MAX = 20000; // of a key or a value
+const INDENT_MAX = 100; // spaces: nobody reads what is deeper, and its lines would fill the memory
 
 function el(name, text, attributes = {}) {
   const made = document.createElement(name);
@@ -15,7 +16,30 @@ function el(name, text, attributes = {}) {
   return made;
 }
 
-const count = (n) => n.toLocaleString("en");
+// Makes the children of an element those that are given, and leaves alone what is equal already:
+// whoever has the focus there, or has selected text, keeps it. Who listens, listens to the element.
+function fill(old, children) {
+  const made = children.map((child) => child instanceof Node ? child : document.createTextNode(child));
+  made.forEach((child, i) => {
+    const there = old.childNodes[i];
+    if (!there) old.append(child);
+    else if (!there.isEqualNode(child)) renew(there, child);
+  });
+  while (old.childNodes.length > made.length) old.lastChild.remove();
+}
+
+function renew(there, made) {
+  if (there.nodeType !== Node.ELEMENT_NODE || there.nodeName !== made.nodeName) {
+    there.replaceWith(made);
+    return;
+  }
+  for (const {name} of [...there.attributes]) if (!made.hasAttribute(name)) there.removeAttribute(name);
+  for (const {name, value} of made.attributes) if (there.getAttribute(name) !== value) there.setAttribute(name, value);
+  fill(there, [...made.childNodes]);
+}
+
+// Whole numbers that a browser would round come as text.
+const count = (n) => typeof n === "string" ? BigInt(n).toLocaleString("en") : n.toLocaleString("en");
 
 function size(n) {
   let unit = 0;
@@ -27,6 +51,8 @@ function moment(ms) {
   const when = new Date(ms);
   return isNaN(when) ? ms + " ms" : when.toISOString().replace("T", " ").slice(0, 19) + "Z";
 }
+
+const when = (text) => el("td", text, {class: "when"});
 
 function ago(ms) {
   const seconds = Math.max(0, Math.round(ms / 1000));
@@ -42,7 +68,12 @@ async function ask(path) {
   } catch {
     throw new Error("clog does not answer: start it again, if it was stopped");
   }
-  const body = await answer.json();
+  let body;
+  try {
+    body = await answer.json();
+  } catch {
+    throw new Error("clog cannot answer this (" + answer.status + "); the terminal it runs in says why");
+  }
   if (!answer.ok) throw new Error(body.error || answer.statusText);
   return body;
 }
@@ -57,11 +88,9 @@ async function showLogs() {
   const {logs, cleaner} = await ask("/api/logs");
   const now = Date.now();
   showCleaner(cleaner);
-  $("logs").tBodies[0].replaceChildren(...logs.map((log) => {
+  fill($("logs").tBodies[0], logs.map((log) => {
     const name = el("td");
-    const link = el("button", log.url, {class: "link", type: "button"});
-    link.addEventListener("click", () => choose(log.number));
-    name.append(link);
+    name.append(el("button", log.url, {class: "link", type: "button", "data-number": log.number}));
     const cells = log.error
       ? [name, el("td", log.error, {class: "bad", colspan: 6})]
       : [name, count(log.partitions), log.version, count(log.records), size(log.object_bytes),
@@ -78,7 +107,7 @@ function showCleaner(cleaner) {
   $("cleaner").hidden = cleaner === null;
   if (cleaner === null) return;
   $("cleaner-idle").textContent = cleaner.passes.length ? "" : "idle, looked " + ago(cleaner.idle_ms) + " ago";
-  $("passes").replaceChildren(...cleaner.passes.map((pass) => {
+  fill($("passes"), cleaner.passes.map((pass) => {
     const left = pass.left_ms === null ? "" : ", " + ago(pass.left_ms) + " left";
     const line = el("li", pass.url + ", partition " + pass.partition + " (" + pass.reason + "): " + pass.phase + " " +
       count(pass.records_done) + " of " + count(pass.records_total) + " records, " + size(pass.bytes_moved) + " moved, for " +
@@ -86,29 +115,46 @@ function showCleaner(cleaner) {
     line.append(el("progress", null, {max: Math.max(1, pass.records_total), value: pass.records_done, "aria-label": "this phase of the pass"}));
     return line;
   }));
-  $("cleaned").replaceChildren(...cleaner.logs.map((log) =>
+  fill($("cleaned"), cleaner.logs.map((log) =>
     row([log.url, count(log.passes), count(log.removed), size(log.bytes_read), size(log.bytes_written),
       el("td", log.error || "well", log.error ? {class: "bad"} : {})])));
 }
 
-async function choose(number) {
+async function choose(number, url) {
   if (number !== chosen) {
-    for (const id of ["found", "bill", "readers", "transactions", "writers", "problem", "priced-note"]) $(id).replaceChildren();
+    for (const id of ["found", "bill", "readers", "transactions", "writers", "problem", "priced-note", "log-problem"]) $(id).replaceChildren();
     const slider = $("browse").elements.at;
     slider.value = slider.max;
     asking += 1;
+    $("views").hidden = true; // They are of the log before.
+    $("log-title").textContent = url;
+    $("log").hidden = false;
   }
   chosen = number;
   newest = null;
   await refresh();
-  if (!$("cost").hidden) await showCost();
+  if (!$("cost").hidden && chosen === drawn) await showCost();
 }
 
-async function showLog() {
+async function showLog(logs) {
   const number = chosen;
-  const log = await ask("/api/logs/" + number);
+  const line = logs.find((each) => each.number === number);
+  let log = null;
+  let problem = "";
+  try {
+    log = await ask("/api/logs/" + number);
+  } catch (error) {
+    problem = error.message;
+  }
   if (number !== chosen) return; // Another was chosen meanwhile.
   $("log").hidden = false;
+  $("log-problem").textContent = problem;
+  if (log === null) {
+    if (line) $("log-title").textContent = line.url;
+    return; // What was drawn of this log stays; of another one nothing is to be seen.
+  }
+  $("views").hidden = false;
+  drawn = number;
   $("log-title").textContent = log.url;
   const sum = (name) => log.partition_details.reduce((total, d) => total + d[name], 0);
   const facts = {
@@ -117,7 +163,7 @@ async function showLog() {
     objects: count(log.objects) + ", " + size(log.object_bytes), "to be deleted": size(log.released_bytes),
     writers: count(log.writers), "last commit": ago(log.now_ms - log.committed_ms) + " ago",
   };
-  $("facts").replaceChildren(...Object.entries(facts).map(([name, value]) => {
+  fill($("facts"), Object.entries(facts).map(([name, value]) => {
     const pair = el("div");
     pair.append(el("dt", name), el("dd", value));
     return pair;
@@ -185,7 +231,7 @@ function showCommits(commits) {
     const effect = c.effect || {};
     const removed = effect.removed_records ? ["removed " + count(effect.removed_records) + " records, " + size(effect.removed_bytes)] : [];
     const rewritten = effect.rewritten_bytes ? ["rewrote " + size(effect.rewritten_bytes)] : [];
-    return row([c.version, moment(c.time_ms), c.operation, c.records ? count(c.records) : "", c.size_bytes ? size(c.size_bytes) : "",
+    return row([c.version, when(moment(c.time_ms)), c.operation, c.records ? count(c.records) : "", c.size_bytes ? size(c.size_bytes) : "",
       [...(c.writers || []), ...cleaned, ...removed, ...rewritten].join(", ")]);
   }));
 }
@@ -195,15 +241,15 @@ async function showUsers() {
   const {readers, transactions, writers} = await ask("/api/logs/" + number + "/users");
   if (number !== chosen) return;
   const left = (ms) => ms === null ? "" : ms === 0 ? el("td", "overtaken", {class: "bad"}) : ago(ms);
-  $("readers").replaceChildren(...readers.map((r) => r.damage
+  fill($("readers"), readers.map((r) => r.damage
     ? row([r.name, el("td", "counts for nothing: " + r.damage, {class: "bad", colspan: 8})])
-    : row([r.name, count(r.lag_records) + " records", size(r.lag_bytes), ago(r.lag_ms), moment(r.committed_ms),
+    : row([r.name, count(r.lag_records) + " records", size(r.lag_bytes), ago(r.lag_ms), when(moment(r.committed_ms)),
         left(r.until_retention_ms), left(r.until_tombstone_ms), left(r.until_version_ms), r.held_until_ms ? "until " + moment(r.held_until_ms) : ""])));
-  if (!readers.length) $("readers").replaceChildren(row([el("td", "no reader has a name", {class: "none", colspan: 9})]));
-  $("transactions").replaceChildren(...transactions.map((t) => row([t.id, t.state, moment(t.started_ms), moment(t.started_ms + t.timeout_ms),
+  if (!readers.length) fill($("readers"), [row([el("td", "no reader has a name", {class: "none", colspan: 9})])]);
+  fill($("transactions"), transactions.map((t) => row([t.id, t.state, when(moment(t.started_ms)), when(moment(t.started_ms + t.timeout_ms)),
     Object.entries(t.first_offsets).map(([p, offset]) => "partition " + p + ": " + offset).join(", "), t.home || "this log"])));
-  if (!transactions.length) $("transactions").replaceChildren(row([el("td", "none is open", {class: "none", colspan: 6})]));
-  $("writers").replaceChildren(...writers.map((w) => row([w.id, w.kind, w.sequence, w.version])));
+  if (!transactions.length) fill($("transactions"), [row([el("td", "none is open", {class: "none", colspan: 6})])]);
+  fill($("writers"), writers.map((w) => row([w.id, w.kind, w.sequence, w.version])));
 }
 
 const dollars = (n) => "$" + n.toFixed(2);
@@ -228,39 +274,84 @@ async function showCost() {
 
 const hexOf = (raw) => Array.from(raw, (c) => c.charCodeAt(0).toString(16).padStart(2, "0")).join(" ");
 
-function cut(text, length = text.length) {
-  const more = length - Math.min(text.length, CHARACTERS_MAX);
-  return more ? text.slice(0, CHARACTERS_MAX) + "\n… and " + count(more) + " more" : text;
+// JSON with each part on a line of its own, and every number, text and field as it was written:
+// what a browser makes of a number is another one, where it is long. Null of what is no JSON.
+function indented(text) {
+  if (!/^\s*[[{]/.test(text)) return null;
+  try { JSON.parse(text); } catch { return null; }
+  const opens = (token) => token === "[" || token === "{";
+  let made = "";
+  let depth = 0;
+  let before = "";
+  for (const token of text.match(/"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s"[\]{},:]+/g)) {
+    const closes = token === "]" || token === "}";
+    if (closes) depth -= 1;
+    if (closes ? !opens(before) : opens(before) || before === ",") made += "\n" + " ".repeat(Math.min(depth, INDENT_MAX));
+    made += token === ":" ? ": " : token;
+    if (opens(token)) depth += 1;
+    before = token;
+  }
+  return made;
 }
 
-function bytesCell(record, name) {
+// A key or a value: {text, isBytes, note}, where the note says what was left out; null where there is none.
+function content(record, name) {
+  const length = record[name + "_bytes"];
   if (name + "_b64" in record) {
     const raw = atob(record[name + "_b64"]);
-    const rest = raw.length > CHARACTERS_MAX ? "\n… and " + count(raw.length - CHARACTERS_MAX) + " bytes more" : "";
-    return el("td", hexOf(raw.slice(0, CHARACTERS_MAX)) + rest, {class: "bytes", title: raw.length + " bytes"});
+    return {text: hexOf(raw), isBytes: true, note: length ? "… the first " + count(raw.length) + " of " + count(length) + " bytes" : ""};
   }
-  const value = record[name];
-  if (value === null) return el("td", name === "value" ? "deleted" : "no key", {class: "none"});
-  let text = typeof value === "object" ? JSON.stringify(value, null, 1) : String(value);
-  if (typeof value === "string" && name === "value" && /^\s*[[{]/.test(value)) {
-    try { text = JSON.stringify(JSON.parse(value), null, 1); } catch { /* It only looks like JSON. */ }
-  }
-  return el("td", cut(text), {class: "bytes"});
+  const text = record[name + "_json"] ?? record[name];
+  if (text === null) return null;
+  return {text, isBytes: false, note: length ? "… the first " + count([...text].length) + " characters of " + count(length) + " bytes" : ""};
 }
 
-function keyLink(record) {
-  const given = $("browse").elements;
-  const isBytes = "key_b64" in record;
-  const text = isBytes ? hexOf(atob(record.key_b64)) : typeof record.key === "object" ? JSON.stringify(record.key) : String(record.key);
-  const link = el("button", cut(text) || "(empty)", {class: "link", type: "button", title: "the history of this key"});
+function valueCell(record) {
+  const found = content(record, "value");
+  if (found === null) return el("td", "deleted", {class: "none"});
+  const cell = el("td", null, {class: "bytes"});
+  const pretty = found.isBytes ? null : indented(found.text);
+  const shown = el("div", pretty ?? found.text);
+  cell.append(shown);
+  if (pretty !== null && pretty !== found.text) {
+    const raw = el("button", "raw", {class: "link", type: "button", "aria-pressed": "false", title: "the text as it was written"});
+    raw.addEventListener("click", () => {
+      const isRaw = raw.getAttribute("aria-pressed") !== "true";
+      raw.setAttribute("aria-pressed", String(isRaw));
+      shown.textContent = isRaw ? found.text : pretty;
+    });
+    cell.append(raw);
+  }
+  if (found.note) cell.append(el("div", found.note, {class: "none"}));
+  return cell;
+}
+
+function keyCell(record) {
+  const found = content(record, "key");
+  if (found === null) return el("td", "no key", {class: "none"});
+  const cell = el("td", null, {class: "bytes"});
+  if (found.note) {
+    cell.append(el("div", found.text), el("div", found.note, {class: "none"}));
+    return cell; // Its history cannot be asked for: the rest of it is not here.
+  }
+  const link = el("button", found.text || "(empty)", {class: "link", type: "button", title: "the history of this key"});
   link.addEventListener("click", () => {
+    const given = $("browse").elements;
     given.view.value = "key";
-    given.key.value = text;
-    given.key.dataset.bytes = isBytes ? record.key_b64 : "";
+    given.key.value = found.text;
+    given.key.dataset.bytes = found.isBytes ? record.key_b64 : "";
     tellView();
+    given.key.focus(); // The button goes with its row.
     browse();
   });
-  return link;
+  cell.append(link);
+  return cell;
+}
+
+function headersCell(record) {
+  const pairs = (record.headers || []).map((h) => h.key + "=" + (h.value ?? h.value_b64 ?? "null") + (h.value_bytes ? "… (" + count(h.value_bytes) + " bytes)" : ""));
+  if (record.headers_left_out) pairs.push("… and " + count(record.headers_left_out) + " more");
+  return el("td", pairs.join("\n"));
 }
 
 async function browse() {
@@ -280,16 +371,9 @@ async function browse() {
   try {
     const records = await ask("/api/logs/" + chosen + "/" + view + "?" + asked);
     if (mine !== asking) return; // Something else was asked for meanwhile.
-    const isCut = records.length > 0 && records.at(-1).cut === true;
-    if (isCut) records.pop();
-    $("found").replaceChildren(...records.map((r) => {
-      const headers = (r.headers || []).map((h) => h.key + "=" + (h.value ?? h.value_b64 ?? "null")).join("\n");
-      const key = bytesCell(r, "key");
-      if ((r.key ?? r.key_b64 ?? null) !== null) key.replaceChildren(keyLink(r));
-      return row([r.partition, r.offset, String(r.timestamp).replace("T", " "), key, bytesCell(r, "value"), headers]);
-    }));
+    $("found").replaceChildren(...records.map((r) =>
+      row([r.partition, r.offset, when(String(r.timestamp).replace("T", " ")), keyCell(r), valueCell(r), headersCell(r)])));
     if (!records.length) $("problem").textContent = "no records";
-    if (isCut) $("problem").textContent = "These are not all: more would be too large for a page.";
   } catch (error) {
     if (mine !== asking) return;
     $("found").replaceChildren();
@@ -316,7 +400,7 @@ function select(tab) {
     other.tabIndex = on ? 0 : -1;
     $(other.getAttribute("aria-controls")).hidden = !on;
   }
-  if (tab.id === "tab-users" && chosen !== null) showUsers();
+  if (tab.id === "tab-users" && chosen !== null) showUsers().catch((error) => { $("log-problem").textContent = error.message; });
   if (tab.id === "tab-cost" && chosen !== null) showCost();
 }
 
@@ -324,8 +408,8 @@ async function refresh() {
   try {
     const logs = await showLogs();
     if (chosen === null) chosen = logs.find((log) => !log.error)?.number ?? null;
-    if (chosen !== null) await showLog();
-    if (chosen !== null && !$("users").hidden) await showUsers();
+    if (chosen !== null) await showLog(logs);
+    if (chosen !== null && chosen === drawn && !$("users").hidden) await showUsers();
     $("state").textContent = logs.length + (logs.length === 1 ? " log" : " logs") + ", " + moment(Date.now());
   } catch (error) {
     $("state").textContent = error.message;
@@ -337,6 +421,10 @@ async function keepFresh() {
   setTimeout(keepFresh, REFRESH_MS);
 }
 
+$("logs").addEventListener("click", (event) => {
+  const {number} = event.target.dataset;
+  if (number !== undefined) choose(Number(number), event.target.textContent);
+});
 document.querySelector("[role=tablist]").addEventListener("click", (event) => {
   if (event.target.role === "tab") select(event.target);
 });

@@ -1,8 +1,9 @@
 """The commands of `clog`, and what becomes of their errors.
 
-Exit codes: 0 all is well; 1 clog refused, or something is wrong with the log: one line on
-standard error says what and what to do; 2 the command line was wrong. A reader of standard output
-that leaves, as ``head`` does, is no error.
+Exit codes: 0 all is well; 2 the command line is wrong, whatever a log holds (an option, a value or
+a config that cannot be, a file named in it that is none), which is found before any log is opened;
+1 clog could not do it, or something is wrong with the log: one line on standard error says what and
+what to do. A reader of standard output that leaves, as ``head`` does, is no error.
 """
 
 import logging

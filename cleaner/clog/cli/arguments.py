@@ -31,6 +31,15 @@ _DIGITS_MAX = len(str(INTEGER_MAX))
 _SHOWN_MAX = 40
 
 
+def quoted(text: str) -> str:
+    """Returns what was given, for a message; of a long text how long it is.
+
+    >>> quoted("1.5"), quoted("9" * 5000)
+    ("'1.5'", 'a text of 5000 characters')
+    """
+    return repr(text) if len(text) <= _SHOWN_MAX else f"a text of {len(text)} characters"
+
+
 def integer(low: int = 0, high: int = INTEGER_MAX) -> Callable[[str | int], int]:
     """Returns what reads a whole number of an option.
 
@@ -38,7 +47,7 @@ def integer(low: int = 0, high: int = INTEGER_MAX) -> Callable[[str | int], int]
     12
 
     What it returns raises:
-        typer.BadParameter: a text is none, or out of range. A long one is not repeated.
+        typer.BadParameter: a text is none, or out of range.
     """
     allowed = f"from {low} to {high}" if high < INTEGER_MAX else f"{low} or more"
 
@@ -47,11 +56,52 @@ def integer(low: int = 0, high: int = INTEGER_MAX) -> Callable[[str | int], int]
         digits = text.removeprefix("-")
         is_number = digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX
         if not is_number or not low <= int(text) <= high:
-            what = repr(text) if len(text) <= _SHOWN_MAX else f"a text of {len(text)} characters"
-            raise typer.BadParameter(f"{what} is out of range; allowed: whole numbers, {allowed}")
+            raise typer.BadParameter(
+                f"{quoted(text)} is out of range; allowed: whole numbers, {allowed}"
+            )
         return int(text)
 
     return read
+
+
+def partition_count(given: str | int) -> int:
+    """Reads a number of partitions.
+
+    Raises:
+        typer.BadParameter: no log can have so many.
+    """
+    from clog.storage.create import PARTITIONS_MAX
+
+    return integer(1, PARTITIONS_MAX)(given)
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """Returns what reads one of a few words of an option.
+
+    >>> choice("text", "jsonl")("jsonl")
+    'jsonl'
+
+    What it returns raises:
+        typer.BadParameter: a text is none of them.
+    """
+
+    def read(text: str) -> str:
+        if text not in allowed:
+            raise typer.BadParameter(f"{quoted(text)} is unknown; allowed: {', '.join(allowed)}")
+        return text
+
+    return read
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Makes a refusal one of the command line: for what is wrong whatever a log holds."""
+    from clog.storage.errors import InvalidInputError
+
+    try:
+        yield
+    except InvalidInputError as e:
+        raise typer.BadParameter(str(e)) from None
 
 
 Url = Annotated[
@@ -90,7 +140,14 @@ SingleWriter = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Partition = Annotated[
     int | None,
-    typer.Option("--partition", "-p", min=0, help="Show only this partition.", show_default=False),
+    typer.Option(
+        "--partition",
+        "-p",
+        parser=integer(),
+        metavar="N",
+        help="Show only this partition.",
+        show_default=False,
+    ),
 ]
 Configs = Annotated[
     list[str] | None,
@@ -170,8 +227,9 @@ def schema_file(path: Path) -> "pa.Schema":
     try:
         words = parsed_json(path.read_bytes())
     except (OSError, ValueError) as e:
-        raise typer.BadParameter(f"{path} cannot be read as JSON: {e}") from None
-    return schema_from_words(words)
+        raise typer.BadParameter(f"{path} cannot be read as JSON: {_why(e)}") from None
+    with usage_errors():
+        return schema_from_words(words)
 
 
 def storage_options(given: Iterable[str] | None) -> dict[str, object]:
@@ -205,6 +263,21 @@ def environment_object(variable: str) -> dict[str, object]:
 
 
 def configs(given: Iterable[str] | None) -> dict[str, str]:
+    """Reads ``NAME=VALUE`` texts as a mapping of configs of a log.
+
+    Raises:
+        typer.BadParameter: one without ``=``, that is no config, or out of its range; two that
+            contradict each other.
+    """
+    from clog.storage.config.log_config import LogConfig, parse_overrides
+
+    found = pairs(given)
+    with usage_errors():
+        LogConfig.from_overrides(parse_overrides(found))
+    return found
+
+
+def pairs(given: Iterable[str] | None) -> dict[str, str]:
     """Reads ``NAME=VALUE`` texts as a mapping.
 
     Raises:
@@ -222,7 +295,7 @@ def parse_time_ms(text: str) -> int:
     try:
         return units.time_ms(text)
     except ValueError as e:
-        raise typer.BadParameter(f"{text!r} is not a time; give {e}") from None
+        raise typer.BadParameter(f"{quoted(text)} is not a time; give {e}") from None
 
 
 def parse_offsets(given: Iterable[str]) -> dict[int, int]:
@@ -238,11 +311,15 @@ def parse_offsets(given: Iterable[str]) -> dict[int, int]:
     for text in given:
         partition, _, offset = text.partition(":")
         number = "-1" if offset == "end" else offset
-        if not (partition.isdecimal() and number.removeprefix("-").isdecimal()):
-            raise typer.BadParameter(f"{text!r} is not PARTITION:OFFSET, such as 0:25 or 0:end")
-        if int(partition) in out:
-            raise typer.BadParameter(f"partition {partition} is named twice")
-        out[int(partition)] = int(number)
+        try:
+            p, at = integer()(partition), integer(-1)(number)
+        except typer.BadParameter:
+            raise typer.BadParameter(
+                f"{quoted(text)} is not PARTITION:OFFSET, such as 0:25 or 0:end"
+            ) from None
+        if p in out:
+            raise typer.BadParameter(f"partition {p} is named twice")
+        out[p] = at
     return out
 
 
@@ -255,6 +332,10 @@ def _pairs(given: Iterable[str] | None, *, what: str, shown: bool) -> dict[str, 
             raise typer.BadParameter(f"{what} {which} is not of the form NAME=VALUE")
         out[name] = value
     return out
+
+
+def _why(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _json_or_text(value: str) -> object:

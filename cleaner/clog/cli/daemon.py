@@ -15,9 +15,13 @@ from clog.cli.arguments import (
     SingleWriter,
     Urls,
     check_logs_named,
-    configs,
+    choice,
     environment_object,
+    integer,
+    pairs,
+    quoted,
     storage_options,
+    usage_errors,
     waiting_for,
 )
 from clog.cli.cleaning.clean import DryRun
@@ -57,9 +61,11 @@ def _address(text: str) -> str:
     Raises:
         typer.BadParameter: it is none.
     """
-    port = text.rpartition(":")[2]
-    if not (port.isdecimal() and int(port) < 1 << 16):
-        raise typer.BadParameter(f"{text!r} is not [HOST:]PORT, such as 9404 or 0.0.0.0:9404")
+    try:
+        integer(0, 65_535)(text.rpartition(":")[2])
+    except typer.BadParameter:
+        what = f"{quoted(text)} is not [HOST:]PORT, such as 9404 or 0.0.0.0:9404"
+        raise typer.BadParameter(what) from None
     return text
 
 
@@ -85,7 +91,8 @@ BrokerConfigs = Annotated[
 Threads = Annotated[
     int | None,
     typer.Option(
-        min=1,
+        parser=integer(1),
+        metavar="N",
         help="log.cleaner.threads: number of partitions cleaned in parallel.",
         show_default="1",
     ),
@@ -103,7 +110,9 @@ Listen = Annotated[
 LogFormat = Annotated[
     Literal["text", "json"],
     typer.Option(
-        help="Format of what is logged on standard error; json makes all output JSON lines."
+        parser=choice("text", "json"),
+        metavar="text|json",
+        help="Format of what is logged on standard error; json makes all output JSON lines.",
     ),
 ]
 Spark = Annotated[
@@ -288,11 +297,12 @@ def _settings(config: list[str] | None, threads: int | None) -> "BrokerConfig":
     """Returns the environment's config, over it the command line's."""
     from clog.cleaner.daemon.broker_config import broker_config
 
-    return broker_config(_given(config, threads))
+    with usage_errors():
+        return broker_config(_given(config, threads))
 
 
 def _given(config: list[str] | None, threads: int | None) -> dict[str, object]:
-    given = {**environment_object(ENVIRONMENT), **configs(config)}
+    given = {**environment_object(ENVIRONMENT), **pairs(config)}
     return given if threads is None else given | {THREADS: threads}
 
 
@@ -307,7 +317,7 @@ def _in_tasks(config: list[str] | None, threads: int | None) -> "Callable[..., C
     """Returns what makes a cleaner whose passes are Spark tasks.
 
     Raises:
-        typer.BadParameter: there is no Spark.
+        InvalidInputError: there is no Spark.
     """
     from clog.jobs.cleaning import SparkCleaner, spark_session
 
@@ -317,9 +327,10 @@ def _in_tasks(config: list[str] | None, threads: int | None) -> "Callable[..., C
     except ModuleNotFoundError as e:
         if e.name is None or e.name.partition(".")[0] != "pyspark":
             raise
+        from clog.storage.errors import InvalidInputError
         from clog.storage.installation import install_extra
 
-        raise typer.BadParameter(f"--spark needs pyspark: {install_extra('spark')}") from e
+        raise InvalidInputError(f"--spark needs pyspark: {install_extra('spark')}") from e
     return partial(SparkCleaner, spark, tasks=tasks)
 
 
@@ -375,9 +386,10 @@ def _serve(
     except ModuleNotFoundError as e:
         if e.name is None or e.name.partition(".")[0] not in METRICS:
             raise
+        from clog.storage.errors import InvalidInputError
         from clog.storage.installation import install_extra
 
-        raise typer.BadParameter(f"--listen needs {e.name}: {install_extra('metrics')}") from e
+        raise InvalidInputError(f"--listen needs {e.name}: {install_extra('metrics')}") from e
     from clog.cleaner.daemon.health import ailments, neglects, notices
 
     page = application(shown, ShownCleaner(daemon.monitor))

@@ -17,7 +17,7 @@ from clog.storage.commit.store_clock import (
     store_now_ms,
 )
 from clog.storage.config.did_you_mean import did_you_mean
-from clog.storage.config.log_config import LogConfig, parse_overrides
+from clog.storage.config.log_config import LogConfig, check_known, parse_overrides
 from clog.storage.errors import InvalidInputError, OffsetOutOfRangeError
 from clog.storage.format.commits import Commit, edit_of
 from clog.storage.format.edits import Edit, RowTexts
@@ -34,9 +34,9 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
     """Sets configs; None takes one back to its default. The last of two that race wins, key by key
     (S42).
     """
-    defaults = LogConfig.from_overrides({}).as_dict()
     removed = {name for name, value in changes.items() if value is None}
-    parse_overrides({name: defaults.get(name, "") for name in removed})  # refuses unknown names
+    for name in removed:
+        check_known(name)
     given = parse_overrides({k: v for k, v in changes.items() if v is not None})
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
@@ -174,9 +174,28 @@ class FeatureState:
     section: str
 
 
+def addable(name: str) -> Feature:
+    """Returns the feature of this name, which is built.
+
+    Raises:
+        InvalidInputError: there is none, or it is specified only.
+    """
+    feature = FEATURES.get(name)
+    if feature is None:
+        near = did_you_mean(name, FEATURES)
+        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(FEATURES))}"
+        raise InvalidInputError(f"unknown feature {name!r}: {hint}; nothing was changed")
+    if not feature.is_built:
+        raise InvalidInputError(
+            f"the feature {name!r} is specified and not built: no release of clog can use it yet;"
+            " nothing was changed"
+        )
+    return feature
+
+
 def upgrade(handle: Handle, names: Iterable[str]) -> list[FeatureState]:
     """Adds features to the log; see `Log.upgrade`."""
-    wanted = [_addable(name) for name in dict.fromkeys(names)]
+    wanted = [addable(name) for name in dict.fromkeys(names)]
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
         lacking = [f for f in wanted if f.name not in tip.head.log.features]
@@ -216,21 +235,6 @@ def keep_row_texts(
     kept = handle.tip.head.row_texts
     assert kept is not None, "it was there or was committed"
     return kept
-
-
-def _addable(name: str) -> Feature:
-    """Returns the feature of this name, which is built."""
-    feature = FEATURES.get(name)
-    if feature is None:
-        near = did_you_mean(name, FEATURES)
-        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(sorted(FEATURES))}"
-        raise InvalidInputError(f"unknown feature {name!r}: {hint}; nothing was changed")
-    if not feature.is_built:
-        raise InvalidInputError(
-            f"the feature {name!r} is specified and not built: no release of clog can use it yet;"
-            " nothing was changed"
-        )
-    return feature
 
 
 def _feature_states(there: FeatureNames) -> list[FeatureState]:

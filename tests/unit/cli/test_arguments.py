@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from clog.cli import arguments
-from clog.cli.arguments import configs, parse_offsets, parse_time_ms, storage_options
+from clog.cli.arguments import configs, pairs, parse_offsets, parse_time_ms, storage_options
 from clog.storage import Log, StoreUnavailableError
 
 
@@ -100,7 +100,11 @@ def test_an_option_without_a_name_is_refused_without_its_text(text):
 def test_configs_keep_what_follows_the_first_equals_sign():
     """A config's value may be a list, or empty."""
     given = ["cleanup.policy=compact,delete", "a=", "b=c=d"]
-    assert configs(given) == {"cleanup.policy": "compact,delete", "a": "", "b": "c=d"}
+    assert pairs(given) == {"cleanup.policy": "compact,delete", "a": "", "b": "c=d"}
+    assert configs(["cleanup.policy=", "segment.ms=1d"]) == {
+        "cleanup.policy": "",
+        "segment.ms": "1d",
+    }
     with pytest.raises(typer.BadParameter, match=r"'segment\.ms'"):
         configs(["segment.ms"])
 

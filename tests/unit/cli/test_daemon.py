@@ -123,7 +123,7 @@ def test_passes_as_spark_tasks(cli, url, log, monkeypatch):
 def test_spark_that_is_not_installed(cli, url, log, monkeypatch):
     """It says what to install."""
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
-    told = cli("cleaner", url, "--spark", "--once", code=2)
+    told = cli("cleaner", url, "--spark", "--once", code=1)
     assert "pyspark" in told.stderr
 
 
@@ -330,7 +330,7 @@ def test_config_by_a_brokers_names(cli, url, log, monkeypatch):
     assert "nothing was due" in cli("cleaner", url, "--once", "-c", config, "-c", off).stdout
     monkeypatch.setenv("CLOG_CLEANER_CONFIG", '{"log.cleaner.min.cleanable.ratio": 0.1}')
     assert "removed 1 record" in cli("cleaner", url, "--once").stdout
-    error = cli("cleaner", url, "--once", "-c", "log.cleaner.thread=2", code=1).stderr
+    error = cli("cleaner", url, "--once", "-c", "log.cleaner.thread=2", code=2).stderr
     assert "did you mean log.cleaner.threads?" in error
     monkeypatch.setenv("CLOG_CLEANER_CONFIG", "[]")
     assert "$CLOG_CLEANER_CONFIG is not a JSON object" in cli("cleaner", url, code=2).stderr

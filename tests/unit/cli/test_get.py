@@ -43,13 +43,22 @@ def test_its_json_is_that_of_consume(cli, url, log):
 
 
 @pytest.mark.parametrize(
-    ("keys", "missing"), [(["bob"], "for 1 of 1 key"), (["alice", "x"], "for 1 of 2 keys")]
+    ("keys", "missing"),
+    [
+        (["bob"], "for the key 'bob'"),
+        (["alice", "x"], "for the key 'x'"),
+        (["z", "alice", "y", "z"], "for 2 keys: 'z', 'y'"),
+        (list("opqrstu"), "for 7 keys: 'o', 'p', 'q', 'r', 's' and 2 more"),
+        (["--base64", "YWxpY2U=", "eA=="], "for the key 'eA=='"),
+        (["--at", "0", "alice"], "at version 0 for the key 'alice'"),
+    ],
 )
-def test_a_key_without_a_value_is_code_1(cli, url, log, keys, missing):
-    """What is there is printed all the same; the key itself is not repeated."""
+def test_a_key_without_a_value_is_named(cli, url, log, keys, missing):
+    """As it was given, with exit code 1; what is there is printed all the same."""
     result = cli("get", url, *keys, code=1)
     assert missing in result.stderr
-    assert result.stdout == ("alice\t3\n" if "alice" in keys else "")
+    is_there = {"alice", "YWxpY2U="} & {*keys} and "--at" not in keys
+    assert result.stdout == ("alice\t3\n" if is_there else "")
 
 
 def test_the_value_with_the_latest_timestamp_counts(cli, url, log):

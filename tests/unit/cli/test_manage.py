@@ -47,11 +47,11 @@ def test_create_says_what_it_made(cli, url):
 @pytest.mark.parametrize(
     ("given", "code", "said"),
     [
-        (["-c", "segmnt.ms=5"], 1, "segment.ms"),
-        (["-c", "segment.ms=-5"], 1, 'segment.ms="-5" is refused; allowed'),
+        (["-c", "segmnt.ms=5"], 2, "segment.ms"),
+        (["-c", "segment.ms=-5"], 2, 'segment.ms="-5" is refused; allowed'),
         (["-c", "segment.ms"], 2, "NAME=VALUE"),
         (["--partitions", "0"], 2, "partitions"),
-        (["--partitions", "10001"], 1, "1 to 10000"),
+        (["--partitions", "10001"], 2, "1 to 10000"),
     ],
 )
 def test_create_refuses_what_is_wrong_and_makes_nothing(cli, url, tmp_path, given, code, said):
@@ -380,7 +380,7 @@ def test_upgrade_lists_features_and_adds_one(cli, url, monkeypatch):
 def test_upgrade_refuses_what_it_cannot_add(cli, url):
     """One line, with the nearest name; nothing is changed."""
     cli("create", url)
-    error = cli("upgrade", url, "--feature", "dead_rows", code=1).stderr
+    error = cli("upgrade", url, "--feature", "dead_rows", code=2).stderr
     assert "unknown feature 'dead_rows': did you mean 'dead-rows'?" in error
     assert Log.open(url).version == 0
 

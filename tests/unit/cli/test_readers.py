@@ -127,7 +127,7 @@ def test_what_a_reader_cannot_do(cli, url, log):
         assert "--reader reads all records" in result.stderr
     assert "--hold needs --reader" in cli("consume", url, "--hold", "1d", code=2).stderr
     assert "is no time" in cli("consume", url, "--reader", "r", "--hold", "soon", code=2).stderr
-    assert "no name of a reader" in cli("consume", url, "--reader", "a/b", code=1).stderr
+    assert "no name of a reader" in cli("consume", url, "--reader", "a/b", code=2).stderr
     log.reader("behind").commit({0: 1})
     log.delete_records({0: 2})
     result = cli("consume", url, "--reader", "behind", code=1)

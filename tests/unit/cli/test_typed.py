@@ -180,15 +180,18 @@ def test_times_that_python_has_no_values_for_go_round(cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message", "code"),
+    ("words", "message"),
     [
-        ('{"key":"int8","value":{"a":"int8","a":"string"}}', "an object has a field twice", 2),
-        ('{"key":"int8","value":{"\\ud800":"int8"}}', "a name that is not valid text", 1),
+        ('{"key":"int8","value":{"a":"int8","a":"string"}}', "an object has a field twice"),
+        ('{"key":"int8","value":{"\\ud800":"int8"}}', "a name that is not valid text"),
+        ('{"key":"int8","value":"int33"}', "value has no type that is known"),
+        ('{"value":"int8"}', "a schema is a JSON object"),
     ],
 )
-def test_a_schema_with_names_that_are_none_is_refused(cli, url, tmp_path, words, message, code):
+def test_a_file_that_holds_no_schema_is_refused(cli, url, tmp_path, words, message):
+    """As a wrong command line: no log could have it."""
     (tmp_path / "bad.json").write_text(words)
-    refused = cli("create", url, "--schema", tmp_path / "bad.json", code=code)
+    refused = cli("create", url, "--schema", tmp_path / "bad.json", code=2)
     assert message in " ".join(refused.stderr.split())
 
 
@@ -197,7 +200,7 @@ def test_text_lines_are_printed_but_not_read(cli, url, log):
     text = cli.lines("consume", url, "--table")
     assert text[1].split(b"\t")[0] == b'{"a":null,"b":""}'
     assert json.loads(text[1].split(b"\t")[1])["n"] == 2
-    refused = cli("produce", url, stdin="a\t1\n", code=2)
+    refused = cli("produce", url, stdin="a\t1\n", code=1)
     assert "--format jsonl" in refused.stderr
 
 
@@ -267,8 +270,6 @@ def test_alter_evolves_to_a_schema(cli, url, log, schema_file):
         (lambda w: w["value"].update(new="int8 not null"), "which no field can be that is added"),
         (lambda w: w["value"].update(n="string"), "cannot become string"),
         (lambda w: w.update(key="string"), "key is struct and cannot become string"),
-        (lambda w: w["value"].update(n="int33"), "value.n has no type that is known"),
-        (lambda w: w.pop("key"), "a schema is a JSON object"),
     ],
 )
 def test_what_no_evolution_does_is_refused(cli, url, log, schema_file, change, message):

@@ -1,6 +1,8 @@
 """What is wrong is said: bad logs, paths, records each have their error, nothing half done."""
 
+import copy
 import json
+import pickle
 import tempfile
 
 import pytest
@@ -42,6 +44,24 @@ def test_no_log(store):
     assert list(store.list("")) == []
     with tempfile.TemporaryDirectory() as folder, pytest.raises(NotFoundError, match=folder):
         Log.open(f"{folder}/none")
+
+
+def test_what_is_open_is_not_pickled(tmp_path):
+    """A log, its table, a reader, a transaction: the error names the log and what to pass instead,
+    and no option, which may be a secret.
+    """
+    url = f"file://{tmp_path}/log"
+    log = Log.create(url, partitions=1, storage_options={"auto_mkdir": True})
+    log.append(ONE)
+    with log.transaction("copies") as t:
+        for one in (log, log.reader("billing"), t):
+            with pytest.raises(InvalidInputError, match=r"/log is open .* call Log\.open") as e:
+                pickle.dumps(one)
+            assert "auto_mkdir" not in str(e.value)
+    with pytest.raises(InvalidInputError, match=r"table of .*/log .*\.table\(at=2\)"):
+        pickle.dumps(log.table())
+    with pytest.raises(InvalidInputError, match="cannot be pickled"):
+        copy.deepcopy(log)
 
 
 def test_a_log_is_there(make_log, open_log, store):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
+from clog.cli.arguments import Json, Options, SingleWriter, Url, integer, open_log
 from clog.cli.cleaning.roll import rolled_text
 from clog.cli.output import counted, print_json, say, size
 from clog.cli.views.pass_view import (
@@ -41,14 +41,20 @@ Roll = Annotated[
         "--roll", help="First seal the active segments, so that they can be cleaned, too."
     ),
 ]
-Threads = Annotated[int, typer.Option(min=1, help="Number of partitions cleaned in parallel.")]
+Threads = Annotated[
+    int,
+    typer.Option(parser=integer(1), metavar="N", help="Number of partitions cleaned in parallel."),
+]
 Buffer = Annotated[
-    int, typer.Option(min=1, metavar="MIB", help="Memory for all offset maps together, in MiB.")
+    int,
+    typer.Option(
+        parser=integer(1), metavar="MIB", help="Memory for all offset maps together, in MiB."
+    ),
 ]
 IoLimit = Annotated[
     int | None,
     typer.Option(
-        min=1,
+        parser=integer(1),
         metavar="MIB",
         help="Maximum MiB read and written per second.",
         show_default=False,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log
+from clog.cli.arguments import Json, Options, SingleWriter, Url, choice, open_log
 from clog.cli.output import print_json, say
 
 if TYPE_CHECKING:
@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
 Formats = Annotated[
     list[str] | None,
-    typer.Option("--format", help="delta, iceberg; may be repeated; else as table.publish says"),
+    typer.Option(
+        "--format",
+        parser=choice("delta", "iceberg"),
+        metavar="delta|iceberg",
+        help="May be repeated. Default: as table.publish says, else delta.",
+        show_default=False,
+    ),
 ]
 
 

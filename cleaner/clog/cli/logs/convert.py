@@ -16,6 +16,7 @@ from clog.cli.arguments import (
     Url,
     configs,
     open_log,
+    partition_count,
     schema_file,
     storage_options,
 )
@@ -76,7 +77,8 @@ Name = Annotated[
 Partitions = Annotated[
     int | None,
     typer.Option(
-        min=1,
+        parser=partition_count,
+        metavar="N",
         help="Number of partitions of a target that is made. Default: that of the source.",
         show_default=False,
     ),
@@ -112,17 +114,19 @@ def convert(
     """
     from clog.jobs import convert as run
 
+    wanted_schema = None if schema is None else schema_file(schema)
+    overrides = configs(config)
+    given = {"values": avro_schema, "keys": key_avro_schema}
+    decoders = {name: _avro(files) for name, files in given.items() if files}
     source = open_log(url, options)
     where = {"storage_options": storage_options(options), "single_writer": single_writer}
-    if schema is None:
+    if wanted_schema is None:
         made = open_log(target, options, single_writer=single_writer)
     else:
         count = partitions or source.partitions
-        wanted = {**source.handle.tip.head.config, **configs(config)}
-        made = _typed(target, schema_file(schema), count, wanted, where)
+        wanted = {**source.handle.tip.head.config, **overrides}
+        made = _typed(target, wanted_schema, count, wanted, where)
     letters = None if dead_letters is None else _letters(dead_letters, where)
-    given = {"values": avro_schema, "keys": key_avro_schema}
-    decoders = {name: _avro(files) for name, files in given.items() if files}
     total = sum(d["records"] for d in source.describe()["partition_details"])
     tell_left_out(source)
     with counting("converting", total) as more:

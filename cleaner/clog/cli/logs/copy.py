@@ -13,6 +13,7 @@ from clog.cli.arguments import (
     Url,
     configs,
     open_log,
+    partition_count,
     storage_options,
 )
 from clog.cli.output import counted, print_json, print_note, say
@@ -33,7 +34,8 @@ Target = Annotated[
 Partitions = Annotated[
     int | None,
     typer.Option(
-        min=1,
+        parser=partition_count,
+        metavar="N",
         help="Number of partitions of the copy: records are placed by their keys. Default: that of"
         " the source, each record in the partition it was in.",
         show_default=False,
@@ -75,8 +77,8 @@ def copy(
     """
     from clog.storage import Log
 
-    source = open_log(url, options)
     given = configs(config)
+    source = open_log(url, options)
     wanted = {**source.handle.tip.head.config, **given}
     by_key = partitions is not None or "partitioner" in given
     made = Log.create(

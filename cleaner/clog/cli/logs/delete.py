@@ -37,6 +37,8 @@ def delete(
     from clog.storage.store import open_store
     from clog.storage.store.folders import remove_empty_folders
 
+    if not (yes or dry_run or sys.stdin.isatty()):
+        raise typer.BadParameter("--yes is needed where nobody can be asked")
     given = storage_options(options)
     # Nothing is created here, so the filesystem need not promise that creates are exclusive.
     store = open_store(url, given, probe=False)
@@ -55,11 +57,8 @@ def delete(
 
 
 def _ask(url: str, found: "Doomed", *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("--yes is needed where nobody can be asked")
-    typer.confirm(f"delete {_what(url, found)}?", abort=True, err=True)
+    if not yes:
+        typer.confirm(f"delete {_what(url, found)}?", abort=True, err=True)
 
 
 def _what(url: str, found: "Doomed") -> str:

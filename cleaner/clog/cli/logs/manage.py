@@ -1,5 +1,6 @@
 """`clog create alter upgrade delete-records reset-times`: changing a log."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,14 +16,18 @@ from clog.cli.arguments import (
     configs,
     open_log,
     parse_offsets,
+    partition_count,
     schema_file,
     storage_options,
+    usage_errors,
     waiting_for,
 )
 from clog.cli.output import count, counted, print_json, say
 from clog.storage.config.units import config_text
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from clog.storage import Log
 
 Schema = Annotated[
@@ -38,7 +43,12 @@ def create(
     url: Url,
     *,
     partitions: Annotated[
-        int, typer.Option(min=1, help="Number of partitions; cannot be changed later.")
+        int,
+        typer.Option(
+            parser=partition_count,
+            metavar="N",
+            help="Number of partitions; cannot be changed later.",
+        ),
     ] = 4,
     config: Configs = None,
     schema: Schema = None,
@@ -94,14 +104,15 @@ def alter(
     clog alter ./orders --delete-config min.cleanable.dirty.ratio
     clog alter ./trips --schema trips.json
     """
-    changes: dict[str, Any] = {**configs(config), **dict.fromkeys(delete_config or ())}
-    if not changes and schema is None:
+    changes: dict[str, Any] = {**configs(config), **_to_delete(delete_config or ())}
+    wanted = None if schema is None else schema_file(schema)
+    if not changes and wanted is None:
         raise typer.BadParameter(
             "nothing to change; give --config NAME=VALUE, --delete-config or --schema"
         )
     log = open_log(url, options, single_writer=single_writer)
-    if schema is not None:
-        _evolve(log, schema, json=json and not changes)
+    if wanted is not None:
+        _evolve(log, wanted, json=json and not changes)
         if not changes:
             return
     before = log.config
@@ -116,11 +127,24 @@ def alter(
         say("nothing changed: the configs had these values already")
 
 
-def _evolve(log: "Log", path: Path, *, json: bool) -> None:
-    """Evolves a log to the schema in a file, and says what changed."""
+def _to_delete(names: Iterable[str]) -> dict[str, None]:
+    """Returns configs to reset.
+
+    Raises:
+        typer.BadParameter: one is no config.
+    """
+    from clog.storage.config.log_config import check_known
+
+    with usage_errors():
+        for name in names:
+            check_known(name)
+    return dict.fromkeys(names)
+
+
+def _evolve(log: "Log", wanted: "pa.Schema", *, json: bool) -> None:
+    """Evolves a log to a schema, and says what changed."""
     from clog.storage.objects.schema_words import evolution_to, schema_words
 
-    wanted = schema_file(path)
     changes = evolution_to(log.handle.refresh().head.log.schema, wanted)
     if changes:
         log.evolve(**changes)
@@ -155,6 +179,11 @@ def upgrade(
     clog upgrade ./orders
     clog upgrade ./orders --feature dead-rows
     """
+    from clog.storage.administration import addable
+
+    with usage_errors():
+        for name in feature or ():
+            addable(name)
     log = open_log(url, options, single_writer=single_writer)
     before = {f.name for f in log.upgrade() if f.state == "on"}
     features = log.upgrade(feature or ())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clog.cli.arguments import Json, Options, Url, open_log
+from clog.cli.arguments import Json, Options, Url, integer, open_log, quoted
 from clog.cli.looking.cost_model import Daily, Past, daily
 from clog.cli.looking.prices import PRICES, Prices, prices_named
 from clog.cli.output import count, counted, duration, print_json, print_table, say, size
@@ -24,12 +24,14 @@ DAYS_PER_MONTH = 30
 
 
 def _trigger_ms(text: str) -> int:
+    if text.strip().isdecimal():
+        raise typer.BadParameter(f"{quoted(text)} has no unit; give 10s for ten seconds")
     try:
-        number = 0 if text.strip().isdigit() else units.duration_ms(text)
+        number = units.duration_ms(text)
     except ValueError:
         number = 0
     if number == 0:
-        raise typer.BadParameter(f"{text!r} is not an interval; use 500ms, 10s, 5min or 1h")
+        raise typer.BadParameter(f"{quoted(text)} is not an interval; use 500ms, 10s, 5min or 1h")
     return number
 
 
@@ -43,8 +45,14 @@ def _prices(text: str) -> Prices:
 Trigger = Annotated[
     int, typer.Option(parser=_trigger_ms, metavar="INTERVAL", help="How often a batch is written.")
 ]
-Readers = Annotated[int, typer.Option(min=0, help="Number of streams that read the whole log.")]
-Commits = Annotated[int, typer.Option(min=2, help="Number of newest commits to examine.")]
+Readers = Annotated[
+    int,
+    typer.Option(parser=integer(), metavar="N", help="Number of streams that read the whole log."),
+]
+Commits = Annotated[
+    int,
+    typer.Option(parser=integer(2), metavar="N", help="Number of newest commits to examine."),
+]
 PricesOf = Annotated[
     Prices,
     typer.Option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clog.cli.arguments import Json, Options, Url, open_log
+from clog.cli.arguments import Json, Options, Url, integer, open_log
 from clog.cli.output import count, moment, print_json, print_json_line, size, stdout
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 Version = Annotated[
     int | None,
-    typer.Option(min=0, metavar="N", help="Show the commit of this version.", show_default=False),
+    typer.Option(
+        parser=integer(), metavar="N", help="Show the commit of this version.", show_default=False
+    ),
 ]
 ShowCommits = Annotated[bool, typer.Option("--commits", help="List all commits, oldest first.")]
 ShowSnapshots = Annotated[bool, typer.Option("--snapshots", help="List all snapshots.")]

@@ -52,7 +52,7 @@ def prices_named(text: str) -> Prices:
         given = json.loads(Path(text).read_text("utf-8"))
     except (OSError, ValueError) as e:
         raise ValueError(
-            f"{text!r} is not one of {', '.join(PRICES)}, nor a file with {form}"
+            f"{text!r:.100} is not one of {', '.join(PRICES)}, nor a file with {form}"
         ) from e
     if not isinstance(given, dict) or set(given) - {"source"} != set(names) - {"source"}:
         raise ValueError(f"{text} does not hold {form}")

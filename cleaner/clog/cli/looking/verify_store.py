@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clog.cli.arguments import Json, Options, storage_options, waiting_for
+from clog.cli.arguments import Json, Options, integer, storage_options, waiting_for
 from clog.cli.output import print_json, say, stderr, stdout
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ Place = Annotated[
     ),
 ]
 Rounds = Annotated[
-    int, typer.Option(min=1, help="Rounds of each race; more rounds find rarer faults.")
+    int,
+    typer.Option(
+        parser=integer(1), metavar="N", help="Rounds of each race; more rounds find rarer faults."
+    ),
 ]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -12,13 +12,16 @@ from clog.cli.arguments import (
     Options,
     Partition,
     Url,
+    choice,
     integer,
     open_log,
     parse_time_ms,
+    quoted,
     typed_schema,
+    usage_errors,
 )
 from clog.cli.output import print_note, write_lines
-from clog.cli.records.keys import keys_given
+from clog.cli.records.keys import check_base64, keys_given
 from clog.storage.config import units
 
 if TYPE_CHECKING:
@@ -35,18 +38,45 @@ def _hold_ms(text: str) -> int:
     try:
         return units.duration_ms(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no time; use 90s, 15min, 8h or 7d") from None
+        raise typer.BadParameter(f"{quoted(text)} is no time; use 90s, 15min, 8h or 7d") from None
+
+
+def _reader_name(text: str) -> str:
+    from clog.storage.readers.documents import check_name
+
+    with usage_errors():
+        return check_name(text)
 
 
 _WHERE = (
     "earliest, latest, an offset, or @TIME (epoch ms or ISO 8601): the first record at or after"
     " that time."
 )
-Start = Annotated[str, typer.Option("--from", metavar="WHERE", help=_WHERE)]
+
+
+def _where(text: str) -> str:
+    """Returns a position as it was given, whose form was looked at.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    if text.startswith("@"):
+        parse_time_ms(text[1:])
+    elif text.isdecimal():
+        integer()(text)
+    elif text not in ("earliest", "latest"):
+        raise typer.BadParameter(
+            f"--from {quoted(text)} is not a position; give earliest, latest, an offset, or @TIME"
+        )
+    return text
+
+
+Start = Annotated[str, typer.Option("--from", parser=_where, metavar="WHERE", help=_WHERE)]
 ReaderStart = Annotated[
     str | None,
     typer.Option(
         "--from",
+        parser=_where,
         metavar="WHERE",
         show_default="earliest",
         help=f"{_WHERE} With --reader, only where a new reader begins.",
@@ -54,7 +84,14 @@ ReaderStart = Annotated[
 ]
 Maximum = Annotated[
     int | None,
-    typer.Option("--max", "-n", min=0, help="Stop after this many records.", show_default=False),
+    typer.Option(
+        "--max",
+        "-n",
+        parser=integer(),
+        metavar="N",
+        help="Stop after this many records.",
+        show_default=False,
+    ),
 ]
 Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="At the end, wait for more records, until Ctrl-C.")
@@ -62,7 +99,9 @@ Follow = Annotated[
 Poll = Annotated[
     int,
     typer.Option(
-        min=1, metavar="MS", help="How often --follow polls; each poll is one small request."
+        parser=integer(1),
+        metavar="MS",
+        help="How often --follow polls; each poll is one small request.",
     ),
 ]
 AsTable = Annotated[
@@ -72,7 +111,10 @@ AsTable = Annotated[
 At = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="VERSION", help="The table as of this version.", show_default=False
+        parser=integer(),
+        metavar="VERSION",
+        help="The table as of this version.",
+        show_default=False,
     ),
 ]
 Keys = Annotated[
@@ -89,6 +131,7 @@ ReaderName = Annotated[
     str | None,
     typer.Option(
         "--reader",
+        parser=_reader_name,
         metavar="NAME",
         help="Go on where the reader of this name stopped, and tell the log how far it comes; a"
         " new one begins at --from.",
@@ -108,7 +151,15 @@ Hold = Annotated[
 Base64 = Annotated[
     bool, typer.Option("--base64", help="--key is given in base64, for keys that are no text.")
 ]
-Format = Annotated[LineFormat, typer.Option("--format", help="Format of the output lines.")]
+Format = Annotated[
+    LineFormat,
+    typer.Option(
+        "--format",
+        parser=choice(*get_args(LineFormat)),
+        metavar="|".join(get_args(LineFormat)),
+        help="Format of the output lines.",
+    ),
+]
 NullMarker = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Text to print for null.", show_default=False)
 ]
@@ -161,6 +212,7 @@ def consume(  # noqa: PLR0913 - one for each option
 
     check_table(start or "earliest", at, table=table)
     _check_reader(reader, hold, all_records=not (table or key))
+    check_base64(key or (), is_base64=is_base64)
     log = open_log(url, options)
     keys = keys_given(key, is_base64=is_base64, schema=typed_schema(log)) if key else None
     is_json = json or line_format == "jsonl"
@@ -217,19 +269,16 @@ def positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
     """
     from clog.storage.read.offsets import partitions_named
 
+    _where(where)
     wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
     if where.isdecimal():
-        return dict.fromkeys(wanted, integer()(where))
+        return dict.fromkeys(wanted, int(where))
     ends = log.stable_offsets()
     if where == "earliest":
         starts = log.start_offsets()
         return {p: starts[p] for p in wanted}
     if where == "latest":
         return {p: ends[p] for p in wanted}
-    if not where.startswith("@"):
-        raise typer.BadParameter(
-            f"--from {where!r} is not a position; give earliest, latest, an offset, or @TIME"
-        )
     found = log.offsets_for_times(dict.fromkeys(wanted, parse_time_ms(where[1:])))
     # No record is that late: the next one may be (S39).
     return {p: ends[p] if (offset := found[p]) is None else offset for p in wanted}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import IO, TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
 import typer
 
-from clog.cli.arguments import Json, Options, Partition, Url, open_log
+from clog.cli.arguments import Json, Options, Partition, Url, choice, open_log
 from clog.cli.output import counted, print_json, print_note, say, size
 from clog.cli.records.consume import AsTable, At, Start, check_table, positions
 from clog.cli.views.left_out import tell_left_out
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from clog.storage import Log
 
 Format = Literal["parquet", "csv", "jsonl"]
+_FORMATS = get_args(Format)
 _BY_ENDING: dict[str, Format] = {
     ".parquet": "parquet",
     ".csv": "csv",
@@ -39,7 +40,11 @@ Out = Annotated[
 FileFormat = Annotated[
     Format | None,
     typer.Option(
-        "--format", help="Format of the file; default: by its ending.", show_default=False
+        "--format",
+        parser=choice(*_FORMATS),
+        metavar="|".join(_FORMATS),
+        help="Format of the file; default: by its ending.",
+        show_default=False,
     ),
 ]
 Strings = Annotated[

@@ -4,14 +4,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clog.cli.arguments import Json, Options, Url, open_log, typed_schema
-from clog.cli.output import counted, print_error, write_lines
-from clog.cli.records.keys import keys_given
+from clog.cli.arguments import Json, Options, Url, integer, open_log, typed_schema
+from clog.cli.output import print_error, write_lines
+from clog.cli.records.keys import check_base64, keys_given
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
+
+NAMED_MAX = 5
+"""Keys without a value that are named."""
 
 Keys = Annotated[list[str], typer.Argument(metavar="KEY…", help="The keys.", show_default=False)]
 Base64 = Annotated[
@@ -20,7 +23,10 @@ Base64 = Annotated[
 At = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="VERSION", help="The values as of this version.", show_default=False
+        parser=integer(),
+        metavar="VERSION",
+        help="The values as of this version.",
+        show_default=False,
     ),
 ]
 OnlyValues = Annotated[bool, typer.Option("--values", help="Print the values without their keys.")]
@@ -48,20 +54,35 @@ def get(
     """
     from clog.storage.objects.python_keys import asked_keys
 
+    check_base64(keys, is_base64=is_base64)
     log = open_log(url, options)
     given = keys_given(keys, is_base64=is_base64, schema=typed_schema(log))
-    wanted = list(dict.fromkeys(asked_keys(given, log.handle.tip.head.log.schema)))
-    rows = _latest(log.table(at=at).of_keys(given), wanted)
+    wanted = dict(zip(asked_keys(given, log.handle.tip.head.log.schema), keys, strict=True))
+    rows, missing = _latest(log.table(at=at).of_keys(given), list(wanted))
     write_lines(b"".join(_lines(rows, values=values, json=json)))
-    missing = len(wanted) - rows.num_rows
     if missing:
-        print_error(f"no value in {log.url} for {missing} of {counted(len(wanted), 'key')}")
+        when = "" if at is None else f" at version {at}"
+        print_error(f"no value in {log.url}{when} for {_named([wanted[key] for key in missing])}")
         raise typer.Exit(1)
 
 
-def _latest(rows: "pa.Table", wanted: list[bytes]) -> "pa.Table":
-    """Returns one row for each key that is there, in the order asked: where it is in several
-    partitions, the one with the latest timestamp.
+def _named(keys: list[str]) -> str:
+    """Returns keys as they were given, or the first of many.
+
+    >>> _named(["a"]), _named(list("abcdefg"))
+    ("the key 'a'", "7 keys: 'a', 'b', 'c', 'd', 'e' and 2 more")
+    """
+    shown = [repr(key) for key in keys]
+    if len(keys) == 1:
+        return f"the key {shown[0]}"
+    more = len(keys) - NAMED_MAX
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{len(keys)} keys: {', '.join(shown[:NAMED_MAX])}{rest}"
+
+
+def _latest(rows: "pa.Table", wanted: list[bytes]) -> "tuple[pa.Table, list[bytes]]":
+    """Returns one row for each key that is there, in the order asked (where it is in several
+    partitions, the one with the latest timestamp), and the keys that are not there.
     """
     import pyarrow as pa
 
@@ -70,7 +91,8 @@ def _latest(rows: "pa.Table", wanted: list[bytes]) -> "pa.Table":
     ordered = rows.sort_by("timestamp")
     found = (key for chunk in ordered.column("key").chunks for key in key_bytes(chunk).to_pylist())
     at = {key: i for i, key in enumerate(found)}
-    return ordered.take(pa.array([at[key] for key in wanted if key in at], pa.int64()))
+    there = pa.array([at[key] for key in wanted if key in at], pa.int64())
+    return ordered.take(there), [key for key in wanted if key not in at]
 
 
 def _lines(rows: "pa.Table", *, values: bool, json: bool) -> "Iterator[bytes]":

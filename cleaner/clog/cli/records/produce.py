@@ -3,11 +3,20 @@
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from clog.cli.arguments import Json, Options, SingleWriter, Url, open_log, typed_schema
+from clog.cli.arguments import (
+    Json,
+    Options,
+    SingleWriter,
+    Url,
+    choice,
+    integer,
+    open_log,
+    typed_schema,
+)
 from clog.cli.output import count, counted, print_json, print_note, say, stderr
 from clog.cli.records.interrupts import noting_interrupts
 from clog.cli.records.line_reader import LineReader
@@ -33,7 +42,15 @@ _PROMPTS: dict[str, str] = {
 }
 """What to say to who types."""
 
-Format = Annotated[LineFormat, typer.Option("--format", help="Format of the input lines.")]
+Format = Annotated[
+    LineFormat,
+    typer.Option(
+        "--format",
+        parser=choice(*get_args(LineFormat)),
+        metavar="|".join(get_args(LineFormat)),
+        help="Format of the input lines.",
+    ),
+]
 NullMarker = Annotated[
     str | None,
     typer.Option(
@@ -43,7 +60,12 @@ NullMarker = Annotated[
 ToPartition = Annotated[
     int | None,
     typer.Option(
-        "--partition", "-p", min=0, help="Append all records to this partition.", show_default=False
+        "--partition",
+        "-p",
+        parser=integer(),
+        metavar="N",
+        help="Append all records to this partition.",
+        show_default=False,
     ),
 ]
 IgnorePartition = Annotated[
@@ -54,12 +76,17 @@ IgnorePartition = Annotated[
     ),
 ]
 BatchSize = Annotated[
-    int, typer.Option(min=0, help="Records per commit; 0 puts all input into one.")
+    int,
+    typer.Option(
+        parser=integer(), metavar="N", help="Records per commit; 0 puts all input into one."
+    ),
 ]
 Linger = Annotated[
     int,
     typer.Option(
-        min=0, metavar="MS", help="How long a batch that is not full waits for more records."
+        parser=integer(),
+        metavar="MS",
+        help="How long a batch that is not full waits for more records.",
     ),
 ]
 ProducerId = Annotated[
@@ -290,7 +317,9 @@ def _parser(line_format: LineFormat, null_marker: str | None, *, typed: bool) ->
     if line_format == "jsonl":
         return lambda lines, first, schema: parse_jsonl(lines, first=first, schema=schema)
     if typed:
-        raise typer.BadParameter("text lines are of bytes; this log is typed: use --format jsonl")
+        from clog.storage.errors import InvalidInputError
+
+        raise InvalidInputError("text lines are of bytes; this log is typed: use --format jsonl")
     marker = None if null_marker is None else null_marker.encode()
     return lambda lines, _, __: parse_text(lines, null_marker=marker)
 

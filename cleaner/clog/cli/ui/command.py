@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from clog.cli.arguments import Options, Urls, check_logs_named, storage_options
+from clog.cli.arguments import Options, Urls, check_logs_named, integer, storage_options
 from clog.cli.output import say
 
 Discover = Annotated[
@@ -15,7 +15,12 @@ Discover = Annotated[
         show_default=False,
     ),
 ]
-Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port on this machine; 0 takes any.")]
+Port = Annotated[
+    int,
+    typer.Option(
+        parser=integer(0, 65_535), metavar="PORT", help="Port on this machine; 0 takes any."
+    ),
+]
 
 
 def ui(
@@ -37,7 +42,10 @@ def ui(
     except ModuleNotFoundError as e:
         if e.name not in ("starlette", "uvicorn"):
             raise
-        raise typer.BadParameter(f"it needs {e.name}: pip install 'pyspark-clog[ui]'") from e
+        from clog.storage.errors import InvalidInputError
+        from clog.storage.installation import install_extra
+
+        raise InvalidInputError(f"clog ui needs {e.name}: {install_extra('ui')}") from e
     from clog.cli.ui.logs import ShownLogs
     from clog.storage.clock import SystemClock
 

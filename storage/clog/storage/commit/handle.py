@@ -8,7 +8,7 @@ may a forked child.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from clog.storage import forks
 from clog.storage.clock import Clock
@@ -25,7 +25,7 @@ from clog.storage.commit.versions import (
     manifest_of,
     replay,
 )
-from clog.storage.errors import ClogError, VersionExpiredError
+from clog.storage.errors import ClogError, InvalidInputError, VersionExpiredError
 from clog.storage.format.commits import HINT_STRIDE, Commit
 from clog.storage.format.edits import Edit, WriterEntry
 from clog.storage.format.manifest import Manifest
@@ -68,6 +68,13 @@ class Handle:
         self._lock = forks.lock()
         self._appends = AppendQueue(lambda prepare: self.commit(prepare, operation="append"))
         _warn_unless_proven(self.store)
+
+    def __reduce__(self) -> NoReturn:
+        """Raises: options may be secrets, and another process has a handle of its own."""
+        raise InvalidInputError(
+            f"{self.store.url} is open in this process, and what is open cannot be pickled; pass"
+            " its URL and storage options, and call Log.open with them where it is used"
+        )
 
     @property
     def tip(self) -> Commit:

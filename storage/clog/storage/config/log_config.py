@@ -182,6 +182,16 @@ def _from_overrides(overrides: tuple[tuple[str, str], ...]) -> LogConfig:
     return config
 
 
+def check_known(name: str) -> None:
+    """Raises if there is no such config.
+
+    Raises:
+        InvalidInputError: there is none; the nearest is named.
+    """
+    if name not in DEFINITIONS:
+        raise InvalidInputError(_unknown(name, None))
+
+
 def _parse(name: str, value: object) -> Value:
     definition = DEFINITIONS.get(name)
     if definition is None:

@@ -27,7 +27,9 @@ _SHIFTS = {
 }
 _SHOWN_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _SHOWN_BYTES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?) *([a-z]*)", re.ASCII)
+_QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{1,30})?) *([a-z]*)", re.ASCII)
+_DIGITS_MAX = 19
+"""Of milliseconds: 2^63 has as many."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -64,7 +66,7 @@ def time_ms(text: str) -> int:
     Raises:
         ValueError: it is none.
     """
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
         return int(text)
     try:
         when = datetime.fromisoformat(text)

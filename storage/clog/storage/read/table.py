@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from clog.storage.commit.versions import file_missing
+from clog.storage.errors import InvalidInputError
 from clog.storage.format.schema import LogSchema
 from clog.storage.objects.python_keys import answered, answered_key, asked_keys
 from clog.storage.read.key_index_cache import KeyIndexCache, Run
@@ -56,6 +57,14 @@ class Table:
         before it, and nothing after.
         """
         return dict(self._ends)
+
+    def __reduce__(self) -> NoReturn:
+        """Raises, as a log does: options may be secrets."""
+        raise InvalidInputError(
+            f"the table of {self._indexes.url} cannot be pickled; pass what to_arrow() returns, or"
+            " the log's URL and storage options, and call Log.open with them and"
+            f" .table(at={self.version}) where it is used"
+        )
 
     def get(self, key: Any) -> Any:
         """Returns the value of a key, or None if it has none. If writers put the key in several

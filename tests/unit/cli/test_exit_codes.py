@@ -1,0 +1,154 @@
+"""Exit codes: 2 for a command line that is wrong in itself, 1 for what cannot be done."""
+
+import json
+
+import pytest
+from typer.main import get_command
+
+from clog.cli.app import app
+from clog.storage import Log
+
+NEEDED = {
+    "get": ["key"],
+    "delete-records": ["0:1"],
+    "copy": ["copy"],
+    "convert": ["typed"],
+    "export": ["out.csv"],
+    "delete": ["--yes"],
+    "alter": ["-c", "segment.ms=1d"],
+    "cleaner": ["--once"],
+}
+"""What a command needs besides the URL of a log, so that its command line is right."""
+WITHOUT_A_LOG = ("create", "verify-store", "ui")
+"""Commands that may be given a URL where there is none; a page waits for one."""
+NUMBERS = ("N", "MS", "MIB", "VERSION", "PORT", "TIME", "INTERVAL", "WHERE", "[HOST:]PORT")
+"""What stands in the help for a value that is read."""
+
+COMMANDS = get_command(app).commands
+READ = [
+    (name, max(option.opts, key=len))
+    for name, command in COMMANDS.items()
+    for option in command.params
+    if option.metavar in NUMBERS or "|" in (option.metavar or "")
+]
+WRONG = [
+    "create -c segment.byte=1",
+    "create -c segment.ms=soon",
+    "create -c segment.ms",
+    "create -c min.compaction.lag.ms=2d -c max.compaction.lag.ms=1d",
+    "create --partitions 0",
+    "create --partitions 10001",
+    "create --schema none.json",
+    "create --schema wrong.json",
+    "create --schema untyped.json",
+    "create -o name",
+    "alter",
+    "alter -c segment.byte=1",
+    "alter --delete-config segment.byte",
+    "alter --schema none.json",
+    "upgrade --feature none",
+    "copy copy -c segment.byte=1",
+    "copy copy --partitions 10001",
+    "convert typed --schema wrong.json",
+    "convert typed --avro-schema none.avsc",
+    "convert typed --avro-schema a --avro-schema b",
+    "convert typed -c segment.byte=1",
+    "delete",
+    "consume --from soon",
+    "consume --from @soon",
+    "consume --at 1",
+    "consume --table --from 1",
+    "consume --hold 1d",
+    "consume --reader a/b",
+    "consume --key ? --base64",
+    "get ? --base64",
+    "get",
+    "export out.none",
+    "export none/out.csv",
+    "export there.csv",
+    "export out.csv --strings --base64",
+    "export out.csv --from soon",
+    "offsets --time soon",
+    "delete-records 0",
+    "delete-records 0:x",
+    "delete-records 0:1 0:2",
+    "transactions --force",
+    "clean --roll --dry-run",
+    "cleaner -c log.cleaner.thread=1",
+    "cleaner -c log.cleaner.threads=many",
+    "cleaner -c log.cleaner.threads",
+    "cleaner --live --log-format json",
+    "publish --format csv",
+    "dump --version 1 --commits",
+    "cost --prices none",
+    "cost --trigger 10",
+]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with files that options name, and without a log."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.json").write_text("{")
+    (tmp_path / "untyped.json").write_text('{"key": "text", "value": "string"}')
+    (tmp_path / "there.csv").write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_command_line_is_2(cli, here, line):
+    """It is found before any log is opened: there is none here. What is said is ours."""
+    name, *given = line.split()
+    error = json.loads(cli(name, "none", *given, "--json", code=2).stderr)["error"]
+    assert error["kind"] == "usage"
+    assert not (here / "none").exists()
+
+
+@pytest.mark.parametrize(("name", "option"), READ)
+def test_a_value_that_is_none_is_2(cli, here, name, option):
+    """Of every option that takes a number, a time or one of a few words, in words of ours; a long
+    one is not repeated.
+    """
+    for value in ("1.5x", "9" * 5000):
+        line = [name, "none", *NEEDED.get(name, []), option, value, "--json"]
+        message = json.loads(cli(*line, code=2).stderr)["error"]["message"]
+        assert not any(raw in message for raw in ("Input", "Value error", "int()", "Exceeds"))
+        assert len(message) < 400
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {*WITHOUT_A_LOG, "ls"}))
+def test_a_log_that_is_not_there_is_1(cli, here, name):
+    """For every command that needs one, before anything is made."""
+    error = json.loads(cli(name, "none", *NEEDED.get(name, []), "--json", code=1).stderr)["error"]
+    assert error["kind"] == "not_found"
+    assert "no log at" in error["message"]
+    assert sorted(p.name for p in here.iterdir()) == ["there.csv", "untyped.json", "wrong.json"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "create",
+        "consume --from 9",
+        "consume -p 7",
+        "consume --table --at 99",
+        "get none",
+        "get a2V5 --base64",
+        "produce",
+        "delete-records 7:0",
+        "delete-records 0:9",
+        "transactions --abort none",
+        "readers --forget none",
+        "dump --version 99",
+        "convert log",
+        "alter -c partitioner=murmur2",
+    ],
+)
+def test_what_this_log_cannot_do_is_1(cli, here, line):
+    """The same command line may be right for another log, or tomorrow."""
+    schema = {"key": "string", "value": "string"}
+    (here / "s.json").write_text(json.dumps(schema))
+    cli("create", "log", "--schema", "s.json", "--partitions", 1)
+    Log.open("log").append([{"key": "a", "value": "1"}])
+    name, *given = line.split()
+    assert cli(name, "log", *given, code=1).stderr.startswith("error: ")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clog.cleaner import Cleaner
 from clog.storage.log import Log
 
 ROOT = Path(__file__).parents[2]
@@ -165,12 +166,21 @@ def test_the_spark_of_the_readme_runs(spark, queries, tmp_path):
 
 
 def test_the_examples_for_users_of_kafka_run(spark, tmp_path):
-    """They end with assertions of their own."""
+    """The first ends with an assertion of its own, the second keeps its events. A first write that
+    names no policy makes a compacted log, in which ten keys are ten records after a pass.
+    """
     orders = [("order-1", "created"), ("order-2", "paid")]
     records = [{"key": key, "value": f'{{"state": "{state}"}}'} for key, state in orders]
     Log.create(str(tmp_path / "orders")).append(records)
-    (code,) = spark_blocks("docs/coming-from-kafka.md")
+    code, first = spark_blocks("docs/coming-from-kafka.md")
     run_block(code, spark, tmp_path, "orders", "paid-orders", "checkpoint")
+    made = run_block(first, spark, tmp_path, "events")["events"]
+    made.write.format("clog").mode("append").save(str(tmp_path / "unsaid"))
+    for name, left in (("events", 1000), ("unsaid", 10)):
+        log = Log.open(str(tmp_path / name))
+        log.roll()
+        Cleaner(log).run_once(force=True)
+        assert sum(batch.num_rows for batch in log.read()) == left
 
 
 def test_the_examples_for_users_of_delta_run(spark, tmp_path):

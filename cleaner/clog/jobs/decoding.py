@@ -84,7 +84,7 @@ def avro_values(schema: Any = None, *, by_id: Mapping[int, Any] | None = None) -
             number: fastavro.parse_schema(_without_uuid(one)) for number, one in given.items()
         }
     except Exception as e:
-        raise InvalidInputError(f"this is no schema of Avro: {e}") from e
+        raise InvalidInputError(f"this is not an Avro schema: {e}") from e
 
     def decode(data: bytes, kind: pa.DataType) -> Any:  # noqa: ARG001 - a schema says the types
         number, body = (None, data) if by_id is None else _headed(data)

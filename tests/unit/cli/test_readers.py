@@ -126,8 +126,11 @@ def test_what_a_reader_cannot_do(cli, url, log):
         result = cli("consume", url, "--reader", "r", *wrong, code=2)
         assert "--reader reads all records" in result.stderr
     assert "--hold needs --reader" in cli("consume", url, "--hold", "1d", code=2).stderr
-    assert "is no time" in cli("consume", url, "--reader", "r", "--hold", "soon", code=2).stderr
-    assert "no name of a reader" in cli("consume", url, "--reader", "a/b", code=2).stderr
+    assert (
+        "is not a length of time"
+        in cli("consume", url, "--reader", "r", "--hold", "soon", code=2).stderr
+    )
+    assert "not a valid reader name" in cli("consume", url, "--reader", "a/b", code=2).stderr
     log.reader("behind").commit({0: 1})
     log.delete_records({0: 2})
     result = cli("consume", url, "--reader", "behind", code=1)

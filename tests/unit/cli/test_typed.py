@@ -104,13 +104,16 @@ def test_lines_go_round(cli, url, log, tmp_path):
     [
         ('{"key":{"a":1},"value":{"n":"1"}}', "record 1 of the input has a value.n of type str"),
         ('{"key":{"a":1},"value":{"n":1,"zz":1}}', "record 1 of the input has the field value.zz"),
-        ('{"key":{"a":1},"value":{"n":1,"t":"soon"}}', "a value.t that is no ISO 8601 time"),
-        ('{"key":{"a":1},"value":{"n":1,"raw":"?"}}', "a value.raw that is no base64"),
+        ('{"key":{"a":1},"value":{"n":1,"t":"soon"}}', "a value.t that is not an ISO 8601 time"),
+        ('{"key":{"a":1},"value":{"n":1,"raw":"?"}}', "a value.raw that is not base64"),
         ('{"key":{"a":1},"value":{"n":1,"n":2}}', "record 1 of the input cannot be read: an obj"),
         ('{"key":{"a":1},"value":{"n":1,"x":1e400}}', "value.x that is larger than a float can be"),
         ('{"key":{"a":1},"value":{"n":1,"x":"nan"}}', "value.x that is text, and no number"),
         ('{"key":{"a":1},"value":{"n":1,"d":1.255}}', "a value.d that does not fit decimal"),
-        ('{"key":{"a":1},"value":{"n":1,"d":"1,2"}}', "a value.d that is text that is no decimal"),
+        (
+            '{"key":{"a":1},"value":{"n":1,"d":"1,2"}}',
+            "a value.d that is text that is not a decimal",
+        ),
         (
             '{"key":{"a":1},"value":{"n":1,"t":"2026-01-31T12:00:00.0000001Z"}}',
             "a value.t that does not fit timestamp[us",
@@ -120,8 +123,11 @@ def test_lines_go_round(cli, url, log, tmp_path):
             "a value.t that is before the year 1",
         ),
         ('{"key":{"a":1},"value":{"n":1,"at":"01:02:03.0000004"}}', "value.at that does not fit"),
-        ('{"key":{"a":1},"value":{"n":1,"at":"noon"}}', "value.at that is no ISO 8601 time of day"),
-        ('{"key":{"a":1},"value":{"n":1,"day":"today"}}', "value.day that is no ISO 8601 date"),
+        (
+            '{"key":{"a":1},"value":{"n":1,"at":"noon"}}',
+            "value.at that is not an ISO 8601 time of day",
+        ),
+        ('{"key":{"a":1},"value":{"n":1,"day":"today"}}', "value.day that is not an ISO 8601 date"),
         ('{"key":{"a":1},"value":{"n":NaN}}', "has a value.n of type float"),
         ('{"key":{"a":1}}', "record 1 of the input cannot be read: value is missing"),
     ],

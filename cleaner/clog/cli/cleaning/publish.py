@@ -43,9 +43,9 @@ def publish(
 ) -> None:
     r"""Publish the table for other engines.
 
-    Readers of Delta then open the log's own URL, those of Iceberg its metadata file. The view
-    names the log's objects and copies none;
-    what is published already is left alone. With table.publish=delta the cleaner does it by itself.
+    Delta readers then open the log's own URL, Iceberg readers its metadata file. The view refers to
+    the log's objects and copies none; a version that is published already is left alone. With
+    table.publish=delta, the cleaner publishes by itself.
 
     \b
     clog publish ./orders

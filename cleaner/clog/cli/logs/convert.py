@@ -103,10 +103,10 @@ def convert(
 ) -> None:
     r"""Copy the records of a log of bytes into a typed log.
 
-    Keys and values are decoded, from JSON or Avro, and become columns; tombstones stay. A record
-    that does not fit goes to the dead letters, as it is, with the reason in its headers. The target
-    remembers how far it has come: an interrupted copy goes on, and a later one copies what is new.
-    Records are placed by their keys, and get new offsets.
+    Keys and values are decoded, from JSON or Avro, and become columns; tombstones are kept. A
+    record that does not fit goes unchanged to the dead letters, with the reason in its headers. The
+    target remembers how far the copy has come: an interrupted run continues, and a later one copies
+    what is new. Records are placed by their keys, and get new offsets.
 
     \b
     clog convert ./trips-json ./trips --schema trips.json --dead-letters ./dead

@@ -29,7 +29,7 @@ BATCH_BYTES = 64 << 20
 """Records of so many bytes, or more by one batch of the source, make one commit."""
 
 Target = Annotated[
-    str, typer.Argument(metavar="TARGET", help="Where the new log shall be.", show_default=False)
+    str, typer.Argument(metavar="TARGET", help="URL of the new log.", show_default=False)
 ]
 Partitions = Annotated[
     int | None,
@@ -66,9 +66,9 @@ def copy(
     r"""Copy the records of a log into a new one.
 
     Kept: every record with its key, value, headers and timestamp, in its partition and order; the
-    configs and the schema. Not kept: offsets (gaps that cleaning left close), the log's id,
-    versions, producers, streams and delete horizons: the copy is dirty, its tombstones wait anew.
-    An interrupted copy is deleted, and begun anew.
+    configs and the schema. Not kept: offsets (the copy has no gaps), the log's id, versions,
+    producers, streams and delete horizons. The copy is not clean, and its tombstones wait for
+    delete.retention.ms again. An interrupted copy is deleted; run the command again.
 
     \b
     clog copy ./orders ./orders-2

@@ -25,9 +25,9 @@ def delete(
 ) -> None:
     r"""Delete a log with all its files, permanently.
 
-    Asks first. Stop its writers and its cleaner before: those that go on fail. Its published
-    table goes, too; other files at the URL stay. A deletion that was interrupted is finished by
-    running it again.
+    Asks first. Stop the log's writers and its cleaner before; those still running fail. Its
+    published table is deleted, too; other files at the URL stay. To finish an interrupted
+    deletion, run the command again.
 
     \b
     clog delete ./orders --dry-run

@@ -96,8 +96,8 @@ def alter(
 ) -> None:
     r"""Change configs of a log, or the schema of a typed one.
 
-    They take effect with the next append, pass or read. A schema is given as a whole: it may have
-    more fields, which may be null, wider numbers, and null where there was NOT NULL.
+    Configs take effect with the next append, pass or read. Give the whole schema: it may add
+    fields that can be null, widen numbers, and drop NOT NULL.
 
     \b
     clog alter ./orders -c min.cleanable.dirty.ratio=0.2
@@ -170,10 +170,10 @@ def upgrade(
     single_writer: SingleWriter = False,
     json: Json = False,
 ) -> None:
-    r"""List the features of a log, or add some, for good.
+    r"""List the features of a log, or add some, permanently.
 
-    Releases of clog that do not know a feature refuse to write a log that has it; where readers
-    must know it, they refuse to read it, too. Upgrade all who use the log first.
+    A release of clog that does not know a feature refuses to write a log that has it, and, if the
+    list says "readers and writers", to read it. First upgrade every process that uses the log.
 
     \b
     clog upgrade ./orders
@@ -202,11 +202,11 @@ def upgrade(
 def reset_times(
     url: Url, *, options: Options = None, single_writer: SingleWriter = False, json: Json = False
 ) -> None:
-    r"""Set back times that a wrong clock has left.
+    r"""Correct times that a wrong clock has left.
 
-    The cleaner refuses a log whose newest commit is ahead of its time. Afterwards commits, and
-    records under message.timestamp.type=LogAppendTime, bear the time of the repair instead;
-    other timestamps stay. Set the clock first, and stop who uses it.
+    The cleaner refuses a log whose newest commit is ahead of its clock. This gives such commits,
+    and such records under message.timestamp.type=LogAppendTime, the time of the repair; other
+    timestamps stay. Correct the clock first, and stop every process that uses the log.
 
     \b
     clog reset-times ./orders

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 Abort = Annotated[
     str | None,
-    typer.Option("--abort", metavar="ID", help="End what is undecided under this id, now."),
+    typer.Option("--abort", metavar="ID", help="End the undecided transactions of this id now."),
 ]
 Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="With --abort: also where the log that decides cannot be asked; if it had committed"
-        " the transaction, its records are lost here. Or where another log cannot be told, as it is"
-        " gone for good.",
+        help="With --abort: also if the log that decides cannot be reached (if it had committed the"
+        " transaction, its records are lost here), or if another log of the transaction cannot be"
+        " reached because it no longer exists.",
     ),
 ]
 
@@ -35,8 +35,8 @@ def transactions(
 ) -> None:
     r"""List the transactions of a log that have not ended.
 
-    Readers stop before the first record of each; the cleaner, too. Those that are decided, or past
-    their timeout, are finished first, as the cleaner does it.
+    Readers and the cleaner stop before the first record of each. The command first finishes those
+    that are decided or past their timeout, as the cleaner does.
 
     \b
     clog transactions ./orders

@@ -27,9 +27,10 @@ def readers(
 ) -> None:
     r"""List the named readers, and what is about to overtake each.
 
-    A reader has a name by Log.reader, the Spark option readerId, or clog consume --reader. The last
-    columns say how long until retention removes what it has not read, until a tombstone that it has
-    not read goes, until its version expires, and for how long the cleaner still waits for it.
+    Log.reader, the Spark option readerId and clog consume --reader give a reader its name. The last
+    columns say how long until retention removes records that it has not read, until a tombstone
+    that it has not read is removed, until its version expires, and how long the cleaner still
+    waits for it.
 
     \b
     clog readers ./orders

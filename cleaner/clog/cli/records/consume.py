@@ -38,7 +38,9 @@ def _hold_ms(text: str) -> int:
     try:
         return units.duration_ms(text)
     except ValueError:
-        raise typer.BadParameter(f"{quoted(text)} is no time; use 90s, 15min, 8h or 7d") from None
+        raise typer.BadParameter(
+            f"{quoted(text)} is not a length of time; use 90s, 15min, 8h or 7d"
+        ) from None
 
 
 def _reader_name(text: str) -> str:
@@ -133,8 +135,8 @@ ReaderName = Annotated[
         "--reader",
         parser=_reader_name,
         metavar="NAME",
-        help="Go on where the reader of this name stopped, and tell the log how far it comes; a"
-        " new one begins at --from.",
+        help="Continue where the reader of this name stopped, and record in the log how far it has"
+        " read; a new one begins at --from.",
         show_default=False,
     ),
 ]
@@ -143,8 +145,8 @@ Hold = Annotated[
     typer.Option(
         parser=_hold_ms,
         metavar="TIME",
-        help="For how long after each word of the reader the cleaner waits for it, so that it"
-        " misses no delete: as far as the log's reader.hold.max.ms allows.",
+        help="How long the cleaner waits for the reader after each time it reports, so that it"
+        " misses no delete; at most the log's reader.hold.max.ms.",
         show_default=False,
     ),
 ]

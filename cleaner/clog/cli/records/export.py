@@ -87,7 +87,8 @@ def export(
     r"""Write records to a Parquet, CSV or JSON lines file.
 
     All records, or with --table the latest value of each key. The columns are partition, offset,
-    timestamp, key, value and headers; in CSV headers are JSON. The file appears when it is whole.
+    timestamp, key, value and headers; in CSV headers are JSON. The file appears once it is
+    complete.
 
     \b
     clog export ./orders orders.parquet --table --strings
@@ -134,7 +135,7 @@ def _checked(out: str, file_format: Format | None, *, overwrite: bool) -> Format
     if not path.absolute().parent.is_dir():
         raise typer.BadParameter(f"the folder of {out!r} does not exist; create it first")
     if path.exists() and not path.is_file():
-        raise typer.BadParameter(f"{out!r} is no file; give one, or - for standard output")
+        raise typer.BadParameter(f"{out!r} is not a file; give one, or - for standard output")
     if path.exists() and not overwrite:
         raise typer.BadParameter(f"{out} is there already; --overwrite replaces it")
     return chosen

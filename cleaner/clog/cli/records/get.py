@@ -44,8 +44,9 @@ def get(
 ) -> None:
     r"""Print the latest value of each key.
 
-    A line is key, TAB, value; with --json an object as of clog consume --json. Reads only objects
-    whose key index says that the key may be there. The exit code is 1 if a key has no value.
+    A line is key, TAB, value; with --json, an object as printed by clog consume --json. Reads only
+    objects whose key index says that the key may be there. The exit code is 1 if a key has no
+    value.
 
     \b
     clog get ./orders alice bob

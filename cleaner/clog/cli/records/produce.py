@@ -165,8 +165,9 @@ def produce(
     Each batch of lines is one atomic commit. Text lines are key, TAB, value. A key and a TAB is an
     empty value; a key alone is a tombstone, which deletes the key. JSON lines have key and value
     (or key_b64 and value_b64; null means null), and may have headers, timestamp and partition.
-    A typed log takes JSON lines alone, with key and value as clog consume --json prints them.
-    Empty lines are skipped. Ctrl-C appends the whole lines that wait, and says what was done.
+    A typed log takes only JSON lines, with key and value as clog consume --json prints them.
+    Empty lines are skipped. Ctrl-C appends the complete lines read so far, and reports what was
+    done.
 
     \b
     printf 'alice\t1\nbob\t\ncarol\n' | clog produce ./orders

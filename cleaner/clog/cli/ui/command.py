@@ -28,8 +28,9 @@ def ui(
 ) -> None:
     r"""Show logs in a browser.
 
-    Partitions with their clean, dirty and active parts, commits and passes, records by offset, time
-    and key, and the table at any readable version. Reads only, and answers this machine only.
+    Shows partitions with their clean, dirty and active parts, commits and passes, records by
+    offset, time and key, and the table at any readable version. The server only reads, and answers
+    only this machine.
 
     \b
     clog ui ./orders

@@ -155,7 +155,7 @@ def keys(value: str) -> tuple[bytes, ...]:
         return tuple(key.encode() for key in _texts(value, "keys"))
     except UnicodeEncodeError:
         raise OptionError(
-            'option "keys" holds half of a surrogate pair, which is no text; give binary keys in'
+            'option "keys" holds half of a surrogate pair, which is not text; give binary keys in'
             ' "keysBase64"'
         ) from None
 

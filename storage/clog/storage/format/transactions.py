@@ -108,7 +108,7 @@ def positions_to_json(positions: Positions) -> dict[str, Any]:
 def positions_from_json(value: dict[str, Any]) -> Positions:
     """Reads what `positions_to_json` made; whoever reads the entry names the errors."""
     if unknown := [name for name in value if not is_log_id(name)]:
-        raise ValueError(f"positions in {unknown[0]!r:.80}, which is no log's id")
+        raise ValueError(f"positions in {unknown[0]!r:.80}, which is not a log's id")
     return {
         log_id: {
             whole(p): Position(whole(offset), whole(version))

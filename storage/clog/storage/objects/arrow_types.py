@@ -220,7 +220,7 @@ def arrow_type(field: SchemaField, *, with_ids: bool = False) -> pa.DataType:
     (scale,) = more
     if not scale <= first <= DECIMAL_DIGITS_MAX:
         raise InvalidInputError(
-            f"{field.kind} is no decimal; it has 1 to {DECIMAL_DIGITS_MAX} digits in all"
+            f"{field.kind} is not a decimal; one has 1 to {DECIMAL_DIGITS_MAX} digits in all"
         )
     return pa.decimal128(first, scale) if first <= 38 else pa.decimal256(first, scale)
 

@@ -87,7 +87,7 @@ def _check_changes(
     for path in [*add, *widen, *relax]:
         if not isinstance(path, str):
             raise InvalidInputError(
-                f"{path!r:.80} is no field; give its path as text, such as value.price"
+                f"{path!r:.80} is not a field; give its path as text, such as value.price"
             )
 
 
@@ -95,7 +95,9 @@ def _given(name: str, kind: pa.DataType, path: str) -> pa.Field:
     try:
         return pa.field(name, kind)
     except (TypeError, ValueError) as e:
-        raise InvalidInputError(f"{path!r}: {kind!r:.80} is no field's type of pyarrow: {e}") from e
+        raise InvalidInputError(
+            f"{path!r}: {kind!r:.80} is not a pyarrow type for a field: {e}"
+        ) from e
 
 
 def _at(schema: LogSchema, path: str, change: _Change) -> LogSchema:

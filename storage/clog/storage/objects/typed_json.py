@@ -138,7 +138,7 @@ def key_from_text(text: str, kind: pa.DataType) -> Any:
         value = text
     found = from_json(value, kind)
     if isinstance(found, str | Unreadable):
-        raise InvalidInputError(f"a key is no {kind}; write it as clog consume --json shows it")
+        raise InvalidInputError(f"a key is not a {kind}; write it as clog consume --json shows it")
     return found
 
 
@@ -221,7 +221,7 @@ def _date(value: Any) -> Any:
     try:
         return np.datetime64(value, "D") if _FAR.match(value) else date.fromisoformat(value)
     except ValueError:
-        return Unreadable("is no ISO 8601 date, such as 2026-01-31")
+        return Unreadable("is not an ISO 8601 date, such as 2026-01-31")
 
 
 def _time(value: Any, kind: pa.DataType) -> Any:
@@ -230,7 +230,7 @@ def _time(value: Any, kind: pa.DataType) -> Any:
     try:
         found = time.fromisoformat(value)
     except ValueError:
-        return Unreadable("is no ISO 8601 time of day, such as 12:00:00.000001")
+        return Unreadable("is not an ISO 8601 time of day, such as 12:00:00.000001")
     if not _FINER.search(value):
         return found
     if kind.unit != "ns" or not (digits := _TIME.fullmatch(value)):
@@ -255,7 +255,7 @@ def _base64(value: Any) -> Any:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
-        return Unreadable("is no base64, which bytes are in JSON")
+        return Unreadable("is not base64, the form of bytes in JSON")
 
 
 def _float(value: Any) -> Any:
@@ -273,7 +273,7 @@ def _decimal(value: Any) -> Any:
     try:
         return Decimal(value) if isinstance(value, str) else value
     except InvalidOperation:
-        return Unreadable("is text that is no decimal")
+        return Unreadable("is text that is not a decimal")
 
 
 def _timestamp(value: Any, kind: pa.DataType) -> Any:
@@ -288,7 +288,7 @@ def _timestamp(value: Any, kind: pa.DataType) -> Any:
         found = datetime.fromisoformat(value)
         found = found if found.tzinfo is None else found.astimezone(UTC)
     except ValueError:
-        return Unreadable("is no ISO 8601 time, such as 2026-01-31T12:00:00Z")
+        return Unreadable("is not an ISO 8601 time, such as 2026-01-31T12:00:00Z")
     except OverflowError:
         return Unreadable("is before the year 1 or after the year 9999 in UTC")
     return Unreadable(f"does not fit {kind}") if _FINER.search(value) else found

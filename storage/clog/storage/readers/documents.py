@@ -56,8 +56,8 @@ def check_name(name: object) -> str:
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
     raise InvalidInputError(
-        f"{name!r:.150} is no name of a reader; allowed: 1 to 128 characters of A-Z a-z 0-9 . _ -,"
-        " not a dot first"
+        f"{name!r:.150} is not a valid reader name; allowed: 1 to 128 characters of A-Z a-z 0-9 ."
+        " _ -, not a dot first"
     )
 
 

@@ -274,7 +274,7 @@ class NamedReader:
         for p, offset in asked.items():
             if not 0 <= offset <= partitions.end[p]:
                 raise OffsetOutOfRangeError(
-                    f"offset {offset} of partition {p} is no position of reader {self._name} in"
+                    f"offset {offset} of partition {p} is not a position of reader {self._name} in"
                     f" {handle.store.url}; allowed: 0 to {partitions.end[p]}, its end",
                     partition=p,
                     offset=offset,

@@ -26,7 +26,7 @@ def handle_of(source: object) -> Handle:
     handle = getattr(source, "handle", None)
     if isinstance(handle, Handle):
         return handle
-    raise InvalidInputError(f"{source!r:.80} is no log; give a Log, as Log.open returns it")
+    raise InvalidInputError(f"{source!r:.80} is not a log; give a Log, as Log.open returns it")
 
 
 def checked_positions(
@@ -41,16 +41,17 @@ def checked_positions(
     url, count = handle.standing.root.url, handle.tip.head.log.partitions
     at = handle.planned_version if version is None else version
     if not _is_whole(at, LONG_MAX):
-        raise InvalidInputError(f"version={at!r} is no version of {url}; allowed: from 0 on")
+        raise InvalidInputError(f"version={at!r} is not a version of {url}; allowed: from 0 on")
     if not isinstance(offsets, Mapping):
         raise InvalidInputError(
-            f"{offsets!r:.80} is no position in {url}; give a dict of partition to the next offset"
+            f"{offsets!r:.80} is not a position in {url}; give a dict of partition to the next"
+            " offset"
         )
     for p, offset in offsets.items():
         if not (_is_whole(p, count - 1) and _is_whole(offset, LONG_MAX)):
             raise InvalidInputError(
-                f"{p!r}: {offset!r} is no position in {url}; allowed: partitions 0 to {count - 1},"
-                " offsets from 0 to 2^63 - 1"
+                f"{p!r}: {offset!r} is not a position in {url}; allowed: partitions 0 to"
+                f" {count - 1}, offsets from 0 to 2^63 - 1"
             )
     return {p: Position(offset, at) for p, offset in offsets.items()}
 

@@ -399,7 +399,7 @@ def test_verify_checks_what_views_name(make_log, store):
     assert found == [(Check.VIEW, "delta")]
     store.put(path, data)
     store.put("_delta_log/00000000000000000001.json", b"{")
-    assert "is no version of a Delta table" in verify_log(store).findings[0].message
+    assert "is not a version of a Delta table" in verify_log(store).findings[0].message
     for listed in list(store.list("_delta_log/")):
         store.delete(listed.path)
     assert verify_log(store).findings == ()

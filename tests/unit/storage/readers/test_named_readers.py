@@ -320,13 +320,13 @@ def test_readers_that_are_forgotten(make_log):
     log.forget_reader("gone")
     log.forget_reader("never-was")
     assert [r.name for r in log.readers()] == ["stays"]
-    with pytest.raises(InvalidInputError, match="no name of a reader"):
+    with pytest.raises(InvalidInputError, match="not a valid reader name"):
         log.forget_reader("../data")
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "ü", "x" * 129, None, "a b", "..", "a\n"])
 def test_names_that_are_none(make_log, name):
-    with pytest.raises(InvalidInputError, match=r"is no name of a reader; allowed: 1 to 128"):
+    with pytest.raises(InvalidInputError, match=r"is not a valid reader name; allowed: 1 to 128"):
         make_log().reader(name)
 
 

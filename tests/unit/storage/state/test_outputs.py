@@ -217,7 +217,7 @@ def test_a_store_is_a_named_reader_of_its_input(make_log, open_store, words, clo
     s.commit({words: {1: 6}})
     s.close()
     assert dict(words.readers()[0].position) == {0: 4, 1: 6}
-    with pytest.raises(InvalidInputError, match="no name of a reader"):
+    with pytest.raises(InvalidInputError, match="not a valid reader name"):
         open_store(reader="a/b")
     again = open_store(reader="app", reader_hold_ms=-1)
     again.commit({words: {0: 9}})

@@ -653,5 +653,5 @@ def test_a_table_with_a_name(make_log, open_table, clock):
     table.close()
     (told,) = log.readers()
     assert (dict(told.position), told.version, told.lag_records) == ({0: 2}, 2, 0)
-    with pytest.raises(InvalidInputError, match="no name of a reader"):
+    with pytest.raises(InvalidInputError, match="not a valid reader name"):
         open_table(reader="a/b")

@@ -136,7 +136,7 @@ def test_what_is_no_position(make_log, open_log, source, offsets):
     """An integer that no reader takes would be the end of the log: nothing of it is committed."""
     log = make_log()
     t = log.transaction("job")
-    with pytest.raises(InvalidInputError, match="is no position in"):
+    with pytest.raises(InvalidInputError, match="is not a position in"):
         t.positions(source, offsets)
     t.commit()
     assert open_log().positions("job") == {}
@@ -146,7 +146,7 @@ def test_what_is_no_position(make_log, open_log, source, offsets):
 def test_what_is_no_version(make_log, open_log, source, version):
     log = make_log()
     t = log.transaction("job")
-    with pytest.raises(InvalidInputError, match="is no version of"):
+    with pytest.raises(InvalidInputError, match="is not a version of"):
         t.positions(source, {0: 1}, version=version)
     t.positions(source, {0: (1 << 63) - 1}, version=(1 << 63) - 1)
     t.commit()
@@ -155,9 +155,9 @@ def test_what_is_no_version(make_log, open_log, source, version):
 
 def test_what_is_no_log(make_log):
     t = make_log().transaction("job")
-    with pytest.raises(InvalidInputError, match="'memory://x' is no log"):
+    with pytest.raises(InvalidInputError, match="'memory://x' is not a log"):
         t.positions("memory://x", {0: 1})
-    with pytest.raises(InvalidInputError, match="'memory://x' is no log"):
+    with pytest.raises(InvalidInputError, match="'memory://x' is not a log"):
         t.append([{"key": "k", "value": "v"}], log="memory://x")
 
 

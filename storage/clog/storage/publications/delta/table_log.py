@@ -153,7 +153,7 @@ def actions_of(data: bytes, *, where: str) -> Iterator[Action]:
         try:
             action = json.loads(line)
         except ValueError as e:
-            raise CorruptionError(f"{where} is no version of a Delta table: {e}") from e
+            raise CorruptionError(f"{where} is not a version of a Delta table: {e}") from e
         if isinstance(action, dict):
             yield action
 

@@ -260,7 +260,7 @@ class IcebergView:
         except (ValueError, FileNotFoundError) as e:
             raise CorruptionError(f"{path} of {self._root.url} cannot be read: {e}") from e
         if not isinstance(metadata, dict):
-            raise CorruptionError(f"{path} of {self._root.url} is no metadata of Iceberg")
+            raise CorruptionError(f"{path} of {self._root.url} is not Iceberg metadata")
         return metadata
 
     def _location(self, path: str) -> str:

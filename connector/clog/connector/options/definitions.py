@@ -240,9 +240,9 @@ DEFINITIONS = (
         "readerId",
         "stream",
         "none",
-        "the name of a reader of the log: after each batch the log is told how far the query is, at"
-        " most each ten seconds; `clog readers` lists it. The checkpoint decides where the query"
-        " goes on",
+        "the name of a reader of the log: after each batch the query records how far it has read,"
+        " at most every ten seconds; `clog readers` lists it. The checkpoint decides where the"
+        " query continues",
     ),
     Definition(
         "readerHold",

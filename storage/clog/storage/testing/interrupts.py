@@ -38,12 +38,12 @@ def locked_lines(path: str) -> dict[int, str]:
     found: dict[int, str] = {}
     if path.startswith("<"):  # Made by `dataclass`, say.
         return found
-    for node in ast.walk(ast.parse(Path(path).read_text())):
-        for item in node.items if isinstance(node, ast.With) else ():
-            name = ast.unparse(item.context_expr)
+    blocks = [n for n in ast.walk(ast.parse(Path(path).read_text())) if isinstance(n, ast.With)]
+    for block in blocks:
+        last = block.items[-1].context_expr.end_lineno or block.lineno
+        for name in (ast.unparse(item.context_expr) for item in block.items):
             if name.split(".")[-1] == "_lock":
-                last = node.items[-1].context_expr.end_lineno or node.lineno
-                found |= dict.fromkeys(range(node.lineno, last + 1), name)
+                found |= dict.fromkeys(range(block.lineno, last + 1), name)
     return found
 
 

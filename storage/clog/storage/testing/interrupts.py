@@ -79,7 +79,7 @@ class Tracer:
         self.places: list[Place] = []
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        """Is what `sys.settrace` takes."""
+        """Counts what ``sys.settrace`` tells of, and raises in its place."""
         del arg
         module = frame.f_globals.get("__name__", "")
         if not module.startswith(self._under) or module.startswith(_TESTING):

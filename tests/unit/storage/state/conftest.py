@@ -29,8 +29,8 @@ def noting():
     """Makes of a call one that notes each time whether another thread could take a lock."""
 
     def is_free(lock):
-        if is_mine := lock._lock.acquire(blocking=False):
-            lock._lock.release()
+        if is_mine := lock.acquire(blocking=False):
+            lock.release()
         return is_mine
 
     def make(call, lock, notes):

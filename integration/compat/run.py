@@ -2,12 +2,12 @@
 
     python integration/compat/run.py lowest
     python integration/compat/run.py newest tests/spark
-    python integration/compat/run.py lowest --core      # a minute; a part of ./test
+    python integration/compat/run.py lowest --core      # a minute; a part of ./test all
 
 The lowest are exactly the lower bounds in ``pyproject.toml``: a bound is a claim, and this tests
-it. ``--core`` leaves out Spark, S3 and slow tests. Each set has its own environment beside that of
-the tests, which is created when it is missing and updated when ``pyproject.toml`` changed. Packages
-that only the tests need are the newest in either set.
+it. ``--core`` leaves out Spark, S3 and nightly tests. Each set has its own environment beside that
+of the tests, which is created when it is missing and updated when ``pyproject.toml`` changed.
+Packages that only the tests need are the newest in either set.
 """
 
 import argparse
@@ -32,7 +32,7 @@ CORE_TESTS = (
     "tests/unit/cleaner/compaction",
     "tests/format",
     "-m",
-    "not slow",
+    "not nightly",
 )
 CORE_TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 NEWEST_PYTHON = (3, 13)
@@ -59,17 +59,17 @@ def environment(which: str, *, core: bool) -> Path:
     folder = Path(f"{beside}-{which}{'-core' if core else ''}")
     python = folder / "bin" / "python"
     if not python.exists():
-        venv.create(folder, with_pip=True)
+        venv.create(folder, with_pip=True, upgrade_deps=True)  # Groups need pip 25.1.
     needs = (ROOT / "pyproject.toml").read_text()
     stamp = folder / "installed-pyproject.toml"
     if which == "lowest" and stamp.exists() and stamp.read_text() == needs:
         return python
     pins = [f"{name}=={bound}" for name, bound in bounds(core=core).items()]
     chosen = pins if which == "lowest" else ["--upgrade", "--upgrade-strategy", "eager"]
-    clog = ["-e", str(ROOT), *CORE_TOOLS] if core else ["-e", f"{ROOT}[test]"]
+    clog = ["-e", str(ROOT), *(CORE_TOOLS if core else ("--group", "test-all"))]
     print(f"installing the {which} supported releases into {folder} (a minute or more)", flush=True)
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, *clog, *chosen], check=True, cwd=ROOT)
+    subprocess.run([*install, "--no-compile", *clog, *chosen], check=True, cwd=ROOT)
     stamp.write_text(needs)
     return python
 

@@ -18,7 +18,7 @@ KILL = Path(__file__).parents[2] / "integration" / "kill"
 POINTS = "C4 between|C6 after|between groups|in W3|in W5"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nothing_is_lost_and_nothing_doubled(tmp_path):
     """Writer, cleaner and sweeper die in the middle of a commit, a pass and a sweep, and at random
     moments; every record is in the log once, the table is the fold, garbage goes (COMMIT.md §3).

@@ -36,7 +36,7 @@ def test_it_is_ten_cells_without_outputs():
     assert all(cell.cell_type == "markdown" for cell in notebook().cells[0::2])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_cell_runs(tmp_path, monkeypatch):
     """All but the installation: the table, the stream, what cleaning left, the past."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:

@@ -18,7 +18,7 @@ def jobs():
     return module
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("job", ["words", "flights"])
 def test_a_job_that_is_killed(tmp_path, job):
     """S48, S54: whatever is killed, replaced or deleted, each record counts once."""

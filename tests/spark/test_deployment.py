@@ -102,7 +102,7 @@ def job(tmp_path):
     return write
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_spark_connect(spark, queries, job, url, tmp_path):
     """Source, sink and stream through a Connect session, whose server is another process. Spark
     tells ``foreachBatch`` no query there, and pickles it before there is one: an upsert has a name
@@ -114,7 +114,7 @@ def test_spark_connect(spark, queries, job, url, tmp_path):
     assert 'give the query a name of your own, such as query_id="word-counts"' in out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_py_files(spark, queries, job, url, tmp_path):
     """A zip is all that a cluster with the dependencies needs. Spark does not put it on the path of
     the processes beside the driver (look-up of formats, streaming source): PYTHONPATH does. Python

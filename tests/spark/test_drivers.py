@@ -33,7 +33,7 @@ def started(folder, *args):
         return subprocess.Popen([sys.executable, DRIVER, *args], env=env, stdout=said, stderr=said)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_drivers_commit_one_batch_at_once(spark, queries, log, tmp_path):
     """Both run batch 0 of one checkpoint, and are in its commit together: it is in the log once,
     and the commit of the slower one returns as if it had won. Spark notices only afterwards.
@@ -59,7 +59,7 @@ def test_two_drivers_commit_one_batch_at_once(spark, queries, log, tmp_path):
     assert sorted(queries.values(target)) == list("abcde")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_driver_that_is_killed_in_its_commit_left_the_batch_once(queries, log, tmp_path):
     """SIGKILL between the log's commit and Spark's, of a batch that is not the first: a new driver
     runs it again, and the log knows it.
@@ -82,7 +82,7 @@ def test_a_driver_that_is_killed_in_its_commit_left_the_batch_once(queries, log,
     assert set(before) < set(queries.written(target))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_drivers_that_are_killed_in_transactions_left_all_or_nothing(queries, log, tmp_path):
     """SIGKILL after the other log is prepared, then after the home decided: each time the next
     driver ends what was left, and the batch is in both logs once (S50, C14, C15).

@@ -24,7 +24,7 @@ def demo(work, *arguments):
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_demo_ends_with_equal_tables_and_a_second_run_prints_the_same(tmp_path):
     """The table of the log equals the independent one; nothing is appended twice."""

@@ -88,7 +88,7 @@ def test_a_damaged_partition(spark, url):
     assert "is damaged" in log.handle.manifest().uncleanable[0].reason
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)  # Three JVMs start.
 def test_an_executor_that_is_killed(tmp_path):
     """Design, J2: on a cluster of two worker processes one is killed half way, while several tasks

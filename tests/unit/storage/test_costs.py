@@ -34,7 +34,7 @@ def objects_of(log):
     return writer.finish()
 
 
-@pytest.fixture(scope="module", params=[10, 1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[10, 1_000, pytest.param(10_000, marks=pytest.mark.nightly)])
 def aged(request):
     """A log of so many commits and a counter of all requests to it."""
     store = CountingStore(memory_store())

@@ -23,7 +23,7 @@ def put(log, value, partition=0):
     return log.append([{"key": "k", "value": str(value)}], partition=partition)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_old_versions_read_as_they_were(make_log, open_log, store):
     """Every version, through snapshots and pages, shows what was there at its time."""
     log = make_log(partitions=2, config={"segment.chunks": 3})
@@ -46,7 +46,7 @@ def test_old_versions_read_as_they_were(make_log, open_log, store):
     check_log(store, every_version=False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_snapshots_share_pages(make_log, open_log, store):
     """Sealed segments move to pages, whose number stays small; a cold reader finds them."""
     log = make_log(config={"segment.chunks": 1})
@@ -315,7 +315,7 @@ def test_large_edits_are_documents_of_their_own(make_log, open_log, store, monke
     check_log(store)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_thousand_partitions(make_log, open_log, store):
     """An append over all of them is one object and one commit."""
     log = make_log(partitions=1000)

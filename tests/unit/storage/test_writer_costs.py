@@ -56,7 +56,7 @@ def entry(i):
     return WriterEntry(f"device-{i}", "txn", None, 5, content, 0)
 
 
-@pytest.fixture(scope="module", params=[20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[20_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
 def crowded(request):
     """A log with so many older writers, and how many."""
     store = Pages(memory_store())

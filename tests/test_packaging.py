@@ -5,6 +5,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -86,6 +87,29 @@ def test_the_distribution_is_installed_under_its_own_name():
     requires = importlib.metadata.requires("pyspark-clog")
     mandatory = {r.split(">")[0] for r in requires if "extra ==" not in r}
     assert mandatory == {"fsspec", "numpy", "pyarrow", "xxhash"}
+
+
+def test_users_are_asked_for_nothing_of_the_developers():
+    """The metadata has the extras of users alone; what developers install is in groups."""
+    requires = importlib.metadata.requires("pyspark-clog")
+    assert len(requires) < 40
+    assert not [r for r in requires if r.startswith(("pytest", "ruff", "mkdocs", "moto"))]
+
+
+@pytest.mark.nightly
+def test_no_test_skips_for_want_of_a_package():
+    """`./test` skips those that need what it does not install, `./test all` must not."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+
+    def needs(group):
+        for need in groups[group]:
+            if isinstance(need, dict):
+                yield from needs(need["include-group"])
+            else:
+                yield re.match(r"[\w-]+", need)[0]
+
+    for name in needs("test-all"):
+        assert importlib.metadata.version(name)
 
 
 def test_another_package_of_the_name_is_told(tmp_path):

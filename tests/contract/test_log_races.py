@@ -32,6 +32,7 @@ def rows_of(log):
 
 
 @pytest.mark.s3
+@pytest.mark.nightly
 def test_four_processes_on_s3(s3_url, s3_options):
     log = Log.create(s3_url, partitions=3, storage_options=s3_options)
     append_in_processes(s3_url, s3_options, processes=4, commits=10)

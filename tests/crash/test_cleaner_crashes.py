@@ -304,7 +304,20 @@ def bitmap_files(monkeypatch):
     monkeypatch.setattr("clog.storage.format.bitmaps.bitmap.INLINE_BYTES_MAX", 0)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+AT_NIGHT = {
+    *("clean, map of 8 keys", "clean, with masks", "clean, all maintenance"),
+    *(name for name in SCENARIOS if name.startswith("typed: ") and name != "typed: trim"),
+}
+"""They pass the points of the others, with more calls between."""
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(scenario, id=name, marks=[pytest.mark.nightly] * (name in AT_NIGHT))
+        for name, scenario in SCENARIOS.items()
+    ],
+)
 def test_every_crash_point(scenario):
     """A killed round leaves the log right at every point, and another one finishes its work (masks:
     C24 to C26)."""

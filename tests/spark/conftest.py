@@ -12,9 +12,12 @@ from clog.storage.log import Log
 
 
 def pytest_collection_modifyitems(items):
+    """Of the tests that need a session `./test` runs those marked ``core``, the others at night."""
     for item in items:
         if "/spark/" in str(item.path):
             item.add_marker(pytest.mark.spark)
+            if "spark" in item.fixturenames and item.get_closest_marker("core") is None:
+                item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,6 +5,8 @@ from pyspark.errors import PySparkException
 
 from clog.storage.log import Log
 
+pytestmark = pytest.mark.core
+
 
 def test_what_is_written_is_read(spark, queries, url):
     """All of Kafka's columns, found without registration; headers and tombstones too."""

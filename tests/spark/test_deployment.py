@@ -150,6 +150,7 @@ def run_block(code, spark, tmp_path, *names, **given):
     return found
 
 
+@pytest.mark.core
 def test_the_spark_of_the_readme_runs(spark, queries, tmp_path):
     """As it stands, from the session to the table, on a log as the README's Python makes it."""
     queries.append(Log.create(str(tmp_path / "orders")), "a", "b", "a")

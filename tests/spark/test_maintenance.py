@@ -149,7 +149,7 @@ def flaky(folder):
     return Source
 
 
-@pytest.mark.parametrize("side", ["read", "write"])
+@pytest.mark.parametrize("side", ["read", pytest.param("write", marks=pytest.mark.core)])
 def test_retried_tasks_append_once(spark, queries, url, tmp_path, side):
     """What a failed attempt wrote is never committed (local[2,4]: each task has four attempts)."""
     failed = tmp_path / "failed"

@@ -104,7 +104,7 @@ def interpreted(spark):
         spark.conf.unset(name)
 
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.core), *range(1, HISTORIES)])
 def test_tables_and_logs_are_those_of_the_log_itself(seed, spark, url, caplog, interpreted):
     """Random histories: key, value, time, headers, partition and offset, at the newest version and
     at older ones, without and with columns that tell places; all by Spark's own scan."""
@@ -149,6 +149,7 @@ def plan_of(frame):
     return frame._jdf.queryExecution().executedPlan().toString()
 
 
+@pytest.mark.core
 def test_catalyst_scans_prunes_and_broadcasts(spark, url):
     """Filters and columns go into the scan, no Python is in the plan, and a join takes a small
     table for one to broadcast."""
@@ -166,6 +167,7 @@ def test_catalyst_scans_prunes_and_broadcasts(spark, url):
     assert joined.count() == table.count() == 39
 
 
+@pytest.mark.core
 def test_keys_are_looked_up_by_the_driver(spark, url, caplog):
     """By key indexes, as `format("clog")` takes them; the DataFrame scans nothing."""
     log = filled(url)

@@ -27,6 +27,7 @@ def refusal(action):
     return str(caught.value)
 
 
+@pytest.mark.core
 def test_tables_views_inserts_and_joins(spark, tables, url):
     """Options where the table is used: of a SELECT, an INSERT INTO, a view that stays, a join."""
     one, two = tables

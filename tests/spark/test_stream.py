@@ -31,6 +31,7 @@ def forget_last_commit(checkpoint, batch):
     (checkpoint / "commits" / f".{batch}.crc").unlink()
 
 
+@pytest.mark.core
 def test_a_stream_goes_on_from_its_checkpoint(queries, log, target, checkpoint):
     """Restarted, it reads what came since, once; limited batches come to the same."""
     queries.append(log, *"abcd")
@@ -45,6 +46,7 @@ def test_a_stream_goes_on_from_its_checkpoint(queries, log, target, checkpoint):
     assert sorted(queries.values(target)) == sorted("abcdxye")
 
 
+@pytest.mark.core
 def test_a_batch_whose_commit_spark_did_not_note_is_there_once(queries, log, target, checkpoint):
     """Spark runs it again with fresh tasks; the log knows it (same offsets, no second copy)."""
     queries.append(log, *"ab")
@@ -232,6 +234,7 @@ def test_two_writes_in_one_foreach_batch_are_two(spark, queries, log, target, ch
     assert sorted(queries.values(target)) == ["1", "1", "2", "2"]
 
 
+@pytest.mark.core
 def test_deleted_records_stop_a_stream_or_are_passed_over(queries, log, target, checkpoint):
     """failOnDataLoss (S38)."""
     queries.append(log, *"abc")

@@ -16,6 +16,7 @@ def refusal(action):
     return str(caught.value)
 
 
+@pytest.mark.core
 def test_plain_dataframes_make_a_table(spark, queries, url, tmp_path):
     """By a batch and a stream; it is read with the same columns, and by fields (S61). A row that
     does not fit is refused with its number, field and type (S62).

@@ -37,6 +37,7 @@ def in_the_log(url):
     ]
 
 
+@pytest.mark.core
 def test_two_frames_are_one_commit_and_once(spark, words, home, tmp_path):
     """A batch that dies between its two writes leaves nothing; one that Spark did not note is run
     again, and is there once (S48, S49).

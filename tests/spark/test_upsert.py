@@ -49,6 +49,7 @@ def table(spark, url):
     return {row[0]: row[1] for row in rows}
 
 
+@pytest.mark.core
 def test_a_streaming_count_is_a_ktables_changelog(spark, words, counts, tmp_path):
     """Each batch appends the counts that changed; the table is the latest of each. A batch that
     Spark did not note is run again, and appended once.

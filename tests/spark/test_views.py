@@ -35,6 +35,7 @@ def state_of(frame):
     return {row.k: row.v for row in rows}
 
 
+@pytest.mark.core
 def test_a_snapshot_and_its_stream_have_no_gap_and_no_overlap(spark, url, tmp_path):
     """Whatever is appended and cleaned before and while they are read: every record after the
     snapshot comes once, and both together say what the table says in the end."""

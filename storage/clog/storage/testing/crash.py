@@ -9,7 +9,7 @@ Y3. What the dead process left is handed to the test, which reopens it.
 Complete, not random: there is no crash point between two calls, as only calls leave anything.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Literal, get_args
@@ -94,6 +94,20 @@ def crash_runs(
             done = when in ("after", "lost_reply", "denied")
             point = crash_point(first.calls, call.index, done=done)
             yield CrashRun(call, when, point, inner, result, error, killed)
+
+
+def unlike(runs: Iterable[CrashRun]) -> Iterator[CrashRun]:
+    """Yields the runs that ended otherwise than all before them: many leave the same behind, byte
+    by byte, as those that are killed after one call or before the next. Discards the others.
+    """
+    ended = set()
+    for run in runs:
+        how = (run.point, run.killed, run.result is None, type(run.error), contents(run.store))
+        if how in ended:
+            discard(run.store)
+            continue
+        ended.add(how)
+        yield run
 
 
 def crash_point(calls: Sequence[Call], index: int, *, done: bool) -> str:

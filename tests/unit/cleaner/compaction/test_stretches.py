@@ -119,7 +119,9 @@ def test_one_that_is_missing_ends_nothing(make_log, put, there, store, clock, in
     check_log(store)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(4, 12))]
+)
 def test_no_value_comes_back(make_log, put, store, clock, in_stretches, seed):
     """S21, S23: stretches in any order, some of them lost, some twice, maps that fill up, appends
     and time between: the table stays what the appends say, at each version that can be read."""

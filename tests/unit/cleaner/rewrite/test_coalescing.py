@@ -110,6 +110,7 @@ def test_appends_meanwhile_neither_wait_nor_are_lost(store, clock):
     assert sum(map(len, after.values())) == 43 * 6
 
 
+@pytest.mark.nightly
 def test_a_record_is_rewritten_a_logarithmic_number_of_times(store, clock):
     """Chunks grow as a binary counter does: 32 rounds rewrite each record 6 times at most, not 32
     times, and leave at most 6 chunks in each partition."""

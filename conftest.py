@@ -46,12 +46,12 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Says how many tests ran the product; those right in `tests/` look at the repository."""
+    """Says how many tests ran the product; those right in `tests/` check the repository."""
     passed = terminalreporter.stats.get("passed", ())
     about = sum(report.nodeid.startswith("tests/test_") for report in passed)
-    terminalreporter.write_line(
-        f"{len(passed) - about} tests ran the product, {about} looked at the repository"
-    )
+    if passed:
+        ran = len(passed) - about
+        terminalreporter.write_line(f"{ran} tests ran the product, {about} checked the repository")
 
 
 @pytest.fixture(autouse=True, scope="module")

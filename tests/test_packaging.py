@@ -89,11 +89,18 @@ def test_the_distribution_is_installed_under_its_own_name():
     assert mandatory == {"fsspec", "numpy", "pyarrow", "xxhash"}
 
 
-def test_users_are_asked_for_nothing_of_the_developers():
-    """The metadata has the extras of users alone; what developers install is in groups."""
-    requires = importlib.metadata.requires("pyspark-clog")
-    assert len(requires) < 40
-    assert not [r for r in requires if r.startswith(("pytest", "ruff", "mkdocs", "moto"))]
+def test_extras_are_for_users():
+    """Those of README.md, no others: what developers install is in groups, outside the metadata."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    section = (
+        (ROOT / "README.md").read_text().split("| extra | what it brings |")[1].split("\n\n")[0]
+    )
+    named = {
+        name
+        for row in section.splitlines()
+        for name in re.findall(r"`(\w+)`", row[: row.find("|", 2)])
+    }
+    assert set(project["optional-dependencies"]) == named
 
 
 @pytest.mark.nightly

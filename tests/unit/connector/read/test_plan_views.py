@@ -104,7 +104,7 @@ def many(tmp_path, clock):
     [
         ({}, 1, 1),
         ({"minPartitions": 4}, 4, 8),
-        ({"minPartitions": 300}, 60, 300),
+        pytest.param({"minPartitions": 300}, 60, 300, marks=pytest.mark.nightly),
         ({"maxRecordsPerPartition": 50}, 6, 12),
     ],
 )

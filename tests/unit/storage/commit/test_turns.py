@@ -141,7 +141,9 @@ def shares(count, *, end_ms):
     return sorted(made), sum(store.creates for store in stores)
 
 
-@pytest.mark.parametrize(("count", "seconds"), [(2, 4), (32, 15)])
+@pytest.mark.parametrize(
+    ("count", "seconds"), [(2, 4), pytest.param(32, 15, marks=pytest.mark.nightly)]
+)
 def test_everybody_gets_a_share(count, seconds):
     """The slowest makes a third of the commits of the median at least, and the throughput of many
     is not far below that of few.

@@ -186,7 +186,7 @@ class Publications:
         self._defaults = defaults
         self._seen: dict[str, Seen] = {}
         self._writable: set[str] = set()
-        self._lock = forks.Lock()
+        self._lock = forks.lock()
 
     def look(self, name: str) -> Seen:
         """Returns what there is of a view now, which it remembers.

@@ -10,9 +10,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 CONNECTOR = "the rooms of the connector"
-LAYERS = "storage < cleaner | connector < jobs < cli"
+LAYERS = "storage < state < cleaner | connector < jobs < cli"
 PACKAGES = (
     "storage/clog/storage",
+    "storage/clog/state",
+    "storage/clog_testing",
     "cleaner/clog/cleaner",
     "connector/clog/connector",
     "cleaner/clog/cli",
@@ -47,21 +49,21 @@ def test_the_contracts_hold():
     [
         ("storage/clog/storage/format", "import clog.cleaner", LAYERS),
         ("storage/clog/storage/read", "import clog.cli", LAYERS),
-        ("cleaner/clog/cleaner/sweep", "import clog.connector", LAYERS),
+        ("cleaner/clog/cleaner/duties", "import clog.connector", LAYERS),
         ("connector/clog/connector/read", "import clog.cleaner", LAYERS),
-        ("cleaner/clog/cleaner/sweep", "import pyspark", "only the connector imports pyspark"),
+        ("cleaner/clog/cleaner/duties", "import pyspark", "only the connector imports pyspark"),
         ("storage/clog/storage/commit", "import fsspec", "only the store imports fsspec"),
         ("connector/clog/connector/read", "import s3fs", "only the store imports fsspec"),
         ("storage/clog/storage/format", "import clog.storage.read", "the rooms of storage"),
         ("storage/clog/storage/keys", "import clog.storage.format", "the rooms of storage"),
         (
-            "cleaner/clog/cleaner/compaction",
-            "import clog.cleaner.sweep",
+            "cleaner/clog/cleaner/passes",
+            "import clog.cleaner.duties.sweep",
             "the rooms of the cleaner",
         ),
         (
-            "connector/clog/connector/options",
-            "import clog.connector.read",
+            "connector/clog/connector/read",
+            "import clog.connector.datasource",
             "the rooms of the connector",
         ),
     ],

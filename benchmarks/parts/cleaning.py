@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.cleaner import Cleaner, PassStats
-from clog.cleaner.compaction.build_map import KeyHasher, build_map, empty_map
+from clog.cleaner.passes.offset_map import KeyHasher, build_map, empty_map
 from clog.storage import Log
 from clog.storage.keys.hashing import hash_keys
 from clog.storage.objects.writer import write_rewritten

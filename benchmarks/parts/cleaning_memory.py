@@ -23,12 +23,11 @@ from pathlib import Path
 from cleaning import fill
 
 from clog.cleaner import Cleaner
-from clog.cleaner.compaction.memory import save_memory
+from clog.cleaner.passes.offset_map import save_memory
 from clog.storage import Log
-from clog.storage.format import paths
+from clog.storage.format import documents
 from clog.storage.store import open_store
-from clog.storage.store.base import Store
-from clog.storage.store.wrapping import WrappingStore
+from clog.storage.store.contract import Store, WrappingStore
 
 MIB = 1 << 20
 BUFFER_BYTES = 128 * MIB
@@ -44,7 +43,7 @@ class InFlight(WrappingStore):
 
     def put(self, path: str, data: bytes | memoryview) -> None:
         self.inner.put(path, data)
-        if path.startswith(paths.DATA):
+        if path.startswith(documents.DATA):
             self.size_bytes += len(data)
             self.most_bytes = max(self.most_bytes, self.size_bytes)
 

@@ -11,14 +11,13 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.config.compression import ZSTD
-from clog.storage.ids import SeededIds
-from clog.storage.objects.data_object import REWRITTEN_SCHEMA, rewritten_chunk
-from clog.storage.objects.row_groups import CopiedGroup
-from clog.storage.objects.writer import write_rewritten
-from clog.storage.read.row_groups import Wanted, read_or_copy
+from clog.storage.config.definitions import ZSTD
+from clog.storage.env import SeededIds
+from clog.storage.objects.layout import REWRITTEN_SCHEMA, rewritten_chunk
+from clog.storage.objects.writer import CopiedGroup, write_rewritten
+from clog.storage.read.copy import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
-from clog.storage.testing.crash import memory_store
+from clog_testing.crash import memory_store
 
 READ = (*COLUMNS, DELETE_HORIZON)
 TOTAL_BYTES = 64 << 20

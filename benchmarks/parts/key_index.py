@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clog.cleaner.compaction.offset_map import OffsetMap
+from clog.cleaner.passes.offset_map import OffsetMap
 from clog.storage.keys import key_index
 from clog.storage.keys.hashing import hash_keys
 

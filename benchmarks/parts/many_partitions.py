@@ -17,17 +17,17 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage import Log, ManualClock
-from clog.storage.format import paths
-from clog.storage.ids import SeededIds
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.store import open_store
-from clog.storage.store.wrapping import WrappingStore
+from clog.storage.store.contract import WrappingStore
 
 KINDS = {
-    "commit": paths.COMMITS,
-    "columns": paths.COLUMNS,
-    "snapshots": paths.SNAPSHOTS,
-    "pages": paths.PAGES,
-    "objects": paths.DATA,
+    "commit": documents.COMMITS,
+    "columns": documents.COLUMNS,
+    "snapshots": documents.SNAPSHOTS,
+    "pages": documents.PAGES,
+    "objects": documents.DATA,
 }
 FILL_COMMITS = 100
 

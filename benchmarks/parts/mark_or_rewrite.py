@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from clog.cleaner import Cleaner
-from clog.cleaner.compaction import rewrite_policy
+from clog.cleaner.passes import rewriter
 from clog.storage import Log, ManualClock
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
+from clog.storage.env import SeededIds
+from clog_testing.crash import discard, memory_store
 
 READS = 10
 SHARES = (0.01, 0.05, 0.1, 0.3)
@@ -55,7 +55,7 @@ def measured(mode: str, share: float, args: argparse.Namespace, *, local: bool) 
     log.roll()
     cleaner = Cleaner(log)
     cleaner.run_once(force=True)
-    policy = rewrite_policy.RewritePolicy
+    policy = rewriter.RewritePolicy
     real = policy.is_little
     if mode != "chosen":
         policy.is_little = lambda self, c: mode == "marked" and self.may_mark_in(c.chunk)

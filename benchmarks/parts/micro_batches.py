@@ -24,15 +24,15 @@ import numpy as np
 import pyarrow as pa
 
 from clog.cleaner import Cleaner
-from clog.connector.options.settings import write_options
-from clog.connector.write.stream_writer import ClogStreamWriter
+from clog.connector.options import write_options
 from clog.connector.write.write_task import TaskIds, plan_write, write_task
+from clog.connector.write.writers import ClogStreamWriter
 from clog.storage import Log
-from clog.storage.format import paths
+from clog.storage.format import documents
 from clog.storage.format.snapshots import read_snapshot
 from clog.storage.store import open_store
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import inside
 
 COLUMNS = ("batches", "version", "chunks", "manifest KB", "data MB")
 COSTS = ("open", "manifest", "read a partition")
@@ -92,10 +92,10 @@ def measured(url: str, partitions: int) -> list[str]:
     size = 0
     if snapshot is not None:
         pages = read_snapshot(inside(store), snapshot.version).pages
-        held = [paths.snapshot_path(snapshot.version), *(page.path for page in pages)]
+        held = [documents.snapshot_path(snapshot.version), *(page.path for page in pages)]
         size = sum(len(inside(store).get(path)) for path in held)
     chunks = sum(1 for _ in manifest.chunks())
-    data_mb = sum(found.size_bytes for found in inside(store).list(paths.DATA)) / 1e6
+    data_mb = sum(found.size_bytes for found in inside(store).list(documents.DATA)) / 1e6
     return [f"{log.version}", f"{chunks}", f"{size / 1e3:.0f}", f"{data_mb:.1f}"] + [
         f"{requests} GET {ms:.0f} ms" for requests, ms in (opening, loading, reading)
     ]

@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from clog.cleaner.compaction.offset_map import SLOT_BYTES, OffsetMap
+from clog.cleaner.passes.offset_map import SLOT_BYTES, OffsetMap
 from clog.storage.keys.hashing import hash_keys
 from clog.storage.read.latest_keys import LatestKeys
 

@@ -36,10 +36,10 @@ from clog.cleaner import Cleaner
 from clog.jobs import clean_with_spark
 from clog.storage import Log
 from clog.storage.commit.versions import try_read
-from clog.storage.format import paths
+from clog.storage.format import documents
 from clog.storage.format.commits import edit_of
 from clog.storage.store import open_store
-from clog.storage.store.wrapping import WrappingStore
+from clog.storage.store.contract import WrappingStore
 
 PARTITIONS = 64
 LARGE = 10
@@ -95,7 +95,7 @@ def waiting_bytes(folder: str, since: int, began_s: float) -> int:
         assert commit is not None
         edit = edit_of(handle.store, commit.record)
         written = {c.object.path: c.object.size_bytes for r in edit.replace for c in r.chunks}
-        committed_s = (base / paths.commit_path(version)).stat().st_mtime
+        committed_s = (base / documents.commit_path(version)).stat().st_mtime
         for path, size_bytes in written.items():
             written_s = (base / path).stat().st_mtime
             if written_s >= began_s:  # Else it was there before, and is referred to again.

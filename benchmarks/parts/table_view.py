@@ -26,8 +26,7 @@ from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.read.latest_keys import ROW_BYTES
 from clog.storage.read.scan import read_pieces
-from clog.storage.read.table_plan import TablePlan, plan_table
-from clog.storage.read.table_scan import table_batches
+from clog.storage.read.table import TablePlan, plan_table, table_batches
 
 BATCH = 250_000
 VALUE_BYTES = 84  # with a key of 16 bytes

@@ -11,8 +11,8 @@ import argparse
 import time
 
 from clog.storage import Log
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import discard, memory_store
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import discard, memory_store
 
 ROUNDS = 5
 

@@ -200,12 +200,12 @@ class _Clog:
 
     def size_mb(self) -> float:
         from clog.storage import Log
-        from clog.storage.format import paths
+        from clog.storage.format import documents
 
         handle = Log.open(str(self.folder)).handle
         segments = handle.manifest().segments[0]
         objects = {c.object.path: c.object.size_bytes for s in segments for c in s.chunks}
-        stored = self.folder / paths.folder_of(handle.standing.log_id) / paths.DATA
+        stored = self.folder / documents.folder_of(handle.standing.log_id) / documents.DATA
         documents_mb = data.size_mb(self.folder) - data.size_mb(stored)
         return sum(objects.values()) / 1e6 + documents_mb
 

@@ -27,9 +27,10 @@ EXTRAS = ("spark", "s3")
 TESTS = ("tests/unit", "tests/contract", "tests/format", "tests/spark")
 CORE_TESTS = (
     "tests/unit/storage",
+    "tests/unit/state",
     "--ignore=tests/unit/storage/commit",  # These meet the dependencies through the others.
     "--ignore=tests/unit/storage/transactions",
-    "tests/unit/cleaner/compaction",
+    "tests/unit/cleaner/passes",
     "tests/format",
     "-m",
     "not nightly",

@@ -25,10 +25,10 @@ from environments import AbsentError, jars_of, python_of
 from histories import history, rows_of
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.objects import sweep_orphans
+from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage import Log, ManualClock, SystemClock
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.testing.published import delta_rows, iceberg_rows
+from clog_testing.published import delta_rows, iceberg_rows
 
 FOLDER = Path(__file__).parent
 ANSWER = "answer: "

@@ -24,9 +24,9 @@ from clog.storage import (
     StateStore,
 )
 from clog.storage.commit import committer
+from clog.storage.env import SeededIds
 from clog.storage.format.commits import lacks_edits, read_commit
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
+from clog_testing.crash import discard, memory_store
 
 HANGS_S = 30
 """How long another thread may take for an append before it is said to hang."""

@@ -6,7 +6,7 @@
     python integration/interrupts/run.py --signals 10000 --seed 7
 
 A line is a place that a flow passes, the first time that it does; with ``--every`` each time
-(``clog.storage.testing.interrupts``). What fails is printed with the command that shows it again;
+(``clog_testing.interrupts``). What fails is printed with the command that shows it again;
 the exit code is 1.
 """
 
@@ -23,7 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from flows import FLOWS, Flow
 
-from clog.storage.testing.interrupts import interrupted, passed
+from clog_testing.interrupts import interrupted, passed
 
 SIGNAL_FLOWS = ("append", "poll", "transaction", "table", "state store")
 STRIKES = 20

@@ -17,7 +17,7 @@ switch.arm()
 import steps  # noqa: E402
 from world import LOGS, World  # noqa: E402
 
-from clog.cleaner.compaction import rewriter  # noqa: E402
+from clog.cleaner.passes import rewriter  # noqa: E402
 
 
 def watch_groups() -> None:

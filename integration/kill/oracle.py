@@ -18,7 +18,7 @@ from world import LOGS, World
 
 from clog.storage import Log
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.testing.invariants import check_log
+from clog_testing.invariants import check_log
 
 Row = tuple[int, int, str, str, str | None]
 """Partition, offset, id, key, value."""
@@ -34,7 +34,7 @@ def problems(world: World, *, verify: bool = True) -> list[str]:
 
 
 def final_problems(world: World) -> list[str]:
-    """The invariants of the test kit on top (`clog.storage.testing.invariants`)."""
+    """The invariants of the test kit on top (`clog_testing.invariants`)."""
     found = problems(world)
     return found + broken_invariants(world, LOGS)
 

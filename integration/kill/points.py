@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from clog.storage.testing.killing import KillPoint
+from clog_testing.killing import KillPoint
 
 COMMITS = "*/commits/*"
 BLOCKS = "*/blocks/*"

@@ -18,7 +18,7 @@ from switch import environment_of
 from world import LOGS
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.objects import due_objects
+from clog.cleaner.duties.sweep import due_objects
 from clog.storage.config.log_config import NO_DEFAULTS, with_defaults
 from clog.storage.objects.records import to_records
 

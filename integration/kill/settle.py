@@ -8,10 +8,10 @@ from report import Result
 from world import LOGS, World
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
+from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.storage import Log
 from clog.storage.config.log_config import LogConfig
-from clog.storage.format import paths
+from clog.storage.format import documents
 
 
 def settle(world: World) -> tuple[list[Result], list[str]]:
@@ -48,7 +48,7 @@ def unneeded(log: Log) -> list[str]:
     """The files that a sweep should have deleted."""
     needed = set(log.handle.manifest().files())
     store = log.handle.store
-    found = [o.path for o in store.list(paths.DATA) if o.path not in needed]
+    found = [o.path for o in store.list(documents.DATA) if o.path not in needed]
     return found + [o.path for o in log.handle.standing.root.list_temporary("")]
 
 

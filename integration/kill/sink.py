@@ -11,8 +11,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from clog.connector import ClogDataSource
-from clog.connector.options.settings import write_options
-from clog.connector.write.stream_writer import ClogStreamWriter
+from clog.connector.options import write_options
+from clog.connector.write.writers import ClogStreamWriter
 
 switch.arm()
 

@@ -20,8 +20,8 @@ from soaked import APPENDING, LOGS, SOAK
 from stage import Stage, options, play
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
-from clog.storage.format import paths
+from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
+from clog.storage.format import documents
 
 PAUSE_MS = 400
 KILLS_APART_S = (1.0, 6.0)
@@ -182,7 +182,7 @@ class Soak(Stage):
         facts = ["; ".join(facts)]
         for name in LOGS:
             log = soaked.opened(self.world, name)
-            objects = sum(1 for _ in log.handle.store.list(paths.DATA))
+            objects = sum(1 for _ in log.handle.store.list(documents.DATA))
             left = sum(s.records for p in range(log.partitions) for s in log.segments(p))
             given = sum(log.end_offsets().values())
             facts.append(

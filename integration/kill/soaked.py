@@ -28,7 +28,7 @@ from world import World
 
 from clog.storage import Log
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.testing.published import delta_rows, iceberg_rows
+from clog_testing.published import delta_rows, iceberg_rows
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "format"))
 from second_reader.log import Log as SecondReader

@@ -15,7 +15,7 @@ switch.arm()
 
 from world import LOGS, World  # noqa: E402
 
-from clog.cleaner.sweep.objects import sweep_orphans, sweep_released  # noqa: E402
+from clog.cleaner.duties.sweep import sweep_orphans, sweep_released  # noqa: E402
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import clog.storage.store as stores
-from clog.storage.testing.killing import KillingStore, KillPoint, KillSwitch, kill_this_process
+from clog_testing.killing import KillingStore, KillPoint, KillSwitch, kill_this_process
 
 ENVIRONMENT = "CLOG_KILL"
 _OPEN = stores.open_store

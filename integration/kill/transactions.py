@@ -24,7 +24,7 @@ from switch import environment_of
 from transacted import HOME, LOGS, PARTICIPANTS, TIMEOUT_MS
 
 from clog.cleaner import Cleaner
-from clog.storage.testing.killing import KillPoint
+from clog_testing.killing import KillPoint
 
 HOLDERS = ("holder", "rival")
 HIT_WITHIN_S = 300

@@ -16,9 +16,10 @@ from disk import ActorStore, folder_and_name
 from marks import INTERRUPTED, REPLACED
 
 from clog.storage import Log
+from clog.storage.append import Writer
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.idempotence import Writer
-from clog.storage.commit.tip_tracker import CONFIRM_MS
+from clog.storage.commit.tip import CONFIRM_MS
+from clog.storage.env import SeededIds
 from clog.storage.errors import (
     ClogError,
     CommitConflictError,
@@ -27,10 +28,9 @@ from clog.storage.errors import (
     NotFoundError,
     StoreUnavailableError,
 )
-from clog.storage.format import paths
-from clog.storage.ids import SeededIds
-from clog.storage.testing.faults import CrashedError
-from clog.storage.testing.interrupts import Tracer, tracing
+from clog.storage.format import documents
+from clog_testing.faults import CrashedError
+from clog_testing.interrupts import Tracer, tracing
 
 INTERRUPTED_EVERY = 4
 """In one of so many worlds writers are interrupted."""
@@ -208,14 +208,14 @@ class _Plan:
         fault = actor.world.fault(actor, call, self._site, oracle, self.data)
         actor.world.ledger.acting = actor
         actor.disturbed = actor.disturbed or fault is not None
-        if call.operation == "put" and call.path.startswith(paths.DATA):
+        if call.operation == "put" and call.path.startswith(documents.DATA):
             actor.since = "objects"
             if actor.putting is not None:
                 intent, rows = actor.putting
                 mine = actor.oracle_at(self._site)
                 assert mine is oracle, f"{intent.name} is put into another log"
                 oracle.puts(intent, call.path, rows)
-        elif call.operation == "create" and call.path.startswith(paths.COMMITS):
+        elif call.operation == "create" and call.path.startswith(documents.COMMITS):
             actor.since = "commit"
         return fault
 

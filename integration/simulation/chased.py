@@ -10,9 +10,9 @@ from math import ceil, log2
 from actors import Actor
 
 from clog.storage import Log
-from clog.storage.format import paths
-from clog.storage.ids import SeededIds
-from clog.storage.store.wrapping import WrappingStore
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
+from clog.storage.store.contract import WrappingStore
 
 _RIVAL_COMMITS_MAX = 40
 """Far more than a search that is in time meets; one that chases makes as many requests."""
@@ -28,7 +28,7 @@ class _Raced(WrappingStore):
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         self.reads += 1
-        if paths.COMMITS in path:
+        if documents.COMMITS in path:
             self._rival()
         return self.inner.get(path, start, end)
 
@@ -44,8 +44,8 @@ class Chased(Actor):
             return
         ids = SeededIds(self.world.roll(1 << 40))
         self._rival, self._commits_left = Log.open(disk, clock=self.clock, ids=ids), 0
-        known = paths.LATEST in oracle.store
-        hint = json.loads(oracle.store.get(paths.LATEST))["version"] if known else 0
+        known = documents.LATEST in oracle.store
+        hint = json.loads(oracle.store.get(documents.LATEST))["version"] if known else 0
         if oracle.is_closed(hint):
             return
         raced = _Raced(disk, self._rival_commits)

@@ -6,9 +6,15 @@ after the other; then each waits or leads, in their order. So the dice alone dec
 
 from actors import Actor, told
 
-from clog.storage.append import AppendRequest, AppendResult, _first_result, offsets_of
-from clog.storage.commit.append_queue import Appended, _Waiting
-from clog.storage.commit.idempotence import Duplicate, Writer
+from clog.storage.append import (
+    AppendRequest,
+    AppendResult,
+    Duplicate,
+    Writer,
+    _first_result,
+    offsets_of,
+)
+from clog.storage.commit.handle import Appended, _Waiting
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,

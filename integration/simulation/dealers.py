@@ -23,9 +23,9 @@ from clog.storage.errors import (
     TransactionTimeoutError,
 )
 from clog.storage.format.chunks import TransactionName
-from clog.storage.format.undecided import COMMITTED
-from clog.storage.testing.faults import FaultKind
-from clog.storage.transactions.finishing import finish_all
+from clog.storage.format.transactions import COMMITTED
+from clog.storage.transactions.several import finish_all
+from clog_testing.faults import FaultKind
 
 _TRIES_MAX = 4
 _PASSING = (StoreUnavailableError, CommitStateUnknownError, CommitConflictError)

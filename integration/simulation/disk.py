@@ -4,11 +4,10 @@ import builtins
 import errno
 from collections.abc import Iterator, Mapping, Sequence
 
-from clog.storage.format import paths
-from clog.storage.store import failures
-from clog.storage.store.base import ObjectExistsError, StoredObject
-from clog.storage.store.within import Within
-from clog.storage.testing.faults import FaultyStore
+from clog.storage.format import documents
+from clog.storage.store import contract
+from clog.storage.store.contract import ObjectExistsError, StoredObject, Within
+from clog_testing.faults import FaultyStore
 
 
 class Disk:
@@ -40,7 +39,7 @@ class Disk:
         try:
             data = self._objects[path][0]
         except KeyError:
-            raise failures.not_found(path, self.url) from None
+            raise contract.not_found(path, self.url) from None
         return data[start:end]
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
@@ -95,8 +94,8 @@ def folder_and_name(path: str) -> tuple[str, str]:
     """Splits a path of the disk into the folder of a log and the path in it; no folder where it is
     in none.
     """
-    folder, _, name = path.removeprefix(paths.FOLDERS).partition("/")
-    return (paths.folder_of(folder), name) if paths.is_log_id(folder) else ("", path)
+    folder, _, name = path.removeprefix(documents.FOLDERS).partition("/")
+    return (documents.folder_of(folder), name) if documents.is_log_id(folder) else ("", path)
 
 
 class Clock:

@@ -13,8 +13,7 @@ them, with which it is compared:
 from deals import Deal, Ledger
 
 from clog.storage.format.chunks import NONE, TransactionName
-from clog.storage.format.transactions import TRANSACTION
-from clog.storage.format.undecided import ABORTED, COMMITTED, find_unended
+from clog.storage.format.transactions import ABORTED, COMMITTED, TRANSACTION, find_unended
 
 MARKER = "marker"
 _NOTHING = (None, None)

@@ -17,6 +17,7 @@ from records import PARTITIONS
 from transactors import Transactor
 
 from clog.storage import AppendResult, Log, StateFencedError, StateStore
+from clog.storage.env import SeededIds
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -25,10 +26,9 @@ from clog.storage.errors import (
     StoreUnavailableError,
     TransactionTimeoutError,
 )
-from clog.storage.ids import SeededIds
-from clog.storage.keys.partitioner import partitions_for
+from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import of_bytes
-from clog.storage.testing.faults import FaultKind
+from clog_testing.faults import FaultKind
 
 _KEYS = 4
 _FAILED = (CommitConflictError, StoreUnavailableError, TransactionTimeoutError)

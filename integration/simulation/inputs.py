@@ -5,8 +5,8 @@ count their items. In a log of the world itself records may be undecided, which 
 from functools import cache
 
 from clog.storage import Log, ManualClock
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import memory_store
+from clog.storage.env import SeededIds
+from clog_testing.crash import memory_store
 
 _ITEMS = 10_000
 """More than any job of a world does."""

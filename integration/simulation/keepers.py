@@ -4,12 +4,11 @@ from actors import Actor
 from records import PARTITIONS
 
 from clog.cleaner import Cleaner
-from clog.cleaner.rewrite.coalescing import coalesce
-from clog.cleaner.rewrite.trimming import trim
-from clog.cleaner.sweep.commit_blocks import close_blocks
-from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
+from clog.cleaner.duties.commit_blocks import close_blocks
+from clog.cleaner.duties.layout import coalesce, trim
+from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
+from clog.storage.env import SeededIds
 from clog.storage.errors import AlreadyExistsError, VersionExpiredError
-from clog.storage.ids import SeededIds
 
 HOUR_MS = 3_600_000
 _MAPS_BYTES = (4 * 24, 1 << 12)

@@ -10,30 +10,25 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-import clog.cleaner.compaction.run_pass
-import clog.cleaner.masks.carrying
-import clog.cleaner.masks.superseding
-import clog.cleaner.masks.upkeep
-import clog.cleaner.rewrite.coalescing
-import clog.cleaner.rewrite.gathering
-import clog.cleaner.sweep.documents
+import clog.cleaner.duties.layout
+import clog.cleaner.duties.sweep
+import clog.cleaner.masks
+import clog.cleaner.passes.run_pass
+import clog.state.cache
 import clog.storage.commit.committer
-import clog.storage.format.bitmaps.bitmap
-import clog.storage.format.columns
+import clog.storage.format.chunks
 import clog.storage.format.commits
 import clog.storage.format.documents
-import clog.storage.format.paths
-import clog.storage.format.producers
+import clog.storage.format.head
 import clog.storage.format.snapshots
 import clog.storage.format.transactions
-import clog.storage.format.writer_pages
+import clog.storage.format.writers
 import clog.storage.objects.reader
 import clog.storage.objects.writer
-import clog.storage.read.key_index_cache
+import clog.storage.read.lookup
 import clog.storage.read.scan
-import clog.storage.read.table_scan
-import clog.storage.state.waiting
-from clog.storage.objects.data_object import REWRITTEN_SCHEMA
+import clog.storage.read.table
+from clog.storage.objects.layout import REWRITTEN_SCHEMA
 
 BLOCK_VERSIONS = 4
 

@@ -15,9 +15,9 @@ from disk import Folder, folder_and_name
 from oracle import Oracle
 from records import PARTITIONS
 
-from clog.storage.format import documents, paths
+from clog.storage.format import documents
 
-_OF_A_CREATION = (paths.commit_path(0), paths.block_path(0))
+_OF_A_CREATION = (documents.commit_path(0), documents.block_path(0))
 
 
 class Logs:
@@ -59,14 +59,14 @@ class Logs:
 
     def of(self, log) -> Oracle:
         """The oracle of an open log."""
-        return self._oracles[paths.folder_of(log.handle.standing.log_id)]
+        return self._oracles[documents.folder_of(log.handle.standing.log_id)]
 
     def left(self) -> list[str]:
         """What is left of logs that are over, all of it, ``_clog/log`` last."""
         over = {folder for folder, oracle in self._oracles.items() if oracle.is_over}
         whole = [path for path in self.disk.objects if folder_and_name(path)[0] in over]
         named = self.standing is not None and self.standing.is_over
-        return [*sorted(whole), paths.LOG_FILE] if named else sorted(whole)
+        return [*sorted(whole), documents.LOG_FILE] if named else sorted(whole)
 
     def end(self) -> None:
         """Hears that the log that stands is about to be deleted."""
@@ -82,10 +82,10 @@ class Logs:
                 self._oracles[folder] = Oracle(inside, self.clock, PARTITIONS, self.ledger)
             self._oracles[folder].written(name, is_new=is_new)
             return
-        assert name == paths.LOG_FILE, f"{name} is in no folder"
+        assert name == documents.LOG_FILE, f"{name} is in no folder"
         assert is_new, f"{name} was overwritten"
         body = documents.decode("log", self.disk.get(path), where=path)
-        made = self._oracles.get(paths.folder_of(body["log_id"]))
+        made = self._oracles.get(documents.folder_of(body["log_id"]))
         assert made is not None and made.newest == 0, f"{body} has no first version"
         self.standing = made
         self.changes += 1
@@ -94,7 +94,7 @@ class Logs:
         """Hears of an object that is gone."""
         folder, name = folder_and_name(path)
         if not folder:
-            assert name == paths.LOG_FILE, f"{name} is in no folder"
+            assert name == documents.LOG_FILE, f"{name} is in no folder"
             assert self.standing.is_over, f"{name} deleted, the log stands"
             over, self.standing = self.standing, None
             self.changes += 1
@@ -107,5 +107,5 @@ class Logs:
         elif oracle is self.standing:
             oracle.deleted(name)
         else:
-            left = name in _OF_A_CREATION or name.startswith(paths.CLOCKS)
+            left = name in _OF_A_CREATION or name.startswith(documents.CLOCKS)
             assert left, f"{path} deleted, which is of another log"

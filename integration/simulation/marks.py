@@ -9,10 +9,10 @@ call, the create of a commit: before is C5, after it, and with the reply lost, i
 
 from collections import Counter
 
-from clog.storage.format import documents, paths
+from clog.storage.format import documents
 from clog.storage.format.chunks import TransactionName
-from clog.storage.format.undecided import COMMITTED
-from clog.storage.testing.faults import FaultKind
+from clog.storage.format.transactions import COMMITTED
+from clog_testing.faults import FaultKind
 
 MODES = {
     FaultKind.CRASH_BEFORE: "before",
@@ -39,7 +39,7 @@ def points_of(call, actor, oracle, data: bytes) -> list[str]:
     what is created.
     """
     operation, path = call.operation, call.path
-    if path.startswith(paths.DATA):
+    if path.startswith(documents.DATA):
         if operation == "put":
             return ["C1"]
         if operation == "delete":
@@ -47,13 +47,16 @@ def points_of(call, actor, oracle, data: bytes) -> list[str]:
             return ["W5" if path in released else "W3"]
         if operation == "list":
             return ["W2"]
-    if path.startswith((paths.PAGES, paths.EDITS, paths.COLUMNS)) and operation == "put":
-        return ["C10" if path.startswith(paths.COLUMNS) else "C3"]
-    if path.startswith(paths.SNAPSHOTS) and operation == "create":
+    if (
+        path.startswith((documents.PAGES, documents.EDITS, documents.COLUMNS))
+        and operation == "put"
+    ):
+        return ["C10" if path.startswith(documents.COLUMNS) else "C3"]
+    if path.startswith(documents.SNAPSHOTS) and operation == "create":
         return ["C4"]
-    if path.startswith(paths.BLOCKS) and operation == "put":
+    if path.startswith(documents.BLOCKS) and operation == "put":
         return ["B1"]
-    if path.startswith(paths.COMMITS):
+    if path.startswith(documents.COMMITS):
         if operation == "create":
             return ["C5/C6", *_of_commit(data, oracle.fates.ledger)]
         if operation == "delete":

@@ -7,8 +7,7 @@
 """
 
 from clog.storage.format.chunks import Chunk
-from clog.storage.read.left_out import Hidden
-from clog.storage.read.scan import piece_of, read_pieces
+from clog.storage.read.scan import Hidden, piece_of, read_pieces
 
 
 class Masked:

@@ -36,18 +36,17 @@ from fates import Fates
 from masked import Masked
 from taken import Taken
 
-from clog.storage.commit.store_clock import AHEAD_MS_MAX
+from clog.storage.commit.committer import AHEAD_MS_MAX
 from clog.storage.commit.versions import read_block
 from clog.storage.config.log_config import LogConfig
-from clog.storage.format import paths
+from clog.storage.format import documents
 from clog.storage.format.chunks import NONE
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.format.head import Head, with_columns
 from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.snapshots import read_snapshot
-from clog.storage.format.transactions import PositionsAt
-from clog.storage.format.undecided import ABORTED
-from clog.storage.format.writer_pages import WriterPages
+from clog.storage.format.transactions import ABORTED, PositionsAt
+from clog.storage.format.writers import WriterPages
 from clog.storage.read.scan import piece_of, read_pieces
 
 SKEW_MS = 5 * 60_000
@@ -144,31 +143,31 @@ class Oracle:
         if self.is_over:
             self._note_stray(path)
             return
-        if path == paths.LATEST:
+        if path == documents.LATEST:
             return
-        if path.startswith(paths.BLOCKS):
-            self._block_written(paths.version_of(path), is_new=is_new)
+        if path.startswith(documents.BLOCKS):
+            self._block_written(documents.version_of(path), is_new=is_new)
             return
         assert is_new, f"{path} was overwritten"
         # A file that a zombie leaves in the place of one that was deleted makes nothing younger.
         self._written_ms.setdefault(path, self.clock.now_ms())
-        if path.startswith(paths.COMMITS):
-            self._committed(paths.version_of(path))
+        if path.startswith(documents.COMMITS):
+            self._committed(documents.version_of(path))
 
     def is_closed(self, version: int) -> bool:
         """Whether the version's block is closed."""
-        return self._closed.get(paths.block_of(version), False)
+        return self._closed.get(documents.block_of(version), False)
 
     def is_long_gone(self, version: int) -> bool:
         """Whether the version's block was closed and its commit deleted, or the whole log was."""
-        there = paths.commit_path(version) in self.store
+        there = documents.commit_path(version) in self.store
         return self.gone_ms is not None or (self.is_closed(version) and not there)
 
     def is_begun_again(self, version: int) -> bool:
         """Whether somebody began the version's block when nothing was left of the log, and so
         misled another, who is told some seconds later (COMMIT.md §1).
         """
-        return paths.block_of(version) in self._begun_again
+        return documents.block_of(version) in self._begun_again
 
     def last_sequence(self, writer_id: str) -> int:
         """The highest sequence number that a writer has committed."""
@@ -189,31 +188,31 @@ class Oracle:
         """Hears of an object that is gone."""
         assert path not in STRANGERS, f"{path} deleted, which is not clog's"
         kind = path[: path.rfind("/") + 1]
-        if kind == paths.DATA:
+        if kind == documents.DATA:
             self._data_deleted(path)
-        elif kind == paths.COMMITS:
-            assert self.is_closed(paths.version_of(path)), f"{path} deleted, its block is open"
-        elif kind == paths.SNAPSHOTS:
-            assert paths.version_of(path) not in self._snapshots(), f"{path} is needed"
-        elif kind == paths.PAGES:
+        elif kind == documents.COMMITS:
+            assert self.is_closed(documents.version_of(path)), f"{path} deleted, its block is open"
+        elif kind == documents.SNAPSHOTS:
+            assert documents.version_of(path) not in self._snapshots(), f"{path} is needed"
+        elif kind == documents.PAGES:
             needed = {page.path for v in self._snapshots() for page in self._pages(v)}
             needed |= self._pages_of_writers(path) | self._documents_of_positions(path)
             assert path not in needed, f"{path} is needed"
-        elif kind == paths.COLUMNS:
+        elif kind == documents.COLUMNS:
             refs = [head.partitions.ref for head in self._readable_heads()]
             assert path not in {ref.path for ref in refs if ref}, f"{path} is needed"
-        elif kind == paths.EDITS:
+        elif kind == documents.EDITS:
             needed = {e for v, e in self._edits.items() if not self.is_closed(v)}
             assert path not in needed, f"{path} is needed"
         else:
-            assert path.startswith(paths.CLOCKS), f"{path} deleted"
+            assert path.startswith(documents.CLOCKS), f"{path} deleted"
 
     def _note_stray(self, path: str) -> None:
         """Whose a commit is that comes when nothing is left: it may not be acknowledged."""
-        if self.gone_ms is not None and path.startswith(paths.BLOCKS):
-            self._begun_again.add(paths.version_of(path))
-        if self.gone_ms is not None and path.startswith(paths.COMMITS):
-            commit = read_commit(self.store, paths.version_of(path))
+        if self.gone_ms is not None and path.startswith(documents.BLOCKS):
+            self._begun_again.add(documents.version_of(path))
+        if self.gone_ms is not None and path.startswith(documents.COMMITS):
+            commit = read_commit(self.store, documents.version_of(path))
             stored = commit.record.stored.get("edit", {})
             for obj in stored.get("add", {}).get("objects", ()):
                 self._intent_of[obj["path"]].strays.append(commit.version)
@@ -226,7 +225,7 @@ class Oracle:
         if ids is None:
             assert first == self.newest + 1, f"block {first} begins after {self.newest}"
             return
-        made = {v: i for v, i in self._commit_ids.items() if paths.block_of(v) == first}
+        made = {v: i for v, i in self._commit_ids.items() if documents.block_of(v) == first}
         assert ids == made, f"block {first} names {ids}, committed were {made}"
         age_ms = self._age_ms(max(made))
         assert age_ms >= AGE_MS - 2 * SKEW_MS, f"block {first} is closed, {age_ms} ms old"
@@ -266,11 +265,11 @@ class Oracle:
         """
         floor, is_old = self.manifest.head.orphan_floor, self._is_old(path)
         versions = (floor, self.newest) if is_old else range(floor, self.newest + 1)
-        return [self._heads[v] for v in versions if paths.commit_path(v) in self.store]
+        return [self._heads[v] for v in versions if documents.commit_path(v) in self.store]
 
     def _age_ms(self, version: int) -> int:
         """How long a commit is there, whatever its writer's clock said."""
-        return self.clock.now_ms() - self._written_ms[paths.commit_path(version)]
+        return self.clock.now_ms() - self._written_ms[documents.commit_path(version)]
 
     def _is_old(self, path: str) -> bool:
         return self.clock.now_ms() - self._written_ms[path] >= AGE_MS - 2 * SKEW_MS
@@ -288,7 +287,7 @@ class Oracle:
             delay_ms = LogConfig.from_overrides(head.config).file_delete_delay_ms
             assert now_ms - time_ms >= delay_ms - 2 * SKEW_MS, f"{path} deleted before its delay"
         else:
-            stamp = paths.stamp_of(path)
+            stamp = documents.stamp_of(path)
             assert stamp < head.orphan_floor, f"{path} deleted above floor {head.orphan_floor}"
 
     def _committed(self, version: int) -> None:

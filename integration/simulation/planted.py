@@ -18,38 +18,30 @@ from planted_masks import MASK_BUGS
 from planted_state import STATE_BUGS
 from world import BEGINNINGS, beginning
 
-import clog.cleaner.compaction.commit_pass
-import clog.cleaner.compaction.group_cleaner
-import clog.cleaner.compaction.judge
-import clog.cleaner.compaction.rebase
-import clog.cleaner.compaction.rewriter
-import clog.cleaner.compaction.run_pass
+import clog.cleaner.duties.commit_blocks
+import clog.cleaner.duties.layout
+import clog.cleaner.duties.sweep
 import clog.cleaner.log_round
-import clog.cleaner.rewrite.relayout
-import clog.cleaner.sweep.commit_blocks
-import clog.cleaner.sweep.documents
-import clog.cleaner.sweep.objects
+import clog.cleaner.passes.judge
+import clog.cleaner.passes.rewriter
+import clog.cleaner.passes.run_pass
 import clog.storage.append
-import clog.storage.commit.append_queue
 import clog.storage.commit.committer
-import clog.storage.commit.idempotence
-import clog.storage.commit.store_clock
-import clog.storage.commit.tip_tracker
-import clog.storage.format.producers
-import clog.storage.format.writer_pages
-import clog.storage.transactions.committing
+import clog.storage.commit.handle
+import clog.storage.commit.tip
+import clog.storage.format.writers
 import clog.storage.transactions.deferred
-import clog.storage.transactions.id_states
-from clog.cleaner.compaction.rebase import SourcesChangedError
+import clog.storage.transactions.ids
+from clog.cleaner.passes.run_pass import SourcesChangedError
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.versions import Block, Found, try_read
 from clog.storage.errors import StoreUnavailableError
-from clog.storage.format import paths
+from clog.storage.format import documents
 from clog.storage.format.chunks import NONE
 from clog.storage.format.commits import encode_commit, read_commit
 from clog.storage.format.edits import Edit
-from clog.storage.store.base import ObjectExistsError, StoreRefusedError
-from clog.storage.testing.faults import FaultyStore
+from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
+from clog_testing.faults import FaultyStore
 
 cleaner, storage = clog.cleaner, clog.storage
 
@@ -65,7 +57,7 @@ def conflict_not_read_back(patch: Patch) -> None:
 
     def blind(store, commit, clock, ids):
         try:
-            store.create(paths.commit_path(commit.version), encode_commit(commit))
+            store.create(documents.commit_path(commit.version), encode_commit(commit))
         except ObjectExistsError:
             return read_commit(store, commit.version)
         except StoreUnavailableError:
@@ -163,7 +155,7 @@ def exists_then_write(patch: Patch) -> None:
 
 def floor_ignored(patch: Patch) -> None:
     """The sweep of orphans takes objects of any stamp, also of appends under way (W3)."""
-    blind = SimpleNamespace(**{**vars(paths), "stamp_of": lambda _path: NONE})
+    blind = SimpleNamespace(**{**vars(documents), "stamp_of": lambda _path: NONE})
     patch(cleaner.sweep.objects, "paths", blind)
 
 
@@ -238,10 +230,10 @@ def other_log_swept(patch: Patch) -> None:
     """A sweep takes folders of other logs for what creators left, and asks for no newer log."""
 
     def sweep(handle, *, before_ms, dry_run):
-        root, mine = handle.standing.root, paths.folder_of(handle.standing.log_id)
-        found = [o for o in root.list(paths.FOLDERS) if not o.path.startswith(mine)]
+        root, mine = handle.standing.root, documents.folder_of(handle.standing.log_id)
+        found = [o for o in root.list(documents.FOLDERS) if not o.path.startswith(mine)]
         for left in found:
-            if left.path != paths.LOG_FILE:
+            if left.path != documents.LOG_FILE:
                 root.delete(left.path)
         return found
 
@@ -308,7 +300,7 @@ def refusal_not_read_back(patch: Patch) -> None:
 
     def trusting(store, commit, clock, ids):
         try:
-            store.create(paths.commit_path(commit.version), encode_commit(commit))
+            store.create(documents.commit_path(commit.version), encode_commit(commit))
         except StoreRefusedError:
             raise
         except (ObjectExistsError, StoreUnavailableError):
@@ -346,8 +338,8 @@ def needed_columns_deleted(patch: Patch) -> None:
     """
 
     def older(store, oldest):
-        for found in store.list(paths.COLUMNS):
-            if paths.columns_version_of(found.path) < oldest.version:
+        for found in store.list(documents.COLUMNS):
+            if documents.columns_version_of(found.path) < oldest.version:
                 yield found
 
     patch(cleaner.sweep.documents, "_columns_before", older)
@@ -435,9 +427,9 @@ def strangers_files_swept(patch: Patch) -> None:
 
 def strangers_commits_swept(patch: Patch) -> None:
     """The closer of a block takes what has the name of a commit in another folder for one."""
-    version_of = paths.version_of
-    loose = SimpleNamespace(**vars(paths))
-    loose.version_of = lambda path: version_of(paths.COMMITS + path.rpartition("/")[2])
+    version_of = documents.version_of
+    loose = SimpleNamespace(**vars(documents))
+    loose.version_of = lambda path: version_of(documents.COMMITS + path.rpartition("/")[2])
     patch(cleaner.sweep.commit_blocks, "paths", loose)
 
 

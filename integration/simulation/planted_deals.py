@@ -4,19 +4,15 @@ from dataclasses import replace
 
 from limits import Patch, patching
 
-import clog.cleaner.compaction.selection
+import clog.cleaner.selection
 import clog.storage.format.head
 import clog.storage.format.manifest
-import clog.storage.format.segments
 import clog.storage.read.cleanable
-import clog.storage.transactions.committing
 import clog.storage.transactions.deferred
-import clog.storage.transactions.finishing
-import clog.storage.transactions.id_states
+import clog.storage.transactions.ids
 import clog.storage.transactions.several
-import clog.storage.transactions.undecided
 from clog.storage.format.head import Head
-from clog.storage.format.undecided import ABORTED, COMMITTED, find_unended
+from clog.storage.format.transactions import ABORTED, COMMITTED, find_unended
 
 storage = clog.storage
 _transactions = storage.transactions

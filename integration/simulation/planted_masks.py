@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 from limits import Patch
 
-import clog.cleaner.masks.carrying
-import clog.cleaner.masks.upkeep
+import clog.cleaner.masks
 
 _masks = clog.cleaner.masks
 

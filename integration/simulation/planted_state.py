@@ -2,9 +2,8 @@
 
 from limits import Patch
 
-from clog.storage.state.following import Follower
-from clog.storage.state.positions import position_of
-from clog.storage.state.state_store import StateStore
+from clog.state.store import StateStore
+from clog.state.table import Follower, position_of
 
 
 def others_skipped(patch: Patch) -> None:

@@ -6,9 +6,9 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.format import paths
-from clog.storage.ids import SeededIds
-from clog.storage.objects.data_object import DataObject
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
+from clog.storage.objects.layout import DataObject
 from clog.storage.objects.records import to_records
 from clog.storage.objects.writer import ObjectWriter
 
@@ -37,7 +37,7 @@ class Batch:
 
     def put(self, store, *, stamp: int, new_id) -> DataObject:
         """Puts the object under a name of its own, as a task does."""
-        path = paths.data_path(stamp, new_id())
+        path = documents.data_path(stamp, new_id())
         store.put(path, self.data)
         return replace(self.object, path=path, stamp=stamp)
 

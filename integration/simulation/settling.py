@@ -7,9 +7,9 @@ from disk import Clock
 from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.commit.handle import Handle
+from clog.storage.env import SeededIds
 from clog.storage.format.chunks import NONE
-from clog.storage.ids import SeededIds
-from clog.storage.transactions.finishing import finish_all
+from clog.storage.transactions.several import finish_all
 
 _DAYS_MS = 3 * 24 * 3_600_000
 _HOURS_MS = 2 * 3_600_000

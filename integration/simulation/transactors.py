@@ -17,8 +17,8 @@ from clog.storage.errors import (
     TransactionFencedError,
     TransactionTimeoutError,
 )
-from clog.storage.format import paths
-from clog.storage.testing.faults import FaultKind
+from clog.storage.format import documents
+from clog_testing.faults import FaultKind
 
 _TIMEOUTS_MS = (60_000, 60_000, 86_400_000)
 _TRIES_MAX = 4
@@ -59,7 +59,7 @@ class Transactor(Actor):
     def storm(self, call) -> FaultKind | None:
         """What becomes of a call while nobody can say what became of the commit before it."""
         kind = self._storm
-        if kind is None or not call.path.startswith(paths.COMMITS):
+        if kind is None or not call.path.startswith(documents.COMMITS):
             return None
         if call.operation == "create":
             self._storm = FaultKind.FAIL_BEFORE

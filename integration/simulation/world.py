@@ -39,10 +39,10 @@ from transactors import Transactor, ZombieTransactor
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.format import paths
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.format.features import SUPERSEDED_ROWS
-from clog.storage.ids import SeededIds
-from clog.storage.testing.faults import Fault, FaultKind
+from clog_testing.faults import Fault, FaultKind
 
 CALLS = 200
 """Store calls of a run, at least."""
@@ -251,7 +251,7 @@ class World:
         """A new log, of any config; a stranger keeps files among its own."""
         log = Log.create(store, PARTITIONS, self._config(), clock=clock, ids=ids)
         for name in STRANGERS:
-            site.disk.put(f"{paths.folder_of(log.handle.standing.log_id)}/{name}", b"kept")
+            site.disk.put(f"{documents.folder_of(log.handle.standing.log_id)}/{name}", b"kept")
         if self.is_masked:
             log.upgrade([SUPERSEDED_ROWS])
 
@@ -282,11 +282,11 @@ class World:
             return None if actor.sleeps else Fault(FaultKind.CRASH_BEFORE)
         self.calls_left -= 1
         self.scheduler.wake()
-        creates = call.operation == "create" and path.startswith(paths.COMMITS)
-        hints = call.operation == "put" and path == paths.LATEST
+        creates = call.operation == "create" and path.startswith(documents.COMMITS)
+        hints = call.operation == "put" and path == documents.LATEST
         if (creates or hints) and actor.sleeps and self.roll(100) < actor.sleepiness:
             self.trace.append(f"{actor.name} sleeps")
-            version = paths.version_of(path) if creates else oracle.newest
+            version = documents.version_of(path) if creates else oracle.newest
             self.scheduler.sleep(actor.awaited(oracle, version))
         else:
             self.scheduler.turn()
@@ -318,7 +318,7 @@ class World:
     def _kind(self, call, points) -> FaultKind | None:
         writes = call.operation in ("put", "create", "delete")
         rest = 4 if call.operation == "list" else 6 if writes else 1
-        if call.path.startswith(paths.CLOCKS):
+        if call.path.startswith(documents.CLOCKS):
             rest = 1  # Else few who compare clocks come any further.
         weights, rest = (_CALM_WEIGHTS, 0) if self.is_calm else (_WEIGHTS, rest)
         weight = max((weights[point] for point in points if point in weights), default=rest)
@@ -327,7 +327,7 @@ class World:
         if call.operation == "create" and self.roll(8) == 0:
             return FaultKind.CONFLICT
         # A refusal to tell the time is believed, whatever the clock.
-        is_clock = call.path.startswith(paths.CLOCKS)
+        is_clock = call.path.startswith(documents.CLOCKS)
         kinds = _WRITE_FAULTS if writes and not is_clock else _READ_FAULTS
         return kinds[self.roll(len(kinds))]
 

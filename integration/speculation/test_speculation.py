@@ -83,8 +83,8 @@ def spark(tmp_path_factory):
 def racing_sink(folder):
     """A sink whose task 0 has ended when a second attempt of it has written its rows, too."""
     from clog.connector import ClogDataSource
-    from clog.connector.options.settings import write_options
-    from clog.connector.write.stream_writer import ClogStreamWriter
+    from clog.connector.options import write_options
+    from clog.connector.write.writers import ClogStreamWriter
 
     wait = driver.waited_for
 

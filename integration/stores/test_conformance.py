@@ -11,11 +11,10 @@ from conftest import keeps_versions
 
 from clog.storage import Log, UnsupportedFilesystemError
 from clog.storage.store import open_store
-from clog.storage.store.base import ObjectExistsError
-from clog.storage.testing.axioms import CHECKS
-from clog.storage.testing.conformance import StoreConformance
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.model import rows_in
+from clog.storage.store.conformance import CHECKS, StoreConformance
+from clog.storage.store.contract import ObjectExistsError
+from clog_testing.invariants import check_log
+from clog_testing.model import rows_in
 
 SERVERS = ["ministack", "minio", "versitygw", "ceph_rgw", "fake_gcs", "azurite", "openssh"]
 IMAGES = ["minio_container", "azurite_container", "fake_gcs_container"]

@@ -6,7 +6,7 @@ import pytest
 
 from clog.storage import InvalidInputError
 from clog.storage.store import open_store
-from clog.storage.store.base import StoreRefusedError
+from clog.storage.store.contract import StoreRefusedError
 
 
 @pytest.fixture

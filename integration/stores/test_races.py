@@ -10,7 +10,7 @@ import pytest
 from clog.storage import Log
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.store import open_store
-from clog.storage.testing.races import append_in_processes, check_races
+from clog_testing.races import append_in_processes, check_races
 
 PROCESSES, COMMITS = 8, 500
 

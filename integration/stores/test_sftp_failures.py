@@ -11,9 +11,9 @@ import pytest
 import servers
 
 from clog.storage import CorruptionError, Log, StoreUnavailableError
-from clog.storage.format import paths
+from clog.storage.format import documents
 from clog.storage.store import open_store
-from clog.storage.store.base import StoreRefusedError
+from clog.storage.store.contract import StoreRefusedError
 
 MANY_BYTES = 3 << 20
 
@@ -153,6 +153,6 @@ def test_a_server_that_is_gone(root, cutting):
     cutting.close()
     cutting.left = 0
     with pytest.raises(StoreUnavailableError):
-        list(log.handle.store.list(paths.COMMITS))
+        list(log.handle.store.list(documents.COMMITS))
     with pytest.raises(StoreUnavailableError):
         log.append([{"key": "k", "value": "v"}])

@@ -4,8 +4,8 @@ import pytest
 
 from clog.storage import Log
 from clog.storage.store import open_store
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.races import TYPED, append_in_processes, check_races
+from clog_testing.invariants import check_log
+from clog_testing.races import TYPED, append_in_processes, check_races
 
 
 def test_eight_processes_on_local_files(tmp_path):

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.objects import sweep_orphans
+from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage import ClogError, Log, StateTable
-from clog.storage.format import paths
+from clog.storage.format import documents
 from clog.storage.store import open_store
 
 pytestmark = pytest.mark.s3
@@ -111,7 +111,7 @@ ROLES = {"read": read, "append": append, "clean": clean, "sweep": sweep}
 @pytest.fixture
 def orphan(log, s3_url, s3_options):
     """An object that no commit names, older than all that is in progress."""
-    path = f"{paths.folder_of(log.handle.standing.log_id)}/{paths.data_path(0, 'e' * 32)}"
+    path = f"{documents.folder_of(log.handle.standing.log_id)}/{documents.data_path(0, 'e' * 32)}"
     open_store(s3_url, s3_options).put(path, b"x")
 
 

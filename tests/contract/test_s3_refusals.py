@@ -4,8 +4,8 @@ import pytest
 
 from clog.storage import CommitStateUnknownError, Log, StoreUnavailableError
 from clog.storage.store import open_store
-from clog.storage.store.base import StoreRefusedError
-from clog.storage.testing.model import rows_in
+from clog.storage.store.contract import StoreRefusedError
+from clog_testing.model import rows_in
 
 pytestmark = pytest.mark.s3
 

@@ -15,8 +15,8 @@ from clog.storage import (
     StoreUnavailableError,
     UnsupportedFilesystemError,
 )
-from clog.storage.store import open_store, probe
-from clog.storage.store.base import ObjectExistsError, StoreRefusedError
+from clog.storage.store import open_store, remote
+from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
 
 pytestmark = pytest.mark.s3
 
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr(probe, "_passed", set())
+    monkeypatch.setattr(remote, "_passed", set())
     stub = StubServer()
     thread = threading.Thread(target=stub.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

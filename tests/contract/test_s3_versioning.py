@@ -3,7 +3,7 @@
 import pytest
 
 from clog.storage import Log, UnsupportedFilesystemError
-from clog.storage.store import open_store, probe
+from clog.storage.store import open_store, remote
 
 pytestmark = pytest.mark.s3
 
@@ -13,7 +13,7 @@ ROW = [{"key": "a", "value": "1"}]
 @pytest.fixture
 def log(s3_bucket, proxied_options, monkeypatch):
     """A log on a bucket that keeps no versions, through the proxy."""
-    monkeypatch.setattr(probe, "_passed", set())
+    monkeypatch.setattr(remote, "_passed", set())
     log = Log.create(f"s3://{s3_bucket}/log", storage_options=proxied_options)
     log.append(ROW)
     return log

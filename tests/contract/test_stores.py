@@ -11,9 +11,8 @@ import pytest
 
 from clog.storage import UnsupportedFilesystemError
 from clog.storage.store import local, open_store
-from clog.storage.testing.conformance import StoreConformance
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.faults import FaultyStore
+from clog.storage.store.conformance import CountingStore, StoreConformance
+from clog_testing.faults import FaultyStore
 
 _roots = itertools.count()
 

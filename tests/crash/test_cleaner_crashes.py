@@ -18,20 +18,19 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.masks.upkeep import keep_masks
-from clog.cleaner.retention.apply import apply_retention, seal_idle
-from clog.cleaner.rewrite.coalescing import coalesce
-from clog.cleaner.rewrite.trimming import trim
-from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
+from clog.cleaner.duties.layout import coalesce, trim
+from clog.cleaner.duties.retention import apply_retention, seal_idle
+from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
+from clog.cleaner.masks import keep_masks
 from clog.storage import Log, ManualClock
-from clog.storage.ids import SeededIds
-from clog.storage.objects.arrow_types import BYTES
+from clog.storage.env import SeededIds
+from clog.storage.objects.layout import BYTES
 from clog.storage.objects.records import to_records
-from clog.storage.read.key_index_cache import KeyIndexCache
-from clog.storage.read.table_scan import table_batches
-from clog.storage.testing.crash import contents, copy_of, crash_runs, discard, inside, memory_store
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.model import rows_in
+from clog.storage.read.lookup import KeyIndexCache
+from clog.storage.read.table import table_batches
+from clog_testing.crash import contents, copy_of, crash_runs, discard, inside, memory_store
+from clog_testing.invariants import check_log
+from clog_testing.model import rows_in
 
 BEGIN_MS = 1_000_000_000
 HOUR_MS = 3_600_000
@@ -169,13 +168,13 @@ def clean_with_a_small_map(log):
 def clean_gathering(log):
     """Of three objects that both partitions share the rows are gathered."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.cleaner.rewrite.coalescing.LOOSE_OBJECTS_MIN", 3)
+        patch.setattr("clog.cleaner.duties.layout.LOOSE_OBJECTS_MIN", 3)
         clean(log)
 
 
 def clean_coalescing_first(log):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.cleaner.rewrite.gathering.GATHERED_BYTES_MAX", 0)
+        patch.setattr("clog.cleaner.duties.layout.GATHERED_BYTES_MAX", 0)
         patch.setattr("clog.cleaner.log_round.is_worth_coalescing", bool)
         clean_gathering(log)
 
@@ -301,7 +300,7 @@ SURVIVED = ("lost_reply", "refused", "denied")
 @pytest.fixture(autouse=True)
 def bitmap_files(monkeypatch):
     """However short a bitmap is."""
-    monkeypatch.setattr("clog.storage.format.bitmaps.bitmap.INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr("clog.storage.format.chunks.INLINE_BYTES_MAX", 0)
 
 
 AT_NIGHT = {

@@ -8,13 +8,12 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import ClogError, Log, ManualClock
-from clog.storage.format.edits import Edit
+from clog.storage.env import SeededIds
+from clog.storage.format.edits import Edit, Pin
 from clog.storage.format.features import FeatureNames
-from clog.storage.format.views.pins import Pin
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import crash_runs, discard
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.published import (
+from clog_testing.crash import crash_runs, discard
+from clog_testing.invariants import check_log
+from clog_testing.published import (
     delta_adds,
     delta_rows,
     delta_versions,

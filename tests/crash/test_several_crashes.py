@@ -12,11 +12,11 @@ from collections import Counter
 import pytest
 
 from clog.storage import ClogError, CommitStateUnknownError, Log, ManualClock
-from clog.storage.ids import SeededIds
-from clog.storage.store.within import Within
-from clog.storage.testing.crash import crash_runs, discard, unlike
-from clog.storage.testing.invariants import check_log
-from clog.storage.transactions.finishing import finish_all
+from clog.storage.env import SeededIds
+from clog.storage.store.contract import Within
+from clog.storage.transactions.several import finish_all
+from clog_testing.crash import crash_runs, discard, unlike
+from clog_testing.invariants import check_log
 
 NAMES = ("home", "left", "right")
 START_MS, TIMEOUT_MS = 5_000, 60_000

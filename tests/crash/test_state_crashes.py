@@ -13,11 +13,11 @@ from itertools import count
 
 import pytest
 
+from clog.state import sqlite_file
 from clog.storage import CommitStateUnknownError, Log, ManualClock, StateStore
-from clog.storage.ids import SeededIds
-from clog.storage.state import sqlite_file
-from clog.storage.testing.crash import crash_runs, discard, memory_store
-from clog.storage.testing.invariants import check_log
+from clog.storage.env import SeededIds
+from clog_testing.crash import crash_runs, discard, memory_store
+from clog_testing.invariants import check_log
 
 BEFORE = {b"a": b"0", b"gone": b"0"}
 AFTER = {b"a": b"1", b"b": b"1"}
@@ -106,7 +106,7 @@ def traced(monkeypatch, tmp_path):
         return connection
 
     for module in ("sqlite_file", "cache", "generations"):
-        monkeypatch.setattr(f"clog.storage.state.{module}.connect", traced_connect)
+        monkeypatch.setattr(f"clog.state.{module}.connect", traced_connect)
     return folder, copies, monkeypatch.undo
 
 

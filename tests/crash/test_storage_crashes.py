@@ -15,17 +15,16 @@ import pyarrow as pa
 import pytest
 
 from clog.storage import AlreadyExistsError, ClogError, Log, ManualClock, NotFoundError
-from clog.storage.clock import Clock
-from clog.storage.commit.idempotence import Writer
+from clog.storage.append import Writer
+from clog.storage.env import Clock, SeededIds
 from clog.storage.errors import CommitStateUnknownError
-from clog.storage.format import paths
+from clog.storage.format import documents
 from clog.storage.format.features import FEATURES, NO_FEATURES
-from clog.storage.ids import SeededIds
 from clog.storage.objects.records import to_records
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.crash import crash_runs, discard, inside, memory_store
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.model import rows_in
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import crash_runs, discard, inside, memory_store
+from clog_testing.invariants import check_log
+from clog_testing.model import rows_in
 
 CLOCK: Clock = ManualClock(now_ms=5_000)
 ONE = [{"key": "a", "value": "1", "timestamp": 1}]
@@ -80,7 +79,7 @@ def typed(store):
 def without_features(store):
     """A log from before there were any; the next version is not divisible by 4."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.create.NEW_LOG_FEATURES", NO_FEATURES)
+        patch.setattr("clog.storage.administration.NEW_LOG_FEATURES", NO_FEATURES)
         filled(store)
 
 
@@ -108,8 +107,8 @@ def of_many_partitions(store):
 def small_pages_of_writers():
     """A head that may hold four writers, and pages of two or three."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.format.producers.WRITERS_MAX", 4)
-        patch.setattr("clog.storage.format.writer_pages.PAGE_BYTES_MAX", 300)
+        patch.setattr("clog.storage.format.writers.WRITERS_MAX", 4)
+        patch.setattr("clog.storage.format.writers.PAGE_BYTES_MAX", 300)
         yield
 
 
@@ -165,7 +164,7 @@ def append_with_a_snapshot(log):
 def append_with_a_full_head(log):
     """A head that may hold four writers: this append moves three of them to pages."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.format.producers.WRITERS_MAX", 4)
+        patch.setattr("clog.storage.format.writers.WRITERS_MAX", 4)
         result = append(log)
     assert log.handle.tip.head.older_writers.count == 3
     return result
@@ -180,14 +179,14 @@ def append_beside_a_tree_of_writers(log):
 def append_with_columns(log):
     """A head that holds all columns of few partitions: this append writes them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 4)
+        patch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 4)
         return append(log)
 
 
 def append_that_begins_a_block(log):
     """The first commit of a block, whose file is made before it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.format.paths.BLOCK_VERSIONS", 8)
+        patch.setattr("clog.storage.format.documents.BLOCK_VERSIONS", 8)
         result = append(log)
     assert result.version == 8
     return result
@@ -297,7 +296,7 @@ class LookedTooEarly(WrappingStore):
 
     def get(self, path, start=None, end=None):
         data = self.inner.get(path, start, end)
-        if path == paths.LOG_FILE and not self.looked:
+        if path == documents.LOG_FILE and not self.looked:
             self.looked = True
             raise FileNotFoundError(path)
         return data
@@ -334,7 +333,13 @@ def test_every_crash_of_a_creator_that_came_second():
 )
 def test_crashes_leave_only_garbage_that_the_sweep_knows(name):
     """C1 to C4, C10: what is left of a commit that did not happen lies where the sweep looks."""
-    swept = (paths.DATA, paths.PAGES, paths.EDITS, paths.SNAPSHOTS, paths.COLUMNS)
+    swept = (
+        documents.DATA,
+        documents.PAGES,
+        documents.EDITS,
+        documents.SNAPSHOTS,
+        documents.COLUMNS,
+    )
     begin, act = SCENARIOS[name]
     store = memory_store()
     begin(store)

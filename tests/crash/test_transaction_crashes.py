@@ -16,10 +16,9 @@ from clog.storage import (
     ManualClock,
     TransactionFencedError,
 )
-from clog.storage.clock import Clock
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import crash_runs, discard
-from clog.storage.testing.invariants import check_log
+from clog.storage.env import Clock, SeededIds
+from clog_testing.crash import crash_runs, discard
+from clog_testing.invariants import check_log
 
 CLOCK: Clock = ManualClock(now_ms=5_000)
 BEFORE, JOB = ["0"], ["1", "2", "3"]

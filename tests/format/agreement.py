@@ -6,10 +6,8 @@ import independent_reader as ir
 import make_golden
 import pyarrow as pa
 
-from clog.storage.format.bitmaps.masks import mask_to_json
-from clog.storage.format.chunks import Chunk
-from clog.storage.format.dead_rows import dead_rows_to_json
-from clog.storage.format.undecided import unended_to_json
+from clog.storage.format.chunks import Chunk, dead_rows_to_json, mask_to_json
+from clog.storage.format.transactions import unended_to_json
 
 
 def agree(root, log, *, whole_history=True):

@@ -22,19 +22,19 @@ import pyarrow as pa
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
-from clog.storage import create as creating
+from clog.storage import administration as creating
+from clog.storage.append import Writer
 from clog.storage.commit import committer as committing
-from clog.storage.commit.idempotence import Writer
-from clog.storage.format import columns as storage_columns
-from clog.storage.format import commits, producers, snapshots, writer_pages
-from clog.storage.format.bitmaps import bitmap as storage_bitmaps
+from clog.storage.env import SeededIds
+from clog.storage.format import chunks as storage_bitmaps
+from clog.storage.format import commits, snapshots, writers
+from clog.storage.format import head as storage_columns
 from clog.storage.format.features import NO_FEATURES
-from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding
-from clog.storage.objects.data_object import DataObject
+from clog.storage.objects.layout import DataObject
 from clog.storage.objects.records import to_records
 from clog.storage.store import open_store
-from clog.storage.testing.crash import discard
+from clog_testing.crash import discard
 
 GOLDEN = Path(__file__).parent / "golden"
 START_MS = 1_700_000_000_000
@@ -99,8 +99,8 @@ def paged(root: Path) -> None:
 def older_writers(root: Path) -> None:
     """Pages of older writers above pages; writers who came back, one id of several kinds."""
     with (
-        patch.object(producers, "WRITERS_MAX", 4),
-        patch.object(writer_pages, "PAGE_BYTES_MAX", 500),
+        patch.object(writers, "WRITERS_MAX", 4),
+        patch.object(writers, "PAGE_BYTES_MAX", 500),
     ):
         log = create(root, partitions=1)
         for n in range(22):

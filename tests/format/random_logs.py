@@ -29,14 +29,14 @@ import pyarrow.parquet as pq
 from agreement import agree
 
 from clog.cleaner import Cleaner
-from clog.cleaner.rewrite.coalescing import coalesce
+from clog.cleaner.duties.layout import coalesce
 from clog.storage import Log, ManualClock, NotFoundError
 from clog.storage.administration import keep_row_texts, reset_times
 from clog.storage.diagnostics.verify import verify_log
+from clog.storage.env import SeededIds
 from clog.storage.format.features import NO_FEATURES
-from clog.storage.ids import SeededIds
 from clog.storage.store import open_store
-from clog.storage.testing.clocked import ClockedStore
+from clog_testing.clocked import ClockedStore
 
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 from clog.storage.format.commits import Commit, EditRecord, encode_commit, read_commit
-from clog.storage.format.edit_json import edit_to_json
-from clog.storage.format.edits import AppendedBy, WriterEntry
-from clog.storage.format.paths import commit_path, snapshot_path
+from clog.storage.format.documents import commit_path, snapshot_path
+from clog.storage.format.edits import AppendedBy, WriterEntry, edit_to_json
 from clog.storage.format.snapshots import read_snapshot, write_snapshot
 from clog.storage.store import open_store
-from clog.storage.testing.histories import append_edit, applied, fresh_manifest
+from clog_testing.histories import append_edit, applied, fresh_manifest
 
 COMMIT = (
     '{"clog":"commit","format":1,"bytes":1083,'

@@ -9,7 +9,7 @@ import pytest
 
 from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.ids import SeededIds
+from clog.storage.env import SeededIds
 from clog.storage.store import open_store
 
 FOLDERS = sorted(path for path in make_golden.GOLDEN.glob("v*/*") if path.is_dir())

@@ -17,12 +17,11 @@ from second_reader.log import Log as SecondLog
 
 from clog.storage import Log
 from clog.storage.errors import ClogError
-from clog.storage.format.documents import decode, encode
-from clog.storage.format.edit_json import edit_from_json
+from clog.storage.format.documents import decode, encode, snapshot_path
+from clog.storage.format.edits import edit_from_json
 from clog.storage.format.manifest import apply
-from clog.storage.format.paths import snapshot_path
 from clog.storage.format.snapshots import read_snapshot, unpage
-from clog.storage.format.undecided import unended_to_json
+from clog.storage.format.transactions import unended_to_json
 
 REFUSED = "refused"
 REMOVED = object()

@@ -14,8 +14,7 @@ from second_reader.log import Log as SecondLog
 from clog.storage import CorruptionError, Log
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format.documents import decode, encode
-from clog.storage.objects.arrow_types import with_ids
-from clog.storage.objects.data_object import REWRITTEN_SCHEMA
+from clog.storage.objects.layout import REWRITTEN_SCHEMA, with_ids
 from clog.storage.store import open_store
 
 TIME_MS = 1_700_000_000_000

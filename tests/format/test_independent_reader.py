@@ -15,26 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
-from clog.cleaner.rewrite.coalescing import coalesce
+from clog.cleaner.duties.layout import coalesce
 from clog.storage import Log, ManualClock
 from clog.storage.administration import reset_times
 from clog.storage.commit import committer
+from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
-from clog.storage.format import (
-    columns,
-    commits,
-    producers,
-    snapshots,
-    writer_pages,
-)
-from clog.storage.format.bitmaps import bitmap
+from clog.storage.format import chunks as bitmap
+from clog.storage.format import commits, snapshots, writers
+from clog.storage.format import head as columns
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.edits import ChunkHorizon, Edit, Replacement
-from clog.storage.ids import SeededIds
-from clog.storage.objects import encoding, row_groups
-from clog.storage.objects.data_object import REWRITTEN_SCHEMA
+from clog.storage.objects import encoding, writer
+from clog.storage.objects.layout import REWRITTEN_SCHEMA
 from clog.storage.objects.writer import write_rewritten
-from clog.storage.testing.strategies import placed_records
+from clog_testing.strategies import placed_records
 
 START_MS = 1_700_000_000_000
 
@@ -298,8 +293,8 @@ def test_heads_with_the_columns_of_some_partitions(root, monkeypatch):
 
 def test_pages_of_writers_above_pages(root, monkeypatch):
     """FORMAT.md §4: a tree of several levels, whoever comes back, and in one commit several."""
-    monkeypatch.setattr(writer_pages, "PAGE_BYTES_MAX", 500)
-    monkeypatch.setattr(producers, "WRITERS_MAX", 4)
+    monkeypatch.setattr(writers, "PAGE_BYTES_MAX", 500)
+    monkeypatch.setattr(writers, "WRITERS_MAX", 4)
     log = create(root)
     for n in range(90):
         log.append(rows("a"), producer=(f"producer-{n * 7 % 60}", n))
@@ -395,14 +390,14 @@ def test_row_groups_that_were_copied(root, monkeypatch):
     composed of others' row groups are those of any object.
     """
     monkeypatch.setattr("clog.storage.objects.encoding.GROUP_ROWS", 8)
-    monkeypatch.setattr("clog.storage.objects.row_groups.GROUP_BYTES_MIN", 1)
-    monkeypatch.setattr("clog.storage.read.row_groups.GROUP_BYTES_MIN", 1)
+    monkeypatch.setattr("clog.storage.objects.writer.GROUP_BYTES_MIN", 1)
+    monkeypatch.setattr("clog.storage.read.copy.GROUP_BYTES_MIN", 1)
     for module in ("encoding", "composing"):
         monkeypatch.setattr(f"clog.storage.objects.{module}.WHOLE_BYTES", 100)
     copied = []
-    real = row_groups.RowGroupSource.copied
+    real = writer.RowGroupSource.copied
     monkeypatch.setattr(
-        row_groups.RowGroupSource, "copied", lambda *a: copied.append(real(*a)) or copied[-1]
+        writer.RowGroupSource, "copied", lambda *a: copied.append(real(*a)) or copied[-1]
     )
     log = create(root, **{"cleanup.policy": "delete"})
     for n in range(4):

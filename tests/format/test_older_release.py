@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clog.storage import Log
-from clog.storage import create as creating
+from clog.storage import administration as creating
 from clog.storage.administration import keep_row_texts
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import features as registry

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from clog.storage import Log, ManualClock
-from clog.storage import create as creating
+from clog.storage import administration as creating
+from clog.storage.env import SeededIds
 from clog.storage.format.features import NO_FEATURES
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import memory_store
-from clog.storage.testing.faults import FaultyStore
+from clog_testing.crash import memory_store
+from clog_testing.faults import FaultyStore
 
 NOW_MS = 1_700_000_000_000
 CREATE = [

@@ -8,17 +8,17 @@ bytes and by steps between.
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.commit_blocks import close_blocks
+from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.storage import ClogError, Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.format import paths
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.format.commits import read_commit
 from clog.storage.format.edits import Edit
 from clog.storage.format.snapshots import read_snapshot
-from clog.storage.format.writer_pages import WriterPages
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, inside, memory_store
-from clog.storage.testing.model import rows_in
+from clog.storage.format.writers import WriterPages
+from clog_testing.crash import discard, inside, memory_store
+from clog_testing.model import rows_in
 
 START_MS = 1_000_000
 DAY_MS = 86_400_000
@@ -30,11 +30,11 @@ SOME, ALL = slice(None, None, 5), slice(None)
 @pytest.fixture(scope="module", autouse=True)
 def small_limits():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.format.paths.BLOCK_VERSIONS", 8)
+        patch.setattr("clog.storage.format.documents.BLOCK_VERSIONS", 8)
         patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
         patch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
-        patch.setattr("clog.storage.format.producers.WRITERS_MAX", 4)
-        patch.setattr("clog.storage.format.writer_pages.PAGE_BYTES_MAX", 300)
+        patch.setattr("clog.storage.format.writers.WRITERS_MAX", 4)
+        patch.setattr("clog.storage.format.writers.PAGE_BYTES_MAX", 300)
         yield
 
 
@@ -68,22 +68,22 @@ def needed(store, log):
     snapshot = log.handle.tip.head.snapshot
     kinds = {
         "data": sorted({c.object.path for _, c in manifest.chunks()}),
-        "commits": [o.path for o in inside(store).list(paths.COMMITS)],
-        "snapshots": [paths.snapshot_path(snapshot.version)],
+        "commits": [o.path for o in inside(store).list(documents.COMMITS)],
+        "snapshots": [documents.snapshot_path(snapshot.version)],
         "pages": list(WriterPages(inside(store)).paths(log.handle.tip.head.older_writers)),
-        "blocks": [o.path for o in inside(store).list(paths.BLOCKS)],
+        "blocks": [o.path for o in inside(store).list(documents.BLOCKS)],
     }
     kinds["pages"] += [page.path for page in read_snapshot(inside(store), snapshot.version).pages]
     kinds["edits"] = [
         record.stored["edit_at"]["path"]
-        for version in range(paths.version_of(kinds["commits"][0]), manifest.version + 1)
+        for version in range(documents.version_of(kinds["commits"][0]), manifest.version + 1)
         for record in [read_commit(inside(store), version).record]
         if "edit_at" in record.stored
     ]
-    folder = paths.folder_of(log.handle.standing.log_id)
+    folder = documents.folder_of(log.handle.standing.log_id)
     found = {kind: [f"{folder}/{path}" for path in some] for kind, some in kinds.items()}
     assert len(found["pages"]) > 4
-    return found | {"log": [paths.LOG_FILE]}
+    return found | {"log": [documents.LOG_FILE]}
 
 
 def places(size_bytes):

@@ -11,25 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner, threads
-from clog.cleaner.compaction import build_map, rewrite_policy
-from clog.cleaner.compaction.offset_map import SLOT_BYTES
-from clog.cleaner.sweep.objects import sweep_orphans
+from clog.cleaner.duties.sweep import sweep_orphans
+from clog.cleaner.passes import offset_map, rewriter
+from clog.cleaner.passes.offset_map import SLOT_BYTES
 from clog.storage import Log, ManualClock, VersionExpiredError
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import SeededIds
 from clog.storage.format.commits import read_commit
-from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding
-from clog.storage.objects import row_groups as objects_row_groups
-from clog.storage.read import row_groups as read_row_groups
+from clog.storage.objects import writer as objects_row_groups
+from clog.storage.read import copy as read_row_groups
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.read.scan import DELETE_HORIZON, plan_range, read_pieces
-from clog.storage.read.table_plan import plan_table
-from clog.storage.read.table_scan import table_batches
-from clog.storage.testing.crash import discard, inside, memory_store
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.model import ModelLog, fields_of, rows_in
-from clog.storage.testing.strategies import TIME_MS_MAX, placed_records
+from clog.storage.read.table import plan_table, table_batches
+from clog_testing.crash import discard, inside, memory_store
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
+from clog_testing.model import ModelLog, fields_of, rows_in
+from clog_testing.strategies import TIME_MS_MAX, placed_records
 
 PARTITIONS = 2
 BIG = 1 << 16
@@ -51,10 +50,10 @@ def _settings():
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoding, "WHOLE_BYTES", 0)
-        patch.setattr(rewrite_policy, "REWRITE_FACTOR", 1)
+        patch.setattr(rewriter, "REWRITE_FACTOR", 1)
         patch.setattr(encoding, "GROUP_ROWS", 2)
         patch.setattr(threads, "WORTH_BYTES", 0)
-        patch.setattr(build_map, "PORTION_ROWS", 2)
+        patch.setattr(offset_map, "PORTION_ROWS", 2)
         for module in (objects_row_groups, read_row_groups):
             patch.setattr(module, "GROUP_BYTES_MIN", 1)
         yield

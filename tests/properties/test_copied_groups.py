@@ -13,19 +13,17 @@ from forged_groups import forged, set_limits
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from clog.storage.config.compression import ZSTD, Compression
-from clog.storage.diagnostics.verify_rows import object_problems
+from clog.storage.config.definitions import ZSTD, Compression
+from clog.storage.diagnostics.verify_objects import object_problems
+from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
-from clog.storage.format.chunks import Chunk
-from clog.storage.format.dead_rows import write_dead_rows
-from clog.storage.ids import SeededIds
-from clog.storage.objects import encoding, row_groups, writer
-from clog.storage.objects.data_object import REWRITTEN_SCHEMA, rewritten_chunk
-from clog.storage.objects.row_groups import CopiedGroup
-from clog.storage.objects.writer import ObjectWriter, write_rewritten
-from clog.storage.read.row_groups import Wanted, read_or_copy
+from clog.storage.format.chunks import Chunk, write_dead_rows
+from clog.storage.objects import encoding, writer
+from clog.storage.objects.layout import REWRITTEN_SCHEMA, rewritten_chunk
+from clog.storage.objects.writer import CopiedGroup, ObjectWriter, write_rewritten
+from clog.storage.read.copy import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
-from clog.storage.testing.crash import discard, memory_store
+from clog_testing.crash import discard, memory_store
 
 READ = (*COLUMNS, DELETE_HORIZON)
 SEED = 7
@@ -268,7 +266,7 @@ def test_small_groups_are_encoded_anew(monkeypatch):
     store, ids = memory_store(), SeededIds(1)
     chunk = one_object(store, ids)
     count = len(copies(store, chunk))
-    monkeypatch.setattr(row_groups, "GROUP_BYTES_MIN", 10_000)
+    monkeypatch.setattr(writer, "GROUP_BYTES_MIN", 10_000)
     assert count
     assert copies(store, chunk) == []
     discard(store)

@@ -13,18 +13,16 @@ from forged_groups import forged, set_limits
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from clog.storage.config.compression import ZSTD
-from clog.storage.diagnostics.verify_rows import object_problems
+from clog.storage.config.definitions import ZSTD
+from clog.storage.diagnostics.verify_objects import object_problems
+from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
-from clog.storage.ids import SeededIds
-from clog.storage.objects.arrow_types import column_types, schema_of
-from clog.storage.objects.data_object import rewritten_chunk
 from clog.storage.objects.evolution import evolved
-from clog.storage.objects.row_groups import CopiedGroup
-from clog.storage.objects.writer import write_rewritten
-from clog.storage.read.row_groups import Wanted, read_or_copy
+from clog.storage.objects.layout import column_types, rewritten_chunk, schema_of
+from clog.storage.objects.writer import CopiedGroup, write_rewritten
+from clog.storage.read.copy import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
-from clog.storage.testing.crash import discard, memory_store
+from clog_testing.crash import discard, memory_store
 
 READ = (*COLUMNS, DELETE_HORIZON)
 SEED = 7

@@ -11,11 +11,11 @@ from clog.storage import ClogError, CorruptionError, Log, ManualClock, NotFoundE
 from clog.storage.commit import committer
 from clog.storage.diagnostics.repair import repair_log
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.format import paths
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.format.snapshots import read_snapshot
-from clog.storage.ids import SeededIds
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.crash import copy_of, discard, inside, memory_store
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import copy_of, discard, inside, memory_store
 
 KEPT = {"min.cleanable.dirty.ratio": 0, "file.delete.delay.ms": 10**9}
 
@@ -172,7 +172,7 @@ def test_the_sentence_of_mixed_copies():
     for _ in range(2):
         log.append([{"key": "a", "value": "2"}])
         twin.append([{"key": "a", "value": "3"}])
-    name = f"{paths.commit_path(3)}"
+    name = f"{documents.commit_path(3)}"
     inside(first).put(name, inside(second).get(name))
     with pytest.raises(ClogError, match=r"version 2 of .* is not of the history .*mixed"):
         opened(first, clock).table()
@@ -200,7 +200,7 @@ def test_a_stale_handle_that_commits_above_a_restored_copy():
         with pytest.raises(CorruptionError, match=r"version 3 of .* or it was restored while som"):
             fresh.append([{"key": "b", "value": "4"}])
     with pytest.raises(FileNotFoundError):
-        inside(store).get(paths.commit_path(5))
+        inside(store).get(documents.commit_path(5))
     repaired = memory_store()
     repair_log(store, repaired)
     assert table_of(opened(repaired, clock))[b"b"] == b"3"
@@ -216,8 +216,8 @@ def test_what_is_left_of_versions_that_were_taken_back_is_not_taken_for_new(seed
     folder = inside(store)
     back_to = 3 + seed
     for version in range(back_to + 1, lived.log.version + 1):
-        folder.delete(paths.commit_path(version))
-    left = {paths.version_of(f.path) for f in folder.list(paths.SNAPSHOTS)}
+        folder.delete(documents.commit_path(version))
+    left = {documents.version_of(f.path) for f in folder.list(documents.SNAPSHOTS)}
     assert any(version > back_to for version in left)
     kept = {v: table for v, table in lived.tables.items() if v <= back_to}
     again = Lived(store, seed + 1000, clock=clock, tables=kept).live(26, "b")
@@ -240,13 +240,13 @@ def test_a_backup_that_was_taken_while_records_were_appended(seed):
         ["blocks/", "commits/", "data/", "edits/", "latest", "pages/", "snapshots/"], 7
     ):
         for found in list(inside(store).list(folder)):
-            path = f"{paths.folder_of(lived.log.handle.standing.log_id)}/{found.path}"
+            path = f"{documents.folder_of(lived.log.handle.standing.log_id)}/{found.path}"
             backup.put(path, store.get(path))
             if rng.random() < 0.2:
                 lived.log.append([{"key": "later", "value": "x"}])
-    backup.put(paths.LOG_FILE, store.get(paths.LOG_FILE))
-    for found in list(inside(backup).list(paths.COMMITS)):
-        if paths.version_of(found.path) > noted:
+    backup.put(documents.LOG_FILE, store.get(documents.LOG_FILE))
+    for found in list(inside(backup).list(documents.COMMITS)):
+        if documents.version_of(found.path) > noted:
             inside(backup).delete(found.path)
     copy = opened(backup, clock)
     assert (copy.version, table_of(copy)) == (noted, lived.tables[noted])

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clog.storage.config.compression import ZSTD, Compression
-from clog.storage.ids import SeededIds
+from clog.storage.config.definitions import ZSTD, Compression
+from clog.storage.env import SeededIds
 from clog.storage.objects import encoding, reader
-from clog.storage.objects.data_object import RECORD_SCHEMA, REWRITTEN_SCHEMA
+from clog.storage.objects.layout import RECORD_SCHEMA, REWRITTEN_SCHEMA
 from clog.storage.objects.reader import read_ranges
 from clog.storage.objects.writer import ObjectWriter, write_rewritten
 from clog.storage.store import open_store

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from clog.cleaner import Cleaner
 from clog.storage import ClogError, CorruptionError, InvalidInputError, Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.diagnostics.verify_rows import object_problems
-from clog.storage.format import documents, paths
+from clog.storage.diagnostics.verify_objects import object_problems
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.format.snapshots import read_snapshot, unpage
-from clog.storage.ids import SeededIds
 from clog.storage.read.scan import piece_of, read_pieces
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.crash import copy_of, discard, inside, memory_store
-from clog.storage.testing.model import rows_in
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import copy_of, discard, inside, memory_store
+from clog_testing.model import rows_in
 
 SLOW = settings(
     deadline=None,
@@ -85,14 +85,14 @@ def targets(store):
     tip = Log.open(store).handle.tip
     snapshot = read_snapshot(inside(store), tip.head.snapshot.version)
     found = {
-        "commit": paths.commit_path(tip.version),
-        "snapshot": paths.snapshot_path(snapshot.version),
+        "commit": documents.commit_path(tip.version),
+        "snapshot": documents.snapshot_path(snapshot.version),
         "page": snapshot.pages[0].path,
-        "block": paths.block_path(tip.version),
+        "block": documents.block_path(tip.version),
     }
-    folder = paths.folder_of(tip.head.log.log_id)
+    folder = documents.folder_of(tip.head.log.log_id)
     whole = {kind: f"{folder}/{path}" for kind, path in found.items()}
-    return whole | {"log": paths.LOG_FILE}
+    return whole | {"log": documents.LOG_FILE}
 
 
 def places(value, at=()):
@@ -206,7 +206,7 @@ def test_a_data_object_of_other_bytes(good, data):
     """Parquet's own footer and pages, torn and written over: the manifest's checksums tell."""
     store = copy_of(good)
     try:
-        path = next(o.path for o in store.list(paths.FOLDERS) if "/data/" in o.path)
+        path = next(o.path for o in store.list(documents.FOLDERS) if "/data/" in o.path)
         content = bytearray(store.get(path))
         at = data.draw(st.integers(0, len(content) - 1), label="at")
         patch = data.draw(st.binary(min_size=1, max_size=40), label="patch")
@@ -266,7 +266,7 @@ def test_a_log_of_so_many_partitions(partitions):
     """The number is checked before a column of as many entries is made (FORMAT.md §3.2)."""
     store = memory_store()
     Log.create(store, 1)
-    path, folder = paths.commit_path(0), inside(store)
+    path, folder = documents.commit_path(0), inside(store)
     body = documents.decode("commit", folder.get(path), where=path)
     body["edit"]["create"]["partitions"] = body["head"]["log"]["partitions"] = partitions
     folder.put(path, document("commit", body))
@@ -354,7 +354,7 @@ def test_a_fresh_object_that_is_said_to_have_offsets(good, dense):
     """
     store = copy_of(good)
     tip = Log.open(store).handle.tip
-    path, folder = paths.commit_path(tip.version), inside(store)
+    path, folder = documents.commit_path(tip.version), inside(store)
     body = documents.decode("commit", folder.get(path), where=path)
     body["edit"]["add"]["objects"][0]["dense"] = dense
     folder.put(path, document("commit", body))

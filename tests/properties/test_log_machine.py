@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from clog.storage import InvalidInputError, Log, ManualClock, OffsetOutOfRangeError
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.model import ModelLog, Record, fields_of, rows_in
-from clog.storage.testing.strategies import TIME_MS_MAX, placed_records
+from clog.storage.env import SeededIds
+from clog_testing.crash import discard, memory_store
+from clog_testing.invariants import check_log
+from clog_testing.model import ModelLog, Record, fields_of, rows_in
+from clog_testing.strategies import TIME_MS_MAX, placed_records
 
 HANDLES = 3
 PRODUCERS = ("p", "q", "r", "s", "t", "u", "v")
@@ -47,8 +47,8 @@ class LogMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
         self.patch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
-        self.patch.setattr("clog.storage.format.producers.WRITERS_MAX", 2)
-        self.patch.setattr("clog.storage.format.writer_pages.PAGE_BYTES_MAX", 300)
+        self.patch.setattr("clog.storage.format.writers.WRITERS_MAX", 2)
+        self.patch.setattr("clog.storage.format.writers.PAGE_BYTES_MAX", 300)
         self.clock = ManualClock(START_MS)
         self.ids = SeededIds(seed)
         self.store = memory_store()

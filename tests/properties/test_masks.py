@@ -11,27 +11,21 @@ import pyarrow.parquet as pq
 from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
-from clog.cleaner import Cleaner
-from clog.cleaner.masks import upkeep
-from clog.cleaner.masks.carrying import offsets_of
-from clog.cleaner.masks.upkeep import keep_masks
-from clog.cleaner.rewrite.coalescing import coalesce
+from clog.cleaner import Cleaner, masks
+from clog.cleaner.duties.layout import coalesce
+from clog.cleaner.masks import keep_masks, offsets_of
 from clog.storage import Log, ManualClock
-from clog.storage.diagnostics.verify import verify_log
-from clog.storage.diagnostics.verify_masks import mask_problems
-from clog.storage.format.bitmaps import bitmap
-from clog.storage.format.bitmaps.bitmap import read_bitmap
-from clog.storage.ids import SeededIds
-from clog.storage.read.changes import changes_batches
-from clog.storage.read.key_index_cache import KeyIndexCache
+from clog.storage.diagnostics.verify import mask_problems, verify_log
+from clog.storage.env import SeededIds
+from clog.storage.format import chunks
+from clog.storage.format.chunks import read_bitmap
+from clog.storage.read.hidden_rows import view_masks
 from clog.storage.read.latest_keys import ROW_BYTES
-from clog.storage.read.small_views import small_view_batches
-from clog.storage.read.table_plan import plan_table
-from clog.storage.read.table_scan import table_batches
-from clog.storage.read.view_masks import view_masks
-from clog.storage.testing.crash import discard, inside, memory_store
-from clog.storage.testing.model import ModelLog, fields_of, rows_in
-from clog.storage.testing.strategies import TIME_MS_MAX, placed_records
+from clog.storage.read.lookup import KeyIndexCache
+from clog.storage.read.table import changes_batches, plan_table, small_view_batches, table_batches
+from clog_testing.crash import discard, inside, memory_store
+from clog_testing.model import ModelLog, fields_of, rows_in
+from clog_testing.strategies import TIME_MS_MAX, placed_records
 
 PARTITIONS = 2
 CONFIG = {
@@ -115,7 +109,7 @@ class World:
 def masked(log, step_rows):
     handle = log.handle
     handle.refresh()
-    with patch.object(upkeep, "STEP_ROWS", step_rows):
+    with patch.object(masks, "STEP_ROWS", step_rows):
         keep_masks(handle, KeyIndexCache(handle.store, seed=handle.tip.head.log.key_seed))
 
 
@@ -201,7 +195,7 @@ def test_tables_by_masks_are_the_models(given_, entries, inline):
     nulls, history = given_
     world = World(nulls)
     try:
-        with patch.object(bitmap, "INLINE_BYTES_MAX", 1024 if inline else 0):
+        with patch.object(chunks, "INLINE_BYTES_MAX", 1024 if inline else 0):
             then = {0: {}}
             for name, argument in history:
                 world.perform(name, argument)

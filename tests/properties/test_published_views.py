@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
-from clog.storage.ids import SeededIds
-from clog.storage.testing.model import fields_of
-from clog.storage.testing.strategies import TIME_MS_MAX, placed_records
+from clog.storage.env import SeededIds
+from clog_testing.model import fields_of
+from clog_testing.strategies import TIME_MS_MAX, placed_records
 
 deltalake = pytest.importorskip("deltalake")
 polars = pytest.importorskip("polars")

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from clog.storage import Log, OutOfMemoryError, StoreUnavailableError
-from clog.storage.format import documents, paths
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.model import rows_in
+from clog.storage.format import documents
+from clog_testing.crash import discard, memory_store
+from clog_testing.model import rows_in
 
 _OPEN = """
 import re, resource, sys
@@ -31,7 +31,7 @@ def test_a_document_that_takes_more_memory_than_there_is(tmp_path):
     url = str(tmp_path / "log")
     log = Log.create(url, 1)
     stored = documents.body_json({"later": [[]] * ((8 << 20) // 3)})
-    log.handle.store.put(paths.commit_path(0), documents.encode_json("commit", stored))
+    log.handle.store.put(documents.commit_path(0), documents.encode_json("commit", stored))
     done = subprocess.run(
         [sys.executable, "-c", _OPEN, url], capture_output=True, text=True, check=False
     )

@@ -23,14 +23,14 @@ from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
 from clog.storage import InvalidInputError, Log, ManualClock, NotFoundError
+from clog.storage.env import SeededIds
 from clog.storage.errors import ClogError, CommitStateUnknownError
 from clog.storage.format.head import Head
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
-from clog.storage.transactions import id_states
-from clog.storage.transactions.finishing import finish_all
+from clog.storage.transactions import ids
+from clog.storage.transactions.several import finish_all
+from clog_testing.crash import discard, memory_store
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
 
 LOGS, HOLDERS = 3, 2
 TIMEOUT_MS = 10_000
@@ -250,7 +250,7 @@ def dirty_reads(monkeypatch):
 
 def ends_of_others(monkeypatch):
     """S48: a takeover takes what was left open for committed."""
-    monkeypatch.setattr(id_states, "ABORTED", "committed")
+    monkeypatch.setattr(ids, "ABORTED", "committed")
 
 
 @pytest.mark.parametrize("bug", [dirty_reads, ends_of_others])

@@ -14,10 +14,10 @@ from clog.storage import (
     StateStore,
     StoreUnavailableError,
 )
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
+from clog.storage.env import SeededIds
+from clog_testing.crash import discard, memory_store
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
 
 KEYS = [b"%02d" % i for i in range(24)]
 STEPS = 40

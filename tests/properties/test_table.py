@@ -9,20 +9,17 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
-from clog.cleaner.compaction.offset_map import SLOT_BYTES
-from clog.connector.read.plan_views import slices
+from clog.cleaner.passes.offset_map import SLOT_BYTES
+from clog.connector.read.plan_ranges import slices
+from clog.state.table import StateTable
 from clog.storage import Log, ManualClock
-from clog.storage.ids import SeededIds
-from clog.storage.read.changes import changes_batches
+from clog.storage.env import SeededIds
+from clog.storage.read.hidden_rows import view_masks
 from clog.storage.read.latest_keys import ROW_BYTES
-from clog.storage.read.missed_deletes import missed_deletes
-from clog.storage.read.table_plan import plan_table
-from clog.storage.read.table_scan import table_batches
-from clog.storage.read.view_masks import view_masks
-from clog.storage.state import StateTable
-from clog.storage.testing.crash import discard, inside, memory_store
-from clog.storage.testing.model import ModelLog, fields_of, rows_in
-from clog.storage.testing.strategies import TIME_MS_MAX, placed_records
+from clog.storage.read.table import changes_batches, missed_deletes, plan_table, table_batches
+from clog_testing.crash import discard, inside, memory_store
+from clog_testing.model import ModelLog, fields_of, rows_in
+from clog_testing.strategies import TIME_MS_MAX, placed_records
 
 PARTITIONS = 2
 CONFIG = {

@@ -21,11 +21,11 @@ from clog.storage import (
     TransactionFencedError,
     TransactionTimeoutError,
 )
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
+from clog.storage.env import SeededIds
 from clog.storage.transactions.transaction import Transaction
+from clog_testing.crash import discard, memory_store
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
 
 HANDLES, PARTITIONS = 3, 2
 IDS, KEYS = ("a", "b"), tuple("uvwxyz")
@@ -71,7 +71,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 2**32))
     def create(self, seed):
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr("clog.storage.format.producers.WRITERS_MAX", 2)
+        self.patch.setattr("clog.storage.format.writers.WRITERS_MAX", 2)
         self.patch.setattr("clog.storage.format.transactions.POSITIONS_BYTES_MAX", 80)
         self.clock, self.seeds = ManualClock(10_000_000), SeededIds(seed)
         self.store = memory_store()

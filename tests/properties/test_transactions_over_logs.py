@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
+from clog.storage.env import SeededIds
 from clog.storage.errors import (
     ClogError,
     CommitConflictError,
@@ -25,12 +26,11 @@ from clog.storage.errors import (
 )
 from clog.storage.format import head
 from clog.storage.format.head import Head
-from clog.storage.format.undecided import ABORTED
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
-from clog.storage.transactions.finishing import finish_all
+from clog.storage.format.transactions import ABORTED
+from clog.storage.transactions.several import finish_all
+from clog_testing.crash import discard, memory_store
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
 
 LOGS = 3
 TIMEOUT_MS = 10_000

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
-from clog.cleaner.rewrite.coalescing import coalesce
+from clog.cleaner.duties.layout import coalesce
 from clog.storage import Log, ManualClock, StateTable
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
+from clog.storage.env import SeededIds
+from clog_testing.crash import discard, memory_store
 
 PARTITIONS = 2
 CONFIG = {

@@ -22,7 +22,7 @@ from pathlib import Path
 def deadly(root):
     """A store upon the log whose put of a second object by one task ends the executor, once."""
     from clog.storage.store import open_store
-    from clog.storage.store.wrapping import WrappingStore
+    from clog.storage.store.contract import WrappingStore
 
     class Deadly(WrappingStore):
         def put(self, path, data):

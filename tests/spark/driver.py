@@ -30,8 +30,8 @@ def waited_for(path, process=None):
 def sink_with(name, commit):
     """The data source ``name``: clog, with another commit of its stream writer."""
     from clog.connector import ClogDataSource
-    from clog.connector.options.settings import write_options
-    from clog.connector.write.stream_writer import ClogStreamWriter
+    from clog.connector.options import write_options
+    from clog.connector.write.writers import ClogStreamWriter
 
     class Writer(ClogStreamWriter):
         def commit(self, messages, batchId):  # noqa: N803

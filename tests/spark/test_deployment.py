@@ -239,7 +239,7 @@ def test_the_example_of_native_reads_runs(spark, tmp_path):
 @pytest.mark.parametrize("path", ["docs/coming-from-kafka.md", "docs/coming-from-delta.md"])
 def test_options_in_the_tables_exist(path):
     """What takes the place of a source's option, or is "the same", is an option of clog."""
-    from clog.connector.options.definitions import NAMES
+    from clog.connector.options import NAMES
 
     text = (ROOT / path).read_text()
     table = re.split(r"## (?:Streaming source|Source options)\n", text)[1].split("\n## ")[0]

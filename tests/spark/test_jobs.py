@@ -14,8 +14,8 @@ from clog.cleaner import Cleaner
 from clog.jobs import clean_with_spark
 from clog.storage import Log, ManualClock
 from clog.storage.store import open_store
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.model import rows_in
+from clog_testing.invariants import check_log
+from clog_testing.model import rows_in
 
 NOW = 1_000_000_000
 TIMES = ("index_ms", "clean_ms")

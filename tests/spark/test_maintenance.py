@@ -110,9 +110,9 @@ def flaky(folder):
     written, of a read after its first batch. Made here, so that workers get it by value.
     """
     from clog.connector import ClogDataSource
-    from clog.connector.options.settings import read_options, write_options
+    from clog.connector.options import read_options, write_options
     from clog.connector.read.stream_reader import ClogStreamReader
-    from clog.connector.write.stream_writer import ClogStreamWriter
+    from clog.connector.write.writers import ClogStreamWriter
 
     def fail_once(what):
         from pyspark import TaskContext

@@ -15,7 +15,7 @@ from pyspark.sql import functions
 
 from clog.cleaner import Cleaner
 from clog.connector import native_reads, read_log, read_table
-from clog.connector.native import reasons
+from clog.connector import schema as reasons
 from clog.storage import Log
 from clog.storage.errors import OptionError, VersionExpiredError
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from clog.cleaner import Cleaner
-from clog.connector import lag
+from clog.connector import tools
 from clog.storage.log import Log
 
 
@@ -135,8 +135,8 @@ def failing_after_commit(flag):
     value.
     """
     from clog.connector import ClogDataSource
-    from clog.connector.options.settings import write_options
-    from clog.connector.write.stream_writer import ClogStreamWriter
+    from clog.connector.options import write_options
+    from clog.connector.write.writers import ClogStreamWriter
 
     class Writer(ClogStreamWriter):
         def commit(self, messages, batchId):  # noqa: N803
@@ -277,7 +277,7 @@ def test_a_running_query_follows_the_log(queries, log, target, checkpoint):
         while len(queries.values(target)) < 3 and query.isActive:
             query.processAllAvailable()
         assert sorted(queries.values(target)) == ["a", "b", "c"]
-        (behind,) = lag(query.lastProgress)
+        (behind,) = tools(query.lastProgress)
         assert behind.max_offsets_behind_latest == 0
         assert set(behind.partitions) == {0, 1}
     finally:

@@ -5,9 +5,9 @@ is exported here, and what is not exported may change with any release.
 """
 
 from clog.cleaner.cleaner import Cleaner, FoundLogs
-from clog.cleaner.compaction.stats import PassResult, PassStats
+from clog.cleaner.duties.retention import Expired, MaintenanceResult
 from clog.cleaner.log_round import CleanerSettings
-from clog.cleaner.retention.apply import Expired, MaintenanceResult
+from clog.cleaner.passes.stats import PassResult, PassStats
 
 __all__ = [
     "Cleaner",

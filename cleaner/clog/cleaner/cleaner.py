@@ -7,7 +7,7 @@ R2. Retention and the start offset rule (S31-S35); trimming below the low waterm
     publishing the table (S63).
 R3. Passes over the eligible partitions of all logs, each once, by ``threads`` at a time
     (`selection`, `run_pass`). Before each the most urgent one is chosen anew. Before the first of
-    a log the objects that its passes share are gathered, or coalesced (`gathering`).
+    a log the objects that its passes share are gathered, or coalesced (`layout`).
 R4. Delete objects whose delay is over (S27); rewrite what has held dead rows for long (S46);
     coalesce what the passes left fresh, under every policy; before and after that merge small
     sealed segments where no pass does it.
@@ -33,20 +33,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from clog.cleaner.compaction.build_map import check_share
-from clog.cleaner.compaction.memory import MORE_MEMORY
-from clog.cleaner.compaction.pass_progress import PassProgress
-from clog.cleaner.compaction.selection import Candidate
-from clog.cleaner.compaction.stats import PassResult
+from clog.cleaner.duties.layout import Room
+from clog.cleaner.duties.retention import BACKOFF_MS, MaintenanceResult
 from clog.cleaner.log_round import CleanerSettings, LogRound
-from clog.cleaner.metered_store import NAP_MS, StoppedError, Throttle, nap
 from clog.cleaner.monitor import Monitor
-from clog.cleaner.retention.apply import MaintenanceResult
-from clog.cleaner.retention.uncleanable import BACKOFF_MS
-from clog.cleaner.rewrite.gathering import Room
-from clog.cleaner.threads import CleanerThreads
+from clog.cleaner.passes.offset_map import MORE_MEMORY, check_share
+from clog.cleaner.passes.run_pass import PassProgress
+from clog.cleaner.passes.stats import PassResult
+from clog.cleaner.selection import Candidate
+from clog.cleaner.threads import NAP_MS, CleanerThreads, StoppedError, Throttle, nap
 from clog.storage import Log
-from clog.storage.clock import Clock, SystemClock
+from clog.storage.env import Clock, SystemClock
 from clog.storage.errors import InvalidInputError, enough_memory
 
 logger = logging.getLogger(__name__)

@@ -5,38 +5,45 @@ Everything but the passes is exact: each step is applied to the manifest in memo
 looks at what it made. Passes are shown as they are planned: which range is mapped, which segments
 are looked at. What dies in them is known only when their keys are read, and so is what is
 coalesced, freed of dead rows and released after them; these are said as of before the passes.
-What is gathered (`gathering`) is part of the passes, and said with them alone. Merges are those
+What is gathered (`layout`) is part of the passes, and said with them alone. Merges are those
 before and after coalescing, which leaves a chunk for every ``object.bytes`` of a run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from clog.cleaner.compaction.grouping import grouped
-from clog.cleaner.compaction.judge import JudgedChunk, JudgedSegment
-from clog.cleaner.compaction.rewrite_policy import RewritePolicy
-from clog.cleaner.compaction.selection import Candidate, candidates
-from clog.cleaner.retention.apply import Expired, due_cuts, edit_of, expired, idle_partitions
-from clog.cleaner.retention.uncleanable import is_resting
-from clog.cleaner.rewrite import dead_row_purge
-from clog.cleaner.rewrite.coalescing import candidate_runs, is_due
-from clog.cleaner.rewrite.gathering import (
+from clog.cleaner.duties import layout
+from clog.cleaner.duties.layout import (
     Room,
+    Run,
+    candidate_runs,
+    due_merges,
+    due_trims,
     gatherable,
+    is_due,
     is_worth_coalescing,
+    mergeable,
+    parts_of,
     size_bytes_of,
 )
-from clog.cleaner.rewrite.merging import due_merges, mergeable
-from clog.cleaner.rewrite.relayout import Run, parts_of
-from clog.cleaner.rewrite.trimming import due_runs
-from clog.cleaner.sweep.objects import due_objects, not_held
+from clog.cleaner.duties.retention import (
+    Expired,
+    due_cuts,
+    edit_of,
+    expired,
+    idle_partitions,
+    is_resting,
+)
+from clog.cleaner.duties.sweep import due_objects, not_held
+from clog.cleaner.passes.judge import JudgedChunk, JudgedSegment
+from clog.cleaner.passes.rewriter import RewritePolicy, grouped
+from clog.cleaner.selection import Candidate, candidates
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.format.edits import Edit
 from clog.storage.format.features import DEAD_ROWS
-from clog.storage.format.manifest import Manifest, apply
-from clog.storage.format.segments import Segment
-from clog.storage.readers.holds import Holds, read_holds
+from clog.storage.format.manifest import Manifest, Segment, apply
+from clog.storage.readers import Holds, read_holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +144,13 @@ def plan_round(
         merged = _after(manifest, Edit(replace=tuple(due_merges(manifest, config))), now_ms)
     first, runs = _coalesced(handle, merged, eligible, now_ms)
     merges += mergeable(merged, config, _chunks_after(runs, config))
-    dead = dead_row_purge.due_runs(manifest, config, now_ms=now_ms)
+    dead = layout.due_purges(manifest, config, now_ms=now_ms)
     due = due_objects(manifest, config, now_ms=now_ms)
     deleted = not_held(due, config, holds, now_ms=now_ms)
     return PlannedRound(
         sealed=sealed,
         cuts=expired(cuts),
-        trims=[_rewrite(run) for run in due_runs(manifest)],
+        trims=[_rewrite(run) for run in due_trims(manifest)],
         coalesced_first=[_rewrite(run) for run in first],
         passes=[_pass(manifest, c, policy) for c in eligible],
         resting=resting,

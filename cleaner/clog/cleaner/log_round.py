@@ -1,4 +1,19 @@
-"""One log, looked after round by round: its share of what `cleaner.Cleaner` does.
+"""Publishing one log's table, when it is due (S63).
+
+A format is due ``table.publish.interval.ms`` after it was looked at last, and at once when a log
+start offset has risen: no view shows for longer what was deleted. One that somebody published by
+hand is brought up to date each ``file.delete.delay.ms``, or it would hold back the sweep for ever.
+
+What is not published, whoever refuses it, is told and counted, holds nothing else up, and is tried
+again. A view that cannot follow is withdrawn, rather than show what was deleted:
+
+- at once where a log start offset has risen and it is refused for good;
+- where it has not shown for ``delete.retention.ms`` what the log has: so long does a deleted key
+  stay in the log itself, at least;
+- where a pin is ``file.delete.delay.ms`` old and nobody came for its version of a view that shows
+  nothing.
+
+One log, looked after round by round: its share of what `cleaner.Cleaner` does.
 
 `begin`, then `candidates`, each of them by `clean`, then `end`. None of it is lost when the
 next fails; a log that failed waits before it is tried again, longer each time, and at random, so
@@ -17,59 +32,247 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from clog.cleaner.compaction.build_map import KeyHasher
-from clog.cleaner.compaction.pass_plan import PassPlan, Stretch
-from clog.cleaner.compaction.pass_progress import PassProgress
-from clog.cleaner.compaction.run_pass import PassTools, run_pass
-from clog.cleaner.compaction.selection import Candidate, Choosing, candidate
-from clog.cleaner.compaction.stats import PassResult
-from clog.cleaner.masks.upkeep import keep_masks
-from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
-from clog.cleaner.publishing import Publishing
-from clog.cleaner.rest import Rest
-from clog.cleaner.retention.apply import (
+from clog.cleaner.duties.commit_blocks import close_blocks
+from clog.cleaner.duties.layout import (
+    Gathered,
+    Room,
+    Run,
+    coalesce,
+    gather,
+    gatherable,
+    is_due,
+    is_worth_coalescing,
+    merge_segments,
+    purge_dead_rows,
+    size_bytes_of,
+    trim,
+)
+from clog.cleaner.duties.retention import (
+    BACKOFF_MS,
+    PASSING_TROUBLE,
     Expired,
     MaintenanceResult,
     apply_retention,
     expired,
+    is_resting,
     seal_idle,
+    set_uncleanable,
 )
-from clog.cleaner.retention.uncleanable import PASSING_TROUBLE, is_resting, set_uncleanable
-from clog.cleaner.rewrite.coalescing import coalesce, is_due
-from clog.cleaner.rewrite.dead_row_purge import purge_dead_rows
-from clog.cleaner.rewrite.gathering import (
-    Gathered,
-    Room,
-    gather,
-    gatherable,
-    is_worth_coalescing,
-    size_bytes_of,
+from clog.cleaner.duties.sweep import (
+    SweepSchedule,
+    WatchedClock,
+    sweep_orphans,
+    sweep_released,
+    with_room,
 )
-from clog.cleaner.rewrite.merging import merge_segments
-from clog.cleaner.rewrite.relayout import Run
-from clog.cleaner.rewrite.trimming import trim
-from clog.cleaner.sweep.clock_skew import WatchedClock
-from clog.cleaner.sweep.commit_blocks import close_blocks
-from clog.cleaner.sweep.full_disk import with_room
-from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
-from clog.cleaner.sweep.schedule import SweepSchedule
-from clog.cleaner.threads import CleanerThreads
+from clog.cleaner.masks import keep_masks
+from clog.cleaner.passes.offset_map import KeyHasher
+from clog.cleaner.passes.run_pass import PassProgress, PassTools, run_pass
+from clog.cleaner.passes.stats import PassResult
+from clog.cleaner.selection import Candidate, Choosing, PassPlan, Stretch, candidate
+from clog.cleaner.threads import CleanerThreads, MeteredStore, StoppedError, Throttle
 from clog.storage import Log, Reader
-from clog.storage.clock import Clock
+from clog.storage.commit.handle import Handle
 from clog.storage.commit.reserve import keep_reserve
 from clog.storage.config.log_config import LogConfig, fitting_defaults, with_defaults
+from clog.storage.env import Clock
 from clog.storage.errors import (
     ClogError,
+    CommitConflictError,
+    CommitStateUnknownError,
     CorruptionError,
+    InvalidInputError,
     LogReplacedError,
     StoreUnavailableError,
     VersionExpiredError,
 )
-from clog.storage.format import paths
+from clog.storage.format import documents
 from clog.storage.format.manifest import Manifest
-from clog.storage.read.key_index_cache import KeyIndexCache
-from clog.storage.readers.holds import NO_HOLDS, read_holds
-from clog.storage.transactions.finishing import finish_all
+from clog.storage.publications.publish import FORMATS, Publications
+from clog.storage.read.lookup import KeyIndexCache
+from clog.storage.readers import NO_HOLDS, read_holds
+from clog.storage.store.contract import StoreRefusedError
+from clog.storage.transactions.several import finish_all
+
+_LOGGER = logging.getLogger(__name__)
+_FOR_GOOD = (CorruptionError, FileNotFoundError, InvalidInputError, StoreRefusedError)
+"""Refusals that the next try meets again, until somebody does something."""
+_REFUSALS = (
+    *_FOR_GOOD,
+    CommitConflictError,
+    CommitStateUnknownError,
+    StoreUnavailableError,
+    VersionExpiredError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a look after views did: versions ``made``, views ``withdrawn``, and how many formats
+    were ``refused``.
+    """
+
+    made: int = 0
+    withdrawn: int = 0
+    refused: int = 0
+
+    def __add__(self, other: "Published") -> "Published":
+        """Returns the sums."""
+        return Published(
+            self.made + other.made,
+            self.withdrawn + other.withdrawn,
+            self.refused + other.refused,
+        )
+
+
+class Publishing:
+    """The views of one log, kept up. Not safe for threads.
+
+    Attributes:
+        lags_ms: by format, for how long the view has not shown what the log has, at most.
+    """
+
+    def __init__(self, handle: Handle, defaults: Mapping[str, str]) -> None:
+        self._handle = handle
+        self._publications = Publications(handle, defaults)
+        self._tried_ms: dict[str, int] = {}
+        self._starts: dict[str, list[int]] = {}
+        self._told: dict[tuple[str, str], str] = {}
+        self.lags_ms: dict[str, int] = {}
+
+    def publish_due(self, config: LogConfig, *, now_ms: int) -> Published:
+        """Publishes what is due, by monotonic time, and returns what that did."""
+        pins, done = self._handle.tip.head.pins, Published()
+        starts, wanted = list(self._handle.tip.head.partitions.start), config.published_formats
+        for name in wanted:
+            interval_ms = config.table_publish_interval_ms
+            if self._is_due(name, interval_ms, now_ms) or self._starts.get(name) != starts:
+                self._tried_ms[name] = now_ms
+                done += self._brought_up(name, config)
+        for name in [name for name in pins if name in FORMATS and name not in wanted]:
+            delay_ms = config.file_delete_delay_ms
+            pinned_ms = self._handle.clock.now_ms() - pins[name][-1].time_ms
+            is_old = pinned_ms >= delay_ms and self._is_due(name, delay_ms, now_ms)
+            if is_old:
+                self._tried_ms[name] = now_ms
+            if is_old or self._starts.get(name) != starts:
+                done += self._brought_up(name, config, by_hand=True, is_old=is_old)
+        for name in pins.keys() & set(FORMATS):
+            done += self._attempt(name, "freed of its pins", self._release)[0]
+        self._measure(wanted, now_ms)
+        return done
+
+    def _is_due(self, name: str, interval_ms: int, now_ms: int) -> bool:
+        tried_ms = self._tried_ms.get(name)
+        return tried_ms is None or now_ms - tried_ms >= interval_ms
+
+    def _brought_up(
+        self, name: str, config: LogConfig, *, by_hand: bool = False, is_old: bool = True
+    ) -> Published:
+        """Publishes a view, and withdraws it where it is refused and that is due; one ``by_hand``
+        only where it ``is_old``, or shows what was deleted.
+        """
+        starts = list(self._handle.tip.head.partitions.start)
+
+        def published(name: str) -> Published:
+            if by_hand:
+                seen = self._publications.look(name)
+                if not is_old and not self._publications.shows_deleted(name):
+                    return Published()
+                if not seen.is_there or seen.withdrawn_ms is not None:
+                    return self._withdraw(name)  # Nothing of it is there but its pin.
+            return Published(made=self._publications.publish(name).published)
+
+        done, why = self._attempt(name, "published", published)
+        if why is not None and self._must_go(name, config, why):
+            done += self._attempt(name, "withdrawn", self._withdraw)[0]
+        if why is None or not self._publications.shows_deleted(name):
+            self._starts[name] = starts
+        return done
+
+    def _must_go(self, name: str, config: LogConfig, why: Exception) -> bool:
+        """Tells whether a view that was refused is to be withdrawn, as it is by now: others may
+        have published it.
+        """
+        try:
+            seen, now_ms = self._publications.look(name), self._handle.clock.now_ms()
+        except _REFUSALS:
+            return False  # Told already; nor could it be withdrawn.
+        if seen.is_foreign:
+            return False
+        if seen.source is None:
+            pins = self._handle.tip.head.pins.get(name, ())
+            is_awaited = bool(pins) and pins[-1].view > seen.newest
+            return is_awaited and now_ms - pins[-1].time_ms >= config.file_delete_delay_ms
+        if isinstance(why, _FOR_GOOD) and self._publications.shows_deleted(name):
+            return True
+        since_ms = now_ms - config.delete_retention_ms
+        return self._publications.is_behind_since(name, since_ms)
+
+    def _withdraw(self, name: str) -> Published:
+        done = self._publications.withdraw(name)
+        if done.withdrawn:
+            _LOGGER.warning(
+                "the %s view of %s could not follow the log, and is withdrawn: it shows nothing"
+                " until the log is published again",
+                *(name, self._handle.store.url),
+            )
+        return Published(withdrawn=done.withdrawn)
+
+    def _release(self, name: str) -> Published:
+        self._publications.release(name)
+        return Published()
+
+    def _attempt(
+        self, name: str, what: str, step: Callable[[str], Published]
+    ) -> tuple[Published, Exception | None]:
+        """Does a step; one that is refused is told, once, and counted, and holds nothing else
+        up.
+        """
+        url = self._handle.store.url
+        try:
+            done = step(name)
+        except _REFUSALS as e:
+            if self._told.get((name, what)) != str(e):
+                _LOGGER.warning("%s is not %s as %s: %s; it is tried again", url, what, name, e)
+            self._told[name, what] = str(e)
+            return Published(refused=1), e
+        self._told.pop((name, what), None)
+        return done, None
+
+    def _measure(self, wanted: list[str], now_ms: int) -> None:
+        self.lags_ms = {}
+        for name in wanted:
+            is_refused = (name, "published") in self._told
+            is_behind = is_refused or not self._publications.is_current(name)
+            self.lags_ms[name] = now_ms - self._tried_ms[name] if is_behind else 0
+
+
+REST_MS_MAX = 300_000
+"""A log that keeps failing is tried again at least this often; so is a partition on which somebody
+else is faster.
+"""
+
+
+@dataclass(slots=True)
+class Rest:
+    """Waiting after failures: 15 s, doubled each time, up to `REST_MS_MAX`, and at random up to
+    half of it less.
+    """
+
+    until_ms: int = 0
+    failures: int = 0
+
+    def failed(self, now_ms: int, uniform: Callable[[], float]) -> None:
+        """Waits, longer than the last time."""
+        wait_ms = min(REST_MS_MAX, BACKOFF_MS << min(self.failures, 10))
+        self.failures += 1
+        self.until_ms = now_ms + int(wait_ms * (1 - uniform() / 2))
+
+    def succeeded(self) -> None:
+        """Waits no more."""
+        self.until_ms = self.failures = 0
+
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +381,7 @@ class LogRound:
     def maintain(self) -> MaintenanceResult:
         """Does R1 and R2: ends transactions that others left (S50), seals what is idle (S8),
         applies retention (S31-S35), trims (S37), and publishes the table where that is due (S63).
-        Where the disk is full, makes room first (`full_disk`).
+        Where the disk is full, makes room first (`sweep`).
         """
         return self._with_room(self._maintained)
 
@@ -400,7 +603,7 @@ class LogRound:
 
     def _close_blocks(self, now_ms: int, store: MeteredStore) -> None:
         since_ms = self.clock.monotonic_ms()
-        has_any = self._handle.tip.version >= paths.BLOCK_VERSIONS
+        has_any = self._handle.tip.version >= documents.BLOCK_VERSIONS
         if has_any and _is_due(self._blocks_checked_ms, since_ms, BLOCKS_CHECK_MS):
             close_blocks(self._handle, now_ms=now_ms, defaults=self._settings.defaults, store=store)
             self._blocks_checked_ms = since_ms

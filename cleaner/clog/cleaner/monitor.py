@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 
-from clog.cleaner.compaction.pass_progress import PassProgress
-from clog.cleaner.compaction.selection import Candidate, overdue_ms
-from clog.cleaner.compaction.stats import PassResult
-from clog.cleaner.retention.apply import MaintenanceResult
-from clog.storage.clock import Clock
+from clog.cleaner.duties.retention import MaintenanceResult
+from clog.cleaner.passes.run_pass import PassProgress
+from clog.cleaner.passes.stats import PassResult
+from clog.cleaner.selection import Candidate, overdue_ms
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import Clock
 from clog.storage.format.manifest import Manifest
-from clog.storage.publications.pinning import Kept, kept_for_views
+from clog.storage.publications.publish import Kept, kept_for_views
 from clog.storage.read.cleanable import cleanable_bounds
-from clog.storage.readers.lag import Reader
+from clog.storage.readers import Reader
 
 
 @dataclass(frozen=True, slots=True)

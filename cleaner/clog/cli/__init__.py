@@ -18,7 +18,7 @@ def main() -> None:
         # The library does not need them, so they are an extra.
         if e.name not in ("typer", "rich"):
             raise
-        from clog.storage.installation import install_extra
+        from clog.storage.env import install_extra
 
         raise SystemExit(f"the command line needs {e.name}: {install_extra('cli')}") from e
     app(prog_name="clog")

@@ -17,10 +17,23 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clog.cli import daemon
-from clog.cli.cleaning import clean, publish, roll
-from clog.cli.logs import convert, copy, delete, ls, manage, transactions
-from clog.cli.looking import cost, dump, readers, show, verify, verify_store
+from clog.cli import (
+    clean,
+    consume,
+    convert,
+    copy,
+    cost,
+    daemon,
+    dump,
+    export,
+    get,
+    logs,
+    produce,
+    publish,
+    show,
+    ui,
+    verify,
+)
 from clog.cli.output import (
     ERRORS_AS,
     WarningFormatter,
@@ -28,20 +41,18 @@ from clog.cli.output import (
     print_error,
     reader_has_left,
 )
-from clog.cli.records import consume, export, get, produce
-from clog.cli.ui import command
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Logs": (
-        manage.create,
-        ls.ls,
+        logs.create,
+        logs.ls,
         show.describe,
-        manage.alter,
-        manage.upgrade,
-        manage.reset_times,
+        logs.alter,
+        logs.upgrade,
+        logs.reset_times,
         copy.copy,
         convert.convert,
-        delete.delete,
+        logs.delete,
     ),
     "Records": (
         produce.produce,
@@ -49,11 +60,11 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         get.get,
         export.export,
         show.offsets,
-        manage.delete_records,
-        transactions.transactions,
+        logs.delete_records,
+        logs.transactions,
     ),
     "Cleaning": (
-        roll.roll,
+        clean.roll,
         clean.clean,
         daemon.cleaner,
         clean.sweep,
@@ -61,12 +72,12 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Looking deeper": (
         show.segments,
-        readers.readers,
+        show.readers,
         dump.dump,
         verify.verify,
-        verify_store.verify_store,
+        verify.verify_store,
         cost.cost,
-        command.ui,
+        ui.ui,
     ),
 }
 """Functions whose names and docstrings are the commands and their help, by the headings of

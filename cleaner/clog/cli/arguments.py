@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clog.cli.output import print_note
-from clog.storage.config import units
+from clog.storage.config import definitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +70,7 @@ def partition_count(given: str | int) -> int:
     Raises:
         typer.BadParameter: no log can have so many.
     """
-    from clog.storage.create import PARTITIONS_MAX
+    from clog.storage.administration import PARTITIONS_MAX
 
     return integer(1, PARTITIONS_MAX)(given)
 
@@ -177,7 +177,7 @@ def waiting_for(url: str, options: Mapping[str, object]) -> "Iterator[Callable[[
     at which address, as far as that was given: clients try for minutes before they give up. Yields
     what says that there was an answer.
     """
-    from clog.storage.store.urls import redact
+    from clog.storage.store.contract import redact
 
     nested = options.get("client_kwargs")
     inner = nested.get("endpoint_url") if isinstance(nested, Mapping) else None
@@ -209,7 +209,7 @@ def check_logs_named(urls: list[str] | None, prefixes: list[str] | None) -> None
 
 def typed_schema(log: "Log") -> "pa.Schema | None":
     """Returns the schema of a typed log; None where keys and values are bytes."""
-    from clog.storage.objects.arrow_types import arrow_schema
+    from clog.storage.objects.layout import arrow_schema
 
     schema = log.handle.tip.head.log.schema
     return None if schema is None else arrow_schema(schema)
@@ -221,7 +221,7 @@ def schema_file(path: Path) -> "pa.Schema":
     Raises:
         typer.BadParameter: it holds none.
     """
-    from clog.storage.objects.schema_words import schema_from_words
+    from clog.storage.objects.evolution import schema_from_words
     from clog.storage.objects.typed_json import parsed_json
 
     try:
@@ -293,7 +293,7 @@ def parse_time_ms(text: str) -> int:
         typer.BadParameter: it is neither.
     """
     try:
-        return units.time_ms(text)
+        return definitions.time_ms(text)
     except ValueError as e:
         raise typer.BadParameter(f"{quoted(text)} is not a time; give {e}") from None
 

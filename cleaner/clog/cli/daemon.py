@@ -24,26 +24,24 @@ from clog.cli.arguments import (
     usage_errors,
     waiting_for,
 )
-from clog.cli.cleaning.clean import DryRun
+from clog.cli.clean import DryRun
 from clog.cli.output import ERRORS_AS, counted, print_error, print_json_line, print_note, say
-from clog.cli.ui.logs import ShownLogs
-from clog.cli.views.pass_view import (
+from clog.cli.ui import ShownLogs
+from clog.cli.views import (
     maintenance_json,
     maintenance_lines,
     pass_json,
     pass_text,
+    tell_plans,
     tell_uncleanable,
 )
-from clog.cli.views.plan_view import tell_plans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from clog.cleaner import Cleaner, MaintenanceResult, PassResult
-    from clog.cleaner.daemon.broker_config import BrokerConfig
-    from clog.cleaner.daemon.finder import Finder
-    from clog.cleaner.daemon.http import MonitorServer
-    from clog.cleaner.daemon.request_meter import RequestMeter
+    from clog.cleaner.daemon.broker_config import BrokerConfig, Finder
+    from clog.cleaner.daemon.metrics import MonitorServer, RequestMeter
     from clog.cleaner.dry_run import PlannedRound
     from clog.storage import Log
 
@@ -190,7 +188,7 @@ def cleaner(  # noqa: PLR0913 - one for each option
         logs = _first(finder, given, patient=True, looked=daemon.monitor.looked)
         print_note(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
         if live:
-            from clog.cli.views.daemon_view import watching
+            from clog.cli.views import watching
 
             open_things.enter_context(watching(daemon.monitor))
         _stop_by_signals(daemon)
@@ -244,9 +242,8 @@ def _finder(
     *,
     single_writer: bool,
 ) -> "Finder":
-    from clog.cleaner.daemon.finder import Finder
-    from clog.storage.clock import SystemClock
-    from clog.storage.ids import SystemIds
+    from clog.cleaner.daemon.broker_config import Finder
+    from clog.storage.env import SystemClock, SystemIds
 
     return Finder(
         urls or (),
@@ -327,8 +324,8 @@ def _in_tasks(config: list[str] | None, threads: int | None) -> "Callable[..., C
     except ModuleNotFoundError as e:
         if e.name is None or e.name.partition(".")[0] != "pyspark":
             raise
+        from clog.storage.env import install_extra
         from clog.storage.errors import InvalidInputError
-        from clog.storage.installation import install_extra
 
         raise InvalidInputError(f"--spark needs pyspark: {install_extra('spark')}") from e
     return partial(SparkCleaner, spark, tasks=tasks)
@@ -343,8 +340,8 @@ def _daemon(
     *,
     watched: bool,
 ) -> "Cleaner":
-    from clog.cleaner.compaction.memory import save_memory
     from clog.cleaner.log_round import CleanerSettings
+    from clog.cleaner.passes.offset_map import save_memory
 
     save_memory()
     return make(
@@ -379,18 +376,16 @@ def _serve(
     address: str, daemon: "Cleaner", stores: "Mapping[str, RequestMeter]", shown: "ShownLogs"
 ) -> "MonitorServer":
     try:
-        from clog.cleaner.daemon.http import MonitorServer
-        from clog.cleaner.daemon.metrics import registry
-        from clog.cli.ui.activity import ShownCleaner
-        from clog.cli.ui.server import application
+        from clog.cleaner.daemon.metrics import MonitorServer, registry
+        from clog.cli.ui import ShownCleaner, application
     except ModuleNotFoundError as e:
         if e.name is None or e.name.partition(".")[0] not in METRICS:
             raise
+        from clog.storage.env import install_extra
         from clog.storage.errors import InvalidInputError
-        from clog.storage.installation import install_extra
 
         raise InvalidInputError(f"--listen needs {e.name}: {install_extra('metrics')}") from e
-    from clog.cleaner.daemon.health import ailments, neglects, notices
+    from clog.cleaner.daemon.metrics import ailments, neglects, notices
 
     page = application(shown, ShownCleaner(daemon.monitor))
     checks = partial(ailments, daemon), partial(neglects, daemon)
@@ -428,7 +423,7 @@ def _plans(
 
 def _log_to_stderr(log_format: str) -> None:
     """Makes all that is logged, and in JSON also errors and warnings, lines on standard error."""
-    from clog.cleaner.daemon.json_logs import JsonFormatter
+    from clog.cleaner.daemon.metrics import JsonFormatter
     from clog.cli.output import SafeFormatter
 
     handler = logging.StreamHandler()

@@ -3,8 +3,7 @@ of bytes into a typed one.
 """
 
 from clog.jobs.cleaning import clean_with_spark
-from clog.jobs.decoding import Decode, UndecodableError, avro_values, json_values
-from clog.jobs.typing_copy import Converted, convert
+from clog.jobs.typing import Converted, Decode, UndecodableError, avro_values, convert, json_values
 
 __all__ = [
     "Converted",

@@ -30,21 +30,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from clog.cleaner import Cleaner, CleanerSettings, PassResult
-from clog.cleaner.compaction.pass_plan import Stretch
-from clog.cleaner.compaction.pass_progress import PassProgress
-from clog.cleaner.compaction.stretches import commit_covered, stretches
-from clog.cleaner.log_round import LogRound
-from clog.cleaner.metered_store import NAP_MS, StoppedError, Throttle, nap
-from clog.cleaner.rest import Rest
-from clog.cleaner.threads import CleanerThreads
+from clog.cleaner.log_round import LogRound, Rest
+from clog.cleaner.passes.run_pass import PassProgress, commit_covered, stretches
+from clog.cleaner.selection import Stretch
+from clog.cleaner.threads import NAP_MS, CleanerThreads, StoppedError, Throttle, nap
 from clog.storage import Log
-from clog.storage.clock import Clock
 from clog.storage.commit.handle import Handle
+from clog.storage.env import Clock, SystemIds
 from clog.storage.errors import InvalidInputError, LogReplacedError
-from clog.storage.ids import SystemIds
 from clog.storage.numpy_arrays import of_bytes
-from clog.storage.store.base import Store
-from clog.storage.store.reach import Reach
+from clog.storage.store.contract import Store
+from clog.storage.store.opening import Reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,12 +4,18 @@ What is exported here is public, and so is all that its signatures mention; what
 may change with any release.
 """
 
-from clog.connector.beside_table import beside_table
 from clog.connector.datasource import ClogDataSource
-from clog.connector.explain import Explanation, Share, explain
-from clog.connector.lag import Lag, lag
 from clog.connector.native_reads import read_log, read_table
-from clog.connector.snapshot import Snapshot, snapshot_and_stream
+from clog.connector.tools import (
+    Explanation,
+    Lag,
+    Share,
+    Snapshot,
+    beside_table,
+    explain,
+    lag,
+    snapshot_and_stream,
+)
 from clog.connector.transaction import BatchTransaction, transaction
 from clog.connector.upsert import upsert
 

@@ -11,14 +11,13 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from clog.connector.shallow import shallow
+from clog.connector.schema import shallow
 from clog.storage.errors import ClogError, InvalidInputError
 
 if TYPE_CHECKING:
     from clog.connector.read.batch_reader import ClogReader
     from clog.connector.read.stream_reader import ClogStreamReader, RefusedStreamReader
-    from clog.connector.write.batch_writer import ClogWriter
-    from clog.connector.write.stream_writer import ClogStreamWriter
+    from clog.connector.write.writers import ClogStreamWriter, ClogWriter
 
 
 SPARK_MIN = (4, 2)
@@ -26,7 +25,7 @@ SPARK_MIN = (4, 2)
 
 
 class ClogDataSource(DataSource):
-    """A log as a source and a sink of Spark; options are in `options.definitions`, columns in
+    """A log as a source and a sink of Spark; options are in `connector.options`, columns in
     `schema`.
     """
 
@@ -47,8 +46,8 @@ class ClogDataSource(DataSource):
         the log.
         """
         from clog.connector.opened_logs import try_open, types_of
-        from clog.connector.options.settings import read_options
-        from clog.connector.read.columns import asked_schema
+        from clog.connector.options import read_options
+        from clog.connector.read.plan_ranges import asked_schema
 
         options = read_options(self.options)
         return asked_schema(options, types_of(try_open(options.location)))
@@ -56,7 +55,7 @@ class ClogDataSource(DataSource):
     @shallow
     def reader(self, schema: StructType) -> "ClogReader":
         """Returns a batch read."""
-        from clog.connector.options.settings import read_options
+        from clog.connector.options import read_options
         from clog.connector.read.batch_reader import ClogReader
 
         return ClogReader(read_options(self.options), schema)
@@ -66,7 +65,7 @@ class ClogDataSource(DataSource):
         """Returns a streaming read. An error here would be followed by one of Spark's own worker,
         which stops a reader that it does not have; so the reader raises it.
         """
-        from clog.connector.options.settings import read_options
+        from clog.connector.options import read_options
         from clog.connector.read.stream_reader import ClogStreamReader, RefusedStreamReader
 
         try:
@@ -77,16 +76,16 @@ class ClogDataSource(DataSource):
     @shallow
     def writer(self, schema: StructType, overwrite: bool) -> "ClogWriter":
         """Returns a batch write."""
-        from clog.connector.options.settings import write_options
-        from clog.connector.write.batch_writer import ClogWriter
+        from clog.connector.options import write_options
+        from clog.connector.write.writers import ClogWriter
 
         return ClogWriter(write_options(self.options), schema, overwrite=overwrite)
 
     @shallow
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ClogStreamWriter":
         """Returns a streaming write."""
-        from clog.connector.options.settings import write_options
-        from clog.connector.write.stream_writer import ClogStreamWriter
+        from clog.connector.options import write_options
+        from clog.connector.write.writers import ClogStreamWriter
 
         return ClogStreamWriter(write_options(self.options), schema, overwrite=overwrite)
 

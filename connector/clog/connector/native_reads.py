@@ -12,7 +12,7 @@ says once why.
 import json
 from typing import TYPE_CHECKING
 
-from clog.connector.native.reasons import CannotScanError, say_once
+from clog.connector.schema import CannotScanError, say_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from clog.connector.options.settings import ReadOptions
-    from clog.connector.table_columns import LogTypes, TableColumns
+    from clog.connector.options import ReadOptions
+    from clog.connector.schema import LogTypes, TableColumns
     from clog.storage.commit.handle import Handle
     from clog.storage.format.manifest import Manifest
     from clog.storage.numpy_arrays import Mask
-    from clog.storage.read.table_plan import TablePlan
+    from clog.storage.read.table import TablePlan
 
 KEYS_MAX = 1000
 """More keys than that are looked up in tasks."""
@@ -61,8 +61,12 @@ def read_table(
     if version is not None:
         given["asOfVersion"] = str(version)
     from clog.connector.opened_logs import types_of
-    from clog.connector.read.columns import asked_schema, check_columns_of, of_the_logs_keys
-    from clog.connector.read.plan_views import view_manifest
+    from clog.connector.read.plan_ranges import (
+        asked_schema,
+        check_columns_of,
+        of_the_logs_keys,
+        view_manifest,
+    )
 
     settings, handle = _opened(given)
     types = types_of(handle)
@@ -99,8 +103,7 @@ def read_log(spark: "SparkSession", url: str, **options: object) -> "DataFrame":
             ``failOnDataLoss``.
     """
     from clog.connector.opened_logs import types_of
-    from clog.connector.read.columns import asked_schema, check_columns_of
-    from clog.connector.read.plan_ranges import batch_ranges
+    from clog.connector.read.plan_ranges import asked_schema, batch_ranges, check_columns_of
 
     given = _given(options, own=("view", "path")) | {"path": url}
     settings, handle = _opened(given)
@@ -121,7 +124,7 @@ def read_log(spark: "SparkSession", url: str, **options: object) -> "DataFrame":
 
 
 def _given(options: "Mapping[str, object]", *, own: tuple[str, ...]) -> dict[str, str]:
-    from clog.connector.options.parsing import as_text
+    from clog.connector.option_values import as_text
     from clog.storage.errors import OptionError
 
     if mine := sorted({name.lower() for name in options} & {*own}):
@@ -131,7 +134,7 @@ def _given(options: "Mapping[str, object]", *, own: tuple[str, ...]) -> dict[str
 
 def _opened(given: "Mapping[str, str]") -> "tuple[ReadOptions, Handle]":
     from clog.connector.opened_logs import check_meant, opened
-    from clog.connector.options.settings import read_options
+    from clog.connector.options import read_options
     from clog.connector.read.batch_reader import check_batch
 
     settings = read_options(given)
@@ -164,7 +167,7 @@ def _looked_up(
     """Returns the rows of a few keys, read here."""
     import pyarrow as pa
 
-    from clog.connector.read.plan_views import view_partitions
+    from clog.connector.read.plan_ranges import view_partitions
     from clog.connector.read.task_read import table_slice_batches
     from clog.connector.schema import arrow_schema
 
@@ -189,10 +192,9 @@ def _scanned_table(
     schema: "StructType",
     table: "TableColumns | None",
 ) -> "DataFrame":
-    from clog.connector.native.files import folder_in_jvm
-    from clog.connector.native.frames import Scanned, needs_places, records, rows_of_table
-    from clog.connector.read.plan_views import view_plans
-    from clog.storage.read.view_masks import view_masks
+    from clog.connector.native import Scanned, folder_in_jvm, needs_places, records, rows_of_table
+    from clog.connector.read.plan_ranges import view_plans
+    from clog.storage.read.hidden_rows import view_masks
 
     folder = folder_in_jvm(settings.location.url, handle.standing.log_id)
     asked = schema if table is None else table.as_records(schema)
@@ -230,8 +232,7 @@ def _scanned_log(
 ) -> "DataFrame":
     import numpy as np
 
-    from clog.connector.native.files import folder_in_jvm
-    from clog.connector.native.frames import Scanned, records
+    from clog.connector.native import Scanned, folder_in_jvm, records
     from clog.connector.read.plan_ranges import isolation_of
     from clog.storage.read.scan import dead_rows_of, plan_range
 
@@ -254,7 +255,7 @@ def _scanned_log(
 
 
 def _check_types(handle: "Handle", read: "StructType") -> None:
-    from clog.connector.native.types import check_types
+    from clog.connector.native import check_types
     from clog.connector.opened_logs import types_of
 
     types, schema = types_of(handle), handle.tip.head.log.schema

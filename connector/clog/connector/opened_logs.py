@@ -2,15 +2,15 @@
 
 A log that was deleted and recreated under its URL is another one (S47), so each time one asks which
 log stands there: one request instead of up to six. So is one that was restored from an older copy;
-its id is the same, so the newest commit tells, at most `tip_tracker.CONFIRM_MS` later.
+its id is the same, so the newest commit tells, at most `tip.CONFIRM_MS` later.
 """
 
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from clog.connector.options.location import Location
-from clog.connector.table_columns import LogTypes, new_types
+from clog.connector.options import Location
+from clog.connector.schema import LogTypes, new_types
 from clog.storage.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from clog.connector.options.settings import WriteOptions
+    from clog.connector.options import WriteOptions
+    from clog.storage.administration import NewLog
     from clog.storage.commit.handle import Handle
-    from clog.storage.create import NewLog
     from clog.storage.log import Log
 
 _LOGGER = logging.getLogger("clog.connector")
@@ -69,7 +69,7 @@ def types_of(handle: "Handle | None") -> LogTypes | None:
     """
     from clog.storage.config.log_config import LogConfig
     from clog.storage.format.schema import key_columns_problem
-    from clog.storage.objects.arrow_types import arrow_schema
+    from clog.storage.objects.layout import arrow_schema
 
     head = None if handle is None else handle.tip.head
     if head is None or head.log.schema is None:
@@ -124,7 +124,7 @@ def opened_or_created(
     Raises:
         as `opened_or_new`.
     """
-    from clog.storage.create import NewLog
+    from clog.storage.administration import NewLog
 
     there = opened_or_new(options, check, rows=rows)
     return created(options.location, there) if isinstance(there, NewLog) else there
@@ -143,8 +143,8 @@ def opened_or_new(
         OptionError: the log that is there has other key columns than ``keyColumns``.
         InvalidInputError: a log like this cannot be made.
     """
-    from clog.storage.create import PARTITIONS_DEFAULT, new_log
-    from clog.storage.ids import SystemIds
+    from clog.storage.administration import PARTITIONS_DEFAULT, new_log
+    from clog.storage.env import SystemIds
 
     location = options.location
     try:
@@ -179,8 +179,7 @@ def created(location: Location, new: "NewLog") -> "Log":
     Raises:
         OptionError: that has other key columns.
     """
-    from clog.storage.clock import SystemClock
-    from clog.storage.ids import SystemIds
+    from clog.storage.env import SystemClock, SystemIds
 
     with suppress(AlreadyExistsError):
         new.create(location.store(), clock=SystemClock(), ids=SystemIds())

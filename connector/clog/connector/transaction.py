@@ -7,7 +7,7 @@ name of the job, with the batch's number as its sequence:
 J1. It takes the id up, once for each driver: a driver that was replaced is fenced.
 J2. The number is that of the last batch that was committed: nothing is written again. The frames
     are run all the same, unless ``failOnChangedBatch`` is false, to see whether they have the rows
-    that were committed: else these would be dropped unseen (`changed_batch`).
+    that were committed: else these would be dropped unseen (`writers`).
 J3. Each `BatchTransaction.write` runs the DataFrame; its tasks write objects, as those of a sink do
     (`write_task`), and answer with what they made.
 J4. The end of the ``with`` block commits all objects at once, or, where they are of several logs,
@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from clog.connector.micro_batch import RUN_ID, local_property
-from clog.connector.options.parsing import as_text
-from clog.connector.options.settings import write_options
-from clog.connector.write.changed_batch import check_repeated_transaction
+from clog.connector.option_values import as_text
+from clog.connector.options import write_options
+from clog.connector.schema import RUN_ID, local_property
+from clog.connector.write.writers import check_repeated_transaction
 from clog.storage.errors import (
     InvalidInputError,
     LogReplacedError,
@@ -35,12 +35,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from clog.connector.options.location import Location
-    from clog.connector.options.settings import WriteOptions
+    from clog.connector.options import Location, WriteOptions
     from clog.connector.write.write_task import WritePlan, Written
     from clog.storage import Transaction, TransactionResult
     from clog.storage.log import Log
-    from clog.storage.objects.data_object import DataObject
+    from clog.storage.objects.layout import DataObject
 
     _Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -195,7 +194,7 @@ def transaction(
             or goes on in the one that is there.
         TransactionFencedError: another driver has taken over the job.
     """
-    from clog.storage.transactions.id_states import check_id
+    from clog.storage.transactions.ids import check_id
 
     check_id(job)
     if type(batch_id) is not int or not 0 <= batch_id < 1 << 63:

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clog.connector.micro_batch import QUERY_ID, RUN_ID, local_property
-from clog.connector.options.parsing import as_text
-from clog.connector.options.settings import ROW_TEXTS, write_options
+from clog.connector.option_values import as_text
+from clog.connector.options import ROW_TEXTS, write_options
+from clog.connector.schema import QUERY_ID, RUN_ID, local_property
 from clog.connector.write.text_rules import (
     ENCODING,
     SPARKS,
@@ -36,16 +36,16 @@ from clog.connector.write.text_rules import (
     sparks_text,
 )
 from clog.storage.errors import InvalidInputError, LogReplacedError, OptionError
-from clog.storage.store.urls import redact
+from clog.storage.store.contract import redact
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-    from clog.connector.options.settings import WriteOptions
-    from clog.connector.table_columns import LogTypes
-    from clog.storage.commit.idempotence import Writer
+    from clog.connector.options import WriteOptions
+    from clog.connector.schema import LogTypes
+    from clog.storage.append import Writer
     from clog.storage.format.edits import RowTexts
     from clog.storage.log import Log
 
@@ -128,8 +128,8 @@ def upsert(
 def _append(columns: "_Columns", given: Mapping[str, str], asked: Asked, last: _Done | None) -> str:
     """Appends, and returns the id of the log; raises as `upsert`."""
     from clog.connector.opened_logs import types_of
-    from clog.connector.write.known_query import introduce
-    from clog.storage.commit.idempotence import Writer
+    from clog.connector.write.writers import introduce
+    from clog.storage.append import Writer
 
     writer = Writer(given["txnappid"], "txn", int(given["txnversion"]))
     log = _checked_log(write_options(given), writer, asked, last, columns)
@@ -194,7 +194,7 @@ def _checked_log(
         InvalidInputError: a key column is no key of a log of bytes.
     """
     from clog.connector.opened_logs import opened_or_created
-    from clog.connector.write.known_query import is_known
+    from clog.connector.write.writers import is_known
 
     def check(types: "LogTypes | None") -> None:
         if types is None and asked.encoding != SPARKS:

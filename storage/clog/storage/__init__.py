@@ -7,7 +7,7 @@ with any release. Start with `Log` and `StateTable`; all errors are kinds of `Cl
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from clog.storage.clock import Clock, ManualClock, SystemClock
+from clog.storage.env import Clock, Ids, ManualClock, SeededIds, SystemClock, SystemIds
 from clog.storage.errors import (
     AlreadyExistsError,
     ClogError,
@@ -30,30 +30,29 @@ from clog.storage.errors import (
     UnsupportedFormatError,
     VersionExpiredError,
 )
-from clog.storage.ids import Ids, SeededIds, SystemIds
 
 if TYPE_CHECKING:
+    from clog.state.store import StateStore
+    from clog.state.table import Refreshed, StateTable
     from clog.storage.administration import FeatureState
     from clog.storage.append import AppendResult
     from clog.storage.diagnostics.describe import (
+        CommitInfo,
         LogDescription,
         PartitionDescription,
         SegmentInfo,
         TransactionDescription,
         ViewDescription,
     )
-    from clog.storage.diagnostics.history import CommitInfo
     from clog.storage.log import Log
     from clog.storage.objects.records import Appendable, ArrowStream
     from clog.storage.publications.publish import PublishResult, WithdrawResult
     from clog.storage.read.scan import READ_SCHEMA
     from clog.storage.read.table import Table
-    from clog.storage.readers.lag import Reader
-    from clog.storage.readers.named_reader import NamedReader
-    from clog.storage.state import Refreshed, StateStore, StateTable
-    from clog.storage.store.base import Store, StoredObject
+    from clog.storage.readers import NamedReader, Reader
+    from clog.storage.store.contract import Store, StoredObject
     from clog.storage.transactions.deferred import Source, TransactionResult
-    from clog.storage.transactions.finishing import TransactionInfo
+    from clog.storage.transactions.several import TransactionInfo
     from clog.storage.transactions.transaction import Transaction
 
 __all__ = [
@@ -115,25 +114,25 @@ _NEEDS_ARROW = {
     "AppendResult": "append",
     "Appendable": "objects.records",
     "ArrowStream": "objects.records",
-    "CommitInfo": "diagnostics.history",
+    "CommitInfo": "diagnostics.describe",
     "FeatureState": "administration",
     "Log": "log",
     "LogDescription": "diagnostics.describe",
-    "NamedReader": "readers.named_reader",
+    "NamedReader": "readers",
     "PartitionDescription": "diagnostics.describe",
     "PublishResult": "publications.publish",
-    "Reader": "readers.lag",
-    "Refreshed": "state",
+    "Reader": "readers",
+    "Refreshed": ".state",
     "SegmentInfo": "diagnostics.describe",
     "Source": "transactions.deferred",
-    "StateStore": "state",
-    "StateTable": "state",
-    "Store": "store.base",
-    "StoredObject": "store.base",
+    "StateStore": ".state",
+    "StateTable": ".state",
+    "Store": "store.contract",
+    "StoredObject": "store.contract",
     "Table": "read.table",
     "Transaction": "transactions.transaction",
     "TransactionDescription": "diagnostics.describe",
-    "TransactionInfo": "transactions.finishing",
+    "TransactionInfo": "transactions.several",
     "TransactionResult": "transactions.deferred",
     "ViewDescription": "diagnostics.describe",
     "WithdrawResult": "publications.publish",
@@ -145,7 +144,7 @@ def __getattr__(name: str) -> Any:
     """Loads what needs Arrow when asked: errors are wanted in cold processes, too."""
     if name not in _NEEDS_ARROW:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_NEEDS_ARROW[name]}"), name)
+    return getattr(import_module(f".{_NEEDS_ARROW[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -1,33 +1,77 @@
 """Changes an operator makes: configs, log start offsets, sealing. Each is one commit, decided from
 the head of the newest version alone.
+
+Creating a log: its first version, then the file that makes it the log of its root (COMMIT).
+
+Deleting a log (COMMIT.md §1).
+
+D1. Delete ``_clog/log``: from now on no log stands here, for whoever opens or looks again.
+D2. Delete the files of its published views, of which there would be no rows any more, and those of
+    its folder.
+
+A crash between the two leaves files of a log that does not stand anywhere. Deleting again, at a
+root without a log, does D2 for them. What only a creator can have left, which may be about to
+create its log, is not touched; nor is a view of another log that is created meanwhile.
+
+Not here: stopping writers. One that goes on is told at its next commit, or within seconds.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from clog.storage.commit.committer import NothingToCommit
-from clog.storage.commit.handle import Handle
-from clog.storage.commit.reserve import with_reserve
-from clog.storage.commit.store_clock import (
+from clog.storage.commit.committer import (
     SKEW_MS_MAX,
     ClockSkewError,
+    Created,
+    NothingToCommit,
+    StoreClock,
+    create_commit,
     is_comparable,
     store_now_ms,
 )
-from clog.storage.config.did_you_mean import did_you_mean
-from clog.storage.config.log_config import LogConfig, check_known, parse_overrides
-from clog.storage.errors import InvalidInputError, OffsetOutOfRangeError
-from clog.storage.format.commits import Commit, edit_of
-from clog.storage.format.edits import Edit, RowTexts
-from clog.storage.format.features import FEATURES, ROW_TEXTS, Feature, FeatureNames, lists_of
-from clog.storage.format.rolling import new_jitter_ms
-from clog.storage.format.schema import LogSchema, key_columns_problem
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.reserve import with_reserve
+from clog.storage.commit.versions import LogFile, create_log_file, read_log_file, store_of
+from clog.storage.config.log_config import LogConfig, check_known, did_you_mean, parse_overrides
+from clog.storage.env import Clock, Ids
+from clog.storage.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    StoreUnavailableError,
+)
+from clog.storage.format import documents
+from clog.storage.format.commits import Commit, EditRecord, edit_of
+from clog.storage.format.edits import Edit, LogInfo, RowTexts, edit_to_json
+from clog.storage.format.features import (
+    FEATURES,
+    NEW_LOG_FEATURES,
+    ROW_TEXTS,
+    TYPED_COLUMNS,
+    TYPED_KEYS,
+    Feature,
+    FeatureNames,
+    lists_of,
+)
+from clog.storage.format.head import first_head
+from clog.storage.format.manifest import new_jitter_ms
+from clog.storage.format.schema import LogSchema, has_typed_keys, key_columns_problem
 from clog.storage.objects.evolution import evolved
-from clog.storage.publications.publish import FORMATS, Publications, check_publishable
-from clog.storage.read.offsets import by_partition, partitions_named
-from clog.storage.readers.holds import features_of_holds
+from clog.storage.objects.layout import schema_of
+from clog.storage.publications.publish import (
+    FORMATS,
+    Publications,
+    ViewFiles,
+    check_publishable,
+    published_files,
+)
+from clog.storage.read.scan import by_partition, partitions_named
+from clog.storage.readers import features_of_holds
+from clog.storage.store.contract import Store, StoredObject, is_temporary
 
 
 def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
@@ -309,3 +353,216 @@ def roll(handle: Handle, partition: int | None) -> list[int]:
     if isinstance(commit, NothingToCommit):
         return []
     return [p for p, _ in edit_of(handle.store, commit.record).seal]
+
+
+PARTITIONS_MAX = 10_000
+"""Tested limit: heads and commits hold columns over the partitions."""
+PARTITIONS_DEFAULT = 4
+_TYPED = lists_of([FEATURES[TYPED_COLUMNS]])
+_TYPED_KEYS = lists_of([FEATURES[TYPED_KEYS]])
+
+
+@dataclass(frozen=True, slots=True)
+class NewLog:
+    """A log that does not stand yet: its id, and what it is to be. ``config`` has only what was
+    given.
+    """
+
+    log_id: str
+    partitions: int
+    config: Mapping[str, str]
+    schema: LogSchema | None
+
+    @property
+    def settings(self) -> LogConfig:
+        """The config in full."""
+        return LogConfig.from_overrides(self.config)
+
+    def create(self, root: Store, *, clock: Clock, ids: Ids) -> None:
+        """Writes version 0 into a folder of its own, then ``_clog/log``, which makes it a log
+        (S47). Objects may be there already (`connector.write`).
+
+        Raises:
+            as `create_log`.
+        """
+        try:
+            read_log_file(root)
+        except NotFoundError:
+            pass
+        else:
+            raise _exists(root)
+        now_ms = clock.now_ms()
+        store = store_of(root, self.log_id)
+        StoreClock(store, clock=clock, ids=ids).check(newest_ms=0)
+        features = NEW_LOG_FEATURES.with_added(features_of_holds(self.settings))
+        if self.schema is not None:
+            features = features.with_added(_TYPED)
+        if has_typed_keys(self.schema):
+            features = features.with_added(_TYPED_KEYS)
+        info = LogInfo(
+            *(self.log_id, now_ms, self.partitions),
+            partitioner=self.settings.partitioner,
+            seed=f"{ids.seed():016x}",
+            features=features,
+            schema=self.schema,
+        )
+        edit = Edit(create=info, config=dict(self.config))
+        record = EditRecord(0, ids.new_id(), now_ms, "create", {"edit": edit_to_json(edit)})
+        commit = Commit(record, None, (), first_head(edit))
+        created = create_commit(store, commit, clock=clock, ids=ids)
+        assert created is Created.OURS, created  # The id is new, so the folder is.
+        made = LogFile(self.log_id, now_ms)
+        if create_log_file(root, made, clock).log_id != self.log_id:
+            for path in (documents.commit_path(0), documents.block_path(0)):
+                with suppress(StoreUnavailableError):
+                    store.delete(path)
+            raise _exists(root)
+
+
+def new_log(
+    partitions: int,
+    config: Mapping[str, object],
+    schema: Mapping[str, pa.DataType] | pa.Schema | None,
+    *,
+    ids: Ids,
+) -> NewLog:
+    """Returns a log to be created.
+
+    Raises:
+        InvalidInputError: as `create_log`.
+    """
+    _check_partitions(partitions)
+    typed = None if schema is None else schema_of(schema)
+    overrides = parse_overrides(config)
+    if problem := key_columns_problem(typed, LogConfig.from_overrides(overrides).table_key_columns):
+        raise InvalidInputError(f"{problem}; nothing was created")
+    settings = LogConfig.from_overrides(overrides)
+    for name in settings.published_formats:
+        check_publishable(name, typed, settings, url="the log")
+    return NewLog(ids.new_id(), partitions, overrides, typed)
+
+
+def create_log(
+    root: Store,
+    partitions: int,
+    config: Mapping[str, object],
+    schema: Mapping[str, pa.DataType] | pa.Schema | None,
+    *,
+    clock: Clock,
+    ids: Ids,
+) -> None:
+    """Creates a log.
+
+    Raises:
+        AlreadyExistsError: there is a log, or somebody made one at the same time.
+        InvalidInputError: a config that is unknown or out of range, a number of partitions out of
+            range, a schema that cannot be stored.
+        CommitStateUnknownError: whether it was created cannot be found out now.
+        ClockSkewError: this machine's clock is far ahead of the store's.
+    """
+    new_log(partitions, config, schema, ids=ids).create(root, clock=clock, ids=ids)
+
+
+def _exists(root: Store) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"a log already exists at {root.url}; open it with Log.open, or use another URL"
+    )
+
+
+def _check_partitions(partitions: int) -> None:
+    if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidInputError(
+            f"partitions={partitions!r} is out of range; allowed: 1 to {PARTITIONS_MAX}"
+        )
+
+
+OF_A_CREATION = frozenset({documents.commit_path(0), documents.block_path(0)})
+"""What a creator writes before it creates ``_clog/log``."""
+OF_A_FIRST_WRITE = f"{documents.DATA}{0:020}-"
+"""How the objects are named that may stand in its folder before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """What deletion means at a root; ``log_id`` is None where no log stands there any more."""
+
+    log_id: str | None
+    files: tuple[StoredObject, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the files."""
+        return sum(f.size_bytes for f in self.files)
+
+
+def doomed(root: Store) -> Doomed:
+    """Returns the files of the log that stands at a root; where there is none, of those that were
+    deleted before. Costs a LIST of the folders, and the requests of `published_files`.
+
+    Raises:
+        NotFoundError: there is neither.
+    """
+    return _doomed(root, published_files(root))
+
+
+def _doomed(root: Store, views: list[ViewFiles]) -> Doomed:
+    try:
+        return _of_log(root, read_log_file(root).log_id, views)
+    except NotFoundError:
+        left = (*_files_of(views), *_leftovers(root))
+        if not left:
+            raise
+        return Doomed(None, left)
+
+
+def is_creation(names: Iterable[str]) -> bool:
+    """Tells whether a folder with these files holds only what a creator writes before it creates
+    ``_clog/log``.
+    """
+    return all(name in OF_A_CREATION or name.startswith(OF_A_FIRST_WRITE) for name in names)
+
+
+def delete_log(root: Store) -> Doomed:
+    """Deletes what `doomed` returns, and returns it. Costs a request for each file.
+
+    Raises:
+        NotFoundError: there is nothing to delete.
+    """
+    views = published_files(root)
+    found = _doomed(root, views)
+    if found.log_id is not None:
+        root.delete(documents.LOG_FILE)  # D1
+        # What was written until now; but another log may stand here already, and be published.
+        gone = {found.log_id, *(view.log_id for view in views)}
+        views = [view for view in published_files(root) if view.log_id in gone]
+        found = _of_log(root, found.log_id, views)
+    # Objects first: what is left of a log is never taken for what a first write makes.
+    for file in sorted(found.files, key=lambda file: f"/{documents.DATA}" not in file.path):
+        root.delete(file.path)  # D2
+    return found
+
+
+def _of_log(root: Store, log_id: str, views: list[ViewFiles]) -> Doomed:
+    folder = documents.folder_of(log_id) + "/"
+    inside = (*root.list(folder), *root.list_temporary(folder))
+    return Doomed(log_id, (*_files_of(views), *inside))
+
+
+def _files_of(views: list[ViewFiles]) -> tuple[StoredObject, ...]:
+    return tuple(file for view in views for file in view.files)
+
+
+def _leftovers(root: Store) -> list[StoredObject]:
+    folders: dict[str, list[StoredObject]] = {}
+    for file in [*root.list(documents.FOLDERS), *root.list_temporary(documents.FOLDERS)]:
+        log_id, _, rest = file.path.removeprefix(documents.FOLDERS).partition("/")
+        if rest and documents.is_log_id(log_id):
+            folders.setdefault(log_id, []).append(file)
+    return [
+        f for log_id, files in folders.items() if not _is_creation(log_id, files) for f in files
+    ]
+
+
+def _is_creation(log_id: str, files: list[StoredObject]) -> bool:
+    skip = len(documents.folder_of(log_id)) + 1
+    return is_creation(f.path[skip:] for f in files if not is_temporary(f.path))

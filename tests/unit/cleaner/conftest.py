@@ -4,11 +4,11 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
-from clog.storage.ids import SeededIds
-from clog.storage.testing.clocked import ClockedStore
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.model import rows_in
+from clog.storage.env import SeededIds
+from clog_testing.clocked import ClockedStore
+from clog_testing.crash import discard, memory_store
+from clog_testing.invariants import check_log
+from clog_testing.model import rows_in
 
 NOW = 1_000_000_000
 

@@ -7,9 +7,9 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import FoundLogs
-from clog.cleaner.compaction import offset_map
-from clog.cleaner.compaction.run_pass import run_pass
-from clog.cleaner.retention.uncleanable import BACKOFF_MS, RETRY_MS_MAX, is_resting
+from clog.cleaner.duties.retention import BACKOFF_MS, RETRY_MS_MAX, is_resting
+from clog.cleaner.passes import offset_map
+from clog.cleaner.passes.run_pass import run_pass
 from clog.storage import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -20,10 +20,10 @@ from clog.storage import (
     StoreUnavailableError,
 )
 from clog.storage.commit.committer import CREATES_MAX, LOSSES_MAX
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, inside, memory_store
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
+from clog.storage.env import SeededIds
+from clog_testing.crash import discard, inside, memory_store
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
 
 
 def damage(log, partition=0):

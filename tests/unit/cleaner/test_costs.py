@@ -7,18 +7,16 @@ import math
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.compaction.pass_progress import PassProgress
+from clog.cleaner.duties.commit_blocks import close_blocks
+from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.cleaner.log_round import CleanerSettings, LogRound
-from clog.cleaner.metered_store import Throttle
-from clog.cleaner.sweep.commit_blocks import close_blocks
-from clog.cleaner.sweep.objects import sweep_orphans, sweep_released
-from clog.cleaner.threads import CleanerThreads
+from clog.cleaner.passes.run_pass import PassProgress
+from clog.cleaner.threads import CleanerThreads, Throttle
 from clog.storage.objects import encoding, reader
-from clog.storage.read.footprints import footprints
-from clog.storage.read.scan import plan_range, read_pieces
-from clog.storage.store import base
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.delaying import DelayingStore
+from clog.storage.read.scan import footprints, plan_range, read_pieces
+from clog.storage.store import contract
+from clog.storage.store.conformance import CountingStore
+from clog_testing.delaying import DelayingStore
 
 DAY_MS = 86_400_000
 COMMITS = [12, 120]
@@ -65,7 +63,7 @@ def test_keys_of_many_row_groups_take_few_requests(
     monkeypatch.setattr(encoding, "GROUP_BYTES", 4000)
     monkeypatch.setattr(encoding, "GROUP_BYTES_MIN", 1000)
     monkeypatch.setattr(reader, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(base, "COALESCE_GAP_BYTES", 16)
+    monkeypatch.setattr(contract, "COALESCE_GAP_BYTES", 16)
     rows = 100_000 // value_bytes
     log = make_log(2, segment_bytes=1 << 20, min_cleanable_dirty_ratio=0, compression_type="none")
     log.append(
@@ -85,9 +83,9 @@ def test_keys_of_many_row_groups_take_few_requests(
     assert found.row_groups > 20
     assert counts["get"] == 1
     if value_bytes == 40:
-        assert counts["get_ranges"] == base.REQUESTS_FEW
+        assert counts["get_ranges"] == contract.REQUESTS_FEW
     else:
-        assert base.REQUESTS_FEW < counts["get_ranges"] <= found.row_groups
+        assert contract.REQUESTS_FEW < counts["get_ranges"] <= found.row_groups
     assert found.fetched_bytes < 3 * rows * 60
 
 

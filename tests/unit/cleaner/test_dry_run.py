@@ -4,12 +4,11 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.cleaner.dry_run import plan_round
-from clog.cleaner.retention.uncleanable import BACKOFF_MS
-from clog.cleaner.rewrite.coalescing import WAIT_MS_MAX
-from clog.cleaner.rewrite.merging import SEGMENTS_MIN
-from clog.cli.views.plan_view import plan_lines
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
+from clog.cleaner.duties.layout import SEGMENTS_MIN, WAIT_MS_MAX
+from clog.cleaner.duties.retention import BACKOFF_MS
+from clog.cli.views import plan_lines
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import inside
 
 
 def test_maintenance_is_said_exactly(make_log, put, store, clock, open_log):

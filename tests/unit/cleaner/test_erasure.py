@@ -3,9 +3,9 @@
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.compaction.selection import TOMBSTONE_WAIT_MS_MAX
-from clog.cleaner.rewrite.coalescing import WAIT_MS_MAX
-from clog.storage.testing.invariants import check_log
+from clog.cleaner.duties.layout import WAIT_MS_MAX
+from clog.cleaner.selection import TOMBSTONE_WAIT_MS_MAX
+from clog_testing.invariants import check_log
 
 HOUR_MS = 3_600_000
 LAG, RETENTION, DEAD_ROWS, DELETE = (hours * HOUR_MS for hours in (10, 5, 70, 3))

@@ -7,15 +7,14 @@ import pytest
 
 from clog.cleaner import Cleaner, CleanerSettings
 from clog.cleaner.dry_run import plan_round
-from clog.cleaner.sweep.commit_blocks import close_blocks
-from clog.cleaner.sweep.objects import sweep_released
+from clog.cleaner.duties.commit_blocks import close_blocks
+from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import InvalidInputError, NotFoundError
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format import documents
-from clog.storage.format.paths import reader_path
-from clog.storage.readers.documents import ReaderDocument
-from clog.storage.readers.holds import Holds, hold_of, read_holds
-from clog.storage.testing.counting import CountingStore
+from clog.storage.format.documents import reader_path
+from clog.storage.readers import Holds, ReaderDocument, hold_of, read_holds
+from clog.storage.store.conformance import CountingStore
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 HOLD = {
@@ -257,7 +256,7 @@ def test_s64_no_version_is_held_beyond_the_bound(make_log, put, clock):
 
 def test_s64_a_block_of_commits_is_not_closed_over_a_hold(make_log, put, clock, monkeypatch):
     """S64: else versions would no longer be readable all the same."""
-    monkeypatch.setattr("clog.storage.format.paths.BLOCK_VERSIONS", 8)
+    monkeypatch.setattr("clog.storage.format.documents.BLOCK_VERSIONS", 8)
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
     log = make_log(**HOLD)
     log.reader("late", expires_after_ms=30 * DAY_MS, hold_ms=3 * DAY_MS).commit({0: 0})

@@ -8,7 +8,7 @@ import pytest
 COLD_RUN = """
 import sys
 from clog.cleaner import Cleaner
-from clog.cli.records.lines import parse_jsonl, parse_text
+from clog.cli.lines import parse_jsonl, parse_text
 from clog.storage import Log, StateTable
 from clog.storage.diagnostics.verify import verify_log
 

@@ -3,13 +3,12 @@
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.log_round import CleanerSettings, LogRound
-from clog.cleaner.rest import REST_MS_MAX, Rest
+from clog.cleaner.log_round import REST_MS_MAX, CleanerSettings, LogRound, Rest
 from clog.storage import Log
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, inside, memory_store
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
+from clog.storage.env import SeededIds
+from clog_testing.crash import discard, inside, memory_store
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
 
 DAY_MS = 86_400_000
 

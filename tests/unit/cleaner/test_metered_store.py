@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.metered_store import NAP_MS, MeteredStore, StoppedError, Throttle
+from clog.cleaner.threads import NAP_MS, MeteredStore, StoppedError, Throttle
 from clog.storage import InvalidInputError, ManualClock
 
 

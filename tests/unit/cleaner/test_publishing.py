@@ -5,15 +5,14 @@ import logging
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.objects import sweep_orphans
+from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage import InvalidInputError, Log
+from clog.storage.env import SeededIds
 from clog.storage.format.edits import Edit
-from clog.storage.ids import SeededIds
-from clog.storage.publications.delta.view import DeltaView
-from clog.storage.store.base import StoreRefusedError
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.clocked import ClockedStore
-from clog.storage.testing.published import delta_rows, delta_versions
+from clog.storage.publications.delta import DeltaView
+from clog.storage.store.contract import StoreRefusedError, WrappingStore
+from clog_testing.clocked import ClockedStore
+from clog_testing.published import delta_rows, delta_versions
 
 pytest.importorskip("pyroaring")
 pytest.importorskip("fastavro")

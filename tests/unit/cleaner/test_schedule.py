@@ -6,9 +6,9 @@ from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.log_round import CleanerSettings
 from clog.storage import Log
-from clog.storage.format import paths
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, inside, memory_store
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
+from clog_testing.crash import discard, inside, memory_store
 
 HOUR_MS = 3_600_000
 PASSES = 20
@@ -184,7 +184,7 @@ def test_what_follows_passes_does_not_wait_for_one(greedy, once_clean, put, cloc
     """S30, S46: a log whose pass is never the most urgent is swept, coalesced and purged all the
     same.
     """
-    orphan = paths.data_path(0, "0" * 32)
+    orphan = documents.data_path(0, "0" * 32)
     once_clean.handle.store.put(orphan, b"never committed")
     clock.advance(80 * HOUR_MS)
     once_clean.alter({"delete.retention.ms": 10**12})

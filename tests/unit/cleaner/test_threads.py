@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from clog.cleaner import Cleaner, threads
-from clog.cleaner.compaction import build_map, rewriter, run_pass
+from clog.cleaner.passes import offset_map, rewriter, run_pass
 from clog.cleaner.threads import CleanerThreads
-from clog.storage.testing.invariants import check_log
+from clog_testing.invariants import check_log
 
 BIG = 2 << 20
 
@@ -110,7 +110,7 @@ def test_an_error_is_raised_in_its_turn_and_what_is_under_way_is_waited_for():
 def everything_ahead(monkeypatch):
     """However little it is; returns which steps other threads did."""
     monkeypatch.setattr(threads, "WORTH_BYTES", 0)
-    monkeypatch.setattr(build_map, "PORTION_ROWS", 2)
+    monkeypatch.setattr(offset_map, "PORTION_ROWS", 2)
     helped = set()
     for where, name in [(rewriter.Rewriter, "rewrite"), (rewriter.Rewriter, "_retained_of")]:
         original = getattr(where, name)

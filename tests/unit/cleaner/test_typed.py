@@ -10,9 +10,9 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.ids import SeededIds
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
+from clog.storage.env import SeededIds
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import inside
 
 SCHEMA = {
     "key": pa.struct([("a", pa.int32()), ("b", pa.string())]),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clog.storage.format.paths import folder_of
+from clog.storage.format.documents import folder_of
 
 
 class Cli:
@@ -53,8 +53,8 @@ def serving():
 
     @contextmanager
     def serving(shown, cleaner=None):
-        from clog.cleaner.daemon.http import listening, quiet_server
-        from clog.cli.ui.server import application
+        from clog.cleaner.daemon.metrics import listening, quiet_server
+        from clog.cli.ui import application
 
         with listening("0") as socket:
             server = quiet_server(application(shown, cleaner))

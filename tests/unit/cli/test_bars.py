@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from clog.cli.views.bars import PARTS, bar, cells, legend, part_bytes
-from clog.cli.views.describe_view import description, next_action
+from clog.cli.views import PARTS, bar, cells, description, legend, next_action, part_bytes
 
 CONFIG = {
     "cleanup.policy": "compact",

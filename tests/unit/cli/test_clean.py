@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cli.cleaning import clean
+from clog.cli import clean
 from clog.storage import Log, ManualClock, SystemClock
 
 DAY_MS = 86_400_000

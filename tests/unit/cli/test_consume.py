@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from clog.cli.records import consume
+from clog.cli import consume
 from clog.storage import Log, ManualClock
 
 T0 = 1_769_860_800_000  # 2026-01-31T12:00:00Z

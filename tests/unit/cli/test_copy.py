@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cli.logs import copy
+from clog.cli import copy
 from clog.storage import Log
 
 DAY_MS = 86_400_000

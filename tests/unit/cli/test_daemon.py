@@ -16,13 +16,12 @@ import pytest
 from rich.console import Console
 
 from clog.cleaner import Cleaner, MaintenanceResult
-from clog.cleaner.compaction.stats import PassResult, PassStats
-from clog.cleaner.daemon import finder, http
-from clog.cli.views.daemon_view import view
-from clog.cli.views.pass_view import maintenance_lines
+from clog.cleaner.daemon import broker_config, metrics
+from clog.cleaner.passes.stats import PassResult, PassStats
+from clog.cli.views import maintenance_lines, view
 from clog.storage import Log, ManualClock, StoreUnavailableError, SystemClock
-from clog.storage import clock as clock_module
-from clog.storage.store.wrapping import WrappingStore
+from clog.storage import env as clock_module
+from clog.storage.store.contract import WrappingStore
 
 NOW = SystemClock().now_ms()
 
@@ -221,7 +220,7 @@ def asked(monkeypatch):
     """Asks the daemon's server for a path: the status, and the answer's text."""
     servers = []
 
-    class Server(http.MonitorServer):
+    class Server(metrics.MonitorServer):
         def __init__(self, *args):
             super().__init__(*args)
             servers.append(self)
@@ -233,7 +232,7 @@ def asked(monkeypatch):
         except urllib.error.HTTPError as e:
             return e.code, e.read().decode()
 
-    monkeypatch.setattr(http, "MonitorServer", Server)
+    monkeypatch.setattr(metrics, "MonitorServer", Server)
     return asked
 
 
@@ -263,7 +262,7 @@ def test_who_watches_does_not_wait_for_stores(cli, url, asleep, asked, monkeypat
         seen.append((asked("healthz"), asked("readyz")))
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr(finder, "open_store", away)
+    monkeypatch.setattr(broker_config, "open_store", away)
     with asleep(stop):
         told = cli("cleaner", url, "--listen", "127.0.0.1:0").stderr
     (health, _), (readiness, text) = seen[0]

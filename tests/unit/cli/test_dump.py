@@ -6,8 +6,8 @@ import pytest
 
 from clog.storage import Log
 from clog.storage.commit import committer as commit_module
-from clog.storage.format.paths import commit_path
-from clog.storage.testing.undecided import append_undecided
+from clog.storage.format.documents import commit_path
+from clog_testing.undecided import append_undecided
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.cli.records.lines import format_jsonl, format_text, parse_jsonl, parse_text
+from clog.cli.lines import format_jsonl, format_text, parse_jsonl, parse_text
 from clog.storage import InvalidInputError
 from clog.storage.read.scan import READ_SCHEMA
 

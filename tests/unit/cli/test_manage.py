@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clog.cli import arguments
-from clog.cli.looking import show
-from clog.storage import Log, ManualClock, create
+from clog.cli import arguments, show
+from clog.storage import Log, ManualClock, administration
 from clog.storage.format.features import NO_FEATURES
-from clog.storage.testing.undecided import append_undecided
+from clog_testing.undecided import append_undecided
 
 T0 = 1_769_860_800_000
 
@@ -361,7 +360,7 @@ def test_reset_times_sets_back_what_a_clock_left(cli, url):
 def test_upgrade_lists_features_and_adds_one(cli, url, monkeypatch):
     """Without a name it changes nothing; the JSON says what was added."""
     with monkeypatch.context() as m:
-        m.setattr(create, "NEW_LOG_FEATURES", NO_FEATURES)
+        m.setattr(administration, "NEW_LOG_FEATURES", NO_FEATURES)
         cli("create", url)
     listed = cli("upgrade", url).stdout
     assert re.search(

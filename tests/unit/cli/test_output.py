@@ -13,7 +13,7 @@ from rich.text import Text
 
 from clog.cli import output
 from clog.storage import Log
-from clog.storage.format import documents, paths
+from clog.storage.format import documents
 
 TITLE = "\x1b]0;owned\x07"
 """Sets the title of a window."""
@@ -41,7 +41,7 @@ for arguments in (
 
 def rewrite(store, version, change):
     """Changes the body of a commit."""
-    path = paths.commit_path(version)
+    path = documents.commit_path(version)
     body = documents.decode("commit", store.get(path), where=path)
     change(body)
     store.put(path, documents.encode("commit", body))

@@ -6,10 +6,9 @@ import signal
 
 import pytest
 
-from clog.cli.records import produce
-from clog.cli.records.interrupts import noting_interrupts
-from clog.cli.records.line_reader import LineReader
-from clog.cli.records.produce import BATCH_BYTES_MAX, batches
+from clog.cli import produce
+from clog.cli.lines import LineReader, noting_interrupts
+from clog.cli.produce import BATCH_BYTES_MAX, batches
 from clog.storage import Log, ManualClock
 
 
@@ -217,7 +216,7 @@ def test_a_producer_goes_on_where_it_was(cli, url, log):
 
 def test_a_producer_is_not_a_streams_writer(cli, url, log):
     """Nor is its sequence: one of the same name is another writer, and nothing is skipped."""
-    from clog.storage.commit.idempotence import Writer
+    from clog.storage.append import Writer
 
     log.append_objects([], Writer("q", "stream", 3, query_id="query"))
     cli("produce", url, "--producer-id", "q", stdin="a\t1\n")

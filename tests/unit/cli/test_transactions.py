@@ -1,7 +1,7 @@
 """`clog transactions`: what has not ended, why, and ending it."""
 
 from clog.storage import Log
-from clog.storage.testing.undecided import append_undecided
+from clog_testing.undecided import append_undecided
 
 
 def test_nothing_is_open(cli, url):

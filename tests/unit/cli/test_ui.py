@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 import pyarrow as pa
 import pytest
 
-from clog.cli.ui.logs import COMMITS_MAX, LOOK_MS, AskedKey, ShownLogs
+from clog.cli.ui import COMMITS_MAX, LOOK_MS, AskedKey, ShownLogs
 from clog.storage import InvalidInputError, Log, ManualClock, StoreUnavailableError
-from clog.storage.store import finding
-from clog.storage.testing.counting import CountingStore
+from clog.storage.store import opening
+from clog.storage.store.conformance import CountingStore
 
 pytest.importorskip("starlette", reason="needs the extra ui")
 pytest.importorskip("uvicorn", reason="needs the extra ui")
@@ -268,9 +268,9 @@ def test_a_prefix_that_does_not_answer(url, log, monkeypatch):
     def silent(prefix, _options):
         asked.append(prefix)
         answer.wait(60)
-        return finding.LogsBelow([], {})
+        return opening.LogsBelow([], {})
 
-    monkeypatch.setattr(finding, "find_logs", silent)
+    monkeypatch.setattr(opening, "find_logs", silent)
     shown = ShownLogs([url], ["s3://b/logs"], {}, clock=ManualClock(), patience_s=0)
     shown.look()
     assert [line["url"] for line in shown.overview()] == [url]
@@ -318,7 +318,7 @@ def test_a_log_of_1000_partitions_is_read_in_one_answer(tmp_path):
 
 def test_a_port_that_is_taken_is_refused():
     """With the port; another one is given by --port."""
-    from clog.cleaner.daemon.http import listening
+    from clog.cleaner.daemon.metrics import listening
 
     with (
         listening("0") as socket,

@@ -9,12 +9,11 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.compaction.selection import candidate
-from clog.cli.ui.activity import ShownCleaner
-from clog.cli.ui.logs import ShownLogs
+from clog.cleaner.selection import candidate
+from clog.cli.ui import ShownCleaner, ShownLogs
 from clog.storage import Log, SystemClock
+from clog.storage.administration import delete_log
 from clog.storage.config.log_config import LogConfig
-from clog.storage.deletion import delete_log
 
 pytest.importorskip("uvicorn", reason="needs the extra ui")
 api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of PyPI")

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from clog.storage.store import conformance
 from clog.storage.store.local import LocalStore
-from clog.storage.testing import axioms
 
 
 @pytest.fixture(autouse=True)
 def few_checks(monkeypatch):
     """Races have tests of their own."""
     wanted = {"creates", "puts", "listings", "absent-objects"}
-    chosen = tuple(check for check in axioms.CHECKS if check.name in wanted)
+    chosen = tuple(check for check in conformance.CHECKS if check.name in wanted)
     assert len(chosen) == 4
-    monkeypatch.setattr(axioms, "CHECKS", chosen)
+    monkeypatch.setattr(conformance, "CHECKS", chosen)
 
 
 def test_a_good_store_passes(cli, tmp_path):

@@ -4,12 +4,12 @@ in each of its logs (H-T9); without Spark.
 
 import pytest
 
-from clog.connector.write.changed_batch import check_repeated_transaction
+from clog.connector.write.writers import check_repeated_transaction
 from clog.storage import InvalidInputError, Log, ManualClock
 from clog.storage.append import partitions_of, put_records, records_of
+from clog.storage.env import SeededIds
 from clog.storage.format.edits import Edit
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
+from clog_testing.crash import discard, memory_store
 
 ROWS = [{"key": f"k{i}", "value": str(i)} for i in range(9)]
 

@@ -24,16 +24,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from clog.connector import explain
+from clog.connector import tools
 from clog.connector.datasource import ClogDataSource
 from clog.connector.schema import arrow_schema
 from clog.connector.write import write_task
 from clog.connector.write.write_task import TaskIds
 from clog.storage import ClogError, InvalidInputError, NotFoundError, OptionError
-from clog.storage.deletion import delete_log
+from clog.storage.administration import delete_log
 from clog.storage.log import Log
 from clog.storage.store import open_store
-from clog.storage.testing.counting import CountingStore
+from clog.storage.store.conformance import CountingStore
 
 PLACE = StructType([StructField("city", StringType()), StructField("zone", IntegerType())])
 TRIP = StructType(
@@ -268,7 +268,7 @@ def test_only_what_is_named_is_read(url):
     assert sorted(row["MINUTES"] for row in rows(url, given)) == [12, 31]
     part = StructType([StructField("place", fields("zone", of=PLACE))])
     assert {"place": {"zone": 2}} in rows(url, part)
-    assert explain(url, view="table", columns="id").size_bytes.read
+    assert tools(url, view="table", columns="id").size_bytes.read
     with pytest.raises(OptionError, match="columns"):
         rows(url, columns="place.street")
 
@@ -398,7 +398,7 @@ def test_a_read_opens_the_log_once_for_its_schema_and_once_for_its_plan(url, mon
     else:
         Log.create(url).append([{"key": "a", "value": "b"}])
     store = CountingStore(open_store(url, {}))
-    monkeypatch.setattr("clog.connector.options.location.Location.store", lambda self: store)
+    monkeypatch.setattr("clog.connector.options.Location.store", lambda self: store)
     source = ClogDataSource({"path": url, "view": "table"})
     with store.count() as of_schema:
         schema = source.schema()

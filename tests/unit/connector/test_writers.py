@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 from clog.cleaner import Cleaner
 from clog.connector import opened_logs
 from clog.connector.datasource import ClogDataSource
-from clog.connector.options.location import Location
+from clog.connector.options import Location
 from clog.connector.write import write_task
 from clog.connector.write.write_task import TaskIds
 from clog.storage import (
@@ -30,12 +30,12 @@ from clog.storage import (
     NotFoundError,
     OptionError,
 )
-from clog.storage.commit import tip_tracker
-from clog.storage.create import NewLog
+from clog.storage.administration import NewLog
+from clog.storage.commit import tip as tip_tracker
 from clog.storage.format.edits import Edit
 from clog.storage.log import Log
 from clog.storage.store import open_store
-from clog.storage.testing.counting import CountingStore
+from clog.storage.store.conformance import CountingStore
 
 TYPES = {
     "key": StringType(),

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.daemon.health import ailments
-from clog.cleaner.rewrite.relayout import Run, relayout
-from clog.cleaner.sweep import clock_skew
+from clog.cleaner.daemon.metrics import ailments
+from clog.cleaner.duties import sweep
+from clog.cleaner.duties.layout import Run, relayout
 from clog.jobs import clean_with_spark, cleaning
 from clog.storage import (
     CorruptionError,
@@ -21,12 +21,12 @@ from clog.storage import (
     ManualClock,
     StoreUnavailableError,
 )
-from clog.storage.deletion import delete_log
+from clog.storage.administration import delete_log
 from clog.storage.store import open_store
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.model import rows_in
+from clog.storage.store.conformance import CountingStore
+from clog.storage.store.contract import WrappingStore
+from clog_testing.invariants import check_log
+from clog_testing.model import rows_in
 
 NOW = 1_000_000_000
 SMALL = {"segment.bytes": 150}
@@ -339,9 +339,9 @@ def test_a_log_that_was_replaced(url, clean_by):
 def test_each_task_compares_its_clock(url, clean_by, monkeypatch):
     """S23: horizons count from a task's commit, so a machine whose clock is wrong sets none."""
     log = make(url)
-    monkeypatch.setattr(clock_skew, "is_comparable", lambda clock: True)
-    monkeypatch.setattr(clock_skew, "store_now_ms", lambda *_, **__: NOW + 3_600_000)
-    with pytest.raises(clock_skew.ClockSkewError, match="differ by 3600000 ms"):
+    monkeypatch.setattr(sweep, "is_comparable", lambda clock: True)
+    monkeypatch.setattr(sweep, "store_now_ms", lambda *_, **__: NOW + 3_600_000)
+    with pytest.raises(sweep.ClockSkewError, match="differ by 3600000 ms"):
         clean_by(log)
     assert log.handle.manifest().first_dirty == (0,)
 

@@ -8,11 +8,11 @@ from io import BytesIO
 import pyarrow as pa
 import pytest
 
-from clog.jobs import avro_values, convert, typing_copy
+from clog.jobs import avro_values, convert, typing
 from clog.storage import InvalidInputError, Log, ManualClock
-from clog.storage.ids import SeededIds
-from clog.storage.store.within import Within
-from clog.storage.testing.crash import crash_runs, discard
+from clog.storage.env import SeededIds
+from clog.storage.store.contract import Within
+from clog_testing.crash import crash_runs, discard
 
 SCHEMA = {
     "key": pa.int64(),
@@ -142,7 +142,7 @@ def test_many_that_do_not_fit_are_told_apart(source, target, letters):
 
 def test_without_dead_letters_a_record_that_does_not_fit_is_an_error(source, target, monkeypatch):
     """It is named; what came before its batch stays, and is not copied again (S62)."""
-    monkeypatch.setattr(typing_copy, "BATCH_BYTES", 1)
+    monkeypatch.setattr(typing, "BATCH_BYTES", 1)
     source.append(GOOD, partition=1)
     source.append([{"key": "9", "value": "secret"}], partition=1)
     for _ in range(2):
@@ -187,7 +187,7 @@ def test_a_copy_that_is_killed_goes_on(monkeypatch):
     """At each of its requests: every record is in the target or among the dead letters, once, and
     in order.
     """
-    monkeypatch.setattr(typing_copy, "BATCH_BYTES", 1)
+    monkeypatch.setattr(typing, "BATCH_BYTES", 1)
 
     def act(store, seed=10):
         source, target, letters = opened(store, seed)

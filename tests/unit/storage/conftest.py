@@ -3,9 +3,9 @@
 import pytest
 
 from clog.storage import Log, ManualClock
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.model import rows_in
+from clog.storage.env import SeededIds
+from clog_testing.crash import discard, memory_store
+from clog_testing.model import rows_in
 
 
 @pytest.fixture

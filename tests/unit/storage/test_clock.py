@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from clog.storage.clock import ManualClock, SystemClock
+from clog.storage.env import ManualClock, SystemClock
 from clog.storage.errors import InvalidInputError
 
 

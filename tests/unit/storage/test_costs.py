@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from clog.storage import Log, ManualClock
-from clog.storage.commit.idempotence import Writer
+from clog.storage.append import Writer
+from clog.storage.env import SeededIds
 from clog.storage.format.head import WRITERS_MAX
-from clog.storage.ids import SeededIds
 from clog.storage.objects.records import to_records
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import discard, memory_store
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 
 _seeds = itertools.count()
 ONE = [{"key": "k", "value": "v"}]

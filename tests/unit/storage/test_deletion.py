@@ -3,11 +3,11 @@
 import pytest
 
 from clog.storage import Log, NotFoundError
-from clog.storage.deletion import delete_log, doomed, is_creation
-from clog.storage.format import paths
-from clog.storage.store.folders import folder_exists, remove_empty_folders
-from clog.storage.testing.crash import crash_runs, memory_store
-from clog.storage.testing.published import delta_versions
+from clog.storage.administration import delete_log, doomed, is_creation
+from clog.storage.format import documents
+from clog.storage.store.opening import folder_exists, remove_empty_folders
+from clog_testing.crash import crash_runs, memory_store
+from clog_testing.published import delta_versions
 
 
 def fill(root):
@@ -24,7 +24,7 @@ def test_a_deletion_is_finished_after_any_crash():
     assert len(runs) > 20
     for run in runs:
         names = {found.path for found in run.store.list("")}
-        if paths.LOG_FILE in names:
+        if documents.LOG_FILE in names:
             assert len(list(Log.open(run.store).read())) == 5, str(run)
         else:
             with pytest.raises(NotFoundError):
@@ -46,7 +46,7 @@ def test_a_log_that_is_being_created_is_left_alone():
     """A first commit without `_clog/log`: its creator may be about to create it."""
     store = memory_store()
     Log.create(store, partitions=1)
-    store.delete(paths.LOG_FILE)
+    store.delete(documents.LOG_FILE)
     before = {found.path for found in store.list("")}
     with pytest.raises(NotFoundError):
         doomed(store)
@@ -60,7 +60,7 @@ def test_a_log_beside_the_rest_of_an_older_one_is_deleted_alone():
     store = memory_store()
     fill(store)
     older = doomed(store)
-    store.delete(paths.LOG_FILE)
+    store.delete(documents.LOG_FILE)
     fill(store)
     assert delete_log(store).log_id != older.log_id
     left = {found.path for found in store.list("")}
@@ -107,7 +107,7 @@ def test_published_views_go_with_the_log_after_any_crash():
     runs = list(crash_runs(publish, delete_log))
     assert len(runs) > 60
     for run in runs:
-        if paths.LOG_FILE in {found.path for found in run.store.list("")}:
+        if documents.LOG_FILE in {found.path for found in run.store.list("")}:
             assert len(delta_versions(run.store)) == 2, str(run)
         try:
             delete_log(run.store)
@@ -165,7 +165,7 @@ def test_a_view_of_a_log_that_is_created_meanwhile_stays():
 
         def delete(self, path):
             store.delete(path)
-            if path == paths.LOG_FILE:
+            if path == documents.LOG_FILE:
                 fill(store)
                 Log.open(store).publish("delta")
                 Log.open(store).publish("iceberg")

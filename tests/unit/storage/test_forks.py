@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from clog.storage import Log, StateTable, forks
+from clog.storage import Log, StateTable, env
 from clog.storage.store import open_store
-from clog.storage.store.wrapping import WrappingStore
+from clog.storage.store.contract import WrappingStore
 
 
 def in_child(act):
@@ -46,7 +46,7 @@ class Slow(WrappingStore):
 
 def test_a_lock_that_a_thread_holds_is_free_in_a_child():
     """And its owner goes on as if nothing had been."""
-    lock = forks.lock()
+    lock = env.lock()
     entered, leave = threading.Event(), threading.Event()
 
     def hold():

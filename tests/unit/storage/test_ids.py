@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from clog.storage.ids import SeededIds, SystemIds
+from clog.storage.env import SeededIds, SystemIds
 
 
 @pytest.mark.parametrize("ids", [SystemIds(), SeededIds(1)], ids=["system", "seeded"])

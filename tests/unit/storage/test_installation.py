@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from clog.storage import installation
+from clog.storage import env
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 EXTRAS = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
@@ -16,7 +16,7 @@ EXTRAS = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"
 @pytest.mark.parametrize("extra", ["s3", "gcs", "azure", "sftp", "hdfs", "cli", "metrics", "spark"])
 def test_the_packages_of_an_extra_are_named(extra):
     """As pyproject.toml states them, each in quotes for the shell; clog itself is in no index."""
-    command = installation.install_extra(extra)
+    command = env.install_extra(extra)
     assert command.startswith('run pip install "')
     named = command.split('"')[1::2]
     assert set(map(Requirement, named)) == set(map(Requirement, EXTRAS[extra]))
@@ -29,5 +29,5 @@ def test_without_an_installation_the_file_is_named(monkeypatch):
     def nothing(_name):
         raise PackageNotFoundError
 
-    monkeypatch.setattr(installation, "requires", nothing)
-    assert installation.install_extra("s3") == 'install what the extra "s3" in pyproject.toml names'
+    monkeypatch.setattr(env, "requires", nothing)
+    assert env.install_extra("s3") == 'install what the extra "s3" in pyproject.toml names'

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from clog.storage import InvalidInputError
-from clog.storage.keys.partitioner import partitions_for
+from clog.storage.keys.hashing import partitions_for
 from clog.storage.objects.records import to_records
-from clog.storage.testing.model import Record, rows_in
+from clog_testing.model import Record, rows_in
 
 NO_KEYS = {"cleanup.policy": "delete"}
 

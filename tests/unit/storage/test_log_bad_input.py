@@ -18,8 +18,8 @@ from clog.storage import (
 )
 from clog.storage.errors import CommitStateUnknownError
 from clog.storage.format.commits import encode_commit, read_commit
-from clog.storage.testing.crash import inside
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.crash import inside
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 
 FIRST = "commits/00000000000000000000.json"
 SECOND = "commits/00000000000000000001.json"

@@ -12,15 +12,15 @@ from clog.storage import (
     StoreUnavailableError,
     VersionExpiredError,
 )
-from clog.storage.commit.tip_tracker import CONFIRM_MS
+from clog.storage.commit.tip import CONFIRM_MS
 from clog.storage.commit.versions import block_body, read_block
-from clog.storage.format import documents, paths
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.format.commits import read_commit
-from clog.storage.ids import SeededIds
 from clog.storage.objects.records import to_records
-from clog.storage.testing.crash import copy_of, discard, inside, memory_store
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.model import rows_in
+from clog_testing.crash import copy_of, discard, inside, memory_store
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.model import rows_in
 
 BLOCK = 8
 NEWEST = 2 * BLOCK + 6
@@ -32,7 +32,7 @@ ASLEEP_AT = 5
 def small_blocks():
     """Blocks of 8 versions, a snapshot at each fourth: the rules are those of blocks of 1024."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.format.paths.BLOCK_VERSIONS", BLOCK)
+        patch.setattr("clog.storage.format.documents.BLOCK_VERSIONS", BLOCK)
         patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
         yield
 
@@ -65,9 +65,11 @@ def close_block(store, first):
     """What block deletion does: the block's file, then the files."""
     versions = range(first, first + BLOCK)
     ids = {v: read_commit(inside(store), v).record.commit_id for v in versions}
-    inside(store).put(paths.block_path(first), documents.encode("block", block_body(first, ids)))
+    inside(store).put(
+        documents.block_path(first), documents.encode("block", block_body(first, ids))
+    )
     for version in versions:
-        inside(store).delete(paths.commit_path(version))
+        inside(store).delete(documents.commit_path(version))
 
 
 class SwappedStore(FaultyStore):
@@ -103,7 +105,7 @@ def zombie_commit(store, early):
     """A file that a committer who slept left in a deleted block."""
     other = Log.open(copy_of(early), ids=SeededIds(88))
     other.append([{"key": "zombie", "value": "never committed"}], producer=("zombie", 1))
-    path = paths.commit_path(ASLEEP_AT + 1)
+    path = documents.commit_path(ASLEEP_AT + 1)
     inside(store).put(path, other.handle.store.get(path))
 
 
@@ -122,7 +124,7 @@ def test_a_cold_reader_finds_the_head(aged, open_log):
         b'{"version": 400}',
     ):
         changed = copy_of(store)
-        inside(changed).put(paths.LATEST, hint)
+        inside(changed).put(documents.LATEST, hint)
         log = open_log(changed)
         assert log.version == NEWEST
         assert len(rows_in(log.read())) == NEWEST
@@ -135,9 +137,9 @@ def test_a_zombies_file_is_not_believed(aged, open_log, hint):
     early, store = aged
     changed = copy_of(store)
     zombie_commit(changed, early)
-    inside(changed).delete(paths.LATEST)
+    inside(changed).delete(documents.LATEST)
     if hint:
-        inside(changed).put(paths.LATEST, hint)
+        inside(changed).put(documents.LATEST, hint)
     log = open_log(changed)
     assert log.version == NEWEST
     assert keys_in(log) == {b"k"}
@@ -169,7 +171,7 @@ def test_a_sleeping_committer_commits_at_the_head(aged, clock):
     result = log.append_objects(objects)
     assert (result.version, result.offsets) == (NEWEST + 1, {0: (NEWEST, NEWEST + 1)})
     (created,) = [c.path for c in swapped.calls if c.operation == "create"]
-    assert created.endswith(paths.commit_path(NEWEST + 1))
+    assert created.endswith(documents.commit_path(NEWEST + 1))
     discard(swapped.inner)
 
 
@@ -185,7 +187,7 @@ def test_a_committer_that_sleeps_in_the_middle(aged, clock):
     )
     result = log.append([{"key": "awake", "value": "1"}], producer=("p", 0))
     assert result.version == NEWEST + 1
-    assert inside(swapped.inner).get(paths.commit_path(6))
+    assert inside(swapped.inner).get(documents.commit_path(6))
     assert log.append([{"key": "awake", "value": "1"}], producer=("p", 0)).duplicate
     cold = Log.open(swapped.inner, clock=clock)
     assert keys_in(cold) == {b"k", b"awake"}
@@ -223,9 +225,9 @@ def test_a_committer_that_sleeps_after_it_lost_to_a_zombie(aged, clock):
 
     def swept():
         clock.advance(2 * DAY_MS)
-        inside(swapped.inner).delete(paths.commit_path(ASLEEP_AT + 1))
+        inside(swapped.inner).delete(documents.commit_path(ASLEEP_AT + 1))
 
-    after = f"*/{paths.commit_path(ASLEEP_AT + 2)}"
+    after = f"*/{documents.commit_path(ASLEEP_AT + 2)}"
     swapped.plan = Faults(
         Fault(FaultKind.MEANWHILE, "create", run=deleted_and_taken),
         Fault(FaultKind.MEANWHILE, "get", after, run=swept),
@@ -238,7 +240,7 @@ def test_a_committer_that_sleeps_after_it_lost_to_a_zombie(aged, clock):
 def test_no_log_is_created_over_deleted_commits(aged, clock):
     """Version 0 is absent, and the log is there."""
     changed = copy_of(aged[1])
-    inside(changed).delete(paths.LATEST)
+    inside(changed).delete(documents.LATEST)
     with pytest.raises(AlreadyExistsError):
         Log.create(changed, clock=clock)
     discard(changed)
@@ -261,7 +263,7 @@ def test_a_duplicate_of_a_deleted_commit(aged, clock):
     store = copy_of(aged[0])
     log = Log.open(store, clock=clock, ids=SeededIds(5))
     log.append([{"key": "a", "value": "1"}], producer=("p", 0))
-    path = paths.commit_path(ASLEEP_AT + 1)
+    path = documents.commit_path(ASLEEP_AT + 1)
     inside(store).delete(path)
     zombie_commit(store, aged[0])
     again = log.append([{"key": "a", "value": "1"}], producer=("p", 0))
@@ -272,7 +274,7 @@ def test_a_duplicate_of_a_deleted_commit(aged, clock):
 def test_closed_blocks_without_anything_after_them(aged, clock):
     """A file of a block alone is no log."""
     store = copy_of(aged[1])
-    for found in list(inside(store).list(paths.COMMITS)):
+    for found in list(inside(store).list(documents.COMMITS)):
         inside(store).delete(found.path)
     with pytest.raises(NotFoundError):
         Log.open(store, clock=clock)
@@ -298,7 +300,7 @@ def forked(clock):
     close_block(store, 0)
     close_block(store, BLOCK)
     zombie.append([{"key": "zombie", "value": "never committed"}] * 2)
-    path = paths.commit_path(4)
+    path = documents.commit_path(4)
     inside(store).put(path, zombie.handle.store.get(path))
     yield early, store
     for used in (early.inner, store, zombie.handle.standing.root):
@@ -312,7 +314,7 @@ def closing_before_version_4(early, late, clock):
         clock.advance(2 * DAY_MS)
         early.become(copy_of(late))
 
-    return Fault(FaultKind.MEANWHILE, "get", f"*/{paths.commit_path(4)}", run=sleep)
+    return Fault(FaultKind.MEANWHILE, "get", f"*/{documents.commit_path(4)}", run=sleep)
 
 
 def test_a_committer_that_needs_edits_of_a_closed_block(forked, clock):
@@ -333,13 +335,13 @@ def test_a_committer_that_wakes_while_its_block_is_closed(forked, clock, deleted
     """
     early, late = forked
     if deleted:
-        inside(late).delete(paths.commit_path(4))
+        inside(late).delete(documents.commit_path(4))
     log = Log.open(early, clock=clock, ids=SeededIds(77))
     asleep = Fault(FaultKind.MEANWHILE, "put", "*/data/*", run=lambda: clock.advance(2 * DAY_MS))
     closing = Fault(
         FaultKind.MEANWHILE,
         "get",
-        f"*/{paths.commit_path(4)}",
+        f"*/{documents.commit_path(4)}",
         run=lambda: early.become(copy_of(late)),
     )
     early.plan = Faults(asleep, closing)
@@ -352,12 +354,12 @@ def test_a_reader_of_a_version_whose_block_is_closed_meanwhile(forked, clock, de
     """COMMIT.md §4: what it reads fits, and was never committed; or it is gone."""
     early, late = forked
     if deleted:
-        inside(late).delete(paths.commit_path(4))
+        inside(late).delete(documents.commit_path(4))
     log = Log.open(early, clock=clock, ids=SeededIds(77))
     early.plan = Faults(closing_before_version_4(early, late, clock))
     with pytest.raises(VersionExpiredError):
         log.table(at=4)
-    assert paths.block_path(0) in {found.path for found in inside(early.inner).list("")}
+    assert documents.block_path(0) in {found.path for found in inside(early.inner).list("")}
 
 
 def test_a_sleeper_beside_what_another_left_in_the_block_that_was_closed(clock):
@@ -377,7 +379,7 @@ def test_a_sleeper_beside_what_another_left_in_the_block_that_was_closed(clock):
     while log.handle.tip.version < BLOCK + 2:
         log.append([{"key": "k", "value": "v"}])
     close_block(store, 0)
-    path = paths.commit_path(BLOCK - 1)
+    path = documents.commit_path(BLOCK - 1)
     inside(store).put(path, inside(early[1]).get(path))
     swapped.become(store)
     assert sleeper.append([{"key": "slept", "value": "v"}]).version == BLOCK + 3
@@ -439,7 +441,7 @@ def test_a_reader_that_wakes_while_its_block_is_closed(clock):
         Fault(
             FaultKind.MEANWHILE,
             "get",
-            f"*/{paths.commit_path(3)}",
+            f"*/{documents.commit_path(3)}",
             run=lambda: close_block(store, 0),
         )
     )
@@ -455,7 +457,7 @@ def test_a_search_that_fails_where_the_tip_is_gone(others, clock):
     log.handle.refresh()
     newest = act()
     clock.advance(CONFIRM_MS)
-    failing.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "get", f"*/{paths.LATEST}"))
+    failing.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "get", f"*/{documents.LATEST}"))
     with pytest.raises(StoreUnavailableError):
         log.handle.refresh()
     assert log.handle.refresh().version == newest
@@ -464,6 +466,6 @@ def test_a_search_that_fails_where_the_tip_is_gone(others, clock):
 def test_the_file_of_another_block_is_damage():
     """FORMAT.md §7: an open one in place of a closed one would make a sleeper's commit genuine."""
     store = memory_store()
-    store.put(paths.block_path(0), documents.encode("block", block_body(BLOCK)))
+    store.put(documents.block_path(0), documents.encode("block", block_body(BLOCK)))
     with pytest.raises(CorruptionError, match=r"it is of block 8"):
         read_block(store, 3)

@@ -3,13 +3,12 @@
 import pytest
 
 from clog.storage import CorruptionError, InvalidInputError
-from clog.storage.append import partitions_of
-from clog.storage.commit.idempotence import Writer
+from clog.storage.append import Writer, partitions_of
 from clog.storage.format.head import WRITERS_MAX
 from clog.storage.objects.records import to_records
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
-from clog.storage.testing.invariants import check_log
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import inside
+from clog_testing.invariants import check_log
 
 ONE = [{"key": "a", "value": "1"}]
 TWO = [{"key": "a", "value": "2"}]

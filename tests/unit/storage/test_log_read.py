@@ -8,12 +8,12 @@ import pytest
 
 from clog.storage import InvalidInputError, OffsetOutOfRangeError, VersionExpiredError
 from clog.storage.format.edits import Edit, Replacement
-from clog.storage.objects.data_object import rewritten_chunk
+from clog.storage.objects.layout import rewritten_chunk
 from clog.storage.objects.writer import write_rewritten
 from clog.storage.read.scan import pieces_from, plan_range, read_pieces
-from clog.storage.testing.crash import expire
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.model import rows_in
+from clog_testing.crash import expire
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.model import rows_in
 
 
 def fill(log, count, *, each=1, partition=0):

@@ -22,14 +22,13 @@ from clog.storage import (
     StateTable,
     UnsupportedFormatError,
 )
+from clog.storage.env import SeededIds
 from clog.storage.format.features import FEATURES, TYPED_KEYS
 from clog.storage.format.schema import schema_from_json, schema_to_json
-from clog.storage.ids import SeededIds
-from clog.storage.keys.key_bytes import key_bytes
-from clog.storage.keys.key_values import key_of_bytes
+from clog.storage.keys.hashing import key_bytes, key_of_bytes
 from clog.storage.objects.reader import WHOLE_BYTES, read_rows
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside, memory_store
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import inside, memory_store
 
 D = decimal.Decimal
 SCHEMA = {

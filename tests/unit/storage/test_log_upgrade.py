@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from clog.storage import InvalidInputError, UnsupportedFormatError
-from clog.storage import create as creating
+from clog.storage import administration as creating
 from clog.storage.commit import committer
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import features as registry
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.format.features import DEAD_ROWS, Feature, FeatureNames
-from clog.storage.testing.counting import CountingStore
+from clog.storage.store.conformance import CountingStore
 
 ONE = [{"key": "k", "value": "v"}]
 

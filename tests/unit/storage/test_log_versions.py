@@ -5,16 +5,15 @@ import pytest
 
 from clog.storage import CommitConflictError, CommitStateUnknownError
 from clog.storage.errors import CorruptionError, StoreUnavailableError
-from clog.storage.format import paths
+from clog.storage.format import documents
 from clog.storage.format.commits import read_commit
 from clog.storage.format.edits import Edit
 from clog.storage.objects.records import to_records
-from clog.storage.store.base import StoreRefusedError
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.crash import copy_of, inside
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.model import rows_in
+from clog.storage.store.contract import StoreRefusedError, WrappingStore
+from clog_testing.crash import copy_of, inside
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
+from clog_testing.model import rows_in
 
 COMMIT = "*/commits/*"
 
@@ -52,7 +51,7 @@ def test_snapshots_share_pages(make_log, open_log, store):
     log = make_log(config={"segment.chunks": 1})
     for i in range(700):
         put(log, i)
-    pages = log.handle.tip.head.snapshot and list(inside(store).list(paths.PAGES))
+    pages = log.handle.tip.head.snapshot and list(inside(store).list(documents.PAGES))
     assert 1 <= len(pages) <= 8
     assert [row[2].value for row in rows_in(open_log().read())] == [
         str(i).encode() for i in range(700)
@@ -188,7 +187,7 @@ def test_a_block_that_cannot_be_read_leaves_the_state_unknown(make_log, open_log
         torn = False
 
         def get(self, path, start=None, end=None):
-            if self.torn and f"/{paths.BLOCKS}" in path:
+            if self.torn and f"/{documents.BLOCKS}" in path:
                 return b"torn"
             return super().get(path, start, end)
 
@@ -207,7 +206,7 @@ def test_a_damaged_snapshot_stops_nobody_who_appends(make_log, open_log, store, 
     log = make_log()
     while log.handle.tip.head.snapshot is None:
         put(log, 1)
-    path = paths.snapshot_path(log.handle.tip.head.snapshot.version)
+    path = documents.snapshot_path(log.handle.tip.head.snapshot.version)
     data = inside(store).get(path)
     inside(store).put(path, data[:-1])
     late = open_log()
@@ -230,7 +229,7 @@ class TwoStepStore(WrappingStore):
         self.meanwhile = meanwhile
 
     def get(self, path, start=None, end=None):
-        if f"/{paths.BLOCKS}" in path and self.meanwhile:
+        if f"/{documents.BLOCKS}" in path and self.meanwhile:
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()
         return super().get(path, start, end)
@@ -243,7 +242,7 @@ def test_a_commit_that_was_overwritten_is_made_again(make_log, open_log, store):
     log = make_log()
     twin = copy_of(store)
     put(open_log(twin), "theirs")
-    path = paths.commit_path(1)
+    path = documents.commit_path(1)
 
     def overwrite():
         for found in inside(twin).list("data/"):
@@ -304,7 +303,7 @@ def test_large_edits_are_documents_of_their_own(make_log, open_log, store, monke
     first = log.append([{"key": "a", "value": "1"}], producer=(long_name, 0))
     monkeypatch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 1 << 20)
     assert "edit_at" in read_commit(inside(store), 1).record.stored
-    (edit,) = inside(store).list(paths.EDITS)
+    (edit,) = inside(store).list(documents.EDITS)
     assert edit.size_bytes > 1 << 10
     put(log, 2)
     cold = open_log()
@@ -324,7 +323,7 @@ def test_a_thousand_partitions(make_log, open_log, store):
             [{"key": str(i), "value": str(round_)} for i in range(1000)],
             partition=list(range(1000)),
         )
-        assert result.version == len(list(inside(store).list(paths.DATA))) == round_ + 1
+        assert result.version == len(list(inside(store).list(documents.DATA))) == round_ + 1
         assert result.offsets == dict.fromkeys(range(1000), (round_, round_ + 1))
     assert open_log().end_offsets() == dict.fromkeys(range(1000), 5)
     rows = rows_in(open_log().read())

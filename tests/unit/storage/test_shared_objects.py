@@ -14,14 +14,14 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from clog.cleaner.compaction.stats import PassResult, PassStats
+from clog.cleaner.duties.retention import MaintenanceResult
 from clog.cleaner.monitor import Monitor
-from clog.cleaner.retention.apply import MaintenanceResult
+from clog.cleaner.passes.stats import PassResult, PassStats
 from clog.storage import Log, NotFoundError, StateStore, StateTable, Table
 from clog.storage.config.log_config import LogConfig
-from clog.storage.readers.named_reader import NamedReader
+from clog.storage.readers import NamedReader
 from clog.storage.store import open_store
-from clog.storage.store.base import ObjectExistsError, Store
+from clog.storage.store.contract import ObjectExistsError, Store
 
 THREADS, ROUNDS = 8, 3
 SCHEMA = {"key": pa.string(), "value": pa.struct([("n", pa.int64())])}

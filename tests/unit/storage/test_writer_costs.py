@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from clog.storage import InvalidInputError, Log, ManualClock
-from clog.storage.append import AppendRequest
-from clog.storage.commit.append_queue import Appended, _Waiting
-from clog.storage.commit.idempotence import Writer
-from clog.storage.format import paths
+from clog.storage.append import AppendRequest, Writer
+from clog.storage.commit.handle import Appended, _Waiting
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.format.edits import Edit, PagedWriters, WriterEntry
 from clog.storage.format.head import WRITERS_MAX
-from clog.storage.ids import SeededIds
 from clog.storage.objects.records import to_records
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.crash import discard, memory_store
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import discard, memory_store
 
 ONE = [{"key": "k", "value": "v"}]
 PAGE_BYTES_MAX = 64 << 10
@@ -41,7 +40,7 @@ class Pages(WrappingStore):
         self.inner.put(path, data)
 
     def _count(self, operation, path, data):
-        if f"/{paths.PAGES}" in path:
+        if f"/{documents.PAGES}" in path:
             self.counts[operation] += 1
             self.largest = max(self.largest, len(data))
 

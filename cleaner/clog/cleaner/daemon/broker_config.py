@@ -4,11 +4,29 @@ Two kinds of names. ``log.cleaner.threads`` and its like are about the process. 
 ``log.retention.hours``, are defaults for logs that do not set the config themselves; only those
 count here that the cleaner alone reads. What writers must know too is a log's own affair:
 a default in this process would not reach them.
+
+Which logs a daemon looks after: those it was given, and those it finds below a prefix.
+
+What the command line names must be there when the daemon starts, and only that: a log that was
+found may be damaged, or of a newer clog, or no log at all, and a folder unreadable, without harm to
+any other (as in Kafka, KIP-112 and KIP-346). It is skipped, told with the reason, and again where
+that changes, and tried again, later each time (S28). So is a store that is away, also at the start.
+
+A log that appears below a prefix is found within `DISCOVER_MS`, and one that was deleted there is
+dropped as soon; one that was given by its URL never is.
 """
 
-from collections.abc import Mapping
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
+from clog.cleaner.cleaner import FoundLogs
+from clog.cleaner.daemon.metrics import RequestMeter
+from clog.cleaner.log_round import Rest
+from clog.storage import Log
 from clog.storage.config.definitions import (
     BROKER_NAMES,
     DEFINITIONS,
@@ -19,10 +37,13 @@ from clog.storage.config.definitions import (
     Positive,
     Value,
 )
-from clog.storage.config.did_you_mean import did_you_mean
-from clog.storage.config.log_config import LogConfig, parse_overrides, parse_value
-from clog.storage.errors import InvalidInputError
+from clog.storage.config.log_config import LogConfig, did_you_mean, parse_overrides, parse_value
+from clog.storage.env import Clock, Ids
+from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, StoreUnavailableError
 from clog.storage.keys.hashing import ALGORITHMS
+from clog.storage.store import open_store
+from clog.storage.store.contract import Store, redact
+from clog.storage.store.opening import LOG_FOLDER, LogsBelow, find_logs
 
 OF_THE_CLEANER = frozenset(
     {
@@ -179,3 +200,216 @@ def _integer(value: object) -> int:
 def _number(value: object) -> float | None:
     assert value is None or isinstance(value, float)
     return value
+
+
+logger = logging.getLogger(__name__)
+
+DISCOVER_MS = 60_000
+SLOW_MS = 5_000
+"""Where stores have kept it waiting so long, the logs that are open come first."""
+
+Errors = tuple[type[Exception], ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Try:
+    """A log to be opened, or a prefix to be looked through.
+
+    ``is_named``: the command line does; ``failure``: of the last time; ``is_left_over``: nothing of
+    a log was there but its folder.
+    """
+
+    url: str
+    step: Callable[[], None]
+    is_named: bool
+    rest: Rest = field(default_factory=Rest)
+    failure: str | None = None
+    is_left_over: bool = False
+
+
+class Finder:
+    """Opens logs; called before each round, it returns those that are new, those that are gone, and
+    what is in the way.
+
+    Args:
+        urls: logs.
+        prefixes: folders to look below for logs.
+        storage_options: of all of them.
+        clock, ids: time and chance.
+        single_writer: as of `Log.open`.
+
+    Attributes:
+        stores: of the logs that are open, by the log's URL.
+        clock: as given.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        prefixes: Sequence[str] = (),
+        storage_options: Mapping[str, object] | None = None,
+        *,
+        clock: Clock,
+        ids: Ids,
+        single_writer: bool = False,
+    ) -> None:
+        self.stores: dict[str, RequestMeter] = {}
+        self._options = storage_options
+        self.clock, self._ids = clock, ids
+        self._single_writer = single_writer
+        self._prefixes = {p: _Try(p, partial(self._look_below, p), is_named=True) for p in prefixes}
+        self._waiting = {url: _Try(url, partial(self._open, url), is_named=True) for url in urls}
+        self._due: deque[_Try] = deque()
+        self._known: set[str] = set(urls)
+        self._discovered: dict[str, set[str]] = {prefix: set() for prefix in prefixes}
+        self._unlisted: dict[str, dict[str, str]] = {}
+        self._opened_as: dict[str, str] = {}
+        self._opened: list[Log] = []
+        self._gone: list[str] = []
+
+    def __call__(self) -> FoundLogs:
+        """Looks for logs, and returns what changed since the last call.
+
+        When stores have kept it waiting for `SLOW_MS` it asks no more of them until the next call.
+        """
+        began_ms = self.clock.monotonic_ms()
+        for tried in self._all_due():
+            self._attempt(tried, told=(Exception,))
+            if self.clock.monotonic_ms() - began_ms >= SLOW_MS:
+                break
+        found = FoundLogs(self._opened, self._gone, self.unopened, self.unlisted)
+        self._opened, self._gone = [], []
+        return found
+
+    def first(
+        self,
+        *,
+        patient: bool,
+        asking: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    ) -> list[Log]:
+        """Looks for the first time; the next call returns these logs, too. A log that was given and
+        cannot be read is an error, and so is an option that is wrong, and a store that is away,
+        unless ``patient``. Each store is asked within ``asking``, which gets the URL.
+
+        Raises:
+            NotFoundError: no log at a URL that was given.
+            InvalidInputError: a URL or an option that is wrong.
+            StoreUnavailableError: the filesystem failed.
+            CorruptionError, UnsupportedFormatError: a log that was given is damaged, or too new.
+        """
+        for tried in self._all_due():
+            with asking(tried.url):
+                self._attempt(tried, told=(StoreUnavailableError,) if patient else ())
+        return list(self._opened)
+
+    @property
+    def unopened(self) -> dict[str, str]:
+        """The logs that cannot be opened now, and why. What is left of deleted ones is none."""
+        waiting = {url: t.failure for url, t in self._waiting.items() if not t.is_left_over}
+        return {redact(url): why for url, why in waiting.items() if why}
+
+    @property
+    def unlisted(self) -> dict[str, str]:
+        """The prefixes, and folders below them, that cannot be listed now, and why."""
+        prefixes = {p: t.failure for p, t in self._prefixes.items() if t.failure}
+        folders = {f: why for found in self._unlisted.values() for f, why in found.items()}
+        return {redact(url): why for url, why in (folders | prefixes).items()}
+
+    def _all_due(self) -> Iterator[_Try]:
+        """Yields what is to be tried: what waited longest first, then what is found meanwhile."""
+        now_ms, tries = self.clock.monotonic_ms(), [*self._prefixes.values()]
+        tries += self._waiting.values()
+        due = [tried for tried in tries if tried.rest.until_ms <= now_ms]
+        self._due = deque(sorted(due, key=lambda tried: tried.rest.until_ms))
+        while self._due:
+            yield self._due.popleft()
+
+    def _attempt(self, tried: _Try, told: Errors) -> None:
+        passing = told if tried.is_named else (Exception,)
+        try:
+            tried.step()
+            tried.failure = None
+        except passing as e:
+            tried.rest.failed(self.clock.monotonic_ms(), self._ids.uniform)
+            self._tell(tried, e)
+
+    def _tell(self, tried: _Try, error: Exception) -> None:
+        failure = f"{type(error).__name__}: {error}"
+        if failure != tried.failure:
+            unforeseen = None if isinstance(error, ClogError | OSError) else error
+            logger.warning(
+                "%s is left out, and tried again, later each time: %s",
+                *(redact(tried.url), failure),
+                exc_info=unforeseen,
+            )
+        tried.failure = failure
+
+    def _look_below(self, prefix: str) -> None:
+        found, mine = find_logs(prefix, self._options), self._discovered[prefix]
+        self._note_unlisted(prefix, found)
+        there = set(found.urls)
+        for url in sorted(there - self._known):
+            self._known.add(url)
+            self._waiting[url] = _Try(url, partial(self._open, url), is_named=False)
+            self._due.append(self._waiting[url])
+            mine.add(url)
+        for url in sorted(mine - there):
+            if not any(f"{url}/".startswith(f"{folder}/") for folder in found.unlisted):
+                self._drop_if_gone(url)
+        mine &= self._known
+        rest = self._prefixes[prefix].rest
+        rest.succeeded()
+        rest.until_ms = self.clock.monotonic_ms() + DISCOVER_MS
+
+    def _note_unlisted(self, prefix: str, found: LogsBelow) -> None:
+        before = self._unlisted.get(prefix, {})
+        now = {folder: f"{type(e).__name__}: {e}" for folder, e in found.unlisted.items()}
+        for folder in sorted(now):
+            if now[folder] != before.get(folder):
+                logger.warning("logs below %s are not found: %s", redact(folder), now[folder])
+        self._unlisted[prefix] = now
+
+    def _drop_if_gone(self, url: str) -> None:
+        """Forgets a log that the listing does not show any more, if there is none at its URL."""
+        opened = self._opened_as.get(url)
+        if opened is not None:
+            try:
+                Log.open(self.stores[opened], clock=self.clock, ids=self._ids)
+            except NotFoundError:
+                logger.warning("%s was deleted; it is no longer cleaned", opened)
+            except Exception:  # noqa: BLE001 - its rounds tell what is wrong with it
+                return
+            else:
+                return
+            del self.stores[opened], self._opened_as[url]
+            self._gone.append(opened)
+        tried = self._waiting.pop(url, None)
+        self._due = deque(other for other in self._due if other is not tried)
+        self._known.remove(url)
+
+    def _open(self, url: str) -> None:
+        store = RequestMeter(open_store(url, self._options, single_writer=self._single_writer))
+        options = self._options or {}  # A transaction leads to other logs there.
+        single, tried = self._single_writer, self._waiting[url]
+        tried.is_left_over = False
+        try:
+            log = Log.open(store, options, self.clock, ids=self._ids, single_writer=single)
+        except NotFoundError:
+            if tried.is_named or _is_empty(store):
+                tried.is_left_over = not tried.is_named
+                raise
+            raise NotFoundError(
+                f"the folder {LOG_FOLDER} of {store.url} has files, but no log: it is another"
+                ' program\'s, or the log has lost them; look with "clog verify", or move it away'
+            ) from None
+        del self._waiting[url]
+        if log.url in self.stores:
+            return  # Known by another spelling.
+        self.stores[log.url] = store
+        self._opened_as[url] = log.url
+        self._opened.append(log)
+
+
+def _is_empty(store: Store) -> bool:
+    """Tells whether all of a log was deleted: versioned buckets still list its folder."""
+    return next(iter(store.list(f"{LOG_FOLDER}/")), None) is None

@@ -14,13 +14,18 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from clog.connector.opened_logs import check_meant
-from clog.connector.options.parsing import EARLIEST, LATEST, Position, Since, Times
-from clog.connector.options.settings import ReadOptions
-from clog.connector.read.columns import check_columns, check_columns_of, of_the_logs_keys
-from clog.connector.read.input_partitions import LogPartition, TablePartition
-from clog.connector.read.plan_ranges import batch_partitions
-from clog.connector.read.plan_views import view_partitions
-from clog.connector.shallow import shallow, shallow_iterator
+from clog.connector.option_values import EARLIEST, LATEST, Position, Since, Times
+from clog.connector.options import ReadOptions
+from clog.connector.read.plan_ranges import (
+    LogPartition,
+    TablePartition,
+    batch_partitions,
+    check_columns,
+    check_columns_of,
+    of_the_logs_keys,
+    view_partitions,
+)
+from clog.connector.schema import shallow, shallow_iterator
 from clog.storage.errors import OptionError
 
 if TYPE_CHECKING:

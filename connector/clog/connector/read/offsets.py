@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clog.connector.options.parsing import EARLIEST, LATEST, Position, Since, Times
+from clog.connector.option_values import EARLIEST, LATEST, Position, Since, Times
 from clog.storage.errors import InvalidInputError, OptionError
 
 _NAMES = ("commit", "from", "log", "log_id", "planned", "version")

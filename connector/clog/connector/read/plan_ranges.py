@@ -1,23 +1,247 @@
-"""Ranges of offsets made input partitions, at one version: what batch and stream have in common on
-the driver. Views are planned in `plan_views`.
+"""What the driver gives to a read task: plain data, complete, so that a task asks for objects and
+nothing else.
+
+Missing offsets: fail, or skip them with a warning (S38, S41).
+
+Ranges of offsets made input partitions, at one version: what batch and stream have in common on
+the driver. Views are planned in `plan_ranges`.
+
+How the rows of a plan are dealt out to Spark tasks. Pure: storage's `ReadPiece`s in, lists of
+them out.
+
+A fresh object holds rows of all partitions, so reading a recent range partition by partition opens
+each object once for each partition. Therefore:
+
+D1. Pieces are ordered by object; objects such that in each partition offsets still rise from task
+    to task and inside a task. So a job that writes back what it read keeps the order of each
+    partition (S44).
+D2. The list is cut into runs of about equal size; a piece larger than that is cut too, where its
+    offsets are dense.
+
+Where no order of the objects suits all partitions (an object of which only parts are left), the
+order is partition by partition.
+
+The views made input partitions, on the driver: `table`, the latest value of each key at one
+version, and `latest`, the latest record of each key that changed since a position.
+
+Small partitions share a task. A large one becomes several tasks, each of which delivers a *slice*:
+a run of its pieces. A slice needs the keys of all dirty pieces from its own on, to know what is
+superseded; therefore a slice has at least a quarter as many rows as the dirty part, unless
+``minPartitions`` asks for more. So however large the partition, no clean row costs more than four
+reads of a dirty key, and the dirty part's own slices read its keys three and a half times (2.5 to
+map them, 1 to deliver them).
+
+Nothing here knows a key: a plan is as large as the list of objects.
+
+Whether the columns that a query asks for are those of the log, whether it asks for rows of its
+table or for records, and what keys it asks for.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from clog.connector.options.parsing import Position, Since, Times
-from clog.connector.options.settings import ReadOptions
-from clog.connector.read.data_loss import available_end, available_start, decided_end
-from clog.connector.read.input_partitions import LogPartition
+from pyspark.sql.datasource import InputPartition
+
+from clog.connector.opened_logs import try_open, types_of
+from clog.connector.option_values import Position, Since, Times
+from clog.connector.options import Location, ReadOptions
 from clog.connector.read.offsets import check_all_named, resolve
-from clog.storage.errors import OptionError
+from clog.connector.schema import (
+    LogTypes,
+    TableColumns,
+    check_read_schema,
+    needs_types,
+    read_schema,
+    table_read,
+    table_schema,
+    typed_columns,
+)
+from clog.storage.errors import NotFoundError, OffsetOutOfRangeError, OptionError
+from clog.storage.read.table import missed_deletes
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from clog.storage.commit.handle import Handle
     from clog.storage.format.head import Head
     from clog.storage.format.manifest import Manifest
-    from clog.storage.read.scan import Isolation
-    from clog.storage.store.base import Store
+    from clog.storage.read.scan import Isolation, ReadPiece
+    from clog.storage.read.table import TablePlan
+    from clog.storage.store.contract import Store
+
+
+@dataclass(frozen=True)
+class LogPartition(InputPartition):
+    """Pieces of the log with this id to be read in this order, planned at ``version``.
+
+    ``seed`` is the log's, for its key indexes. ``follow``: an object that is gone meanwhile is
+    looked for in the newest version (streams); else the version has expired (batch). ``keys``: only
+    records with one of these; None: all.
+    """
+
+    location: Location
+    log_id: str
+    version: int
+    seed: int
+    pieces: tuple["ReadPiece", ...]
+    follow: bool
+    fail_on_data_loss: bool
+    keys: tuple[bytes, ...] | None = field(default=None, repr=False)
+    uncommitted: bool = False
+
+
+@dataclass(frozen=True)
+class TablePartition(InputPartition):
+    """Slices of a view, each of one partition of the log with this id, of these keys or of all.
+    ``table``: where rows are to be delivered, not records.
+    """
+
+    location: Location
+    log_id: str
+    plans: tuple["TablePlan", ...]
+    keys: tuple[bytes, ...] | None = field(default=None, repr=False)
+    table: TableColumns | None = None
+
+
+_LOGGER = logging.getLogger("clog.connector")
+
+
+def available_start(
+    partition: int, start: int, low: int, high: int, *, url: str, fail_on_data_loss: bool
+) -> int:
+    """Returns ``start`` where it lies in ``[low, high]``, log start and end; else, if it may be,
+    the log start.
+
+    Raises:
+        OffsetOutOfRangeError: it does not, and ``fail_on_data_loss``.
+    """
+    if low <= start <= high:
+        return start
+    if start < low:
+        what = f"is below the log start offset {low}: {low - start} offsets are gone"
+    else:
+        what = f"is beyond the end offset {high}: the log may have been deleted and recreated"
+    message = f"offset {start} of partition {partition} of {url} {what}"
+    if fail_on_data_loss:
+        remedy = f"readable are [{low}, {high}); set failOnDataLoss=false to continue at {low}"
+        raise _out_of_range(f"{message}; {remedy}", partition, start, low, high)
+    _LOGGER.warning("%s; continuing at %d (failOnDataLoss=false)", message, low)
+    return low
+
+
+def available_end(
+    partition: int, end: int, low: int, high: int, *, url: str, fail_on_data_loss: bool
+) -> int:
+    """Returns ``end``, exclusive, where it lies in ``[low, high]``, log start and end; else, if it
+    may be, the nearer of the two.
+
+    Raises:
+        OffsetOutOfRangeError: it does not, and ``fail_on_data_loss``.
+    """
+    if low <= end <= high:
+        return end
+    nearest = low if end < low else high
+    if end < low:
+        what = f"is below the log start offset {low}: all records before it are deleted"
+    else:
+        what = f"is beyond the end offset {high}: {end - high} offsets are not there"
+    message = f"ending offset {end} of partition {partition} of {url} {what}"
+    if fail_on_data_loss:
+        remedy = (
+            f"readable are [{low}, {high}), -1 stands for its end; set failOnDataLoss=false to read"
+            " what there is"
+        )
+        raise _out_of_range(f"{message}; {remedy}", partition, end, low, high)
+    _LOGGER.warning("%s; reading up to %d (failOnDataLoss=false)", message, nearest)
+    return nearest
+
+
+def decided_end(
+    partition: int, end: int, low: int, decided: int, *, url: str, fail_on_data_loss: bool
+) -> int:
+    """Returns, in place of an end among records that are not decided, if it may be, where those
+    begin: who goes on at that end would never see them.
+
+    Raises:
+        OffsetOutOfRangeError: it may not: ``fail_on_data_loss``.
+    """
+    message = (
+        f"ending offset {end} of partition {partition} of {url} is beyond what is decided: records"
+        f" from offset {decided} on wait for the end of a transaction"
+    )
+    if fail_on_data_loss:
+        remedy = (
+            f'read again once it has ended ("clog transactions {url}" lists it), give -1 or at most'
+            f" {decided}, or set isolation=read_uncommitted"
+        )
+        raise _out_of_range(f"{message}; {remedy}", partition, end, low, decided)
+    _LOGGER.warning("%s; reading up to %d (failOnDataLoss=false)", message, decided)
+    return decided
+
+
+def _out_of_range(
+    message: str, partition: int, offset: int, low: int, high: int
+) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(message, partition=partition, offset=offset, start=low, end=high)
+
+
+def check_partitions(
+    known: Mapping[int, int], read: Collection[int], *, url: str, fail_on_data_loss: bool
+) -> None:
+    """Raises if a stream no longer reads every partition that it was reading, as Spark's Kafka
+    source does.
+
+    Raises:
+        NotFoundError: it does not, and ``fail_on_data_loss``.
+    """
+    left = {p: known[p] for p in sorted(known) if p not in read}
+    if not left:
+        return
+    message = (
+        f"this stream was at {left} of partitions of {url} that it no longer reads: option"
+        ' "partitions" excludes them, or the log was deleted and recreated'
+    )
+    if fail_on_data_loss:
+        raise NotFoundError(
+            f"{message}; read them again, or set failOnDataLoss=false to continue without them"
+        )
+    _LOGGER.warning("%s (failOnDataLoss=false)", message)
+
+
+def check_tombstones(
+    manifest: "Manifest",
+    starts: Mapping[int, int],
+    *,
+    since_version: int,
+    url: str,
+    fail_on_data_loss: bool,
+) -> None:
+    """Raises if a stream that began at ``since_version`` and is at ``starts`` can have missed a
+    delete (S41).
+
+    It can when a tombstone that it has not reached yet was removed since it began: it may know a
+    value of that key and will never hear that it is gone.
+
+    Raises:
+        NotFoundError: it can, and ``fail_on_data_loss``.
+    """
+    missed = missed_deletes(manifest.tombstones_removed, starts, since_version)
+    if not missed:
+        return
+    message = (
+        f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of {url}"
+        f" were removed before this stream, at { ({p: starts[p] for p in sorted(missed)}) }, read"
+        " them: deletes may be missing in what it made"
+    )
+    if fail_on_data_loss:
+        raise NotFoundError(
+            f"{message}; start again from the table view, or set failOnDataLoss=false to continue"
+            " without them; a longer delete.retention.ms prevents it"
+        )
+    _LOGGER.warning("%s (failOnDataLoss=false)", message)
 
 
 def partitions_read(head: "Head", wanted: Sequence[int] | None, *, url: str) -> tuple[int, ...]:
@@ -111,7 +335,7 @@ def positions(
         return resolve(position, lows, highs, option=f"{option}Offsets")
     times = dict.fromkeys(parts, position.ms) if isinstance(position.ms, int) else position.ms
     check_all_named(times, parts, option=f"{option}OffsetsByTimestamp")
-    from clog.storage.read.offsets import for_times
+    from clog.storage.read.scan import for_times
 
     found = for_times(store, manifest, times)
     late = [p for p in parts if found[p] is None]
@@ -149,7 +373,6 @@ def log_partitions(
     follow: bool,
 ) -> list[LogPartition]:
     """Returns input partitions for half-open ranges of offsets."""
-    from clog.connector.read.deal_tasks import deal
     from clog.storage.read.scan import plan_range
 
     pieces = {
@@ -231,3 +454,360 @@ def batch_partitions(
 ) -> list[LogPartition]:
     """Returns the plan of a batch read; raises as `batch_ranges`."""
     return log_partitions(manifest, batch_ranges(store, manifest, options), options, follow=False)
+
+
+TASK_BYTES = 64 << 20
+"""Stored bytes that are worth a task of their own."""
+TASK_ROWS = 1_000_000
+"""Likewise rows: small records compress well and still take their time, but a Python task costs
+Spark as much as some 100,000 of them (``benchmarks/scenarios/spark_parquet.py``).
+"""
+PARALLEL_ROWS_MIN = 10_000
+"""A range of fewer rows for each partition does not gain from running in parallel."""
+
+
+def deal(
+    pieces: Mapping[int, Sequence["ReadPiece"]],
+    *,
+    min_tasks: int | None = None,
+    max_records: int | None = None,
+    max_tasks: int | None = None,
+    by_row: bool = False,
+) -> list[tuple["ReadPiece", ...]]:
+    """Returns pieces by partition, in offset order, dealt out to tasks; at least one piece each.
+
+    ``max_tasks`` is passed where ``max_records`` demands it. ``by_row``: pieces of cleaned objects
+    are cut too. Which offsets a part has is not known then, so a plan that is to be made anew for
+    the rest must not ask for it.
+    """
+    ordered = _by_object(pieces)
+    rows = sum(piece.rows for piece in ordered)
+    if not rows:
+        return []
+    tasks = max(worth_tasks(pieces), min(min_tasks or 1, rows))
+    tasks = min(tasks, max_tasks or tasks)
+    rows_each = -(-rows // tasks)
+    if max_records is not None:
+        rows_each = min(rows_each, max_records)
+    return [tuple(run) for run in _runs(ordered, rows_each, by_row=by_row)]
+
+
+def worth_tasks(pieces: Mapping[int, Sequence["ReadPiece"]]) -> int:
+    """Returns how many tasks the pieces by partition are worth; 0 for no rows."""
+    rows = sum(piece.rows for run in pieces.values() for piece in run)
+    stored = sum(_stored_bytes(piece) for run in pieces.values() for piece in run)
+    busy = sum(1 for run in pieces.values() if run)
+    by_size = max(-(-rows // TASK_ROWS), -(-stored // TASK_BYTES))
+    return max(by_size, min(busy, rows // PARALLEL_ROWS_MIN))
+
+
+def _stored_bytes(piece: "ReadPiece") -> int:
+    return piece.object.size_bytes * piece.rows // max(1, piece.object.rows)
+
+
+def _runs(
+    pieces: Iterable["ReadPiece"], rows_each: int, *, by_row: bool
+) -> Iterator[list["ReadPiece"]]:
+    run: list[ReadPiece] = []
+    room = rows_each
+    for whole in pieces:
+        piece = whole
+        while piece.rows > room and _is_divisible(piece, by_row=by_row):
+            first, piece = _cut(piece, room)
+            run.append(first)
+            yield run
+            run, room = [], rows_each
+        if run and piece.rows > room:
+            yield run
+            run, room = [], rows_each
+        run.append(piece)
+        room -= piece.rows
+        if room <= 0:
+            yield run
+            run, room = [], rows_each
+    if run:
+        yield run
+
+
+def _is_divisible(piece: "ReadPiece", *, by_row: bool) -> bool:
+    return by_row or piece.object.dense
+
+
+def _cut(piece: "ReadPiece", rows: int) -> tuple["ReadPiece", "ReadPiece"]:
+    """Cuts a piece in two. Only in a dense one the offset of a row is known."""
+    if not piece.object.dense:
+        rest = replace(piece, first_row=piece.first_row + rows, rows=piece.rows - rows)
+        return replace(piece, rows=rows), rest
+    middle = piece.base + rows
+    first = replace(piece, rows=rows, end=middle)
+    rest = replace(
+        piece,
+        first_row=piece.first_row + rows,
+        rows=piece.rows - rows,
+        base=middle,
+        start=middle,
+    )
+    return first, rest
+
+
+def _by_object(pieces: Mapping[int, Sequence["ReadPiece"]]) -> list["ReadPiece"]:
+    """Does D1: returns a topological order of the objects, of several possible ones that which
+    follows partitions.
+    """
+    plan = {p: [piece for piece in pieces[p] if piece.rows] for p in sorted(pieces)}
+    held: dict[str, list[ReadPiece]] = {}
+    successors: dict[str, set[str]] = {}
+    waits: dict[str, int] = {}
+    for partition in plan.values():
+        before = ""
+        for piece in partition:
+            path = piece.object.path
+            held.setdefault(path, []).append(piece)
+            waits.setdefault(path, 0)
+            if before not in ("", path) and path not in successors.setdefault(before, set()):
+                successors[before].add(path)
+                waits[path] += 1
+            before = path
+    rank = {path: i for i, path in enumerate(held)}
+    ready = [(rank[path], path) for path, count in waits.items() if count == 0]
+    heapify(ready)
+    order = []
+    while ready:
+        _, path = heappop(ready)
+        order.append(path)
+        for successor in successors.get(path, ()):
+            waits[successor] -= 1
+            if waits[successor] == 0:
+                heappush(ready, (rank[successor], successor))
+    if len(order) < len(held):
+        return [piece for partition in plan.values() for piece in partition]
+    return [p for path in order for p in sorted(held[path], key=lambda p: p.first_row)]
+
+
+SLICES_OF_DIRTY = 4
+"""A slice has at least this part of the dirty rows."""
+
+
+def view_partitions(
+    handle: "Handle", options: ReadOptions, table: TableColumns | None
+) -> list[TablePartition]:
+    """Returns the plan of a view, as tasks, which deliver rows of the table, or records; raises as
+    `view_plans`.
+    """
+    plans = [plan for plan in view_plans(handle, options) if plan.clean or plan.dirty]
+    wanted, at_most = options.min_partitions or 1, options.max_records_per_partition
+    rows = sum(_own_rows(plan) for plan in plans)
+    tasks = max(wanted, worth_tasks({p.partition: (*p.clean, *p.dirty) for p in plans}))
+    rows_each = min(at_most or rows, -(-rows // tasks))
+    if options.keys is None or options.min_partitions is not None:
+        plans = [
+            part
+            for plan in plans
+            for part in slices(
+                plan,
+                min_tasks=-(-wanted * _own_rows(plan) // max(1, rows)),
+                max_records=at_most,
+            )
+        ]
+    # Without slices where keys are looked up: one would look for them in all that follows it, too.
+    return [
+        TablePartition(options.location, handle.standing.log_id, tuple(run), options.keys, table)
+        for run in _shared(plans, rows_each)
+    ]
+
+
+def view_plans(handle: "Handle", options: ReadOptions) -> list["TablePlan"]:
+    """Returns the plan of each partition's view.
+
+    Raises:
+        VersionExpiredError: ``asOfVersion`` or ``asOfTimestamp`` is before the oldest readable
+            version, or ``sinceVersion`` is.
+        OffsetOutOfRangeError, NotFoundError: of `latest`: offsets or tombstones after the position
+            are gone, and ``failOnDataLoss``.
+    """
+    return _table(handle, options) if options.view == "table" else _latest(handle, options)
+
+
+def view_manifest(handle: "Handle", options: ReadOptions) -> "Manifest":
+    """Returns the manifest at the version that a view shows.
+
+    Raises:
+        VersionExpiredError: as `view_plans`.
+    """
+    from clog.storage.commit.versions import version_asked
+
+    asked = options.as_of_version, options.as_of_ms
+    return handle.manifest_at(version_asked(handle.store, handle.tip, *asked))
+
+
+def slices(
+    plan: "TablePlan", *, min_tasks: int = 1, max_records: int | None = None
+) -> list["TablePlan"]:
+    """Returns the plan as plans for several tasks, which deliver the same in the same order."""
+    dirty_rows = sum(piece.rows for piece in plan.dirty)
+    own = (*plan.clean, *plan.dirty)
+    max_tasks = max(1, min_tasks, SLICES_OF_DIRTY * _own_rows(plan) // max(1, dirty_rows))
+    runs = deal(
+        {plan.partition: own},
+        min_tasks=min_tasks,
+        max_records=max_records,
+        max_tasks=max_tasks,
+        by_row=True,
+    )
+    first_dirty = plan.dirty[0].start if plan.dirty else own[-1].end if own else 0
+    parts: list[TablePlan] = []
+    later: tuple[ReadPiece, ...] = ()
+    for run in reversed(runs):
+        clean = tuple(piece for piece in run if piece.start < first_dirty)
+        dirty = run[len(clean) :]
+        parts.append(replace(plan, clean=clean, dirty=dirty, later=later))
+        later = (*dirty, *later)
+    return parts[::-1]
+
+
+def _shared(plans: Sequence["TablePlan"], rows_each: int) -> Iterator[list["TablePlan"]]:
+    """Yields neighbours put together while they have no more rows than that."""
+    run: list[TablePlan] = []
+    room = rows_each
+    for plan in plans:
+        if run and _own_rows(plan) > room:
+            yield run
+            run, room = [], rows_each
+        run.append(plan)
+        room -= _own_rows(plan)
+    if run:
+        yield run
+
+
+def _own_rows(plan: "TablePlan") -> int:
+    return sum(piece.rows for piece in (*plan.clean, *plan.dirty))
+
+
+def _table(handle: "Handle", options: ReadOptions) -> list["TablePlan"]:
+    from clog.storage.read.table import plan_table
+
+    manifest, newest = view_manifest(handle, options), handle.tip.head
+    parts = partitions_read(newest, options.partitions, url=handle.store.url)
+    # Not the old version's starts: what was deleted since is gone (S36).
+    lows, _ = offset_bounds(newest, parts)
+    return [plan_table(manifest, p, low) for p, low in lows.items()]
+
+
+def _latest(handle: "Handle", options: ReadOptions) -> list["TablePlan"]:
+    from clog.storage.read.table import plan_changes
+
+    manifest, url = handle.manifest(), handle.store.url
+    parts = partitions_read(manifest.head, options.partitions, url=url)
+    starts, version = _position(handle, parts, options)
+    lows, highs = offset_bounds(manifest.head, parts)
+    starts = {
+        p: available_start(
+            *(p, starts[p], lows[p], highs[p]), url=url, fail_on_data_loss=options.fail_on_data_loss
+        )
+        for p in parts
+    }
+    # A reader that begins at the log start has no state in which a key could be left over.
+    check_tombstones(
+        manifest,
+        {p: start for p, start in starts.items() if start > lows[p]},
+        since_version=version,
+        url=url,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+    return [plan_changes(manifest, p, start, url=url) for p, start in starts.items()]
+
+
+def _position(
+    handle: "Handle", parts: Sequence[int], options: ReadOptions
+) -> tuple[dict[int, int], int]:
+    """Returns where the slice begins, and the version up to which removed tombstones do not matter.
+    An offset alone does not tell: then each that was removed at or above it counts.
+    """
+    position = options.starting or "earliest"
+    if isinstance(position, Since):
+        return since(handle, position, parts), position.version
+    return positions(handle.store, handle.manifest(), parts, position, option="starting"), 0
+
+
+def asked_schema(options: ReadOptions, types: LogTypes | None) -> "StructType":
+    """Returns the columns of a read without ``.schema(…)`` of a log with these types.
+
+    Raises:
+        OptionError: ``columns`` names one that does not exist.
+        InvalidInputError: a type that Spark has not.
+    """
+    headers = options.include_headers
+    if types is not None and options.view == "table" and not headers:
+        rows = table_schema(types, options.columns)
+        if rows is not None:
+            return rows
+    typed = None if types is None else types.schema
+    return read_schema(options.columns, include_headers=headers, typed=typed)
+
+
+def check_columns(options: ReadOptions, schema: "StructType") -> "Handle | None":
+    """Raises if a schema that the user gave cannot be read. Opens the log where it is no schema of
+    a log of bytes, and returns its handle then.
+
+    Raises:
+        InvalidInputError: as `check_read_schema`.
+    """
+    if not needs_types(schema):
+        check_read_schema(schema)
+        return None
+    handle = try_open(options.location)
+    if handle is None:
+        check_read_schema(schema)
+    else:
+        check_columns_of(handle, options, schema)
+    return handle
+
+
+def check_columns_of(
+    handle: "Handle", options: ReadOptions, schema: "StructType"
+) -> TableColumns | None:
+    """Returns the table whose rows are to be shown; None where records are.
+
+    Raises:
+        InvalidInputError: the columns are not those of the log.
+    """
+    types = types_of(handle)
+    if types is None:
+        if needs_types(schema):
+            check_read_schema(schema)
+        return None
+    table = table_read(types, schema) if options.view == "table" else None
+    if table is None:
+        asked = {f.name.lower() for f in schema.fields}
+        check_read_schema(schema, typed_columns([f for f in types.schema if f.name in asked]))
+    return table
+
+
+def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:
+    """Returns the options with keys as the log compares them: each text of ``keys`` stands for one
+    of the log's type, as ``clog get`` takes it.
+
+    Raises:
+        OptionError: one stands for none.
+    """
+    types = types_of(handle)
+    if types is None or options.keys is None:
+        return options
+    import pyarrow as pa
+
+    from clog.storage.errors import InvalidInputError
+    from clog.storage.objects.conforming import asked_keys
+    from clog.storage.objects.typed_json import key_from_text
+
+    kind = types.schema.field("key").type
+    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
+        return options
+    try:
+        meant = [key_from_text(text.decode(), kind) for text in options.keys]
+        keys = asked_keys(meant, handle.tip.head.log.schema)
+    except (InvalidInputError, UnicodeDecodeError):
+        raise OptionError(
+            f'option "keys" has a key that is no {kind}, the type that the log has; write each as a'
+            ' JSON text, ["7"], of a struct its object, ["{\\"id\\": 7}"]'
+        ) from None
+    return replace(options, keys=tuple(sorted(keys)))

@@ -8,9 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clog.connector.read.data_loss import available_start, check_tombstones
-from clog.connector.read.input_partitions import LogPartition, TablePartition
-from clog.connector.read.same_log import has_id
+from clog.connector.read.plan_ranges import (
+    LogPartition,
+    TablePartition,
+    available_start,
+    check_tombstones,
+)
+from clog.connector.read.stream_reader import has_id
 from clog.connector.schema import arrow_schema, canonical, stored_columns
 from clog.storage.errors import ClogError, CorruptionError
 
@@ -19,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from clog.storage.read.scan import ReadPiece
-    from clog.storage.read.table_plan import TablePlan
-    from clog.storage.store.base import Store
+    from clog.storage.read.table import TablePlan
+    from clog.storage.store.contract import Store
 
 GATHER_ROWS = 8192
 """Batches are put together until they have so many rows."""
@@ -65,8 +69,7 @@ def table_slice_batches(
 
 def _of_plans(partition: TablePartition, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
     """Yields the views' records: together where partitions are small, else one after the other."""
-    from clog.storage.read.small_views import small_view_batches
-    from clog.storage.read.table_scan import table_batches
+    from clog.storage.read.table import small_view_batches, table_batches
 
     store = partition.location.store_of(partition.log_id)
     try:
@@ -103,7 +106,7 @@ def _pieces(
 ) -> tuple["ReadPiece", ...]:
     if keys is None:
         return tuple(pieces)
-    from clog.storage.read.key_lookup import pieces_of_keys
+    from clog.storage.read.lookup import pieces_of_keys
 
     return tuple(pieces_of_keys(store, pieces, keys, seed))
 
@@ -114,7 +117,7 @@ def _of_keys(
     if keys is None:
         return batches
     from clog.storage.numpy_arrays import of_bytes
-    from clog.storage.read.key_lookup import of_keys
+    from clog.storage.read.lookup import of_keys
 
     wanted = of_bytes(keys)
     return (found for batch in batches if (found := of_keys(batch, wanted)).num_rows)
@@ -228,7 +231,7 @@ class _Converter:
         import pyarrow as pa
 
         from clog.storage.numpy_arrays import repeated_text
-        from clog.storage.objects.typed_columns import as_type
+        from clog.storage.objects.layout import as_type
 
         rows = batch.num_rows
         arrays = []

@@ -1,4 +1,7 @@
-"""What batch and streaming writes have in common.
+"""``config.<name>`` of a write to a log that is there already: whether the log is what the option
+says it shall be.
+
+What batch and streaming writes have in common.
 
 X1. The driver checks the columns, makes the log if there is none, and hands a `WritePlan` to the
     tasks.
@@ -16,7 +19,8 @@ objects may be part of the log. But where a task has not answered, none was begu
 write made is deleted: without a log, nobody sweeps.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,23 +35,82 @@ from clog.connector.opened_logs import (
     opened_or_new,
     types_of,
 )
-from clog.connector.options.location import Location
-from clog.connector.options.settings import WriteOptions
-from clog.connector.schema import canonical, check_write_schema, with_our_names
-from clog.connector.table_columns import LogTypes, TableColumns, table_write
-from clog.connector.write.configs import check_configs
+from clog.connector.options import Location, WriteOptions
+from clog.connector.schema import (
+    LogTypes,
+    TableColumns,
+    canonical,
+    check_write_schema,
+    table_write,
+    with_our_names,
+)
 from clog.connector.write.row_texts import as_texts
-from clog.storage.config.compression import Compression
+from clog.storage.config.definitions import Compression
 from clog.storage.errors import InvalidInputError, OptionError
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from clog.storage.create import NewLog
+    from clog.storage.administration import NewLog
     from clog.storage.format.schema import LogSchema
     from clog.storage.log import Log
-    from clog.storage.objects.data_object import DataObject
+    from clog.storage.objects.layout import DataObject
+
+_LOGGER = logging.getLogger("clog.connector")
+_told: set[tuple[str, str, str, str]] = set()
+
+
+def check_configs(log: "Log", given: Mapping[str, object]) -> None:
+    """Raises if a config is not the log's, and was not when the log was created; logs a warning,
+    once, where it was altered since. One GET where one differs.
+
+    Raises:
+        OptionError: a config is another one, with both values and what to do.
+    """
+    from clog.storage.config.definitions import config_text
+    from clog.storage.config.log_config import LogConfig, parse_overrides
+
+    wanted = parse_overrides(given)
+    has = LogConfig.from_overrides(log.handle.tip.head.config).as_dict()
+    differing = {name: value for name, value in wanted.items() if has[name] != value}
+    if not differing:
+        return
+    had = _at_creation(log)
+    for name, value in sorted(differing.items()):
+        shown, now = config_text(name, value), config_text(name, has[name])
+        if had is not None and had[name] != value:
+            raise OptionError(
+                f'option "config.{name}" is {shown}, but {log.url} was created with'
+                f" {config_text(name, had[name])} and has {now}; leave the option out, or change"
+                f" the log: clog alter {log.url} -c {name}={shown}"
+            )
+        told = (log.url, name, value, has[name])
+        if told not in _told:
+            _told.add(told)
+            _LOGGER.warning(
+                "option config.%s=%s: %s has %s since it was altered, and keeps it", *_shown(told)
+            )
+
+
+def _shown(told: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
+    url, name, value, now = told
+    return name, value, url, now
+
+
+def _at_creation(log: "Log") -> dict[str, str] | None:
+    """Returns the configs that the log was created with; None where nobody knows any more."""
+    from clog.storage.commit.versions import try_read
+    from clog.storage.config.log_config import LogConfig
+    from clog.storage.format.commits import edit_of
+
+    created = try_read(log.handle.store, 0)
+    if created is None:
+        return None
+    return LogConfig.from_overrides(
+        edit_of(log.handle.store, created.record).config or {}
+    ).as_dict()
+
 
 _RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 
@@ -122,8 +185,8 @@ def plan_write(
         OptionError: ``partitions`` differs from what the log has, or a config from what it was
             created with.
     """
+    from clog.storage.administration import NewLog
     from clog.storage.config.log_config import LogConfig
-    from clog.storage.create import NewLog
 
     where = f"log {options.location.name!r}"
 
@@ -174,10 +237,8 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
     Raises:
         InvalidInputError: a partition or a topic that is not the log's, a negative timestamp.
     """
-    from clog.storage.clock import SystemClock
-    from clog.storage.ids import SystemIds
-    from clog.storage.objects.content_hash import ContentHash
-    from clog.storage.objects.records import to_records
+    from clog.storage.env import SystemClock, SystemIds
+    from clog.storage.objects.records import ContentHash, to_records
     from clog.storage.objects.writer import ObjectWriter
 
     clock = SystemClock()
@@ -231,7 +292,7 @@ def log_of(location: Location, answers: Sequence[Written]) -> "tuple[Log, list[D
             or partitions was made meanwhile.
     """
     from clog.storage.append import check_facts
-    from clog.storage.clock import SystemClock
+    from clog.storage.env import SystemClock
 
     objects, new = objects_of(answers), answers[0].new
     if new is None:
@@ -268,7 +329,7 @@ def content_of(answers: Iterable[Written]) -> str:
 
 
 def _types_of(new: "NewLog") -> LogTypes:
-    from clog.storage.objects.arrow_types import arrow_schema
+    from clog.storage.objects.layout import arrow_schema
 
     assert new.schema is not None, "a log of bytes is made when the write is planned"
     return LogTypes(arrow_schema(new.schema), new.settings.table_key_columns)
@@ -315,7 +376,7 @@ def _partitions(
     """
     import numpy as np
 
-    from clog.storage.keys.partitioner import partitions_for
+    from clog.storage.keys.hashing import partitions_for
     from clog.storage.numpy_arrays import to_numpy
 
     given = batch.column("partition") if "partition" in batch.schema.names else None

@@ -10,10 +10,9 @@ import hashlib
 from collections.abc import Callable
 from typing import TypeVar
 
-from clog.storage.format import paths
-from clog.storage.store.base import Store, StoreFullError
+from clog.storage.format import documents
+from clog.storage.store.contract import Store, StoreFullError, WrappingStore
 from clog.storage.store.local import LocalStore
-from clog.storage.store.wrapping import WrappingStore
 
 RESERVE_BYTES = 1 << 20
 """Room for a few hundred commits of a small log; one of a large log may have as much."""
@@ -36,14 +35,14 @@ def keep_reserve(store: Store, *, data_bytes: int) -> None:
     size_bytes = min(data_bytes, RESERVE_BYTES)
     if 2 * (_size_bytes(store) or 0) < size_bytes:
         # Bytes that no file system makes less of.
-        store.put(paths.RESERVE, hashlib.shake_256(b"clog").digest(size_bytes))
+        store.put(documents.RESERVE, hashlib.shake_256(b"clog").digest(size_bytes))
 
 
 def give_up_reserve(store: Store) -> bool:
     """Deletes the reserve of a log's folder; tells whether there was one."""
     if not _is_on_disk(store) or _size_bytes(store) is None:
         return False
-    store.delete(paths.RESERVE)
+    store.delete(documents.RESERVE)
     return True
 
 
@@ -70,5 +69,5 @@ def _is_on_disk(store: Store) -> bool:
 
 def _size_bytes(store: Store) -> int | None:
     """Returns the size of the reserve, None where there is none."""
-    found = (f.size_bytes for f in store.list(paths.RESERVE) if f.path == paths.RESERVE)
+    found = (f.size_bytes for f in store.list(documents.RESERVE) if f.path == documents.RESERVE)
     return next(found, None)

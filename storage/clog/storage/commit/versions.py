@@ -1,4 +1,15 @@
-"""Finding the newest version and the manifest at a version (COMMIT.md §6).
+"""Which log stands at a path (S47).
+
+A log is its id, not its path. ``_clog/log`` names the id, and everything else of the log lies in
+``_clog/<id>/``. The file is created if absent, after the log's first commit, and never rewritten:
+its creation is that of the log. So a handle that was opened on a log which was deleted and
+recreated cannot touch the new one: it knows the old folder only. It learns of it when
+
+- it commits: the file of the block it committed to is gone (`committer`, K5);
+- it looks for newer versions, at most `tip.CONFIRM_MS` later: ``_clog/log`` names another
+  log, or its newest commit is gone.
+
+Finding the newest version and the manifest at a version (COMMIT.md §6).
 
 Every request is a read of a commit whose body is of use afterwards; nothing is listed. Cold, from a
 hint H (divisible by 4), the newest version is found by at most three probes: H+2, then H+1 or H+3,
@@ -6,6 +17,11 @@ then H+4, which is there only when the hint is old.
 
 What is found was the newest at some moment since the search began. Others commit meanwhile, and a
 search does not chase them: it gallops once, so it ends however fast they are.
+
+The version of a moment: the newest one that was committed by then.
+
+Times of commits never go back from one version to the next (FORMAT.md §3.1), so a binary search
+finds it: one GET a step.
 """
 
 import json
@@ -13,15 +29,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from clog.storage.commit.identity import standing_of
+from clog.storage.env import Clock
 from clog.storage.errors import (
     ClogError,
+    CommitStateUnknownError,
     CorruptionError,
+    InvalidInputError,
+    LogReplacedError,
     NotFoundError,
+    StoreUnavailableError,
+    UnsupportedFormatError,
     VersionExpiredError,
     version_expired,
 )
-from clog.storage.format import documents, paths
+from clog.storage.format import documents
 from clog.storage.format.commits import (
     HINT_STRIDE,
     Commit,
@@ -32,8 +53,162 @@ from clog.storage.format.commits import (
 from clog.storage.format.head import with_columns
 from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.snapshots import mixed_histories, read_named_snapshot, unpage
-from clog.storage.store import failures
-from clog.storage.store.base import Store
+from clog.storage.store import contract
+from clog.storage.store.contract import (
+    ObjectExistsError,
+    Store,
+    StoreRefusedError,
+    Within,
+    WrappingStore,
+)
+
+_BEFORE_IDS = ("_clog/commits/00000000000000000000.json", "_clog/latest")
+"""What logs had that were written before there were ids in paths."""
+_READS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """What ``_clog/log`` says."""
+
+    log_id: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StandingLog:
+    """The log that was found at a root, and its folder as a store."""
+
+    root: Store
+    log_id: str
+    store: Store
+
+    def check(self) -> None:
+        """Raises if another log stands at the root by now, or none; one GET.
+
+        Raises:
+            LogReplacedError: another one.
+            NotFoundError: none.
+        """
+        there = read_log_file(self.root)
+        if there.log_id != self.log_id:
+            raise LogReplacedError(
+                f"the log at {self.root.url} was deleted and recreated since it was opened"
+                f" (its id was {self.log_id}, now it is {there.log_id}); nothing was written into"
+                " the new one; open it to go on"
+            )
+
+    @contextmanager
+    def unless_gone(self) -> Iterator[None]:
+        """Raises as `check` in place of damage that the body finds where the log does not stand
+        any more; one GET.
+        """
+        try:
+            yield
+        except CorruptionError:
+            self.check()
+            raise
+
+
+def standing_log(root: Store) -> StandingLog:
+    """Returns the log at a root; one GET.
+
+    Raises:
+        NotFoundError: there is none.
+        UnsupportedFormatError: it was written before format 1 was released, or by a newer clog.
+    """
+    log_id = read_log_file(root).log_id
+    return StandingLog(root, log_id, store_of(root, log_id))
+
+
+def standing_of(store: Store) -> StandingLog | None:
+    """Returns the log whose folder this is, however it is wrapped; None where it is a store of its
+    own. No request.
+    """
+    while isinstance(store, WrappingStore):
+        if isinstance(store, Within):
+            return StandingLog(store.inner, store.folder.removeprefix(documents.FOLDERS), store)
+        store = store.inner
+    return None
+
+
+def store_of(root: Store, log_id: str) -> Store:
+    """Returns the folder of the log with this id, as a store."""
+    return Within(root, documents.folder_of(log_id))
+
+
+def read_log_file(root: Store) -> LogFile:
+    """Returns what ``_clog/log`` says; one GET where it is there.
+
+    Raises:
+        as `standing_log`.
+    """
+    where = f"{documents.LOG_FILE} of {root.url}"
+    try:
+        data = documents.fetch(root, "log", documents.LOG_FILE)
+    except FileNotFoundError:
+        _refuse_older(root)
+        raise NotFoundError(
+            f'no log at {root.url}; create one with Log.create or "clog create"'
+        ) from None
+    body = documents.decode("log", data, where=where)
+    log_id, created_ms = body.get("log_id"), body.get("created_ms")
+    if not documents.is_log_id(log_id) or type(created_ms) is not int:
+        raise CorruptionError(f"{where} contradicts the format: log_id={log_id!r:.80}")
+    assert isinstance(log_id, str)
+    return LogFile(log_id, created_ms)
+
+
+def create_log_file(root: Store, made: LogFile, clock: Clock) -> LogFile:
+    """Creates ``_clog/log``, and returns what stands there then: ours, or that of another creator.
+
+    Raises:
+        CommitStateUnknownError: whether it was created cannot be found out now.
+    """
+    body = {"log_id": made.log_id, "created_ms": made.created_ms}
+    data = documents.encode("log", body)
+    cause: Exception | None = None
+    refused: Exception | None = None
+    for attempt in range(_READS_MAX):
+        if attempt:
+            clock.sleep_ms(10 << attempt)
+        try:
+            root.create(documents.LOG_FILE, data)
+            return made
+        except (ObjectExistsError, StoreUnavailableError) as e:
+            if attempt == 0 and isinstance(e, StoreRefusedError) and e.certain:
+                raise
+            cause = e  # Perhaps our own, repeated by a client whose reply was lost.
+            refused = e if isinstance(e, ObjectExistsError) else None
+        try:
+            return read_log_file(root)
+        except NotFoundError:
+            pass
+        except StoreUnavailableError as e:
+            refused, cause = None, e
+    if refused is not None:
+        raise CommitStateUnknownError(
+            f"{documents.LOG_FILE} of {root.url} can neither be created nor read, as if a folder"
+            " had its name, or another creation were under way; look what is there, and delete the"
+            " folder, or create the log again"
+        ) from refused
+    raise CommitStateUnknownError(
+        f"a log may have been created at {root.url}: {cause}; open it before you create it again"
+    ) from cause
+
+
+def _refuse_older(root: Store) -> None:
+    for path in _BEFORE_IDS:
+        try:
+            root.get(path, 0, 1)
+        except FileNotFoundError:
+            continue
+        raise UnsupportedFormatError(
+            f"the log at {root.url} was written by a clog before release 0.1.0, which this one"
+            " does not read; nothing was changed; pipe what the clog that wrote it prints with"
+            ' "clog consume URL --json" into "clog produce NEW_URL --format jsonl" of this one'
+        )
+
 
 FOLLOW_STEPS_MAX = 4
 """A handle further behind than this searches from the hint instead of walking."""
@@ -98,8 +273,8 @@ def find_newer(store: Store, known: int) -> Found:
 def no_commits(store: Store) -> NotFoundError:
     """Returns the error of a log of which nothing is left but ``_clog/log``."""
     return NotFoundError(
-        f"the log at {store.url} has no commits: it was deleted but for {paths.LOG_FILE}, or its"
-        " files are being copied; restore them, or delete what is left"
+        f"the log at {store.url} has no commits: it was deleted but for {documents.LOG_FILE}, or"
+        " its files are being copied; restore them, or delete what is left"
     )
 
 
@@ -128,14 +303,14 @@ def read_block(store: Store, version: int) -> Block | None:
     """Returns the block that holds a version; None where it has no file: nothing was committed to
     it, or the log was deleted. One GET.
     """
-    path = paths.block_path(version)
+    path = documents.block_path(version)
     try:
         data = documents.fetch(store, "block", path)
     except FileNotFoundError:
         return None
     body = documents.decode("block", data, where=f"{path} of {store.url}")
     try:
-        if (first := body["block"]) != paths.block_of(version):
+        if (first := body["block"]) != documents.block_of(version):
             raise ValueError(f"it is of block {first!r:.80}")
         ids = body["ids"]
         return Block(None if ids is None else {int(v): str(i) for v, i in ids.items()})
@@ -158,10 +333,10 @@ def is_closed(store: Store, version: int) -> dict[int, str] | None:
 
 
 def _block_missing(store: Store, version: int) -> CorruptionError:
-    path = paths.block_path(version)
+    path = documents.block_path(version)
     return CorruptionError(
         f"{path} of {store.url} is missing, so that nobody can say which commits from version"
-        f" {paths.block_of(version)} on were made; restore it from a back-up, or write what the"
+        f" {documents.block_of(version)} on were made; restore it from a back-up, or write what the"
         ' commits tell into a copy with "clog verify --repair"'
     )
 
@@ -350,11 +525,11 @@ def file_missing(
 def _is_needed(store: Store, version: int, path: str) -> bool:
     """Tells whether the log as it is now needs a file that was missed by who read a version."""
     newest = find_newest(store).tip
-    if path.startswith(paths.COMMITS):
-        at = paths.version_of(path)
+    if path.startswith(documents.COMMITS):
+        at = documents.version_of(path)
         return at is not None and at <= newest.version and is_closed(store, at) is None
     is_readable = newest.head.oldest_readable <= version <= newest.version
-    if not path.startswith(paths.DATA):
+    if not path.startswith(documents.DATA):
         return is_readable
     manifest = manifest_at(store, newest.version, newest)
     later = (r for r in manifest.released if r.version > version)
@@ -371,7 +546,7 @@ def _is_absent(store: Store, path: str) -> bool:
 
 def commit_missing(store: Store, version: int, *, why: str = "") -> ClogError:
     """Returns the error of a commit that is not there, though older and newer ones were."""
-    gone = failures.not_found(paths.commit_path(version), store.url)
+    gone = contract.not_found(documents.commit_path(version), store.url)
     return file_missing(store, version, gone, why=why)
 
 
@@ -390,7 +565,7 @@ def check_open(store: Store, version: int) -> None:
 def read_hint(store: Store) -> int:
     """Returns the version that ``latest`` names, 0 where it is missing or damaged; one GET."""
     try:
-        value = json.loads(store.get(paths.LATEST, 0, 1024))
+        value = json.loads(store.get(documents.LATEST, 0, 1024))
         version = value["version"]
     except FileNotFoundError:
         return 0
@@ -426,7 +601,7 @@ def _first_not_closed(store: Store) -> tuple[int, Block | None]:
     blocks: dict[int, Block | None] = {}
 
     def is_closed_at(at: int) -> bool:
-        block = blocks[at] = read_block(store, at * paths.BLOCK_VERSIONS)
+        block = blocks[at] = read_block(store, at * documents.BLOCK_VERSIONS)
         return block is not None and block.ids is not None
 
     if not is_closed_at(0):
@@ -443,7 +618,7 @@ def _first_not_closed(store: Store) -> tuple[int, Block | None]:
     if blocks[first] is None:
         while is_closed_at(first):
             first += 1
-    return first * paths.BLOCK_VERSIONS, blocks[first]
+    return first * documents.BLOCK_VERSIONS, blocks[first]
 
 
 class _Search:
@@ -481,3 +656,55 @@ class _Search:
                 return False
             self.read[version] = commit
         return True
+
+
+def version_asked(store: Store, tip: Commit, at: int | None, at_time_ms: int | None) -> int:
+    """Returns the version that a caller names by number or by time; the tip when by neither.
+
+    Raises:
+        InvalidInputError: by both, or by something that is no integer.
+        VersionExpiredError: as `version_at_time`. Whether ``at`` is readable shows when it is read.
+    """
+    if at is not None and at_time_ms is not None:
+        raise InvalidInputError(
+            f"at={at} and at_time_ms={at_time_ms} both select a version of {store.url}; give one"
+        )
+    for name, number in (("at", at), ("at_time_ms", at_time_ms)):
+        if number is not None and type(number) is not int:
+            raise InvalidInputError(f"{name}={number!r} is not an integer")
+    if at_time_ms is not None:
+        return version_at_time(store, at_time_ms, tip)
+    return tip.version if at is None else at
+
+
+def version_at_time(store: Store, time_ms: int, tip: Commit) -> int:
+    """Returns the newest version not newer than ``tip`` whose commit is not later than the time, in
+    ms since 1970; the tip for every later time.
+
+    Raises:
+        VersionExpiredError: the oldest readable version is later than the time.
+    """
+    low, high = tip.head.oldest_readable, tip.version
+    if tip.record.time_ms <= time_ms:
+        return high
+    oldest_ms = _time_ms(store, low, tip)
+    if oldest_ms > time_ms:
+        raise VersionExpiredError(
+            f"{store.url} cannot be read as of time_ms={time_ms}: its oldest readable version"
+            f" {low} was committed at time_ms={oldest_ms}; ask for that time or a later one"
+        )
+    # The version searched lies in [low, high): low is early enough, high is too late.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _time_ms(store, middle, tip) <= time_ms:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _time_ms(store: Store, version: int, tip: Commit) -> int:
+    commit = tip if version == tip.version else try_read(store, version)
+    if commit is None:
+        raise commit_missing(store, version, why=" while it was searched")
+    return commit.record.time_ms

@@ -1,4 +1,6 @@
-"""A log's configs: parse what was given, and know what holds.
+"""The nearest valid name to one that is not, for messages: "did you mean …?".
+
+A log's configs: parse what was given, and know what holds.
 
 A log stores its *overrides*, canonical strings by Kafka's names; `LogConfig` is what holds with
 them (S42: it is made anew from the head at each use). Configs that contradict each other are
@@ -16,8 +18,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from clog.storage.config import units
-from clog.storage.config.compression import Compression
+from clog.storage.config import definitions
 from clog.storage.config.definitions import (
     BROKER_NAMES,
     DEFINITIONS,
@@ -25,6 +26,7 @@ from clog.storage.config.definitions import (
     POINTLESS,
     SUCCESSORS,
     Choice,
+    Compression,
     Integer,
     Kind,
     Names,
@@ -33,8 +35,27 @@ from clog.storage.config.definitions import (
     SetOf,
     Value,
 )
-from clog.storage.config.did_you_mean import did_you_mean
 from clog.storage.errors import InvalidInputError
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str | None:
+    """Returns the valid name that was probably meant, or None when none is near.
+
+    Case and separators do not count, so a Python or Java spelling finds the name.
+
+    >>> did_you_mean("minCompactionLag", ["min.compaction.lag.ms", "max.compaction.lag.ms"])
+    'min.compaction.lag.ms'
+    """
+    import difflib
+
+    plain = {_plain(candidate): candidate for candidate in sorted(valid)}
+    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.7)
+    return plain[close[0]] if close else None
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _SHOWN_MAX = 60
@@ -201,7 +222,7 @@ def _parse(name: str, value: object) -> Value:
 
 def parse_value(name: str, kind: Kind, value: object, *, doc: str) -> Value:
     """Reads a value of a config, log's or process's; of one whose name ends with its unit, such
-    as ``segment.ms``, also text with another unit (`units`).
+    as ``segment.ms``, also text with another unit (`definitions`).
 
     Raises:
         InvalidInputError: it is out of range (S43).
@@ -210,8 +231,8 @@ def parse_value(name: str, kind: Kind, value: object, *, doc: str) -> Value:
         return _PARSERS[type(kind)](kind, _without_unit(name, kind, value))
     except (TypeError, ValueError):
         raise InvalidInputError(
-            f"config {name}={_shown(value)} is refused; allowed: {_allowed(kind)}{units.must(name)}"
-            f" ({doc})"
+            f"config {name}={_shown(value)} is refused; allowed: {_allowed(kind)}"
+            f"{definitions.must(name)} ({doc})"
         ) from None
 
 
@@ -219,7 +240,7 @@ def _without_unit(name: str, kind: Kind, value: object) -> object:
     if not isinstance(value, str) or not isinstance(kind, Integer | Positive) or _is_number(value):
         return value
     low, high = (kind.low, kind.high) if isinstance(kind, Integer) else (0, LONG_MAX)
-    number = units.config_number(name, value, low=low, high=high)
+    number = definitions.config_number(name, value, low=low, high=high)
     return value if number is None else number
 
 

@@ -1,22 +1,34 @@
-"""What there is to say about a log: segments, and what is clean, dirty, active in a partition."""
+"""What there is to say about a log: segments, and what is clean, dirty, active in a partition.
+
+The history of a log: what each commit that is still there did, for people and reports.
+
+What commits took out of a log, and what they wrote for it: passes, retention, relayouts.
+
+A commit says what stands where something stood; how much stood there the manifest before it knows.
+So this walks: the manifest before the first commit, then each edit in turn.
+"""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypedDict
 
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.versions import first_open_version
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE
+from clog.storage.format.commits import Commit, EditRecord, edit_of, read_commit
+from clog.storage.format.edits import Edit
 from clog.storage.format.features import SUPERSEDED_ROWS
-from clog.storage.format.manifest import Manifest
-from clog.storage.format.producers import count_writers
-from clog.storage.format.segments import Segment
-from clog.storage.format.undecided import Unended
-from clog.storage.objects.schema_words import schema_words
-from clog.storage.publications.pinning import Kept, kept_for_views
+from clog.storage.format.manifest import Manifest, Segment, apply
+from clog.storage.format.transactions import Unended
+from clog.storage.format.writers import count_writers
+from clog.storage.objects.evolution import schema_words
+from clog.storage.publications.publish import Kept, kept_for_views
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
-from clog.storage.read.offsets import partitions_named
-from clog.storage.readers.holds import read_holds
+from clog.storage.read.scan import partitions_named
+from clog.storage.readers import read_holds
+from clog.storage.store.contract import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,3 +349,139 @@ def _partition(manifest: Manifest, b: CleanableBounds, markers: int) -> Partitio
         "markers": markers,
         "uncleanable": uncleanable.reason if uncleanable else None,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """One commit.
+
+    Attributes:
+        version: the version that it made.
+        time_ms: when, in ms since 1970.
+        operation: what it did: ``append``, ``clean``, ``alter`` …
+        records: how many it appended.
+        tombstones: how many of these have a null value.
+        size_bytes: record bytes of these.
+        object_bytes: size of the data objects that hold them.
+        writers: the producers, streams and transactional writers among those that appended.
+        first_dirty: by partition, where the next pass begins, if the commit moved that: the last
+            commit of a pass does.
+    """
+
+    version: int
+    time_ms: int
+    operation: str
+    records: int
+    tombstones: int
+    size_bytes: int
+    object_bytes: int
+    writers: tuple[str, ...]
+    first_dirty: dict[int, int]
+
+
+def history(store: Store, tip: Commit, start: int) -> Iterator[CommitInfo]:
+    """Yields commits from ``start`` (or the first open block) to the tip, oldest first; one GET
+    each, and a few to find the closed blocks.
+    """
+    for version in range(max(start, first_open_version(store)), tip.version + 1):
+        try:
+            record = read_commit(store, version).record
+        except FileNotFoundError:
+            continue  # Deleted with its block.
+        yield info_of(record, edit_of(store, record))
+
+
+def info_of(record: EditRecord, edit: Edit) -> CommitInfo:
+    """Returns what a commit did."""
+    chunks = [c for _, c in edit.add.chunks] if edit.add else []
+    return CommitInfo(
+        version=record.version,
+        time_ms=record.time_ms,
+        operation=record.operation,
+        records=sum(c.rows for c in chunks),
+        tombstones=sum(c.tombstones for c in chunks),
+        size_bytes=sum(c.size_bytes for c in chunks),
+        object_bytes=sum({c.object.path: c.object.size_bytes for c in chunks}.values()),
+        writers=tuple(by.entry.writer_id for by in edit.writers),
+        first_dirty=dict(edit.first_dirty),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEffect:
+    """What one commit did beside appending.
+
+    Attributes:
+        version: the version that it made.
+        removed_records: that readers saw before it and do not see after it; those below the log
+            start count until their segment goes.
+        removed_bytes: record bytes of these.
+        rewritten_bytes: size of the data objects that it brought in place of others.
+    """
+
+    version: int
+    removed_records: int
+    removed_bytes: int
+    rewritten_bytes: int
+
+
+class CommitWalk:
+    """The commits of a log from a version on, with their effects, each once, as they come.
+
+    Args:
+        handle: of the log; who walks refreshes it.
+        start: the first version to tell.
+    """
+
+    def __init__(self, handle: Handle, start: int) -> None:
+        self._handle = handle
+        self._next = start
+        self._before: Manifest | None = None
+
+    def new(self) -> Iterator[tuple[CommitInfo, CommitEffect | None]]:
+        """Yields the commits up to the handle's tip that were not told yet, oldest first; one GET
+        each, and the first time those of a manifest. Those whose predecessor is not readable any
+        more have no effect; those deleted with their block are left out.
+
+        Raises:
+            VersionExpiredError: versions expired meanwhile.
+        """
+        store, tip = self._handle.store, self._handle.tip
+        for version in range(max(self._next, first_open_version(store)), tip.version + 1):
+            if self._before is None and version > tip.head.oldest_readable:
+                self._before = self._handle.manifest_at(version - 1)
+            record = read_commit(store, version).record
+            edit = edit_of(store, record)
+            effect = None
+            if self._before is not None:
+                before = self._before
+                self._before = apply(
+                    before, edit, commit_id=record.commit_id, time_ms=record.time_ms
+                )
+                effect = _effect(before, edit, self._before)
+            self._next = version + 1
+            yield info_of(record, edit), effect
+
+
+def _effect(before: Manifest, edit: Edit, after: Manifest) -> CommitEffect:
+    touched = edit.rewritten_partitions()
+    appended = [c for p, c in (edit.add.chunks if edit.add else ()) if p in touched]
+    old = {path for r in edit.replace for path, _ in r.sources}
+    made = {c.object for r in edit.replace for c in r.chunks if c.object.path not in old}
+    records, size_bytes = _seen(before, touched), _seen_bytes(before, touched)
+    return CommitEffect(
+        version=after.version,
+        removed_records=records + sum(c.rows for c in appended) - _seen(after, touched),
+        removed_bytes=size_bytes
+        + sum(c.size_bytes for c in appended)
+        - _seen_bytes(after, touched),
+        rewritten_bytes=sum(o.size_bytes for o in made),
+    )
+
+
+def _seen(manifest: Manifest, partitions: set[int]) -> int:
+    return sum(s.rows for p in partitions for s in manifest.segments[p])
+
+
+def _seen_bytes(manifest: Manifest, partitions: set[int]) -> int:
+    return sum(s.size_bytes for p in partitions for s in manifest.segments[p])

@@ -1,11 +1,25 @@
-"""Repairs a history that two writers wrote: into a copy, which keeps the longest sound part of it.
+"""Which blocks a log has whose files were lost, as far as its commits tell (`repair`, H1).
+
+Without the file of a block nobody who reads can say which of its commits were made: it may have
+been closed, and then its commits were being deleted, and committers that slept may have left some
+of their own (COMMIT.md §4). With all that is there at hand one can:
+
+- blocks are closed from the oldest on, so those before one that is closed were;
+- the one that holds the newest version never was: its commits are genuine;
+- of the others one that has all its commits needs no file to be told: they follow one another to
+  the newest version, or `repair` leaves out what does not. One that lacks any was closed, where no
+  open one comes before it: what is left of it goes.
+
+A file that cannot be read counts as lost.
+
+Repairs a history that two writers wrote: into a copy, which keeps the longest sound part of it.
 
 A store that checks first and writes then lets two creates of one version succeed, and the last one
 stays (COMMIT.md §1, A2). Its author goes on from it, the other one from what it wrote and nobody
 can read any more: from there on commits do not follow one another.
 
 H1. Read all commits but those of closed blocks; those that cannot be read count as missing. Where
-    files of blocks were lost, commits tell what they said (`repair_blocks`).
+    files of blocks were lost, commits tell what they said (`repair`).
 H2. From the newest one walk back by ``parent``. Where another commit stands in a version's place,
     the right one is rebuilt: a later commit carries its edit (FORMAT.md §3.1), and the edit makes
     its head of the head before. What it makes must lead to the head of the commit after it. A
@@ -21,13 +35,18 @@ The broken log is only read: whatever was left out stays there. The store of the
 on which creates are exclusive.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from clog.storage.commit.identity import standing_log, store_of
-from clog.storage.commit.versions import manifest_of
-from clog.storage.diagnostics.repair_blocks import Blocks, blocks_of
+from clog.storage.commit.versions import (
+    Block,
+    block_body,
+    manifest_of,
+    read_block,
+    standing_log,
+    store_of,
+)
 from clog.storage.diagnostics.verify import (
     VerifyReport,
     history_findings,
@@ -40,7 +59,7 @@ from clog.storage.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from clog.storage.format import paths
+from clog.storage.format import documents
 from clog.storage.format.commits import (
     HINT_STRIDE,
     Commit,
@@ -55,9 +74,61 @@ from clog.storage.format.commits import (
 from clog.storage.format.documents import body_json
 from clog.storage.format.head import Head, advance, with_columns
 from clog.storage.format.snapshots import read_snapshot, unpage
-from clog.storage.store import failures
-from clog.storage.store.base import Store, StoredObject
-from clog.storage.store.wrapping import WrappingStore
+from clog.storage.store import contract
+from clog.storage.store.contract import Store, StoredObject, WrappingStore
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What is known of a log's blocks.
+
+    Attributes:
+        first_open: the first version after those that were closed.
+        lost: the first versions of blocks without a file that can be read.
+    """
+
+    first_open: int
+    lost: tuple[int, ...]
+
+    def files(self) -> Mapping[str, bytes]:
+        """Returns by their paths the files that a copy needs in place of those that were lost. Of
+        a closed block none of the ids is known, and no committer of the copy can have slept.
+        """
+        return {
+            documents.block_path(first): documents.encode(
+                "block", block_body(first, {} if first < self.first_open else None)
+            )
+            for first in self.lost
+        }
+
+
+def blocks_of(store: Store, versions: Collection[int]) -> Blocks:
+    """Returns what the files of blocks and the versions of which there are commits tell; a LIST,
+    and a GET for each block.
+    """
+    there = _read(store)
+    known = {*versions}
+    newest, step = documents.block_of(max(versions, default=0)), documents.BLOCK_VERSIONS
+    closed = [first for first, block in there.items() if block.ids is not None]
+    at = max(closed, default=-step) + step
+    while at < newest and at not in there and not {*range(at, at + step)} <= known:
+        at += step
+    return Blocks(at, tuple(first for first in range(0, newest + 1, step) if first not in there))
+
+
+def _read(store: Store) -> dict[int, Block]:
+    found = {}
+    for stored in store.list(documents.BLOCKS):
+        first = documents.version_of(stored.path)
+        if first is not None and first == documents.block_of(first):
+            try:
+                block = read_block(store, first)
+            except CorruptionError:
+                continue
+            if block is not None:
+                found[first] = block
+    return found
+
 
 _FOLLOWS = (
     *("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),
@@ -110,7 +181,7 @@ def repair_log(root: Store, copy: Store) -> RepairReport:
     """
     standing = standing_log(root)
     store = standing.store
-    listed = [paths.version_of(found.path) for found in store.list(paths.COMMITS)]
+    listed = [documents.version_of(found.path) for found in store.list(documents.COMMITS)]
     versions = sorted(version for version in listed if version is not None)
     blocks = blocks_of(store, versions)
     stored = _commits(store, [version for version in versions if version >= blocks.first_open])
@@ -132,7 +203,7 @@ def repair_log(root: Store, copy: Store) -> RepairReport:
     if next(iter(copy.list("")), None) is not None:
         raise AlreadyExistsError(f"there is something at {copy.url} already; choose an empty place")
     _copy(_Chosen(store, history, files, blocks), store_of(copy, standing.log_id), history, blocks)
-    copy.put(paths.LOG_FILE, root.get(paths.LOG_FILE))
+    copy.put(documents.LOG_FILE, root.get(documents.LOG_FILE))
     verified = verify_log(copy)
     return RepairReport(store.url, copy.url, max(history), rebuilt, left_out, blocks.lost, verified)
 
@@ -293,7 +364,7 @@ class _Chosen(WrappingStore):
         self._history = history
         self._newest = max(history)
         self._rebuilt = {
-            paths.commit_path(version): encode_commit(commit)
+            documents.commit_path(version): encode_commit(commit)
             for version, commit in history.items()
             if commit is not files.get(version)
         }
@@ -304,7 +375,7 @@ class _Chosen(WrappingStore):
         if path in self._rebuilt:
             return self._rebuilt[path][start:end]
         if not self._has(path):
-            raise failures.not_found(path, self.url)
+            raise contract.not_found(path, self.url)
         return self.inner.get(path, start, end)
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
@@ -312,12 +383,12 @@ class _Chosen(WrappingStore):
         yield from (found for found in self.inner.list(prefix) if self._has(found.path))
 
     def _has(self, path: str) -> bool:
-        version = paths.version_of(path)
-        if path == paths.LATEST or (path.startswith(paths.COMMITS) and version is None):
+        version = documents.version_of(path)
+        if path == documents.LATEST or (path.startswith(documents.COMMITS) and version is None):
             return False
-        if path.startswith(paths.COMMITS):
+        if path.startswith(documents.COMMITS):
             return version in self._history
-        if path.startswith(paths.SNAPSHOTS):
+        if path.startswith(documents.SNAPSHOTS):
             return version is not None and version <= self._newest and self._is_of(version)
         return True
 
@@ -336,9 +407,9 @@ def _copy(chosen: Store, copy: Store, history: dict[int, Commit], blocks: Blocks
     for path, data in blocks.files().items():
         copy.put(path, data)
     for found in chosen.list(""):
-        if not found.path.startswith(paths.COMMITS):
+        if not found.path.startswith(documents.COMMITS):
             copy.put(found.path, chosen.get(found.path))
     for version in sorted(history, reverse=True):
-        path = paths.commit_path(version)
+        path = documents.commit_path(version)
         copy.put(path, chosen.get(path))
-    copy.put(paths.LATEST, body_json({"version": max(history)}))
+    copy.put(documents.LATEST, body_json({"version": max(history)}))

@@ -1,17 +1,37 @@
-"""Verifies a log: what its documents say against one another, and against the objects.
+"""The documents that readable versions need besides their commits: snapshots, pages, columns of
+heads, block files.
+
+The newest state is read by `verify` itself; older readable versions start from older snapshots,
+which may be damaged long before anybody reads them.
+
+Checks that each key stands at most once in the clean part of a partition, below the first dirty
+offset: a pass leaves of each key that its map covers the last record, and ends where the map does
+(S20, S21).
+
+What masks hide, compared with what keys say (FORMAT.md §13).
+
+The table of each partition that has masks is made twice, by its masks and without: a record that
+only one of them shows is a finding.
+
+Replaced objects that readers of older versions still need: they stay until
+``file.delete.delay.ms`` is over (S27), and nothing of the newest version refers to them.
+
+Whether what published views name is there (S63), and whether their pins move (S69).
+
+Verifies a log: what its documents say against one another, and against the objects.
 
 1. *History*: every commit that is still there can be read, follows its parent, and carries
    earlier edits that are those committed. All edits, replayed from the oldest state there is,
    lead to the state that the newest commit leads to. Snapshots and pages of all readable versions
-   can be read (`verify_documents`).
+   can be read (`verify`).
 2. *Segments*: those of each partition tile it up to its end offset; chunks lie inside them, in
    order, apart.
 3. *Objects*: each that a chunk refers to is there, with its size; unless the check is ``quick``,
    its checksum, its key index, its rows, and for each chunk its sizes, timestamps, tombstones,
-   horizons and offsets as the rows have them (`verify_rows`). Bitmaps of dead rows. Of replaced
-   objects that readers of older versions need the checksum (`verify_older`).
-4. *Keys*: each stands at most once below the first dirty offset (`verify_keys`); what masks hide
-   is what keys say (`verify_masks`).
+   horizons and offsets as the rows have them (`verify_objects`). Bitmaps of dead rows. Of replaced
+   objects that readers of older versions need the checksum (`verify`).
+4. *Keys*: each stands at most once below the first dirty offset (`verify`); what masks hide
+   is what keys say (`verify`).
 
 Problems are returned as values, `Finding`, and the checks go on, to show their extent. Nothing is
 changed.
@@ -19,35 +39,358 @@ changed.
 Not here: orphans, which a healthy log has (the sweep's).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
-from clog.storage.commit.identity import StandingLog, standing_log
-from clog.storage.commit.versions import find_newest, first_open_version, manifest_of, replay
-from clog.storage.diagnostics.verify_documents import document_problems
-from clog.storage.diagnostics.verify_keys import repeated_keys
-from clog.storage.diagnostics.verify_masks import mask_problems
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from clog.storage.commit.versions import (
+    StandingLog,
+    find_newest,
+    first_open_version,
+    is_closed,
+    manifest_of,
+    replay,
+    standing_log,
+)
+from clog.storage.config.log_config import LogConfig
 from clog.storage.diagnostics.verify_objects import OnProgress, by_object, object_messages
-from clog.storage.diagnostics.verify_older import older_problems
-from clog.storage.diagnostics.verify_views import view_problems
-from clog.storage.errors import CorruptionError, VersionExpiredError, version_expired
-from clog.storage.format import paths
-from clog.storage.format.bitmaps.bitmap import read_bitmap
+from clog.storage.errors import (
+    CorruptionError,
+    InvalidInputError,
+    VersionExpiredError,
+    version_expired,
+)
+from clog.storage.format import documents
+from clog.storage.format.chunks import (
+    AnyBitmap,
+    BitmapFile,
+    Chunk,
+    ChunkMask,
+    ObjectRef,
+    read_bitmap,
+)
 from clog.storage.format.commits import (
     Commit,
     EditRecord,
+    edit_of,
     goes_back_in_time,
     lacks_edits,
     read_commit,
 )
-from clog.storage.format.manifest import Manifest
-from clog.storage.format.segments import Segment
-from clog.storage.format.snapshots import read_snapshot, unpage
-from clog.storage.store.ahead import ahead
-from clog.storage.store.base import Store
+from clog.storage.format.edits import Edit
+from clog.storage.format.head import Head, PartitionColumns, SnapshotRef, resolved
+from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.snapshots import read_named_snapshot, read_snapshot, unpage
+from clog.storage.format.transactions import PositionsAt, read_positions
+from clog.storage.format.writers import FIRST, Child, WriterPages, writer_hash
+from clog.storage.keys.hashing import key_bytes
+from clog.storage.keys.key_index import IndexHashes, index_hashes
+from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
+from clog.storage.publications.publish import FORMATS, foreign_table, kept_for_views, view_of
+from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
+from clog.storage.read.table import plan_table, table_batches
+from clog.storage.store.contract import Store, ahead
+
+
+def document_problems(
+    store: Store, commits: dict[int, Commit], manifest: Manifest
+) -> Iterator[tuple[str, str]]:
+    """Yields (path, what is wrong) of each that is missing or cannot be read whole; one GET for
+    each.
+    """
+    head = manifest.head
+    reads = _reads(store, commits, head)
+    calls = [(partial(_problems, path, read), size_bytes) for path, read, size_bytes in reads]
+    for found in ahead(store, calls):
+        yield from found
+    if (root := head.older_writers) is not None:
+        yield from _writer_problems(WriterPages(store), (FIRST, root), None, head.log.key_seed)
+
+
+def _reads(
+    store: Store, commits: dict[int, Commit], head: Head
+) -> Iterator[tuple[str, Callable[[], object], int]]:
+    """Yields each document but pages of older writers, what reads it, and about how large it is."""
+    readable = [c.head.snapshot for v, c in commits.items() if v >= head.oldest_readable]
+    for ref in dict.fromkeys(ref for ref in readable if ref is not None):
+        yield (
+            documents.snapshot_path(ref.version),
+            partial(_check_snapshot, store, ref),
+            ref.size_bytes,
+        )
+    columns = [c.head.partitions.ref for v, c in commits.items() if v >= head.oldest_readable]
+    for rest in sorted({ref for ref in columns if ref is not None}, key=lambda ref: ref.path):
+        unread = PartitionColumns(ref=rest)
+        yield rest.path, partial(resolved, store, unread, head.log.partitions), rest.size_bytes
+    for state in (entry.transaction for entry in head.writers):
+        if state is not None and isinstance(at := state.positions, PositionsAt):
+            yield at.path, partial(read_positions, store, at), at.size_bytes
+    for found in store.list(documents.BLOCKS):
+        block = documents.version_of(found.path)
+        if block is not None:
+            yield found.path, partial(is_closed, store, block), found.size_bytes
+
+
+def _check_snapshot(store: Store, ref: SnapshotRef) -> None:
+    unpage(store, read_named_snapshot(store, ref))
+
+
+def _writer_problems(
+    pages: WriterPages, child: Child, end: str | None, seed: int
+) -> Iterator[tuple[str, str]]:
+    """Yields what is wrong with the pages of older writers from one downward, whose hashes end
+    before ``end``.
+    """
+    path = child[1].path
+    below: list[Child] = []
+    yield from _problems(path, lambda: below.extend(_checked(pages, child, end, seed)))
+    ends = [start for start, _ in below[1:]]
+    for one, next_start in zip(below, [*ends, end], strict=False):
+        yield from _writer_problems(pages, one, next_start, seed)
+
+
+def _checked(pages: WriterPages, child: Child, end: str | None, seed: int) -> list[Child]:
+    """Returns the pages below one.
+
+    Raises:
+        CorruptionError: it does not hold what the one above says.
+    """
+    start, page = child
+    below = pages.children(child) if page.level else []
+    entries = pages.entries(page) if not page.level else []
+    count = sum(one.count for _, one in below) + len(entries)
+    if count != page.count or len({entry.key for entry in entries}) != len(entries):
+        raise CorruptionError(f"{page.path} holds {count} writers, not {page.count} different ones")
+    hashes = [begin for begin, _ in below] + [writer_hash(seed, *e.key) for e in entries]
+    if strays := [h for h in hashes if h < start or (end is not None and h >= end)]:
+        raise CorruptionError(
+            f"{page.path} is for writers with hashes from {start!r} to {end!r}, and has {strays[0]}"
+        )
+    return below
+
+
+def _problems(path: str, read: Callable[[], object]) -> list[tuple[str, str]]:
+    try:
+        read()
+    except (CorruptionError, FileNotFoundError) as e:
+        return [(path, str(e))]
+    return []
+
+
+ROWS_MAX = 1 << 24
+"""Of more rows the keys are taken in several rounds, each a share of the hashes: bounds memory."""
+_LOOKED_AT = 1000
+"""Keys of so many hashes that stand twice are compared: two keys may have one hash."""
+
+
+def repeated_keys(store: Store, manifest: Manifest, partition: int) -> Iterator[str]:
+    """Yields what is wrong with the keys of the clean part: nothing, or one message.
+
+    Reads its keys, with at most 2 requests for each object and round.
+
+    Raises:
+        FileNotFoundError, CorruptionError: an object cannot be read.
+    """
+    end = manifest.first_dirty[partition]
+    pieces = plan_range(manifest, partition, 0, end)
+    hashes_of = partial(index_hashes, seed=manifest.head.log.key_seed)
+    rounds = 1 + sum(piece.rows for piece in pieces) // ROWS_MAX
+    twice: list[IndexHashes] = []
+    for share in range(rounds):
+        mine = [np.empty(0, np.uint64)]
+        for batch in _batches(store, pieces):
+            hashes = hashes_of(batch.column("key"))
+            mine.append(hashes[hashes % rounds == share])
+        ordered = np.sort(np.concatenate(mine))
+        twice.append(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
+    suspects = np.concatenate(twice)
+    if not len(suspects):
+        return
+    offsets: dict[Any, list[int]] = {}
+    for batch in _batches(store, pieces):
+        hit = np.isin(hashes_of(batch.column("key")), suspects[:_LOOKED_AT])
+        rows = batch.filter(to_arrow(hit))
+        pairs = (key_bytes(rows.column("key")), rows.column("offset"))
+        for key, offset in zip(*(column.to_pylist() for column in pairs), strict=True):
+            offsets.setdefault(key, []).append(offset)
+    for found in offsets.values():
+        if len(found) > 1:
+            yield (
+                f"a key stands more than once below the first dirty offset {end}, at offsets"
+                f" {', '.join(map(str, found[:3]))}; such keys: {len(suspects)}"
+            )
+            return
+
+
+def _batches(store: Store, pieces: Sequence[ReadPiece]) -> Iterator[pa.RecordBatch]:
+    for batch in read_pieces(store, pieces, columns=("offset", "key")):
+        yield batch.filter(batch.column("key").is_valid())
+
+
+def mask_problems(store: Store, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yields path and message for each mask that cannot be read, and for each partition whose masks
+    hide something else than what was superseded or is a tombstone.
+    """
+    if not manifest.covered:
+        return
+    broken = set()
+    for p, chunk in manifest.chunks():
+        mask = chunk.mask
+        for bitmap in (mask.superseded, mask.tombstones) if mask else ():
+            try:
+                if bitmap is not None:
+                    read_bitmap(store, bitmap, chunk.rows)
+            except (CorruptionError, FileNotFoundError) as e:
+                broken.add(p)
+                where = f"the mask of [{chunk.base}, {chunk.next}) of partition {p}"
+                yield chunk.object.path, f"{where} cannot be read: {e}"
+    bare = _without_masks(manifest)
+    for p, covered in enumerate(manifest.covered):
+        if covered and p not in broken:
+            by_masks, by_keys = (_shown(store, one, p) for one in (manifest, bare))
+            lost, extra = np.setdiff1d(by_keys, by_masks), np.setdiff1d(by_masks, by_keys)
+            if len(lost) or len(extra):
+                message = (
+                    f"its masks hide {len(lost)} records that its table has, and show {len(extra)}"
+                    f" that it has not; the first at offset {min([*lost[:1], *extra[:1]])}"
+                )
+                yield f"partition {p}", message
+
+
+def _without_masks(manifest: Manifest) -> Manifest:
+    segments = tuple(
+        tuple(replace(s, chunks=tuple(replace(c, mask=None) for c in s.chunks)) for s in mine)
+        for mine in manifest.segments
+    )
+    return replace(manifest, segments=segments, covered=())
+
+
+def _shown(store: Store, manifest: Manifest, partition: int) -> Offsets:
+    """Returns the offsets of a partition's table."""
+    batches = table_batches(store, plan_table(manifest, partition), columns=("offset",))
+    parts = [to_numpy(batch.column("offset")) for batch in batches]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+File = ObjectRef | BitmapFile
+
+
+def older_problems(
+    store: Store, commits: dict[int, Commit], manifest: Manifest
+) -> Iterator[tuple[str, str]]:
+    """Yields (path, what is wrong) of each that is missing, or has other bytes than were written.
+
+    Costs a GET for each of them; where there are any, an opening at the oldest readable version,
+    and a GET for each large edit since.
+    """
+    oldest = manifest.head.oldest_readable
+    current = manifest.files()
+    needed = {r.path: r.version for r in manifest.released if r.version > oldest}
+    needed = {path: version for path, version in needed.items() if path not in current}
+    if not needed or oldest not in commits:
+        return
+    try:
+        files = _files_since(store, commits, oldest)
+    except (CorruptionError, FileNotFoundError):
+        return  # Found among the documents.
+    for path in sorted(needed.keys() & files.keys()):
+        try:
+            data = store.get(path, 0, files[path].size_bytes + 1)
+        except FileNotFoundError:
+            if find_newest(store).tip.head.oldest_readable < needed[path]:
+                yield path, f"is not there; readers of versions before {needed[path]} need it"
+            continue
+        checksum, expected = xxhash.xxh3_128_hexdigest(data), files[path].checksum
+        if checksum != expected:
+            said = f"its checksum is {checksum}, readers of versions before {needed[path]} need"
+            yield path, f"{said} {expected}"
+
+
+def _files_since(store: Store, commits: dict[int, Commit], oldest: int) -> dict[str, File]:
+    """Returns the objects and bitmap files by path, those of version ``oldest`` and all that came
+    since.
+    """
+    files: dict[str, File] = {}
+    for _, chunk in unpage(store, manifest_of(store, commits[oldest])).chunks():
+        files.update(_files(chunk))
+    for version, commit in commits.items():
+        if version > oldest:
+            files.update(_files_of(edit_of(store, commit.record)))
+    return files
+
+
+def _files_of(edit: Edit) -> dict[str, File]:
+    chunks = [chunk for r in edit.replace for chunk in r.chunks]
+    if edit.add is not None:
+        chunks += [chunk for _, chunk in edit.add.chunks]
+    files = {path: file for chunk in chunks for path, file in _files(chunk).items()}
+    for mark in edit.dead:
+        files.update(_bitmaps(mark.dead))
+    for masked in edit.masks:
+        files.update(_bitmaps(masked.mask.superseded, masked.mask.tombstones))
+    return files
+
+
+def _files(chunk: Chunk) -> dict[str, File]:
+    mask = chunk.mask or ChunkMask()
+    bitmaps = _bitmaps(chunk.dead, mask.superseded, mask.tombstones)
+    return {chunk.object.path: chunk.object, **bitmaps}
+
+
+def _bitmaps(*bitmaps: AnyBitmap | None) -> dict[str, File]:
+    files = (b.bitmap for b in bitmaps if b is not None)
+    return {f.path: f for f in files if isinstance(f, BitmapFile)}
+
+
+def view_problems(standing: StandingLog, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yields (format, message) of views that cannot be read, of files that are missing, of versions
+    that a pin holds, and of pins that do not move, by the time of the manifest's commit; nothing of
+    a log that was not published. For each view two LISTs and a GET for each version.
+    """
+    delay_ms = LogConfig.from_overrides(manifest.head.config).file_delete_delay_ms
+    kept = kept_for_views(manifest, delay_ms, now_ms=manifest.time_ms)
+    for name, pins in manifest.head.pins.items():
+        if name not in FORMATS:
+            continue
+        view = view_of(standing, name)
+        remedy = f"publish it, or give it up with clog publish --withdraw --format {name}"
+        if kept[name].is_stuck(delay_ms):
+            message = (
+                f"the view keeps {kept[name].objects} objects of {kept[name].size_bytes} bytes that"
+                f" were to be deleted {kept[name].overdue_ms // 1000} s ago: it needs version"
+                f" {pins[0].version}; {remedy}"
+            )
+            yield name, message
+        try:
+            seen = view.look()
+            if seen.is_foreign:
+                raise foreign_table(view, url=standing.root.url)
+            if pins[-1].view > seen.newest and manifest.time_ms - pins[-1].time_ms > delay_ms:
+                message = (
+                    f"version {pins[-1].version} and all after it are kept for version"
+                    f" {pins[-1].view} of the view, which nobody made; {remedy}"
+                )
+                yield name, message
+            if seen.log_id != standing.log_id:
+                continue  # It was taken away, or is that of the log which stood here before.
+            named = view.named(seen, pins[0].view)
+        except (CorruptionError, InvalidInputError) as e:
+            yield name, str(e)
+            continue
+        there = {
+            found.path
+            for folder in (documents.DATA, documents.VIEWS)
+            for found in standing.store.list(folder)
+        }
+        for path in sorted(named - there):
+            yield name, f"a version that may be read names {path}, which is missing"
 
 
 class Check(StrEnum):
@@ -115,7 +458,9 @@ def verify_log(
     try:
         standing = standing_log(root)
     except CorruptionError as e:
-        found = Finding(Check.STATE, paths.LOG_FILE, f"nobody can say which log stands here: {e}")
+        found = Finding(
+            Check.STATE, documents.LOG_FILE, f"nobody can say which log stands here: {e}"
+        )
         return VerifyReport(root.url, None, 0, 0, 0, 0, (found,))
     return _verified(standing, quick=quick, on_progress=on_progress)
 
@@ -129,7 +474,7 @@ def _verified(standing: StandingLog, *, quick: bool, on_progress: OnProgress) ->
         manifest = unpage(store, manifest_of(store, tip))
     except (CorruptionError, FileNotFoundError) as e:
         findings.append(
-            Finding(Check.STATE, paths.COMMITS, f"the newest state cannot be read: {e}")
+            Finding(Check.STATE, documents.COMMITS, f"the newest state cannot be read: {e}")
         )
     commits = {} if quick else _commits(store, findings)
     if manifest is None:
@@ -252,8 +597,8 @@ def _commits(store: Store, findings: list[Finding]) -> dict[int, Commit]:
         first = first_open_version(store)
     except CorruptionError:
         first = 0  # Found again among the documents.
-    listed = sorted(store.list(paths.COMMITS), key=lambda s: s.path)
-    versions = [(paths.version_of(s.path), s.size_bytes) for s in listed]
+    listed = sorted(store.list(documents.COMMITS), key=lambda s: s.path)
+    versions = [(documents.version_of(s.path), s.size_bytes) for s in listed]
     calls = [
         (partial(_commit_or_problem, store, version), size_bytes)
         for version, size_bytes in versions
@@ -263,7 +608,7 @@ def _commits(store: Store, findings: list[Finding]) -> dict[int, Commit]:
         if isinstance(commit, Commit):
             found[version] = commit
         elif isinstance(commit, CorruptionError):
-            findings.append(Finding(Check.COMMIT, paths.commit_path(version), str(commit)))
+            findings.append(Finding(Check.COMMIT, documents.commit_path(version), str(commit)))
     return found
 
 
@@ -291,7 +636,7 @@ def _behind_a_gap(store: Store, commits: dict[int, Commit], newest: int) -> Iter
                 f"version {version - 1} before it is gone, so that {newest} is found as the"
                 " newest; restore that file, and write nothing to the log before"
             )
-            yield Finding(Check.COMMIT, paths.commit_path(version), message)
+            yield Finding(Check.COMMIT, documents.commit_path(version), message)
 
 
 def history_findings(
@@ -301,22 +646,22 @@ def history_findings(
     for version, commit in sorted(commits.items()):
         before = commits.get(version - 1)
         if before is not None and (message := _succession_problem(store, before, commit)):
-            yield Finding(Check.COMMIT, paths.commit_path(version), message)
+            yield Finding(Check.COMMIT, documents.commit_path(version), message)
         if message := _link_problem(commits, commit):
-            yield Finding(Check.COMMIT, paths.commit_path(version), message)
+            yield Finding(Check.COMMIT, documents.commit_path(version), message)
         if lacks_edits(commit):
             message = (
                 f"carries the edits of {len(commit.earlier)} versions before it, fewer than it"
                 " should: release 0.1.0 cannot read it; write the log anew with"
                 ' "clog verify --repair"'
             )
-            yield Finding(Check.COMMIT, paths.commit_path(version), message)
+            yield Finding(Check.COMMIT, documents.commit_path(version), message)
         for record in commit.earlier:
             other = commits.get(record.version)
             if other is not None and other.record != record:
                 yield Finding(
                     Check.COMMIT,
-                    paths.commit_path(version),
+                    documents.commit_path(version),
                     f"carries another edit of version {record.version} than was committed",
                 )
     yield from _replay_findings(store, commits, manifest)
@@ -376,7 +721,7 @@ def _replay_findings(
         for v in range(0 if base_version is None else base_version + 1, tip.version + 1)
         if v in commits
     ]
-    where = "version 0" if base_version is None else paths.snapshot_path(base_version)
+    where = "version 0" if base_version is None else documents.snapshot_path(base_version)
     try:
         base = None if base_version is None else unpage(store, read_snapshot(store, base_version))
         state = unpage(store, replay(store, base, records, tip))

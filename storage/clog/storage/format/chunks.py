@@ -1,22 +1,318 @@
-"""Chunks and the objects they lie in: the atoms of a manifest, and their JSON columns (FORMAT.md
+"""What a manifest says of one data object: enough to read it without asking the store anything
+first.
+
+Bitmaps: one bit for each row of a chunk, in one zlib stream (FORMAT.md §5.4).
+
+A short one is *inline*, in the manifest; a longer one is a *bitmap file* of its own, written once,
+which lives and dies with its chunk.
+
+Not here: what the bits mean (`chunks`, `masks`).
+
+Dead rows: rows of a chunk that nobody sees any more, though their bytes are still there
+(FORMAT.md §5.4).
+
+A `format.chunks` says which. A later one of the chunk takes its place, and holds its rows, too.
+
+Not here: which rows are dead, and when a chunk is rewritten without them (cleaner).
+
+Masks: which rows of a chunk no table shows, known beforehand (FORMAT.md §13).
+
+A mask has a bitmap of the rows that a later record of their key superseded, and one of the
+tombstones. A chunk with a mask is *covered*: whatever came before the offset up to which its
+partition is covered was compared with it. Masks decide nothing that keys do not; who ignores them
+gets the same table.
+
+Not here: which rows they are (cleaner), what a table makes of them (`read.table`).
+
+Chunks and the objects they lie in: the atoms of a manifest, and their JSON columns (FORMAT.md
 §3.3, §4).
 
 A *chunk* is a run of rows of one data object, bound to the offsets ``[base, next)`` of one
 partition. Its *identity* is (object, first row): the same rows keep it, whatever is trimmed off or
 set for them.
+
+Bitmaps of rows of chunks, and the masks that are made of them (FORMAT.md §5.4, §13).
 """
 
 import re
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.bitmaps.bitmap import files_of
-from clog.storage.format.bitmaps.masks import ChunkMask
-from clog.storage.format.dead_rows import DeadRows
-from clog.storage.format.object_ref import ObjectRef
-from clog.storage.format.paths import check_inside
+from clog.storage.format.documents import check_inside, dead_path
+from clog.storage.store.contract import Store
+
+FOOTER_SUM_BYTES: Final = 16
+"""An object's bytes before its Parquet footer: the footer's XXH3-128. Part of the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """One immutable Parquet object (FORMAT.md §3.3).
+
+    ``size_bytes`` and ``footer_bytes`` let a reader fetch exactly the ranges it needs; ``checksum``
+    is XXH3-128 of all bytes, in hex; ``stamp`` a version its writer had read before it wrote;
+    ``dense`` means that offsets run without gap from each chunk's base, so there is no ``offset``
+    column. ``index_bytes`` is the size of its key index, 0 where it has none.
+    """
+
+    path: str
+    size_bytes: int
+    footer_bytes: int
+    checksum: str
+    rows: int
+    stamp: int
+    dense: bool
+    index_bytes: int = 0
+
+    @property
+    def tail(self) -> tuple[int, int]:
+        """The bytes from the key index on: it, the footer's checksum, the footer."""
+        rest = self.index_bytes + FOOTER_SUM_BYTES + self.footer_bytes
+        return self.size_bytes - rest, self.size_bytes
+
+
+INLINE_BYTES_MAX = 1024
+"""A longer bitmap is a file: every snapshot repeats what is inline."""
+
+Rows = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class BitmapFile:
+    """Where a bitmap is that is not inline; ``checksum`` is XXH3-128 of all its bytes, in hex."""
+
+    path: str
+    size_bytes: int
+    checksum: str
+
+
+class AnyBitmap(Protocol):
+    """``rows`` of a chunk's rows have their bit set; ``bitmap`` is the zlib stream itself where it
+    is inline.
+    """
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def bitmap(self) -> bytes | BitmapFile: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bitmap:
+    """As `AnyBitmap` says, and nothing more."""
+
+    rows: int
+    bitmap: bytes | BitmapFile
+
+
+def write_bitmap(store: Store, rows: Rows, path: Callable[[], str]) -> Bitmap:
+    """Stores a bitmap, one element for each row of its chunk; a PUT where it is not inline, to a
+    ``path`` that nobody has.
+    """
+    data = zlib.compress(np.packbits(rows, bitorder="little").tobytes(), 9)
+    count = int(np.count_nonzero(rows))
+    if len(data) <= INLINE_BYTES_MAX:
+        return Bitmap(count, data)
+    file = BitmapFile(path(), len(data), xxhash.xxh3_128_hexdigest(data))
+    store.put(file.path, data)
+    return Bitmap(count, file)
+
+
+def read_bitmap(store: Store, bitmap: AnyBitmap, chunk_rows: int) -> Rows:
+    """Returns which of the chunk's rows have their bit; one GET where the bitmap is not inline.
+
+    Raises:
+        FileNotFoundError: the bitmap's file is gone.
+        CorruptionError: its bytes are not those that the manifest describes.
+    """
+    if isinstance(bitmap.bitmap, bytes):
+        return _unpacked(bitmap.bitmap, bitmap.rows, chunk_rows, f"a bitmap of {store.url}")
+    file = bitmap.bitmap
+    where = f"{file.path} of {store.url}"
+    data = store.get(file.path, 0, file.size_bytes + 1)
+    if len(data) != file.size_bytes:
+        raise CorruptionError(f"{where} has {len(data)} bytes, expected {file.size_bytes}")
+    checksum = xxhash.xxh3_128_hexdigest(data)
+    if checksum != file.checksum:
+        raise CorruptionError(f"{where} has xxh3_128 {checksum}, expected {file.checksum}")
+    return _unpacked(data, bitmap.rows, chunk_rows, where)
+
+
+def files_of(*bitmaps: AnyBitmap | None) -> dict[str, int]:
+    """Returns path -> bytes of those that are files."""
+    files = (b.bitmap for b in bitmaps if b is not None)
+    return {f.path: f.size_bytes for f in files if isinstance(f, BitmapFile)}
+
+
+def bitmap_to_json(bitmap: AnyBitmap) -> dict[str, Any]:
+    """Returns the JSON that stands in edits, snapshots and pages."""
+    file = bitmap.bitmap
+    if isinstance(file, bytes):
+        return {"rows": bitmap.rows, "bits": file.hex()}
+    sizes = {"bytes": file.size_bytes, "xxh3_128": file.checksum}
+    return {"rows": bitmap.rows, "path": file.path, **sizes}
+
+
+def bitmap_from_json(value: dict[str, Any], *, where: str) -> Bitmap:
+    """Reads what `bitmap_to_json` made.
+
+    Raises:
+        CorruptionError: it violates the format.
+    """
+    rows = value["rows"]
+    if type(rows) is not int or rows < 1:
+        raise CorruptionError(f"{where} has a bitmap of {rows!r} rows")
+    if "bits" in value:
+        return Bitmap(rows, bytes.fromhex(value["bits"]))
+    path, size = check_inside(value["path"], where=where), value["bytes"]
+    if type(size) is not int:
+        raise CorruptionError(f"{where} has a bitmap of {size!r} bytes")
+    return Bitmap(rows, BitmapFile(path, size, str(value["xxh3_128"])))
+
+
+def _unpacked(data: bytes, rows: int, chunk_rows: int, where: str) -> Rows:
+    stream = zlib.decompressobj()
+    expected = (chunk_rows + 7) // 8
+    try:
+        packed = stream.decompress(data, expected + 1)
+    except zlib.error as e:
+        raise CorruptionError(f"{where} does not inflate: {e}") from e
+    if len(packed) != expected or not stream.eof or stream.unused_data:
+        raise CorruptionError(f"{where} is not the bitmap of {chunk_rows} rows")
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
+    if bits[chunk_rows:].any() or np.count_nonzero(bits) != rows:
+        raise CorruptionError(
+            f"{where} marks {np.count_nonzero(bits)} of {chunk_rows} rows, expected {rows}"
+        )
+    return bits[:chunk_rows].view(np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRows:
+    """``rows`` of a chunk's rows are dead, the first of them since ``since_ms``.
+
+    ``bitmap`` is the zlib stream itself where it is inline.
+    """
+
+    rows: int
+    since_ms: int
+    bitmap: bytes | BitmapFile
+
+
+def write_dead_rows(
+    store: Store, dead: Rows, *, since_ms: int, stamp: int, new_id: Callable[[], str]
+) -> DeadRows:
+    """Stores the dead rows of a chunk, one element for each of its rows; a PUT where they are not
+    inline.
+
+    ``stamp``: a version that was read before (FORMAT.md §6).
+    """
+    written = write_bitmap(store, dead, lambda: dead_path(stamp, new_id()))
+    return DeadRows(written.rows, since_ms, written.bitmap)
+
+
+def dead_rows_to_json(dead: DeadRows) -> dict[str, Any]:
+    """Returns the JSON that stands in edits, snapshots and pages."""
+    return {**bitmap_to_json(dead), "since_ms": dead.since_ms}
+
+
+def dead_rows_from_json(value: dict[str, Any], *, where: str) -> DeadRows:
+    """Reads what `dead_rows_to_json` made.
+
+    Raises:
+        CorruptionError: it violates the format.
+    """
+    bitmap, since_ms = bitmap_from_json(value, where=where), value["since_ms"]
+    if type(since_ms) is not int:
+        raise CorruptionError(f"{where} has dead rows since {since_ms!r}")
+    return DeadRows(bitmap.rows, since_ms, bitmap.bitmap)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkMask:
+    """The rows of a chunk that tables leave out; None where there is none."""
+
+    superseded: Bitmap | None = None
+    tombstones: Bitmap | None = None
+
+    @property
+    def files(self) -> Mapping[str, int]:
+        """Path -> bytes of the bitmaps that are files."""
+        return files_of(self.superseded, self.tombstones)
+
+    def may_follow(self, before: "ChunkMask | None", chunk_rows: int) -> bool:
+        """Tells whether it may take the place of the mask that a chunk of so many rows has, as far
+        as numbers tell.
+        """
+        old = before or ChunkMask()
+        return all(
+            _count(was) <= _count(now) <= chunk_rows
+            for was, now in (
+                (old.superseded, self.superseded),
+                (old.tombstones, self.tombstones),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MaskMark:
+    """The mask of a chunk, in place of the one it had before, whose rows it has."""
+
+    partition: int
+    object_path: str
+    first_row: int
+    mask: ChunkMask
+
+    @property
+    def place(self) -> tuple[int, tuple[str, int]]:
+        """The partition and the chunk's identity."""
+        return self.partition, (self.object_path, self.first_row)
+
+
+def mask_to_json(mask: ChunkMask) -> dict[str, Any]:
+    """Returns the JSON that stands in edits, snapshots and pages."""
+    parts = {"superseded": mask.superseded, "tombstones": mask.tombstones}
+    return {name: bitmap_to_json(part) for name, part in parts.items() if part is not None}
+
+
+def mask_from_json(value: dict[str, Any], *, where: str) -> ChunkMask:
+    """Reads what `mask_to_json` made.
+
+    Raises:
+        CorruptionError: it violates the format.
+    """
+    superseded, tombstones = (
+        bitmap_from_json(value[name], where=where) if name in value else None
+        for name in ("superseded", "tombstones")
+    )
+    return ChunkMask(superseded, tombstones)
+
+
+def check_covered(partition: int, before: int, offset: int, end: int) -> None:
+    """Raises unless a partition that is covered up to ``before``, and stable up to ``end``, may be
+    covered up to an offset; at 0 it has no masks.
+
+    Raises:
+        CorruptionError: it may not.
+    """
+    if offset and not before <= offset <= end:
+        raise CorruptionError(
+            f"partition {partition}: masks cover offsets up to {offset}, which lies outside of"
+            f" [{before}, {end}]"
+        )
+
+
+def _count(bitmap: Bitmap | None) -> int:
+    return 0 if bitmap is None else bitmap.rows
+
 
 NONE = -1
 """Stands for "none" in a column of numbers that are never negative. Part of the format."""

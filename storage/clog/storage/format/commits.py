@@ -7,11 +7,10 @@ from typing import Any
 from clog.storage.errors import CorruptionError, enough_memory
 from clog.storage.format import documents
 from clog.storage.format.chunks import whole
-from clog.storage.format.edit_json import edit_from_json, edit_to_json
-from clog.storage.format.edits import Edit
+from clog.storage.format.documents import check_inside, commit_path, edit_path
+from clog.storage.format.edits import Edit, edit_from_json, edit_to_json
 from clog.storage.format.head import Head, head_from_json, head_to_json
-from clog.storage.format.paths import check_inside, commit_path, edit_path
-from clog.storage.store.base import Store
+from clog.storage.store.contract import Store
 
 HINT_STRIDE = 4
 """Commits whose version is divisible by this carry all edits since the snapshot, and move the hint.

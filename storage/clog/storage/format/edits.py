@@ -1,22 +1,139 @@
-"""Edits: a change of a log as a value (FORMAT.md §3.2, §3.3).
+"""Pins: which versions of the log published views still need (FORMAT.md §14).
+
+A pin holds for the versions of its view from its own up to that of the next pin. The head has the
+pins of each format, so whoever expires versions decides from the head alone.
+
+Not here: when a pin may go (`publications.publish`).
+
+Edits: a change of a log as a value (FORMAT.md §3.2, §3.3).
 
 An edit says what changed and decides nothing: `head.advance` and `manifest.apply` apply it.
 
-Not here: their JSON (`edit_json`).
+Not here: their JSON (`edits`).
+
+The JSON of writer entries, and of references to the pages of older ones (FORMAT.md §3.4).
+
+The JSON of edits, and of the values in them (FORMAT.md §3.2, §3.3).
+
+What is read is checked as far as the edit alone tells: types, columns of one length, paths under
+the root, rows inside their objects. Whether it fits the log is for `head` and `manifest`.
+
+What the log knows of published views of its table (FORMAT.md §14).
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any, TypeVar
 
-from clog.storage.format.bitmaps.masks import MaskMark
-from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.dead_rows import DeadRows
-from clog.storage.format.features import NO_FEATURES, FeatureNames
-from clog.storage.format.schema import LogSchema
-from clog.storage.format.transactions import TransactionState
-from clog.storage.format.undecided import Ending, Joining
-from clog.storage.format.views.pins import Pins
+from clog.storage.errors import CorruptionError
+from clog.storage.format.chunks import (
+    NONE,
+    Chunk,
+    DeadRows,
+    MaskMark,
+    ObjectRef,
+    checked,
+    checksum_from,
+    columns_of,
+    dead_rows_from_json,
+    dead_rows_to_json,
+    horizon_from,
+    mask_from_json,
+    mask_to_json,
+    natural,
+    object_from_json,
+    object_json,
+    partition_of,
+    rows_of,
+    whole,
+)
+from clog.storage.format.documents import check_inside
+from clog.storage.format.features import NO_FEATURES, PUBLICATIONS, FeatureNames
+from clog.storage.format.schema import (
+    LogSchema,
+    next_schema_from_json,
+    schema_from_json,
+    schema_to_json,
+)
+from clog.storage.format.transactions import (
+    PARTICIPANT,
+    TRANSACTION,
+    Ending,
+    Joining,
+    TransactionState,
+    ending_from_json,
+    ending_to_json,
+    joining_from_json,
+    joining_to_json,
+    state_from_json,
+    state_to_json,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """``version`` of the log is needed by versions of a view from ``view`` on; committed at
+    ``time_ms``.
+    """
+
+    view: int
+    version: int
+    time_ms: int
+
+
+Pins = Mapping[str, tuple[Pin, ...]]
+"""By format of the view."""
+
+
+def pins_after(before: Pins, given: Pins, features: FeatureNames) -> Pins:
+    """Returns the pins after an edit that gives these, in place of those of the same formats.
+
+    Raises:
+        CorruptionError: the log lacks the feature, or pins are not in order.
+    """
+    if not given:
+        return before
+    if PUBLICATIONS not in features:
+        raise CorruptionError(f"an edit has pins, but the log lacks feature {PUBLICATIONS!r}")
+    for name, pins in given.items():
+        views = [pin.view for pin in pins]
+        if views != sorted({*views}):
+            raise CorruptionError(f"pins of {name!r} name views {views}, which do not ascend")
+    return {name: pins for name, pins in {**before, **given}.items() if pins}
+
+
+def lowest_pinned(pins: Pins) -> int | None:
+    """Returns the lowest version that is pinned, None where none is."""
+    return min((pin.version for some in pins.values() for pin in some), default=None)
+
+
+def pins_to_json(pins: Pins) -> dict[str, Any]:
+    """Returns the pins as in edits and heads."""
+    return {
+        name: [[pin.view, pin.version, pin.time_ms] for pin in some]
+        for name, some in sorted(pins.items())
+    }
+
+
+def pins_from_json(value: Mapping[str, Sequence[Sequence[Any]]]) -> Pins:
+    """Reads what `pins_to_json` made.
+
+    Raises:
+        ValueError, TypeError, AttributeError: it violates the format.
+    """
+    return {
+        str(name): tuple(Pin(*_numbers(view, version, ms)) for view, version, ms in some)
+        for name, some in value.items()
+    }
+
+
+def _numbers(*values: Any) -> tuple[int, ...]:
+    numbers = tuple(map(whole, values))
+    if min(numbers) < 0:
+        raise ValueError(f"a pin of negative numbers: {list(numbers)}")
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +210,7 @@ class RowTexts:
 @dataclass(frozen=True, slots=True)
 class PageRef:
     """A page of older writers; ``count`` entries are in it, or below it where it has a level above
-    0 (`writer_pages`).
+    0 (`writers`).
     """
 
     path: str
@@ -259,3 +376,456 @@ class Edit:
         cleaned.update(h.partition for h in self.horizons)
         cleaned.update(mark.partition for mark in self.dead)
         return cleaned
+
+
+WRITER_ID_BYTES_MAX = 1024
+"""The head repeats the ids of recent writers in each commit. Part of the format."""
+WRITER_LEVEL_MAX = 8
+"""Levels of pages of older writers, above the lowest. Part of the format."""
+
+
+def writer_to_json(entry: WriterEntry) -> list[Any]:
+    """Returns a writer's entry as in the head."""
+    return [*_named(entry), entry.version, *_state_json(entry)]
+
+
+def writer_from_json(value: list[Any]) -> WriterEntry:
+    """Reads what `writer_to_json` made; what an entry of another kind has more is ignored."""
+    writer_id, kind, query_id, sequence, content, version, *more = value
+    if not all(isinstance(text, str) for text in (writer_id, kind)):
+        raise TypeError("a writer's id and kind are text")
+    if not 1 <= len(writer_id.encode()) <= WRITER_ID_BYTES_MAX:
+        raise ValueError(f"a writer's id has {len(writer_id.encode())} bytes")
+    if not all(text is None or isinstance(text, str) for text in (query_id, content)):
+        raise TypeError("a writer's query id and content are text, or null")
+    state = _state_from_json(kind, more)
+    named = (writer_id, kind, query_id, whole(sequence), content)
+    return WriterEntry(*named, natural(version), state)
+
+
+def _state_from_json(kind: str, more: list[Any]) -> TransactionState | None:
+    if kind == PARTICIPANT:
+        epoch, number = whole(more[0]["epoch"]), whole(more[0]["number"])
+        return TransactionState(epoch, number, forced=more[0].get("forced") is True)
+    return state_from_json(more[0], where="a writer's entry") if kind == TRANSACTION else None
+
+
+def _named(entry: WriterEntry) -> list[Any]:
+    return [entry.writer_id, entry.kind, entry.query_id, entry.sequence, entry.content]
+
+
+def _state_json(entry: WriterEntry) -> list[Any]:
+    state = entry.transaction
+    if state is None:
+        return []
+    if entry.kind == PARTICIPANT:
+        forced = {"forced": True} if state.forced else {}
+        return [{"epoch": state.epoch, "number": state.number, **forced}]
+    return [state_to_json(state)]
+
+
+def appended_by_to_json(by: AppendedBy) -> list[Any]:
+    """Returns an entry as in ``writers`` of an edit."""
+    return [*_named(by.entry), by.first, by.next, *_state_json(by.entry)]
+
+
+def appended_by_from_json(value: dict[str, Any], version: int) -> Iterator[AppendedBy]:
+    """Yields the entries in ``writers`` of the edit of a version; who reads it names the errors."""
+    objects = len(value["add"]["objects"]) if "add" in value else 0
+    for w in value.get("writers", ()):
+        named, (first, end), state = w[:5], w[5:7], w[7:]
+        if not 0 <= whole(first) <= whole(end) <= objects:
+            raise ValueError(f"objects [{first}, {end}) of {objects} have a writer")
+        yield AppendedBy(writer_from_json([*named, version, *state]), first, end)
+
+
+def page_to_json(page: PageRef) -> dict[str, Any]:
+    """Returns a reference to the root of the pages of older writers."""
+    return {
+        "path": page.path,
+        "bytes": page.size_bytes,
+        "count": page.count,
+        "level": page.level,
+    }
+
+
+def page_from_json(value: dict[str, Any] | None, where: str) -> PageRef | None:
+    """Reads what `page_to_json` made; None for null."""
+    return None if value is None else _page_from_json(value, where)
+
+
+def _page_from_json(value: dict[str, Any], where: str) -> PageRef:
+    path, level = check_inside(value["path"], where=where), whole(value["level"])
+    if not 0 <= level <= WRITER_LEVEL_MAX:
+        raise ValueError(f"pages of level {level}; allowed: 0 to {WRITER_LEVEL_MAX}")
+    return PageRef(path, natural(value["bytes"]), natural(value["count"]), level)
+
+
+def paged_to_json(paged: PagedWriters) -> dict[str, Any]:
+    """Returns ``older_writers`` of an edit."""
+    return {**page_to_json(paged.root), "left": list(paged.left)}
+
+
+def paged_from_json(value: dict[str, Any], where: str) -> PagedWriters:
+    """Reads what `paged_to_json` made."""
+    root, left = _page_from_json(value, where), tuple(map(natural, value["left"]))
+    if not isinstance(value["left"], list) or list(left) != sorted({*left}):
+        raise ValueError(f"places {list(left)}, which are not ascending")
+    return PagedWriters(root, left)
+
+
+ADD_COLUMNS = ("p", "rows", "base", "bytes", "first_ms", "max_ms", "tombstones")
+CHUNK_COLUMNS = (
+    *("row", "rows", "base", "next", "bytes", "first_ms", "max_ms", "tombstones"),
+    *("version", "append_time_ms", "horizon_min", "horizon_max", "horizon", "up_to"),
+)
+"""A chunk in full, in the order of the fields of `Chunk` after its object."""
+
+PARTITIONS_MAX = 1 << 16
+"""A head has columns of so many entries. Part of the format; `Log.create` allows those tested."""
+
+_T = TypeVar("_T")
+
+
+def edit_to_json(edit: Edit) -> dict[str, Any]:
+    """Returns the edit's JSON; empty parts are left out."""
+    parts = {
+        "create": edit.create and info_to_json(edit.create),
+        "features": edit.features and _features_to_json(edit.features),
+        "config": None if edit.config is None else dict(edit.config),
+        "schema": edit.schema and schema_to_json(edit.schema),
+        "start": _by_partition(edit.start),
+        "seal": [list(s) for s in edit.seal] or None,
+        "drop": _by_partition(edit.drop),
+        "replace": [_replacement_to_json(r) for r in edit.replace] or None,
+        "horizons": [_horizon_to_json(h) for h in edit.horizons] or None,
+        "dead": [_mark_to_json(mark) for mark in edit.dead] or None,
+        "marked": [list(mark) for mark in edit.marked] or None,
+        "unmarked": [list(mark) for mark in edit.unmarked] or None,
+        "ends": [ending_to_json(ending) for ending in edit.ends] or None,
+        "unended": [joining_to_json(joining) for joining in edit.unended] or None,
+        "masks": [_mask_mark_to_json(mark) for mark in edit.masks] or None,
+        "covered": _by_partition(edit.covered),
+        "first_dirty": _by_partition(edit.first_dirty),
+        "tombstones_removed": _by_partition(edit.tombstones_removed),
+        "uncleanable": {str(p): uncleanable_json(u) for p, u in edit.uncleanable.items()} or None,
+        "add": edit.add and _append_to_json(edit.add),
+        "writers": [appended_by_to_json(by) for by in edit.writers] or None,
+        "older_writers": edit.older_writers and paged_to_json(edit.older_writers),
+        "orphan_floor": edit.orphan_floor,
+        "oldest_readable": edit.oldest_readable,
+        "forget": list(edit.forget) or None,
+        "pins": pins_to_json(edit.pins) or None,
+        "row_texts": edit.row_texts and row_texts_to_json(edit.row_texts),
+        "reset_times": edit.reset_times or None,
+    }
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
+    """Returns the edit of commit ``version``.
+
+    Raises:
+        CorruptionError: the JSON violates the format.
+    """
+    where = f"the edit of version {version}"
+    try:
+        objects = len(value["add"]["objects"]) if "add" in value else 0
+        return Edit(
+            create=info_from_json(value["create"]) if "create" in value else None,
+            features=_features_from_json(value["features"]) if "features" in value else None,
+            config=texts(value["config"]) if "config" in value else None,
+            schema=next_schema_from_json(value["schema"]) if "schema" in value else None,
+            start=_offsets(value, "start"),
+            drop=_offsets(value, "drop"),
+            seal=tuple((natural(p), natural(jitter)) for p, jitter in value.get("seal", ())),
+            replace=tuple(
+                _replacement_from_json(r, version, where) for r in value.get("replace", ())
+            ),
+            horizons=tuple(_horizon_from_json(h, where) for h in value.get("horizons", ())),
+            dead=tuple(_mark_from_json(mark, where) for mark in value.get("dead", ())),
+            marked=tuple(
+                (natural(p), natural(o), natural(ms)) for p, o, ms in value.get("marked", ())
+            ),
+            unmarked=tuple((natural(p), natural(o)) for p, o in value.get("unmarked", ())),
+            ends=tuple(ending_from_json(ending) for ending in value.get("ends", ())),
+            unended=tuple(joining_from_json(j, objects) for j in value.get("unended", ())),
+            masks=tuple(_mask_mark_from_json(mark, where) for mark in value.get("masks", ())),
+            covered=_offsets(value, "covered"),
+            first_dirty=_offsets(value, "first_dirty"),
+            tombstones_removed=_offsets(value, "tombstones_removed"),
+            uncleanable={
+                partition_of(p): uncleanable_from_json(u)
+                for p, u in value.get("uncleanable", {}).items()
+            },
+            add=_append_from_json(value["add"], version, where) if "add" in value else None,
+            writers=tuple(appended_by_from_json(value, version)),
+            older_writers=paged_from_json(value["older_writers"], where)
+            if "older_writers" in value
+            else None,
+            orphan_floor=_version(value, "orphan_floor"),
+            oldest_readable=_version(value, "oldest_readable"),
+            forget=tuple(check_inside(path, where=where) for path in value.get("forget", ())),
+            pins=pins_from_json(value.get("pins", {})),
+            row_texts=row_texts_from_json(value.get("row_texts")),
+            reset_times=_is_said(value, "reset_times"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
+        raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
+
+
+def row_texts_to_json(texts: RowTexts) -> dict[str, Any]:
+    """Returns the rules of texts, as in edits and heads."""
+    zone = {} if texts.time_zone is None else {"time_zone": texts.time_zone}
+    return {"encoding": texts.encoding, **zone, "keys": [list(names) for names in texts.keys]}
+
+
+def row_texts_from_json(value: dict[str, Any] | None) -> RowTexts | None:
+    """Reads what `row_texts_to_json` made; None where there is nothing.
+
+    Raises:
+        KeyError, TypeError, ValueError: it violates the format.
+    """
+    if value is None:
+        return None
+    zone = value.get("time_zone")
+    keys = tuple(tuple(_name(name) for name in names) for names in value["keys"])
+    return RowTexts(natural(value["encoding"]), None if zone is None else _name(zone), keys)
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no name")
+    return value
+
+
+def info_to_json(info: LogInfo) -> dict[str, Any]:
+    """Returns what a log is, as in ``create`` and in each head."""
+    return {
+        "log_id": info.log_id,
+        "created_ms": info.created_ms,
+        "partitions": info.partitions,
+        "partitioner": info.partitioner,
+        "seed": info.seed,
+        "features": _features_to_json(info.features),
+        "schema": schema_to_json(info.schema),
+    }
+
+
+def info_from_json(value: dict[str, Any]) -> LogInfo:
+    """Reads what `info_to_json` made; `edit_from_json` and `head.head_from_json` name the
+    errors.
+    """
+    return LogInfo(
+        log_id=checksum_from(value["log_id"]),
+        created_ms=natural(value["created_ms"]),
+        partitions=_partitions(value["partitions"]),
+        partitioner=str(value["partitioner"]),
+        seed=_seed(value["seed"]),
+        features=_features_from_json(value["features"]),
+        schema=schema_from_json(value["schema"]),
+    )
+
+
+def _features_to_json(names: FeatureNames) -> dict[str, list[str]]:
+    return {"read": list(names.read), "write": list(names.write)}
+
+
+def _features_from_json(value: dict[str, Any]) -> FeatureNames:
+    read, write = (value[which] for which in ("read", "write"))
+    if not all(isinstance(names, list) for names in (read, write)):
+        raise TypeError("features that are no lists")
+    if not all(isinstance(name, str) for name in read + write):
+        raise TypeError("features are names")
+    if len({*read, *write}) < len(read + write):
+        raise ValueError(f"a feature is named twice: {read}, {write}")
+    return FeatureNames(tuple(read), tuple(write))
+
+
+def _partitions(value: Any) -> int:
+    if not 1 <= whole(value) <= PARTITIONS_MAX:
+        raise ValueError(f"{value} partitions; allowed: 1 to {PARTITIONS_MAX}")
+    return int(value)
+
+
+def _seed(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{16}", value):
+        raise ValueError(f"a seed that is not 16 hex digits: {value!r}")
+    return value
+
+
+def uncleanable_json(given: Uncleanable | None) -> dict[str, Any] | None:
+    """Returns a mark, or null where it is cleared."""
+    if given is None:
+        return None
+    return {"reason": given.reason, "time_ms": given.time_ms, "attempts": given.attempts}
+
+
+def uncleanable_from_json(value: dict[str, Any] | None) -> Uncleanable | None:
+    """Reads what `uncleanable_json` made."""
+    if value is None:
+        return None
+    return Uncleanable(str(value["reason"]), whole(value["time_ms"]), natural(value["attempts"]))
+
+
+def chunk_row(c: Chunk) -> tuple[int, ...]:
+    """Returns the chunk as a row of `CHUNK_COLUMNS`."""
+    return (
+        *(c.first_row, c.rows, c.base, c.next, c.size_bytes, c.first_timestamp_ms),
+        *(c.max_timestamp_ms, c.tombstones, c.version, c.append_time_ms),
+        *(c.horizon_min, c.horizon_max, c.horizon, c.up_to),
+    )
+
+
+def chunk_of(ref: ObjectRef, row: Sequence[Any]) -> Chunk:
+    """Returns the chunk of a row of `CHUNK_COLUMNS`."""
+    *numbers, horizon_ms, up_to = row
+    made = (*map(whole, numbers), horizon_from(horizon_ms), whole(up_to))
+    return checked(Chunk(ref, *made))  # type: ignore[arg-type] # the rest but `dead`
+
+
+def _by_object(
+    chunks: Iterable[_T], key: Callable[[_T], ObjectRef]
+) -> list[tuple[ObjectRef, list[_T]]]:
+    return [(ref, list(group)) for ref, group in groupby(chunks, key=key)]
+
+
+def _append_to_json(add: Append) -> dict[str, Any]:
+    objects = []
+    for pairs in add.by_object():
+        rows = [
+            (
+                *(p, c.rows, c.base, c.size_bytes),
+                *(c.first_timestamp_ms, c.max_timestamp_ms, c.tombstones),
+            )
+            for p, c in pairs
+        ]
+        ref = pairs[0][1].object
+        objects.append({**object_json(ref), "chunks": columns_of(rows, ADD_COLUMNS)})
+    out: dict[str, Any] = {"objects": objects, "rolls": [list(roll) for roll in add.rolls]}
+    if add.chunks and (append_time_ms := add.chunks[0][1].append_time_ms) != NONE:
+        out["append_time_ms"] = append_time_ms
+    return out
+
+
+def _append_from_json(value: dict[str, Any], version: int, where: str) -> Append:
+    append_time_ms = whole(value.get("append_time_ms", NONE))
+    chunks = []
+    for entry in value["objects"]:
+        ref = object_from_json(entry, where=where)
+        first_row = 0
+        for row in rows_of(entry["chunks"], ADD_COLUMNS):
+            p, rows, base, size, first_ms, max_ms, tombstones = map(whole, row)
+            sizes = (first_row, rows, base, base + rows, size)
+            chunk = Chunk(ref, *sizes, first_ms, max_ms, tombstones, version, append_time_ms)
+            if append_time_ms != NONE and not first_ms == max_ms == append_time_ms:
+                raise ValueError(f"times {first_ms} and {max_ms} of an append at {append_time_ms}")
+            chunks.append((p, checked(chunk)))
+            first_row += rows
+        _check_rows(ref, first_row, where)
+    rolls = tuple((natural(p), natural(base), natural(ms)) for p, base, ms in value["rolls"])
+    return Append(tuple(chunks), rolls)
+
+
+def _replacement_to_json(r: Replacement) -> dict[str, Any]:
+    objects = []
+    for ref, chunks in _by_object(r.chunks, lambda chunk: chunk.object):
+        columns = columns_of(map(chunk_row, chunks), CHUNK_COLUMNS)
+        objects.append({**object_json(ref), "chunks": columns})
+    out: dict[str, Any] = {
+        "p": r.partition,
+        "base": r.base,
+        "next": r.next,
+        "sources": [list(s) for s in r.sources],
+        "objects": objects,
+    }
+    if r.segments is not None:
+        out["segments"] = [list(s) for s in r.segments]
+    return out
+
+
+def _replacement_from_json(value: dict[str, Any], version: int, where: str) -> Replacement:
+    chunks: list[Chunk] = []
+    for entry in value["objects"]:
+        ref = object_from_json(entry, where=where)
+        rows = rows_of(entry["chunks"], CHUNK_COLUMNS)
+        chunks.extend(chunk_of(ref, row) for row in rows)
+    if later := [chunk.version for chunk in chunks if chunk.version > version]:
+        raise ValueError(f"rows that came in by versions {later}")
+    segments = value.get("segments")
+    return Replacement(
+        partition=natural(value["p"]),
+        base=natural(value["base"]),
+        next=natural(value["next"]),
+        sources=tuple((check_inside(o, where=where), natural(row)) for o, row in value["sources"]),
+        chunks=tuple(chunks),
+        segments=None if segments is None else tuple(_tile(*numbers) for numbers in segments),
+    )
+
+
+def _tile(base: object, end: object, created_ms: object) -> tuple[int, int, int]:
+    if whole(created_ms) < NONE:
+        raise ValueError(f"a segment that was created at {created_ms} ms")
+    return natural(base), natural(end), whole(created_ms)
+
+
+def _check_rows(ref: ObjectRef, found: int, where: str) -> None:
+    if found != ref.rows:
+        raise CorruptionError(
+            f"{where}: chunks of {ref.path} have {found} rows, the object {ref.rows}"
+        )
+
+
+def _by_partition(offsets: Mapping[int, int]) -> dict[str, int] | None:
+    return {str(p): offset for p, offset in sorted(offsets.items())} or None
+
+
+def _horizon_to_json(h: ChunkHorizon) -> list[Any]:
+    return [h.partition, h.object_path, h.first_row, h.horizon_ms, h.up_to]
+
+
+def _horizon_from_json(value: list[Any], where: str) -> ChunkHorizon:
+    p, path, row, horizon_ms, up_to = value
+    path = check_inside(path, where=where)
+    return ChunkHorizon(whole(p), path, whole(row), horizon_from(horizon_ms), whole(up_to))
+
+
+def _mark_to_json(mark: DeadMark) -> list[Any]:
+    return [mark.partition, mark.object_path, mark.first_row, dead_rows_to_json(mark.dead)]
+
+
+def _mark_from_json(value: list[Any], where: str) -> DeadMark:
+    p, path, row, dead = value
+    path = check_inside(path, where=where)
+    return DeadMark(whole(p), path, whole(row), dead_rows_from_json(dead, where=where))
+
+
+def _mask_mark_to_json(mark: MaskMark) -> list[Any]:
+    return [mark.partition, mark.object_path, mark.first_row, mask_to_json(mark.mask)]
+
+
+def _mask_mark_from_json(value: list[Any], where: str) -> MaskMark:
+    p, path, row, mask = value
+    path = check_inside(path, where=where)
+    return MaskMark(whole(p), path, whole(row), mask_from_json(mask, where=where))
+
+
+def _offsets(value: dict[str, Any], name: str) -> dict[int, int]:
+    return {partition_of(p): natural(offset) for p, offset in value.get(name, {}).items()}
+
+
+def texts(value: dict[str, Any]) -> dict[str, str]:
+    """Returns configs, which are text by name."""
+    if not all(isinstance(text, str) for text in value.values()):
+        raise TypeError("config values must be text")
+    return dict(value)
+
+
+def _version(value: dict[str, Any], name: str) -> int | None:
+    return natural(value[name]) if name in value else None
+
+
+def _is_said(value: dict[str, Any], name: str) -> bool:
+    if name in value and value[name] is not True:
+        raise ValueError(f"{name} is {value[name]!r:.80}; it is true, or absent")
+    return name in value

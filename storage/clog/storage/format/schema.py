@@ -4,7 +4,7 @@ Plain data, named by the format's own words: types of Arrow and of Parquet are t
 A schema never loses a field and never changes one's name or id, so what was written under an
 earlier one is read under every later one (§12.4).
 
-Not here: Arrow's types (`objects.arrow_types`), the bytes of a key (`keys.key_bytes`).
+Not here: Arrow's types (`objects.layout`), the bytes of a key (`keys.hashing`).
 """
 
 import re

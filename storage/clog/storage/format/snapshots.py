@@ -15,19 +15,23 @@ from typing import Any
 
 from clog.storage.errors import CorruptionError, enough_memory
 from clog.storage.format import documents
-from clog.storage.format.bitmaps.masks import mask_from_json, mask_to_json
 from clog.storage.format.chunks import (
     NONE,
+    ObjectRef,
     checksum_from,
     columns_of,
+    dead_rows_from_json,
+    dead_rows_to_json,
     flag,
+    mask_from_json,
+    mask_to_json,
     natural,
     partition_of,
     rows_of,
     whole,
 )
-from clog.storage.format.dead_rows import dead_rows_from_json, dead_rows_to_json
-from clog.storage.format.edit_json import (
+from clog.storage.format.documents import check_inside, page_path, snapshot_path
+from clog.storage.format.edits import (
     CHUNK_COLUMNS,
     chunk_of,
     chunk_row,
@@ -35,23 +39,23 @@ from clog.storage.format.edit_json import (
     uncleanable_json,
 )
 from clog.storage.format.head import Head, SnapshotRef, head_from_json, head_to_json
-from clog.storage.format.manifest import Manifest, Released, SegmentPage
-from clog.storage.format.object_ref import ObjectRef
-from clog.storage.format.paths import check_inside, page_path, snapshot_path
-from clog.storage.format.segments import (
+from clog.storage.format.manifest import (
+    Manifest,
+    Released,
     Segment,
+    SegmentPage,
     check_active,
     check_follow,
     check_order,
     check_places,
 )
-from clog.storage.format.undecided import (
+from clog.storage.format.transactions import (
     markers_from_json,
     markers_to_json,
     name_to_json,
     set_outcomes,
 )
-from clog.storage.store.base import ObjectExistsError, Store
+from clog.storage.store.contract import ObjectExistsError, Store
 
 PAGE_CHUNKS_MIN = 256
 """Sealed segments stay in the snapshot itself until they have so many chunks."""

@@ -10,7 +10,7 @@ for which a filter with a chance of 1 % or 0.4 % is of no use (decision 0007).
 Hashes are those of the log's seed (S19). An index only spares work: where it says "maybe", keys are
 compared; without one, keys are read.
 
-Not here: where it lies in its object (`objects.encoding`), who keeps it (`key_index_cache`).
+Not here: where it lies in its object (`objects.encoding`), who keeps it (`lookup`).
 """
 
 import struct
@@ -37,7 +37,7 @@ _ASKED_MAX: Final = 1 << 18
 _HEADER: Final = struct.Struct("<IIB")
 """Rows of the block, hashes in it, bits of the bucket's number."""
 
-Hashes = NDArray[np.uint64]
+IndexHashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
 
@@ -48,7 +48,7 @@ class DamagedIndexError(ValueError):
     """The bytes are not those that were written."""
 
 
-def index_hashes(keys: pa.Array, *, seed: int) -> Hashes:
+def index_hashes(keys: pa.Array, *, seed: int) -> IndexHashes:
     """Returns the upper 64 bits of each key's hash; nulls are left out."""
     return np.ascontiguousarray(hash_keys(keys.drop_null(), seed=seed)[:, 0])
 
@@ -79,7 +79,7 @@ class KeyIndex:
         """Memory that it takes."""
         return self.first.nbytes + self.high.nbytes + self.low.nbytes
 
-    def rows_of(self, hashes: Hashes) -> list[tuple[int, int]]:
+    def rows_of(self, hashes: IndexHashes) -> list[tuple[int, int]]:
         """Returns the half-open ranges of rows, ascending and apart, outside of which no key has
         one of the hashes.
         """
@@ -95,7 +95,7 @@ class KeyIndex:
             found.append((start, end))
         return found
 
-    def hits(self, hashes: Hashes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def hits(self, hashes: IndexHashes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Returns which hash may be in which block, as the numbers of both, pair by pair."""
         numbers, blocks, first = [_NOWHERE], [_NOWHERE], 0
         for mask in self.asked(hashes):
@@ -105,21 +105,21 @@ class KeyIndex:
             first += len(mask)
         return np.concatenate(numbers), np.concatenate(blocks)
 
-    def may_hold_any(self, hashes: Hashes) -> bool:
+    def may_hold_any(self, hashes: IndexHashes) -> bool:
         """Tells whether a key of the object may have one of the hashes."""
         return any(mask.any() for mask in self.asked(hashes))
 
-    def missing(self, block: int, hashes: Hashes) -> int:
+    def missing(self, block: int, hashes: IndexHashes) -> int:
         """Returns how many of the hashes are not in the block."""
         return sum(int(np.count_nonzero(~mask[:, block])) for mask in self.asked(hashes))
 
-    def asked(self, hashes: Hashes) -> Iterator[Mask]:
+    def asked(self, hashes: IndexHashes) -> Iterator[Mask]:
         """Yields which of some hashes each block may hold, shape (hashes, blocks), part by part."""
         at_once = max(1, _ASKED_MAX // max(1, len(self.shifts)))
         for start in range(0, len(hashes), at_once):
             yield self._ask(hashes[start : start + at_once])
 
-    def _ask(self, hashes: Hashes) -> Mask:
+    def _ask(self, hashes: IndexHashes) -> Mask:
         """Compares each hash with all of its bucket in each block, all of them together."""
         values = (hashes[:, None] >> self.shifts).ravel()
         bucket = (values >> np.uint64(_KEPT_BITS)).astype(np.int64)
@@ -155,25 +155,25 @@ def joined(indexes: Sequence[KeyIndex]) -> KeyIndex:
     )
 
 
-def distinct(hashes: Hashes) -> Hashes:
+def distinct(hashes: IndexHashes) -> IndexHashes:
     """Returns each hash once, sorted; ``numpy.unique`` takes up to forty times as long."""
     ordered = np.sort(hashes)
     return ordered[_is_first(ordered)]
 
 
-def _is_first(ordered: Hashes) -> Mask:
+def _is_first(ordered: IndexHashes) -> Mask:
     """Tells whether each of the sorted hashes differs from the one before."""
     return np.append(True, np.diff(ordered) != 0)[: len(ordered)]
 
 
-def encode(blocks: Sequence[tuple[int, Hashes]]) -> bytes:
+def encode(blocks: Sequence[tuple[int, IndexHashes]]) -> bytes:
     """Returns the index of an object: for each block its rows and the hashes of its keys, in any
     order.
     """
     return of_blocks([encode_block(rows, hashes) for rows, hashes in blocks])
 
 
-def encode_block(rows: int, hashes: Hashes) -> bytes:
+def encode_block(rows: int, hashes: IndexHashes) -> bytes:
     """Returns one block of an index."""
     different = distinct(hashes)
     bits = max(0, len(different).bit_length() - 2)
@@ -269,6 +269,6 @@ def _joined(blocks: Sequence[_Block]) -> KeyIndex:
     )
 
 
-def _truncated(hashes: Hashes, bits: int) -> Hashes:
+def _truncated(hashes: IndexHashes, bits: int) -> IndexHashes:
     """Returns the highest bits: those of the bucket and those that are kept."""
     return hashes >> np.uint64(64 - bits - _KEPT_BITS)

@@ -25,15 +25,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from clog.storage.config.compression import Compression
+from clog.storage.config.definitions import Compression
 from clog.storage.format.chunks import NONE
 from clog.storage.keys import key_index
 from clog.storage.numpy_arrays import of_any_width, of_one_width, scalar, to_arrow, to_numpy
-from clog.storage.objects.arrow_types import with_ids
-from clog.storage.objects.data_object import DELETE_HORIZON, OFFSET, ChunkStats, ObjectFacts
 from clog.storage.objects.footer import TAIL_BYTES
+from clog.storage.objects.layout import (
+    DELETE_HORIZON,
+    OFFSET,
+    ChunkStats,
+    ObjectFacts,
+    lone_leaves,
+    with_ids,
+)
 from clog.storage.objects.reader import WHOLE_BYTES
-from clog.storage.objects.typed_columns import lone_leaves
 
 GROUP_BYTES = 4 << 20
 GROUP_BYTES_MIN = 1 << 20

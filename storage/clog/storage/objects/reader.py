@@ -1,4 +1,8 @@
-"""Reading data objects: runs of rows, with at most two calls of the store (FORMAT.md §5).
+"""Parts of an object in memory, as the file that Parquet's reader wants.
+
+Not here: which parts are fetched (`reader`).
+
+Reading data objects: runs of rows, with at most two calls of the store (FORMAT.md §5).
 
 1. An object of up to 1 MiB, or one of which all values are wanted, is fetched whole, in one
    request, and its checksum is verified.
@@ -16,6 +20,7 @@ right.
 Not here: which rows to read, and their offsets (`read.scan`).
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,14 +32,56 @@ import pyarrow as pa
 import xxhash
 
 from clog.storage.errors import CorruptionError, StoreUnavailableError, enough_memory
-from clog.storage.format.object_ref import FOOTER_SUM_BYTES, ObjectRef
+from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef
 from clog.storage.format.schema import LogSchema
-from clog.storage.objects.arrow_types import column_types
-from clog.storage.objects.data_object import OFFSET, check_rows
-from clog.storage.objects.fetched_parts import FetchedParts
 from clog.storage.objects.footer import RowGroup, read_footer
-from clog.storage.objects.typed_columns import as_type, can_read, leaves_of, projected
-from clog.storage.store.base import Store, coalesce
+from clog.storage.objects.layout import (
+    OFFSET,
+    as_type,
+    can_read,
+    check_rows,
+    column_types,
+    leaves_of,
+    projected,
+)
+from clog.storage.store.contract import Store, coalesce
+
+
+class FetchedParts:
+    """The parts of an object that were fetched, by their places, as a file; others fail."""
+
+    def __init__(
+        self, places: Sequence[tuple[int, int]], parts: Sequence[bytes], size_bytes: int
+    ) -> None:
+        self._size_bytes = size_bytes
+        in_order = sorted(zip(places, parts, strict=True), key=lambda part: part[0])
+        self._starts = [start for (start, _), _ in in_order]
+        self._parts = [pa.py_buffer(data) for _, data in in_order]
+        self._at = 0
+        self.closed = False
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """Returns the next bytes, without copying: Arrow calls this instead of `read`."""
+        i = bisect_right(self._starts, self._at) - 1
+        skip = self._at - self._starts[i]
+        if i < 0 or skip + size > self._parts[i].size:
+            raise OSError(f"bytes {self._at} to {self._at + size} are outside the columns")
+        self._at += size
+        return self._parts[i].slice(skip, size)
+
+    def read(self, size: int) -> bytes:
+        return bytes(self.read_buffer(size))
+
+    def seek(self, to: int, whence: int = 0) -> int:
+        self._at = to + (0, self._at, self._size_bytes)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def close(self) -> None:
+        self.closed = True
+
 
 BATCH_ROWS = 16384
 """Default of ``batch_rows``: the most rows of a batch."""

@@ -1,4 +1,13 @@
-"""What `Log.append` accepts, made one Arrow table of a log's records.
+"""DataFrames as Arrow tables, without importing the library that they come from.
+
+A pandas or Polars frame can only be there when its library is loaded already, so ``sys.modules``
+has it. Everything else comes by the Arrow PyCapsule interface (``__arrow_c_stream__``): Polars
+frames, DuckDB relations, record batch readers and what others will make.
+
+pandas frames do not, although they have it: they would bring their index along, which a filter
+leaves behind as ``__index_level_0__``.
+
+What `Log.append` accepts, made one Arrow table of a log's records.
 
 Accepted: a pyarrow Table or RecordBatch, a pandas or Polars DataFrame, anything else with
 ``__arrow_c_stream__``, or a list of dicts. All have the columns or fields ``key`` and ``value``,
@@ -9,23 +18,111 @@ and may have ``headers`` and ``timestamp``.
 - Headers are lists of struct<key, value>; in dicts (name, value) pairs or a dict will do, too.
 - Timestamps have any unit, and are UTC where they name no zone; or they are integers, milliseconds
   since 1970. Finer ones than microseconds are rounded down. Missing ones are the time of the call.
+
+A hash of records as they were handed over: tells a repeated append from another one under the
+same sequence.
+
+It does not depend on how the records were cut into batches nor on Arrow's buffers (slices,
+offsets): for each column one stream of lengths, one of bytes, one of nulls. Timestamps count only
+where the caller gave them: those filled in from the clock differ at each attempt.
+
+Nor does it depend on the schema's version: of key and value that have other types than bytes only
+what is not null counts, by its place, and numbers count as the widest ones they can become.
 """
 
+import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.schema import LogSchema
-from clog.storage.numpy_arrays import null, of_bytes, of_lists, of_numbers, scalar
-from clog.storage.objects.arrow_types import column_types
-from clog.storage.objects.conforming import conform
-from clog.storage.objects.data_object import RECORD_SCHEMA
-from clog.storage.objects.frames import frame_to_table, rows_of_pandas
-from clog.storage.objects.python_values import from_python
+from clog.storage.numpy_arrays import (
+    empty,
+    null,
+    of_bytes,
+    of_lists,
+    of_numbers,
+    scalar,
+    to_arrow,
+    to_numpy,
+)
+from clog.storage.objects.conforming import conform, from_python
+from clog.storage.objects.layout import (
+    RECORD_SCHEMA,
+    column_types,
+    elements,
+    is_listed,
+    list_lengths,
+)
+
+
+def frame_to_table(data: object) -> pa.Table | None:
+    """Returns a frame, or a stream of Arrow data, as a table; None for anything else.
+
+    The index of a pandas frame is left out.
+
+    Raises:
+        InvalidInputError: a column holds what Arrow has no type for, or several types; no table at
+            all, such as a Series.
+    """
+    if isinstance(data, _frame_class("pandas")):
+        return _from_pandas(data)
+    if not hasattr(data, "__arrow_c_stream__"):
+        return None
+    if isinstance(data, _frame_class("polars")):
+        _check_polars(data)
+    try:
+        return pa.table(data)
+    except (pa.ArrowInvalid, TypeError) as e:
+        raise InvalidInputError(
+            f"cannot append a {type(data).__name__}: it is not a table; give a frame with columns"
+            " key and value"
+        ) from e
+
+
+def rows_of_pandas(data: object) -> list[dict[str, Any]] | None:
+    """Returns the rows of a pandas frame, None for what is missing; None for anything else."""
+    if not isinstance(data, _frame_class("pandas")):
+        return None
+    frame: Any = data
+    rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return rows
+
+
+def _frame_class(package: str) -> Any:
+    """Returns the class of the package's frames, or one that nothing is of if it is not loaded."""
+    return getattr(sys.modules.get(package), "DataFrame", ())
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, ValueError, TypeError) as e:
+        # Arrow's first words may show a value; its last name the column.
+        last = str(e.args[-1]) if e.args else ""
+        where = f" ({last})" if last.startswith(("Conversion failed", "Duplicate column")) else ""
+    raise InvalidInputError(
+        f"the pandas DataFrame has no form in Arrow{where}; keys and values must be str, bytes or"
+        " missing, headers lists of dicts with key and value"
+    )
+
+
+def _check_polars(frame: Any) -> None:
+    """Raises if a column holds Python objects: Polars would hand over their addresses."""
+    wrong = [name for name, kind in frame.schema.items() if kind == sys.modules["polars"].Object]
+    if wrong:
+        raise InvalidInputError(
+            f"columns {wrong} of the Polars DataFrame hold Python objects; make them String or"
+            " Binary"
+        )
+
 
 COLUMNS = ("key", "value", "headers", "timestamp")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -328,3 +425,84 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 0:
         return pa.nulls(0, column.type)
     return pa.concat_arrays(column.chunks)
+
+
+class ContentHash:
+    """Feed it batches, then ask for the digest (32 hex digits)."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, Any] = {}
+        self._places: Counter[str] = Counter()
+        self._rows = 0
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        self._rows += batch.num_rows
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            of_bytes = name not in ("key", "value") or pa.types.is_binary(column.type)
+            (self._column if of_bytes else self._typed)(name, column)
+
+    def hexdigest(self) -> str:
+        total = xxhash.xxh3_128(self._rows.to_bytes(8, "little"))
+        for name in sorted(self._streams):
+            total.update(name.encode() + b"\0" + self._streams[name].digest())
+        return total.hexdigest()
+
+    def _column(self, name: str, column: pa.Array) -> None:
+        self._feed(f"{name}.null", to_numpy(column.is_null()))
+        if pa.types.is_list(column.type):
+            lengths = pc.fill_null(column.value_lengths(), scalar(0, pa.int32()))
+            self._feed(f"{name}.lengths", to_numpy(lengths))
+            self._column(f"{name}[]", column.flatten())
+        elif pa.types.is_struct(column.type):
+            for i, child in enumerate(column.flatten()):
+                self._column(f"{name}.{column.type.field(i).name}", child)
+        elif pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+            filled = pc.fill_null(column, empty(column.type)) if column.null_count else column
+            offsets = np.frombuffer(filled.buffers()[1], np.int32)[
+                filled.offset : filled.offset + len(filled) + 1
+            ]
+            self._feed(f"{name}.lengths", np.diff(offsets))
+            if len(filled) and filled.buffers()[2] is not None:
+                data = memoryview(filled.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
+                self._stream(f"{name}.bytes").update(data)
+        else:
+            numbers = pc.fill_null(column.cast(pa.int64()), scalar(0, pa.int64()))
+            self._feed(name, to_numpy(numbers))
+
+    def _typed(self, name: str, column: pa.Array) -> None:
+        first = self._places[name]
+        self._places[name] += len(column)
+        there = to_numpy(column.is_valid())
+        if not there.any():
+            return
+        self._feed(f"{name}.at", first + np.flatnonzero(there))
+        column = column.filter(to_arrow(there)) if column.null_count else column
+        kind = column.type
+        if pa.types.is_struct(kind):
+            for i, child in enumerate(column.flatten()):
+                self._typed(f"{name}.{kind.field(i).name}", child)
+        elif is_listed(kind):
+            self._feed(f"{name}.lengths", list_lengths(column))
+            self._typed(f"{name}[]", elements(column))
+        elif pa.types.is_binary(kind) or pa.types.is_string(kind):
+            self._column(name, column)
+        else:
+            self._feed(name, _widest(column))
+
+    def _feed(self, name: str, numbers: np.ndarray[Any, Any]) -> None:
+        self._stream(name).update(np.ascontiguousarray(numbers).tobytes())
+
+    def _stream(self, name: str) -> Any:
+        return self._streams.setdefault(name, xxhash.xxh3_128())
+
+
+def _widest(column: pa.Array) -> np.ndarray[Any, Any]:
+    """Returns the bytes of values without nulls, of numbers those of the widest type."""
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        signed = not pa.types.is_unsigned_integer(kind)
+        return to_numpy(column).astype(np.int64 if signed else np.uint64)
+    if pa.types.is_float32(kind):
+        column = column.cast(pa.float64())
+    width = column.type.byte_width
+    return np.frombuffer(column.buffers()[1], np.uint8, len(column) * width, column.offset * width)

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.objects.python_values import Unreadable
-from clog.storage.objects.typed_columns import is_listed
+from clog.storage.objects.conforming import Unreadable
+from clog.storage.objects.layout import is_listed
 
 _Convert = Callable[[Any], Any]
 _FINER: Final = re.compile(r"[.,]\d{6}\d*?[1-9]")

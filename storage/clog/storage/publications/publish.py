@@ -1,4 +1,15 @@
-"""Publishing the log's table as a view (COMMIT.md §10).
+"""When a pin comes and when it may go (FORMAT.md §14, COMMIT.md U2 and U4), and what pins keep.
+Pure.
+
+A pin stays until the version of the view that the next pin is for was written
+``file.delete.delay.ms`` ago: nobody may begin to read an older one since then. Never by time alone,
+as its publisher may be asleep. So that heads stay short, of pins that came within an eighth of that
+delay only the first stays, and holds for the versions of the others, too.
+
+A view that is withdrawn needs no pin: its newest version names nothing, and has the number that a
+publisher who is asleep would create. Those of the versions before it stay for the delay.
+
+Publishing the log's table as a view (COMMIT.md §10).
 
 U1. Look at the view, whose newest version is n − 1, then find which rows the table shows, at the
     newest version V of the log, and write the files that version n of the view will name. What the
@@ -15,19 +26,27 @@ at the view comes before that at the log, no version of the view shows less than
 A view is *withdrawn* by a version of it that has no files, which needs no pin (U3 and U4 alone).
 That is also how a pin goes for whose version of the view nobody came: its publisher may be asleep,
 and finds the number taken.
+
+The files of views at a root, found without the log that they are of: for its deletion.
+
+Of which log a view is stands in its newest version. So that file goes last: what a deletion that
+was cut short has left is found in the same way.
+
+Not here: tables that clog did not write, and what others put beside versions of ours.
 """
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, TypeVar
 
-from clog.storage import forks
-from clog.storage.commit.committer import NothingToCommit
+from clog.storage import env
+from clog.storage.commit.committer import NothingToCommit, is_comparable
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.identity import StandingLog
-from clog.storage.commit.store_clock import is_comparable
+from clog.storage.commit.versions import StandingLog, version_at_time
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.errors import (
     CommitConflictError,
@@ -38,16 +57,15 @@ from clog.storage.errors import (
     version_expired,
 )
 from clog.storage.format.commits import Commit
-from clog.storage.format.edits import Edit
+from clog.storage.format.documents import is_log_id
+from clog.storage.format.edits import Edit, Pin
 from clog.storage.format.features import PUBLICATIONS, SUPERSEDED_ROWS, FeatureNames
+from clog.storage.format.manifest import Manifest
 from clog.storage.format.schema import LogSchema
-from clog.storage.format.views.pins import Pin
-from clog.storage.publications.delta.schema import delta_schema
-from clog.storage.publications.delta.view import DeltaView
-from clog.storage.publications.iceberg.schema import iceberg_schema
-from clog.storage.publications.iceberg.view import IcebergView
-from clog.storage.publications.pinning import after_withdrawal, with_pin, without_expired
-from clog.storage.publications.table_state import (
+from clog.storage.publications import delta, iceberg
+from clog.storage.publications.delta import DeltaView, delta_schema
+from clog.storage.publications.iceberg import IcebergView, iceberg_schema
+from clog.storage.publications.source import (
     Seen,
     Source,
     TableState,
@@ -56,8 +74,108 @@ from clog.storage.publications.table_state import (
     source_of,
     table_state,
 )
-from clog.storage.read.as_of import version_at_time
-from clog.storage.store.base import StoreRefusedError
+from clog.storage.store.contract import Store, StoredObject, StoreRefusedError
+
+PARTS = 8
+"""Pins stand apart by this part of the delay, at least."""
+
+
+def without_expired(
+    pins: Sequence[Pin], written_ms: Callable[[int], int | None], *, before_ms: int
+) -> tuple[Pin, ...]:
+    """Returns the pins that are left.
+
+    Args:
+        pins: those that are there.
+        written_ms: tells when a version of the view was written; None where it is not there.
+        before_ms: ``file.delete.delay.ms`` ago.
+    """
+    left = list(pins)
+    while len(left) > 1 and left[1].time_ms <= before_ms:
+        at_ms = written_ms(left[1].view)
+        if at_ms is None or at_ms > before_ms:
+            break
+        del left[0]
+    return tuple(left)
+
+
+def after_withdrawal(
+    pins: Sequence[Pin], view: int, written_ms: int, *, before_ms: int
+) -> tuple[Pin, ...]:
+    """Returns the pins that are left where the view's newest version, ``view``, shows nothing since
+    ``written_ms``. Those of versions to come stay.
+    """
+    is_old = written_ms <= before_ms
+    return tuple(pin for pin in pins if pin.view > view or (pin.view < view and not is_old))
+
+
+def with_pin(pins: Sequence[Pin], pin: Pin, *, delay_ms: int) -> tuple[Pin, ...]:
+    """Returns the pins with a new one, in place of those of later versions of the view: it was
+    taken away, or others published them since this one was prepared. So it has the lowest version
+    of them all, as each of their publishers may create what it is for.
+    """
+    before = [one for one in pins if one.view < pin.view]
+    same = [one for one in pins if one.view == pin.view and one.version <= pin.version]
+    lowest = min((one.version for one in pins if one.view > pin.view), default=pin.version)
+    if same and same[0].version <= lowest:
+        return (*before, *same)
+    if len(before) > 1 and pin.time_ms - before[-2].time_ms < delay_ms // PARTS:
+        del before[-1]
+    return (*before, replace(pin, version=min(pin.version, lowest)))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept for the published view of a format, and for nothing else.
+
+    Attributes:
+        version: the oldest version of the log that it needs.
+        table_version: the newest version of the view that was begun.
+        since_ms: when the oldest pin was committed.
+        objects: how many objects would have been deleted but for it.
+        size_bytes: their size.
+        overdue_ms: for how long the first of them.
+    """
+
+    version: int
+    table_version: int
+    since_ms: int
+    objects: int
+    size_bytes: int
+    overdue_ms: int
+
+    def is_stuck(self, delay_ms: int) -> bool:
+        """Tells whether the pin should have gone: whoever keeps the view up to date moves it at
+        least each ``file.delete.delay.ms``, and the former one goes as long after that.
+        """
+        return self.overdue_ms > PATIENCE * delay_ms + PATIENCE_MS
+
+
+PATIENCE, PATIENCE_MS = 2, 3_600_000
+"""A pin moves within so many delays and rounds of the cleaner."""
+
+
+def kept_for_views(manifest: Manifest, delay_ms: int, *, now_ms: int) -> Mapping[str, Kept]:
+    """Returns what published views keep, by format; nothing of a log without pins."""
+    if not manifest.head.pins:
+        return {}
+    alive = manifest.files()
+    last = {r.path: r for r in manifest.released if r.path not in alive}
+    due = [r for r in last.values() if now_ms - r.time_ms > delay_ms]
+    found = {}
+    for name, pins in manifest.head.pins.items():
+        held = [r for r in due if r.version > pins[0].version]
+        since_ms = min((r.time_ms + delay_ms for r in held), default=now_ms)
+        found[name] = Kept(
+            version=pins[0].version,
+            table_version=pins[-1].view,
+            since_ms=pins[0].time_ms,
+            objects=len(held),
+            size_bytes=sum(r.size_bytes for r in held),
+            overdue_ms=now_ms - since_ms,
+        )
+    return found
+
 
 LOOKS_MAX = 3
 """Looks that find a version missing, after which one believes it."""
@@ -186,7 +304,7 @@ class Publications:
         self._defaults = defaults
         self._seen: dict[str, Seen] = {}
         self._writable: set[str] = set()
-        self._lock = forks.lock()
+        self._lock = env.lock()
 
     def look(self, name: str) -> Seen:
         """Returns what there is of a view now, which it remembers.
@@ -454,3 +572,77 @@ def _raced(view: View[Any, Any], *, url: str) -> CommitConflictError:
         f"{RACES_MAX} publications of {url} as {view.format} by others came first; let one process"
         " publish"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFiles:
+    """The files of one view outside of its log's folder, in the order to delete them."""
+
+    log_id: str
+    files: tuple[StoredObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A format: its folder, the names of versions and of what stands beside them, and who is told
+    whose a version is.
+    """
+
+    folder: str
+    versions: re.Pattern[str]
+    beside: re.Pattern[str]
+    log_of: Callable[[bytes], object]
+
+
+def published_files(root: Store) -> list[ViewFiles]:
+    """Returns the views at a root that are of clog, whichever their log; two LISTs, and a GET for
+    each.
+    """
+    return [found for kind in _KINDS if (found := _found(root, kind)) is not None]
+
+
+def _found(root: Store, kind: _Kind) -> ViewFiles | None:
+    listed = list(root.list(kind.folder))
+    matched = [(match, file) for file in listed if (match := kind.versions.fullmatch(file.path))]
+    versions = [file for _, file in sorted(matched, key=lambda found: int(found[0][1]))]
+    try:
+        log_id = kind.log_of(root.get(versions[-1].path)) if versions else None
+    except (FileNotFoundError, CorruptionError, ValueError):
+        return None  # Deleted meanwhile, or nothing that clog wrote.
+    if not (isinstance(log_id, str) and is_log_id(log_id)):
+        return None
+    beside = (file for file in listed if kind.beside.fullmatch(file.path))
+    return ViewFiles(log_id, (*beside, *root.list_temporary(kind.folder), *versions))
+
+
+def _of_delta(body: bytes) -> object:
+    infos = [action.get("commitInfo") for action in delta.actions_of(body, where="a Delta version")]
+    said = [info for info in infos if _at(info, "engineInfo") == "clog"]
+    return _at(said[-1], "operationParameters", "log") if said else None
+
+
+def _of_iceberg(body: bytes) -> object:
+    return _at(json.loads(body), "properties", iceberg.LOG)
+
+
+def _at(value: Any, *names: str) -> object:
+    """Returns what stands in nested objects; None where there is nothing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+_KINDS: Final = (
+    _Kind(
+        delta.FOLDER,
+        delta.VERSION,
+        re.compile(f"{re.escape(delta.LAST_CHECKPOINT)}|{delta.CHECKPOINT.pattern}"),
+        _of_delta,
+    ),
+    _Kind(
+        iceberg.FOLDER,
+        iceberg.VERSION,
+        re.compile(re.escape(iceberg.HINT)),
+        _of_iceberg,
+    ),
+)

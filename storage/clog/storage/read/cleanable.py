@@ -7,8 +7,7 @@ Here and not in the cleaner because the table view and `describe` ask the same.
 from dataclasses import dataclass
 
 from clog.storage.config.log_config import LogConfig
-from clog.storage.format.manifest import Manifest
-from clog.storage.format.segments import Segment
+from clog.storage.format.manifest import Manifest, Segment
 
 
 @dataclass(frozen=True, slots=True)

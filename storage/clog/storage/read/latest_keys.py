@@ -1,6 +1,6 @@
 """The last offset of each key of a run of records, by sorting: what reading a table asks.
 
-It takes rows, each the fingerprint of a key (`fingerprints`) and its offset, into a room of so many
+It takes rows, each the fingerprint of a key (`hashing`) and its offset, into a room of so many
 rows, and *settles* them when it is asked or the room is full:
 
 L1. Each row becomes one number: the upper bits of its fingerprint, and its place in the room. NumPy
@@ -25,7 +25,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from clog.storage.keys.fingerprints import Fingerprints
+from clog.storage.keys.hashing import Fingerprints
 from clog.storage.numpy_arrays import Mask, Offsets
 
 ROW_BYTES: Final = 40

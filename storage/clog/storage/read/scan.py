@@ -1,15 +1,22 @@
-"""Plans and reads of a log: which rows of which objects hold a range of offsets, and the records in
+"""Rows that a read leaves out of a chunk: by its bitmap of dead rows, by its mask (FORMAT.md §5.4,
+§13).
+
+Plans and reads of a log: which rows of which objects hold a range of offsets, and the records in
 them.
 
 A *plan* is plain data at one version: a task reads it without the manifest. Records come in offset
 order, each once; compaction's gaps cost nothing. ``start`` and ``end`` of a piece cut what lies
 below the low watermark or beyond the planned end, also in rows that are still there (S36).
+
+Positions in a log: what callers may ask for, and what it resolves to (S1, S38, S39).
+
+What a read would take: row groups and bytes of each object, for those who explain or count.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -19,22 +26,67 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.commit.versions import file_missing
-from clog.storage.errors import CorruptionError, InvalidInputError
-from clog.storage.format.bitmaps.bitmap import Rows
-from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.errors import CorruptionError, InvalidInputError, OffsetOutOfRangeError
+from clog.storage.format.chunks import (
+    NONE,
+    Bitmap,
+    Chunk,
+    DeadRows,
+    ObjectRef,
+    Rows,
+    files_of,
+    read_bitmap,
+)
 from clog.storage.format.head import Head
-from clog.storage.format.manifest import Manifest
-from clog.storage.format.object_ref import ObjectRef
+from clog.storage.format.manifest import Manifest, Segment
 from clog.storage.format.schema import LogSchema
-from clog.storage.format.segments import Segment
 from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
-from clog.storage.objects.arrow_types import arrow_schema
-from clog.storage.objects.data_object import RECORD_SCHEMA
-from clog.storage.objects.reader import BATCH_ROWS, open_ranges
-from clog.storage.objects.typed_columns import cheapest_leaf, projected
-from clog.storage.read.left_out import Hidden, MarkedChunk, left_out
-from clog.storage.store.ahead import ahead
-from clog.storage.store.base import Store
+from clog.storage.objects.layout import RECORD_SCHEMA, arrow_schema, cheapest_leaf, projected
+from clog.storage.objects.reader import BATCH_ROWS, Footprint, footprint, open_ranges
+from clog.storage.store.contract import Store, ahead
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedChunk:
+    """The rows that are left out of the chunk that is rows ``[first_row, first_row + rows)`` of its
+    object: those that any of the bitmaps has.
+    """
+
+    bitmaps: tuple[DeadRows | Bitmap, ...]
+    first_row: int
+    rows: int
+
+
+class Hidden(Enum):
+    """Which rows are left out of a chunk."""
+
+    DEAD = auto()
+    """Those that nobody sees."""
+    SUPERSEDED = auto()
+    """As well those that its mask says were superseded."""
+    ALL = auto()
+    """As well those that its mask says are tombstones."""
+
+    def of(self, chunk: Chunk) -> tuple[DeadRows | Bitmap, ...]:
+        """Returns the bitmaps of a chunk that say which."""
+        mask = chunk.mask if self is not Hidden.DEAD else None
+        superseded = mask.superseded if mask else None
+        tombstones = mask.tombstones if mask and self is Hidden.ALL else None
+        return tuple(b for b in (chunk.dead, superseded, tombstones) if b is not None)
+
+
+def left_out(store: Store, marked: MarkedChunk) -> Rows:
+    """Returns which rows of a chunk are left out; one request for each bitmap that is not inline.
+
+    Raises:
+        FileNotFoundError: a bitmap is gone.
+        CorruptionError: its bytes are not those that the manifest describes.
+    """
+    rows = np.zeros(marked.rows, np.bool_)
+    for bitmap in marked.bitmaps:
+        rows |= read_bitmap(store, bitmap, marked.rows)
+    return rows
+
 
 READ_SCHEMA = pa.schema(
     [
@@ -393,3 +445,142 @@ def _horizons(piece: ReadPiece, batch: pa.RecordBatch, offsets: np.ndarray[Any, 
         of_chunk &= to_numpy(batch.column("value").is_null())
     horizon = np.full(len(offsets), piece.horizon, np.int64)
     return pc.coalesce(own, to_arrow(horizon, valid=of_chunk))
+
+
+_TRUE = to_arrow(np.array([True]))[0]
+
+EARLIEST = -2
+LATEST = -1
+
+
+def isolation_named(isolation: object) -> Isolation:
+    """Returns the isolation level (S40).
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    if isolation not in tuple(Isolation):
+        raise InvalidInputError(f"isolation={isolation!r}; allowed: {', '.join(Isolation)}")
+    return Isolation(str(isolation))
+
+
+def partitions_named(head: Head, partition: int | None, *, url: str) -> tuple[int, ...]:
+    """Returns the partition, or all for None.
+
+    Raises:
+        InvalidInputError: there is no such partition.
+    """
+    count = head.log.partitions
+    if partition is None:
+        return tuple(range(count))
+    if type(partition) is not int or not 0 <= partition < count:
+        raise InvalidInputError(
+            f"partition {partition!r} does not exist in {url}; it has partitions 0 to {count - 1}"
+        )
+    return (partition,)
+
+
+def by_partition(
+    head: Head, value: int | Mapping[int, int], what: str, *, url: str
+) -> dict[int, int]:
+    """Returns a number for each partition, of one for all or one by partition."""
+    if isinstance(value, Mapping):
+        for p, number in value.items():
+            partitions_named(head, p, url=url)
+            _whole(number, what)
+        return dict(value)
+    _whole(value, what)
+    return dict.fromkeys(range(head.log.partitions), value)
+
+
+def ranges(
+    head: Head,
+    partition: int | None,
+    start: int | Mapping[int, int] | None,
+    end: int | Mapping[int, int] | None,
+    *,
+    url: str,
+    isolation: Isolation = Isolation.COMMITTED,
+) -> dict[int, tuple[int, int]]:
+    """Returns the half-open ranges by partition, checked (S38); they end where the isolation does.
+
+    Raises:
+        OffsetOutOfRangeError: a start below the log start or beyond the end.
+    """
+    parts = partitions_named(head, partition, url=url)
+    starts = {} if start is None else by_partition(head, start, "start", url=url)
+    ends = {} if end is None else by_partition(head, end, "end", url=url)
+    out = {}
+    for p in parts:
+        low = starts.get(p, head.partitions.start[p])
+        check_start(head, p, low, url=url)
+        high = max(low, end_offset(head, p, isolation))
+        out[p] = (low, min(ends.get(p, high), high))
+    return out
+
+
+def check_start(head: Head, partition: int, offset: int, *, url: str) -> None:
+    """Raises if reading may not begin at the offset: any in [log start, end] will do, gaps
+    included.
+
+    Raises:
+        OffsetOutOfRangeError: it may not.
+    """
+    low, high = head.partitions.start[partition], head.partitions.end[partition]
+    if not low <= offset <= high:
+        side = (
+            f"below the log start offset {low}" if offset < low else f"beyond the end offset {high}"
+        )
+        raise OffsetOutOfRangeError(
+            f"offset {offset} of partition {partition} is {side} of {url};"
+            f' start at "earliest" ({low}), or anywhere in [{low}, {high}]',
+            partition=partition,
+            offset=offset,
+            start=low,
+            end=high,
+        )
+
+
+def for_times(
+    store: Store, manifest: Manifest, times_ms: Mapping[int, int]
+) -> dict[int, int | None]:
+    """Returns the first offset, in offset order, at or after the log start whose record is not
+    earlier than the time (S39).
+    """
+    return {p: _first_at(store, manifest, p, time_ms) for p, time_ms in times_ms.items()}
+
+
+def _first_at(store: Store, manifest: Manifest, partition: int, time_ms: int) -> int | None:
+    start, end = manifest.head.partitions.start[partition], manifest.head.stable_offset(partition)
+    for segment in manifest.segments[partition]:
+        for chunk in segment.chunks:
+            if chunk.next <= start or chunk.aborted or chunk.max_timestamp_ms < time_ms:
+                continue
+            # Here, where some record is as late: a later time may be no Arrow timestamp. No record
+            # is before 1970.
+            bound = scalar(max(0, time_ms) * 1000, pa.timestamp("us", "UTC"))
+            pieces = plan_range(manifest, partition, max(start, chunk.base), min(end, chunk.next))
+            for batch in read_pieces(store, pieces, columns=("offset", "timestamp")):
+                late = pc.greater_equal(batch.column("timestamp"), bound)
+                if (first := pc.index(late, _TRUE).as_py()) >= 0:
+                    return int(batch.column("offset")[first].as_py())
+    return None
+
+
+def _whole(number: object, what: str) -> None:
+    if type(number) is not int:
+        raise InvalidInputError(f"{what} {number!r} is not an integer")
+
+
+def footprints(
+    store: Store, pieces: Sequence[ReadPiece], *, columns: Sequence[str]
+) -> Iterator[Footprint]:
+    """Yields what `read_pieces` would take for the same; one request for each run of pieces."""
+    for run in runs_of(pieces):
+        ref, wanted = run[0].object, stored_columns(run, columns)
+        ranges = [(piece.first_row, piece.rows) for piece in run]
+        found = footprint(store, ref, ranges, columns=wanted, schema=run[0].schema)
+        if not wanted:
+            found = replace(found, row_groups=0, fetched_bytes=0)
+        files = files_of(*(b for p in run if p.marked for b in p.marked.bitmaps))
+        yield replace(found, fetched_bytes=found.fetched_bytes + sum(files.values()))

@@ -1,20 +1,410 @@
-"""`Table`: what `Log.table` and `Log.changes` return, as frames of several kinds and by key."""
+"""What a table is read from: the pieces of one partition, clean and dirty, at one version.
 
+*Clean* are pieces in which a table shows each key once: those below the first dirty offset, and
+those at the beginning whose chunks have masks (FORMAT.md §13), whichever reach further. What a mask
+says is left out; and rows of the dirty part, whose masks count for nothing, supersede others.
+
+A plan may be *a slice* of a partition's table, for one task of several: a run of its pieces, and
+``later``, the dirty pieces that follow. These are mapped too, and nothing of them is delivered.
+
+Not here: reading it (`table`); plans of what changed since an offset (`table`).
+
+Keys that the table view has read once, kept for the records that it delivers.
+
+They are kept as long as they fit what the budget has left beside the map (`latest_keys`); beyond
+that all are dropped, and read again with their records. Of what is kept, those of the last records
+are gathered once: for that moment they are there twice.
+
+Reading a table: the latest value of each key at one version, whatever the cleaner has or has not
+done.
+
+The part below the first dirty offset has each key once, so:
+
+T1. Map the dirty part: key -> last offset, reading only its keys (`hashing`: 128 bits of
+    each).
+T2. Clean part: a record stays when the map does not know its key. Where there are masks
+    (`table`) no value is asked for whether it is a tombstone, and without a dirty part no key.
+T3. Dirty part: exactly the records at the map's offsets stay. Objects without any are not read
+    again. Their keys are kept from T1 if the budget has room for them beside the map
+    (`table`).
+T4. Tombstones go, and so do records without a key.
+
+Where what is to be mapped has more keys than the map's budget, the plan is done *map-full by
+map-full*: exact, in bounded memory, and records are delivered once, in offset order.
+
+U1. Map the plan's own records from an offset on, until the map is full (`latest_keys`: of different
+    keys).
+U2. Read the keys of all that is dirty after them: the records that it finds are superseded.
+U3. Deliver the others, and go on after the last one mapped.
+
+So with R records of its own and room for C, the keys of the dirty part are read R/C + 2 times at
+most, and memory is the map's and half of it again.
+
+`Table`: what `Log.table` and `Log.changes` return, as frames of several kinds and by key.
+
+The changelog slice: of each key that changed since a position, only the latest record,
+tombstones included.
+
+It is the table view of the range of offsets alone, in which nothing is known to be clean but what
+has masks: keys are read once more than the records that are delivered, and what comes out is as
+many records as keys changed. Applied to the state at that position it gives the state now, if no
+tombstone was removed in between (`missed_deletes`).
+
+The tables of an open log: what one version's table knows serves the next one's.
+
+Kept are the key indexes, the pieces as they were last planned, and the table that was asked for
+last.
+
+The views of several small partitions at once, in memory.
+
+One partition's view reads each of its objects twice, keys first (`table`). A fresh object
+holds rows of all partitions, so small views would open it twice for each of them. Here each object
+is read once for all, and the latest records are found among its rows:
+
+N1. Read all rows of all plans, object by object.
+N2. Put them in the order of partitions and offsets.
+N3. In each partition keep the last row of each key.
+
+What a plan holds as clean needs no care of its own: its keys are different, and what the dirty part
+supersedes comes before it in N2.
+
+Which deletes a reader can have missed (S41). Pure.
+
+A reader that was at some offsets at some version, and comes back later, misses a delete when a
+tombstone that it had not reached was removed since: it may know a value of that key, and nothing
+tells it any more that the key is gone.
+"""
+
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import Any, NoReturn
+from itertools import groupby
+from operator import attrgetter, is_
+from typing import Any, Final, NoReturn
 
+import numpy as np
 import pyarrow as pa
 
 from clog.storage.commit.versions import file_missing
 from clog.storage.errors import InvalidInputError
+from clog.storage.format.chunks import Chunk
+from clog.storage.format.manifest import Manifest, Segment
 from clog.storage.format.schema import LogSchema
-from clog.storage.objects.python_keys import answered, answered_key, asked_keys
-from clog.storage.read.key_index_cache import KeyIndexCache, Run
-from clog.storage.read.key_lookup import latest_of_keys
-from clog.storage.read.scan import columns_asked, read_schema
-from clog.storage.read.table_plan import TablePlan
-from clog.storage.read.table_scan import present, table_batches
+from clog.storage.keys.hashing import Fingerprints, fingerprints_of
+from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
+from clog.storage.objects.conforming import answered, answered_key, asked_keys
+from clog.storage.objects.layout import shaped
+from clog.storage.read.latest_keys import ROW_BYTES, LatestKeys
+from clog.storage.read.lookup import KeyIndexCache, Run, latest_of_keys
+from clog.storage.read.scan import (
+    COLUMNS,
+    Hidden,
+    ReadPiece,
+    check_start,
+    columns_asked,
+    piece_of,
+    pieces_from,
+    plan_range,
+    presence_column,
+    read_pieces,
+    read_schema,
+)
+from clog.storage.store.contract import Store
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What one partition's view, or a slice of it, is made of: plain data, read without the
+    manifest.
+
+    ``seed`` is the log's own, so that keys which collide cannot be prepared (S19). ``tombstones``:
+    they stay. ``later``: dirty pieces after the slice.
+    """
+
+    partition: int
+    version: int
+    seed: int
+    schema: LogSchema | None
+    clean: tuple[ReadPiece, ...]
+    dirty: tuple[ReadPiece, ...]
+    tombstones: bool = False
+    later: tuple[ReadPiece, ...] = ()
+
+
+_Known = tuple[LogSchema | None, tuple[Chunk, ...], list[ReadPiece]]
+
+
+class KnownPieces:
+    """The pieces of a partition's segments as they were last planned: the next version has most of
+    them still, and a segment that grew has them for its beginning.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, _Known] = {}
+        self._now: dict[int, _Known] = {}
+
+    def next_version(self) -> None:
+        """Begins a plan: segments that are in none of the last two are forgotten."""
+        self._before, self._now = self._now, {}
+
+    def of(self, partition: int, schema: LogSchema | None, segment: Segment) -> list[ReadPiece]:
+        """Returns the pieces of all chunks of a segment, read by the log's schema, without what
+        their masks hide.
+        """
+        known, chunks, pieces = self._before.get(segment.base, (schema, (), []))
+        is_other = len(chunks) > len(segment.chunks) or known != schema
+        if is_other or not all(map(is_, chunks, segment.chunks)):
+            chunks, pieces = (), []
+        added = segment.chunks[len(chunks) :]
+        if added:
+            shown = (chunk for chunk in added if not chunk.aborted)
+            made = (
+                piece_of(partition, c, c.base, c.next, schema, hidden=Hidden.ALL) for c in shown
+            )
+            pieces = [*pieces, *(piece for piece in made if piece.start < piece.end)]
+        self._now[segment.base] = schema, segment.chunks, pieces
+        return pieces
+
+
+def plan_table(
+    manifest: Manifest, partition: int, log_start: int = 0, known: KnownPieces | None = None
+) -> TablePlan:
+    """Returns the plan of one partition's view at the manifest's version, without what lies below
+    ``log_start``, where that is later than the version's own (S36). ``known``: from the plans of
+    the partition's other versions.
+    """
+    whole, schema = None, manifest.head.log.schema
+    if known is not None:
+        known.next_version()
+        whole = partial(known.of, partition, schema)
+    end = manifest.head.stable_offset(partition)
+    start = min(max(manifest.head.partitions.start[partition], log_start), end)
+    masked, is_whole = masked_below(manifest, partition)
+    dirty = min(max(manifest.first_dirty[partition], masked, start), end)
+    return TablePlan(
+        partition,
+        manifest.version,
+        manifest.head.log.key_seed,
+        schema,
+        tuple(plan_range(manifest, partition, start, dirty, whole=whole, hidden=Hidden.ALL)),
+        tuple(plan_range(manifest, partition, dirty, end, whole=whole if is_whole else None)),
+    )
+
+
+def masked_below(manifest: Manifest, partition: int) -> tuple[int, bool]:
+    """Returns the offset below which all chunks of a partition have masks, and whether none has
+    beyond it; 0 where the first one has none.
+    """
+    if not (manifest.covered and manifest.covered[partition]):
+        return 0, True
+    chunks = (c for segment in manifest.segments[partition] for c in segment.chunks)
+    below = 0
+    for chunk in chunks:
+        if chunk.mask is None:
+            return below, all(c.mask is None for c in chunks)
+        below = chunk.next
+    return below, True
+
+
+_BYTES_MAX: Final = 1 << 30
+"""One array of Arrow's holds 2 GiB."""
+
+
+class KeptKeys:
+    """The keys of rows, in the order in which they came."""
+
+    __slots__ = ("_free_bytes", "_parts")
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._free_bytes = min(budget_bytes, _BYTES_MAX)
+        self._parts: list[pa.Array] = []
+
+    def keep(self, keys: pa.Array) -> None:
+        """Keeps the keys of more rows, if there is room."""
+        self._free_bytes -= keys.nbytes
+        if self._free_bytes >= 0:
+            # Copied: a slice, of an object's rows those of one partition, holds all its batch.
+            self._parts.append(pa.concat_arrays([keys]))
+        else:
+            self._parts.clear()
+
+    def take(self, rows: Offsets) -> pa.Array | None:
+        """Returns the keys of these rows, which ascend, None where not all were kept; nothing is
+        kept any longer.
+        """
+        parts, self._parts = self._parts, []
+        if not parts:
+            return None
+        ends = np.cumsum([len(part) for part in parts])
+        found, first, low = [], 0, 0
+        for part, end, high in zip(parts, ends, np.searchsorted(rows, ends), strict=True):
+            found.append(part.take(to_arrow(rows[low:high] - first)))
+            first, low = end, high
+        return pa.concat_arrays(found)
+
+
+MAP_BYTES = 128 << 20
+"""Default budget of the map, as ``log.cleaner.dedupe.buffer.size``: room for 3.3 million rows."""
+
+
+def table_batches(
+    store: Store, plan: TablePlan, *, columns: Sequence[str] = COLUMNS, map_bytes: int = MAP_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """Yields the view of one partition, as batches of these columns (`read_schema`).
+
+    Raises:
+        VersionExpiredError: an object of this version was deleted: the plan is older than
+            ``file.delete.delay.ms``.
+        CorruptionError: an object is damaged, or gone though the log needs it.
+    """
+    schema = read_schema(plan.schema, tuple(columns))
+    try:
+        rows = sum(piece.rows for piece in (*plan.dirty, *plan.later))
+        latest = LatestKeys.within(map_bytes, rows=rows)
+        # None where not all rows have room: those that leave it would not be found among the keys.
+        keys = KeptKeys(map_bytes - rows * ROW_BYTES if "key" in columns else 0)
+        if _map(store, (*plan.dirty, *plan.later), latest, plan.seed, keys) is None:
+            batches = _of_one_map(store, plan, latest, columns, keys)
+        else:
+            batches = _of_many_maps(store, plan, latest, columns)
+        for batch in batches:
+            if batch.num_rows:
+                yield shaped(batch, schema)
+    except FileNotFoundError as e:
+        raise file_missing(store, plan.version, e) from e
+
+
+def _map(
+    store: Store,
+    pieces: Sequence[ReadPiece],
+    latest: LatestKeys,
+    seed: int,
+    keys: KeptKeys | None = None,
+) -> int | None:
+    """Maps the keys of the pieces, until the map is full; the first offset that has no room any
+    more, None where all have.
+    """
+    for fingerprints, offsets in _fingerprinted(store, pieces, seed, keys):
+        taken = latest.put(fingerprints, offsets)
+        if taken < len(offsets):
+            return int(offsets[taken])
+    return None
+
+
+def _fingerprinted(
+    store: Store, pieces: Sequence[ReadPiece], seed: int, keys: KeptKeys | None = None
+) -> Iterator[tuple[Fingerprints, Offsets]]:
+    """Yields the words of the keys there are in the pieces, and their offsets."""
+    for batch in read_pieces(store, pieces, columns=("offset", "key")):
+        rows = present(batch, "key")
+        if keys is not None:
+            keys.keep(rows.column("key"))
+        yield fingerprints_of(rows.column("key"), seed=seed), to_numpy(rows.column("offset"))
+
+
+def _of_one_map(
+    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str], keys: KeptKeys
+) -> Iterator[pa.RecordBatch]:
+    """Yields the records of a plan whose dirty keys are all mapped."""
+    kept = keys.take(latest.last_rows())
+    yield from _unknown(store, plan, latest, columns)
+    yield from _at(store, plan, plan.dirty, latest.last_offsets(), columns, keys=kept)
+
+
+def _of_many_maps(
+    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the records of a plan that has too many dirty keys for the map, map-full by
+    map-full.
+    """
+    dirty = (*plan.dirty, *plan.later)
+    rest = [piece for piece in (*plan.clean, *plan.dirty) if piece.rows]
+    while rest:
+        latest.clear()
+        full_at = _map(store, rest, latest, plan.seed)
+        last = latest.last_offsets()
+        alive = np.ones(len(last), np.bool_)
+        after = pieces_from(dirty, latest.latest_offset + 1)
+        for fingerprints, _ in _fingerprinted(store, after, plan.seed):
+            superseded = latest.get(fingerprints)
+            alive[np.searchsorted(last, superseded[superseded >= 0])] = False
+        yield from _at(store, plan, rest, last[alive], columns)
+        rest = [] if full_at is None else pieces_from(rest, full_at)
+
+
+def _unknown(
+    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the records of the clean part whose key the map does not know (T2); where there are
+    masks, and nothing is dirty, no key is needed for that.
+    """
+    is_dirty = bool(plan.dirty or plan.later)
+    for is_masked, pieces in groupby(plan.clean, attrgetter("is_masked")):
+        needed = {*columns, "key"} if is_dirty or not is_masked else {*columns}
+        if not is_masked:
+            needed.add(presence_column("value", plan.schema, columns))
+        for batch in read_pieces(store, list(pieces), columns=_in_order(needed)):
+            rows = batch if is_masked else present(present(batch, "key"), "value")
+            if is_dirty:
+                known = latest.knows(fingerprints_of(rows.column("key"), seed=plan.seed))
+                rows = rows.filter(to_arrow(~known)) if known.any() else rows
+            yield rows
+
+
+def _at(
+    store: Store,
+    plan: TablePlan,
+    pieces: Sequence[ReadPiece],
+    last: Offsets,
+    columns: Sequence[str],
+    *,
+    keys: pa.Array | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yields the records of the pieces at these offsets (T3); ``keys``: theirs, where they are
+    known, not to be read again.
+    """
+    wanted = {*columns, "offset"}
+    if not plan.tombstones:
+        wanted.add(presence_column("value", plan.schema, columns))
+    wanted -= {"key"} if keys is not None else set()
+    ends = np.array([(piece.start, piece.end) for piece in pieces], np.int64).reshape(-1, 2)
+    low, high = np.searchsorted(last, ends).T
+    read = [piece for piece, some in zip(pieces, low < high, strict=True) if some]
+    for batch in read_pieces(store, read, columns=_in_order(wanted)):
+        offsets = to_numpy(batch.column("offset"))
+        first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
+        rows = _rows_at(batch, offsets, last[first:end])
+        if keys is not None:
+            arrays = [*rows.columns, keys.slice(first, end - first)]
+            schema = rows.schema.append(read_schema(plan.schema).field("key"))
+            rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield rows if plan.tombstones else present(rows, "value")
+
+
+def _in_order(columns: Iterable[str]) -> list[str]:
+    return sorted(columns, key=lambda path: (COLUMNS.index(path.partition(".")[0]), path))
+
+
+def _rows_at(batch: pa.RecordBatch, offsets: Offsets, wanted: Offsets) -> pa.RecordBatch:
+    """Returns the rows at these offsets, which are there."""
+    if len(wanted) == len(offsets):
+        return batch
+    without_gap = offsets[-1] - offsets[0] + 1 == len(offsets)
+    at = to_arrow(wanted - offsets[0] if without_gap else np.searchsorted(offsets, wanted))
+    rows = [
+        column.slice(0, len(at)) if column.null_count == len(column) else column.take(at)
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(rows, schema=batch.schema)
+
+
+def present(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    """Returns the rows that are not null in the column; all for no name."""
+    if not batch.column(name).null_count:
+        return batch
+    return batch.filter(batch.column(name).is_valid())
 
 
 class Table:
@@ -164,3 +554,131 @@ def _package(name: str, method: str) -> Any:
             f"Table.{method}() needs {name}, which is not installed; run pip install {name}",
             name=name,
         ) from e
+
+
+def plan_changes(manifest: Manifest, partition: int, start: int, *, url: str) -> TablePlan:
+    """Returns the plan of one partition's changes from the offset on, as far as all is decided.
+
+    Raises:
+        OffsetOutOfRangeError: the offset is below the log start or beyond the end (S38).
+    """
+    check_start(manifest.head, partition, start, url=url)
+    end = manifest.head.stable_offset(partition)
+    dirty = max(start, min(masked_below(manifest, partition)[0], end))
+    clean = plan_range(manifest, partition, start, dirty, hidden=Hidden.SUPERSEDED)
+    changed = plan_range(manifest, partition, dirty, end)
+    version, log = manifest.version, manifest.head.log
+    own = (partition, version, log.key_seed, log.schema, tuple(clean), tuple(changed))
+    return TablePlan(*own, tombstones=True)
+
+
+def changes_batches(
+    store: Store,
+    manifest: Manifest,
+    starts: Mapping[int, int],
+    *,
+    columns: Sequence[str] = COLUMNS,
+    map_bytes: int = MAP_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Yields the latest record of each key changed from ``starts`` (an offset by partition) on,
+    partition by partition, as batches of these columns of `read_schema`; records without a key are
+    left out.
+
+    Raises:
+        OffsetOutOfRangeError: a start that is no position; nothing is yielded.
+        VersionExpiredError: the manifest's version expired while it was read.
+    """
+    plans = [plan_changes(manifest, p, start, url=store.url) for p, start in starts.items()]
+    for plan in plans:
+        yield from table_batches(store, plan, columns=columns, map_bytes=map_bytes)
+
+
+class Tables:
+    """Tables of one log; ``seed`` is the log's."""
+
+    def __init__(self, store: Store, *, seed: int) -> None:
+        self._indexes = KeyIndexCache(store, seed=seed)
+        self._last: tuple[Manifest, object, Table] | None = None
+        self._pieces: defaultdict[int, KnownPieces] = defaultdict(KnownPieces)
+
+    def at(self, manifest: Manifest, parts: Sequence[int], starts: Sequence[int]) -> Table:
+        """Returns the table of these partitions at the manifest's version, without what lies below
+        ``starts``, the log start offsets of now, by partition.
+        """
+        head = manifest.head
+        asked, known = (parts, starts), self._last
+        if known is not None and known[0] is manifest and known[1] == asked:
+            return known[2]
+        plans = [plan_table(manifest, p, starts[p], self._pieces[p]) for p in parts]
+        shown = {p: max(head.stable_offset(p), starts[p]) for p in parts}
+        schema = manifest.head.log.schema
+        table = Table(self._indexes, manifest.version, plans, shown, schema=schema)
+        self._last = manifest, asked, table
+        return table
+
+    def changes(self, manifest: Manifest, ranges: Mapping[int, tuple[int, int]]) -> Table:
+        """Returns what changed in the range of offsets of each partition.
+
+        Raises:
+            OffsetOutOfRangeError: a start below the log start or beyond the end.
+        """
+        url, schema = self._indexes.url, manifest.head.log.schema
+        plans = [plan_changes(manifest, p, start, url=url) for p, (start, _) in ranges.items()]
+        ends = {p: end for p, (_, end) in ranges.items()}
+        return Table(self._indexes, manifest.version, plans, ends, schema=schema)
+
+
+def small_view_batches(
+    store: Store, plans: Sequence[TablePlan], *, columns: Sequence[str] = COLUMNS
+) -> Iterator[pa.RecordBatch]:
+    """Yields the views of plans of different partitions, in their order, as batches of these
+    columns (`read_schema`). Memory holds all their rows, superseded ones too.
+
+    Raises:
+        FileNotFoundError: an object is gone.
+    """
+    assert not any(plan.later for plan in plans), "a slice needs the keys of what follows it"
+    typed = plans[0].schema
+    needed = (*columns, "partition", "offset", "key", presence_column("value", typed, columns))
+    schema, wanted = (read_schema(typed, tuple(some)) for some in (needed, columns))
+    pieces = [piece for plan in plans for piece in (*plan.clean, *plan.dirty)]
+    batches = read_pieces(store, sorted(pieces, key=_by_object), columns=needed)
+    table = pa.Table.from_batches(batches, schema).combine_chunks()
+    for rows in table.to_batches():  # One, or none.
+        partitions, offsets = (to_numpy(rows.column(name)) for name in ("partition", "offset"))
+        order = np.lexsort((offsets, partitions))
+        ordered, partitions = rows.take(to_arrow(order)), partitions[order]
+        for plan in plans:
+            start, end = np.searchsorted(partitions, [plan.partition, plan.partition + 1])
+            latest = _latest(ordered.slice(int(start), int(end - start)), plan)
+            if latest.num_rows:
+                yield shaped(latest, wanted)
+
+
+def _by_object(piece: ReadPiece) -> tuple[str, int]:
+    return piece.object.path, piece.first_row
+
+
+def _latest(rows: pa.RecordBatch, plan: TablePlan) -> pa.RecordBatch:
+    """Returns the last row of each key, of a partition's rows."""
+    rows = rows.filter(rows.column("key").is_valid())
+    if rows.num_rows:
+        latest = LatestKeys(rows.num_rows)
+        fingerprints = fingerprints_of(rows.column("key"), seed=plan.seed)
+        taken = latest.put(fingerprints, to_numpy(rows.column("offset")))
+        assert taken == rows.num_rows, "there is room for each row"
+        rows = rows.take(to_arrow(latest.last_rows()))
+    return rows if plan.tombstones else rows.filter(rows.column("value").is_valid())
+
+
+def missed_deletes(
+    removed: Sequence[tuple[int, int, int]], starts: Mapping[int, int], since_version: int
+) -> dict[int, int]:
+    """Returns, by partition, the highest offset of a tombstone that was removed after
+    ``since_version`` at or above ``starts``; ``removed`` is `Manifest.tombstones_removed`.
+    """
+    missed: dict[int, int] = {}
+    for p, version, offset in removed:
+        if version > since_version and p in starts and offset >= starts[p]:
+            missed[p] = max(offset, missed.get(p, offset))
+    return missed

@@ -1,10 +1,10 @@
 """The filesystem, behind one narrow contract. The only package that imports fsspec.
 
-- `base`: the contract, its axioms and errors;
+- `contract`: the contract, its axioms and errors;
 - `local`, `memory`, `remote`: the implementations;
-- `capabilities`, `probe`: where an exclusive create can be had, by class and by endpoint;
-- `wrapping`: a store around another;
-- `urls`, `failures`: what is shown of URLs and of errors.
+- `remote`, `remote`: where an exclusive create can be had, by class and by endpoint;
+- `contract`: a store around another;
+- `contract`, `contract`: what is shown of URLs and of errors.
 
 Reading needs no capability, so it is looked for at the first create.
 """
@@ -12,8 +12,8 @@ Reading needs no capability, so it is looked for at the first create.
 from collections.abc import Mapping
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.store import urls
-from clog.storage.store.base import Store
+from clog.storage.store import contract
+from clog.storage.store.contract import Store
 
 __all__ = ["Store", "open_store", "store_at"]
 
@@ -39,13 +39,13 @@ def open_store(
         InvalidInputError: a URL without a place, or with credentials where none belong; an
             ``fsync`` that is no boolean.
     """
-    location = urls.parse(url)
+    location = contract.parse(url)
     options = dict(storage_options or {})
     if location.protocol == "file":
         from clog.storage.store.local import LocalStore
 
         return LocalStore(location.root, url=location.shown, fsync=_fsync(options))
-    if location.protocol == urls.MEMORY:
+    if location.protocol == contract.MEMORY:
         from clog.storage.store.memory import MemoryStore
 
         return MemoryStore(location.root, url=location.shown, options=options)

@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from clog.storage.env import SystemIds
 from clog.storage.errors import UnsupportedFilesystemError
-from clog.storage.ids import SystemIds
-from clog.storage.store import failures
-from clog.storage.store.base import (
+from clog.storage.store import contract
+from clog.storage.store.contract import (
     ObjectExistsError,
     StoredObject,
     check_path,
@@ -96,7 +96,7 @@ class LocalStore:
                 _unlink(temporary)
                 raise
         except OSError as e:
-            raise failures.from_os_error("put", path, self.url, e, certain=True) from e
+            raise contract.from_os_error("put", path, self.url, e, certain=True) from e
         self._synced("put", path)
 
     def create(self, path: str, data: bytes) -> None:
@@ -106,15 +106,15 @@ class LocalStore:
         except ObjectExistsError:
             raise ObjectExistsError(errno.EEXIST, f"exists in {self.url}", path) from None
         except OSError as e:
-            raise failures.from_os_error("create", path, self.url, e, certain=True) from e
+            raise contract.from_os_error("create", path, self.url, e, certain=True) from e
         self._synced("create", path)
 
     def delete(self, path: str) -> None:
         try:
             os.unlink(self._path(path))
         except OSError as e:
-            if e.errno not in failures.ABSENT:
-                raise failures.from_os_error("delete", path, self.url, e) from e
+            if e.errno not in contract.ABSENT:
+                raise contract.from_os_error("delete", path, self.url, e) from e
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         folder, _, _ = check_prefix(prefix).rpartition("/")
@@ -144,7 +144,7 @@ class LocalStore:
             finally:
                 os.close(fd)
         except OSError as e:
-            raise failures.from_os_error("get", path, self.url, e) from e
+            raise contract.from_os_error("get", path, self.url, e) from e
 
     def _synced(self, operation: str, path: str) -> None:
         """Makes the name of what others see already survive a power failure."""
@@ -152,7 +152,7 @@ class LocalStore:
             try:
                 _fsync_folder(os.path.dirname(self._path(path)))
             except OSError as e:
-                raise failures.from_os_error(operation, path, self.url, e) from e
+                raise contract.from_os_error(operation, path, self.url, e) from e
 
     def _walk(self, folder: str) -> Iterator[StoredObject]:
         """Yields the files below a folder, by name."""
@@ -160,9 +160,9 @@ class LocalStore:
             with os.scandir(f"{self._root}/{folder}" if folder else self._root) as entries:
                 found = sorted(entries, key=lambda entry: entry.name)
         except OSError as e:
-            if e.errno in failures.ABSENT:
+            if e.errno in contract.ABSENT:
                 return
-            raise failures.from_os_error("list", folder, self.url, e) from e
+            raise contract.from_os_error("list", folder, self.url, e) from e
         for entry in found:
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_symlink():

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from clog.storage.errors import UnsupportedFilesystemError
-from clog.storage.store import failures
-from clog.storage.store.base import (
+from clog.storage.store import contract
+from clog.storage.store.contract import (
     ObjectExistsError,
     StoredObject,
     check_path,
@@ -89,7 +89,7 @@ class MemoryStore:
         try:
             view: memoryview = self._filesystem().store[name].getbuffer()
         except KeyError:
-            raise failures.not_found(path, self.url) from None
+            raise contract.not_found(path, self.url) from None
         return view
 
     def _filesystem(self) -> Any:

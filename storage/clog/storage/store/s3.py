@@ -17,8 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from clog.storage.store import failures
-from clog.storage.store.base import OnlyRequestError, ProbeAgainError
+from clog.storage.store import contract
+from clog.storage.store.contract import OnlyRequestError, ProbeAgainError
 
 CONFIG: Mapping[str, object] = {
     "retries": {"total_max_attempts": 3, "mode": "standard"},
@@ -76,7 +76,7 @@ def create(fs: Any, path: str, data: bytes) -> None:
     try:
         fs.pipe_file(path, data, mode="create", chunksize=SINGLE_PUT_BYTES_MAX)
     except Exception as e:
-        if call.requests == 1 and failures.is_denied(e):
+        if call.requests == 1 and contract.is_denied(e):
             raise OnlyRequestError from e
         raise
     finally:

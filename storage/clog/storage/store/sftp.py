@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.store.base import StoreRefusedError
-from clog.storage.store.urls import Location, redact
+from clog.storage.store.contract import Location, StoreRefusedError, redact
 
 PROTOCOLS = ("sftp", "ssh")
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")

@@ -1,4 +1,11 @@
-"""`Transaction`: records of several appends, and the positions of what was read for them, that are
+"""Positions of what a transaction read (S54): what callers may give, and whether they missed
+deletes on the way (S41).
+
+Between two transactions of a job, tombstones may be removed that it had not read yet: the job has
+copied values whose keys are deleted since, and nothing will ever tell it so. The version at which
+each partition was read last tells.
+
+`Transaction`: records of several appends, and the positions of what was read for them, that are
 committed together or not at all (S48, S49, S54).
 
 By default, in one log, it is *deferred*: appends write objects and nothing else, and the commit
@@ -16,7 +23,15 @@ Nothing undecided is ever in the log then, so nobody waits for a transaction, an
 nothing. With other logs (`several`), or *visible*, records are undecided until the home has decided
 (`undecided`): then T3 decides, and an abort is a commit.
 
-Not here: which handle holds which id (`holders`), what the log says of an id (`id_states`).
+Not here: which handle holds which id (`transaction`), what the log says of an id (`ids`).
+
+The transaction ids that one handle holds, and beginning a transaction under one (S48).
+
+An id is taken up once for each handle, by a commit that raises its epoch. It is taken up again
+where the transaction begun last was neither committed nor aborted, or is in doubt: what began so
+is fenced then, as if another process had taken over. A handle that was fenced by another stays so:
+what it knows of the work may be old. A forked child holds nothing: two processes
+at one epoch could not be told apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,35 +42,173 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from clog.storage import env
 from clog.storage.append import partitions_of, put_records, records_of
 from clog.storage.commit.handle import Handle
+from clog.storage.config.definitions import LONG_MAX
 from clog.storage.errors import (
     ClogError,
+    CommitStateUnknownError,
     InvalidInputError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    TransactionFencedError,
 )
+from clog.storage.format.chunks import NONE
+from clog.storage.format.edits import WriterEntry
 from clog.storage.format.transactions import (
     TRANSACTION,
+    Position,
+    PositionsAt,
 )
 from clog.storage.objects.records import Appendable
-from clog.storage.read.offsets import isolation_named
-from clog.storage.read.scan import Isolation
-from clog.storage.transactions.committing import Committing
+from clog.storage.read.scan import Isolation, check_start, isolation_named
+from clog.storage.read.table import missed_deletes
 from clog.storage.transactions.deferred import (
     Began,
+    Committing,
     Holder,
     Source,
     State,
     TransactionResult,
 )
-from clog.storage.transactions.positions import (
-    check_decided,
-    check_missed,
-    checked_positions,
-    handle_of,
+from clog.storage.transactions.ids import (
+    check_id,
+    committed_positions,
+    left_of,
+    take_up,
+    taken_by_another,
 )
+from clog.storage.transactions.several import TransactionInfo, abort_all, finish_left, info_of
 
 if TYPE_CHECKING:
-    from clog.storage.objects.data_object import DataObject
+    from clog.storage.objects.layout import DataObject
+
+
+def handle_of(source: object) -> Handle:
+    """Returns what transactions know a log by.
+
+    Raises:
+        InvalidInputError: it is no log.
+    """
+    handle = getattr(source, "handle", None)
+    if isinstance(handle, Handle):
+        return handle
+    raise InvalidInputError(f"{source!r:.80} is not a log; give a Log, as Log.open returns it")
+
+
+def checked_positions(
+    source: Source, offsets: Mapping[int, int], version: int | None
+) -> dict[int, Position]:
+    """Returns positions as they are committed, by partition; see `Transaction.positions`.
+
+    Raises:
+        InvalidInputError: what is no position, or would be no integer of the format.
+    """
+    handle = handle_of(source)
+    url, count = handle.standing.root.url, handle.tip.head.log.partitions
+    at = handle.planned_version if version is None else version
+    if not _is_whole(at, LONG_MAX):
+        raise InvalidInputError(f"version={at!r} is not a version of {url}; allowed: from 0 on")
+    if not isinstance(offsets, Mapping):
+        raise InvalidInputError(
+            f"{offsets!r:.80} is not a position in {url}; give a dict of partition to the next"
+            " offset"
+        )
+    for p, offset in offsets.items():
+        if not (_is_whole(p, count - 1) and _is_whole(offset, LONG_MAX)):
+            raise InvalidInputError(
+                f"{p!r}: {offset!r} is not a position in {url}; allowed: partitions 0 to"
+                f" {count - 1}, offsets from 0 to 2^63 - 1"
+            )
+    return {p: Position(offset, at) for p, offset in offsets.items()}
+
+
+def check_missed(
+    source: Source, before: Mapping[int, Position], now: Mapping[int, Position]
+) -> None:
+    """Raises if a tombstone that lies at or above a position of before was removed since, by the
+    version that was read now. No request where the source was read by its own handle.
+
+    Raises:
+        NotFoundError: there was one.
+    """
+    known = {p: before[p] for p in now if p in before and before[p].version < now[p].version}
+    if not known:
+        return
+    removed = source.handle.manifest().tombstones_removed
+    missed: dict[int, int] = {}
+    for p, position in known.items():
+        by_then = [step for step in removed if step[1] <= now[p].version]
+        missed |= missed_deletes(by_then, {p: position.offset}, position.version)
+    if missed:
+        raise NotFoundError(
+            f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
+            f" {source.handle.standing.root.url} were removed before this job read them, so it has"
+            " missed deletes; rebuild what it wrote from the log's start, or go on with"
+            " missed_deletes=True"
+        )
+
+
+def check_decided(source: Source, offsets: Mapping[int, int]) -> None:
+    """Raises if a position is beyond a record that is undecided: reads end before it, and who goes
+    on from there would never see it. One GET where it is beyond the last stable offset that the
+    handle knows.
+
+    Raises:
+        OffsetOutOfRangeError: one is.
+    """
+    handle = source.handle
+    if all(offset <= handle.tip.head.stable_offset(p) for p, offset in offsets.items()):
+        return
+    head, url = handle.refresh().head, handle.standing.root.url
+    for p, offset in offsets.items():
+        stable = head.stable_offset(p)
+        if stable < min(offset, head.partitions.end[p]):
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of partition {p} is beyond the last stable offset {stable} of"
+                f" {url}: records from there on are undecided, and would be taken for read; commit"
+                " positions up to stable_offsets()",
+                partition=p,
+                offset=offset,
+                start=head.partitions.start[p],
+                end=stable,
+            )
+
+
+def check_reachable(source: Source, offsets: Mapping[int, int]) -> None:
+    """Raises if a position is beyond the end of its log: what comes there later would be taken for
+    read. One GET where a position is beyond the end that the handle knows.
+
+    Raises:
+        OffsetOutOfRangeError: one is.
+    """
+    handle = source.handle
+    ends = handle.tip.head.partitions.end
+    if any(offset > ends[p] for p, offset in offsets.items()):
+        head = handle.refresh().head
+        for p, offset in offsets.items():
+            low = head.partitions.start[p]
+            check_start(head, p, max(low, offset), url=handle.standing.root.url)
+
+
+def next_offsets(source: Source, known: Mapping[str, Mapping[int, int]]) -> dict[int, int]:
+    """Returns where to go on reading a log, by partition: where these positions say, else at the
+    log start; one GET.
+
+    Raises:
+        OffsetOutOfRangeError: a position that cannot be read.
+    """
+    handle = handle_of(source)
+    head = handle.refresh().head
+    mine = known.get(handle.standing.log_id, {})
+    for p, offset in mine.items():
+        check_start(head, p, offset, url=handle.standing.root.url)
+    return dict(enumerate(head.partitions.start)) | dict(mine)
+
+
+def _is_whole(value: object, high: int) -> bool:
+    return type(value) is int and 0 <= value <= high
 
 
 class Transaction:
@@ -297,3 +450,130 @@ class Transaction:
         for entry in head.writers:
             if entry.key == (TRANSACTION, self.id):
                 self._work.find_commit(entry.transaction)
+
+
+TIMEOUT_MS_MAX = 86_400_000
+"""The sweep takes objects that are older than a day and were not committed."""
+
+
+def holder_of(entry: WriterEntry) -> Holder:
+    """Returns what is known of an id that was just taken up."""
+    state = entry.transaction
+    assert state is not None
+    return Holder(
+        transaction_id=entry.writer_id,
+        epoch=state.epoch,
+        positions=None if isinstance(state.positions, PositionsAt) else state.positions,
+        sequence=entry.sequence,
+        version=state.committed.version if state.committed else NONE,
+    )
+
+
+class Holders:
+    """The ids of one handle. Safe for threads."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._held: dict[str, Holder] = {}
+        self._begun: dict[str, Transaction] = {}
+        self._lock = env.lock()
+        env.register(self)
+
+    def after_fork(self) -> None:
+        """Forgets, in a forked child, what its parent holds."""
+        for holder in self._held.values():
+            holder.is_lost = True
+        self._held = {}
+        self._begun = {}
+
+    def begin(
+        self,
+        transaction_id: str,
+        timeout_ms: int,
+        *,
+        visible: bool = False,
+        sequence: int | None = None,
+    ) -> Transaction:
+        """Begins a transaction; see `Log.transaction`."""
+        check_id(transaction_id)
+        if type(timeout_ms) is not int or not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
+            raise InvalidInputError(
+                f"timeout_ms={timeout_ms!r} is out of range; allowed: 1 to {TIMEOUT_MS_MAX}"
+            )
+        if sequence is not None and (type(sequence) is not int or not 0 <= sequence < 1 << 63):
+            raise InvalidInputError(
+                f"sequence={sequence!r} is out of range; allowed: integers from 0 to 2^63 - 1"
+            )
+        with self._lock:
+            holder = self._held_now(transaction_id)
+            if sequence is not None and sequence < holder.sequence:
+                raise InvalidInputError(
+                    f"transaction id {transaction_id!r} of {self._handle.store.url} is at sequence"
+                    f" {holder.sequence} already, and {sequence} comes before it; if a checkpoint"
+                    " was restored or copied, go on with the newest one, or use another id"
+                )
+            given = NONE if sequence is None else sequence
+            begun = Transaction(
+                self._handle, holder, timeout_ms=timeout_ms, sequence=given, visible=visible
+            )
+            holder.next_number += 1
+            self._begun[transaction_id] = begun
+            return begun
+
+    def infos(self) -> list[TransactionInfo]:
+        """Returns the transactions that have not ended; see `Log.transactions`."""
+        unended = self._handle.refresh().head.unended
+        with self._lock:
+            begun = list(self._begun.values())
+        known = [info_of(entry) for entry in unended]
+        there = {(info.id, info.epoch, info.number) for info in known if info.home is None}
+        mine = [
+            TransactionInfo(
+                *(t.id, t.epoch, t.number, "open"),
+                started_ms=t.started_ms,
+                timeout_ms=t.timeout_ms,
+            )
+            for t in begun
+            if t.is_open and (t.id, t.epoch, t.number) not in there
+        ]
+        return [*mine, *known]
+
+    def abort(self, transaction_id: str, *, force: bool) -> list[TransactionInfo]:
+        """Ends what is open under an id; see `Log.abort_transaction`."""
+        return abort_all(self._handle, check_id(transaction_id), force=force)
+
+    def positions(self, transaction_id: str) -> dict[str, dict[int, int]]:
+        """Returns the offsets last committed under an id; see `Log.positions`."""
+        found = committed_positions(self._handle, check_id(transaction_id))
+        return {log_id: {p: at.offset for p, at in mine.items()} for log_id, mine in found.items()}
+
+    def _held_now(self, transaction_id: str) -> Holder:
+        known, begun = self._held.get(transaction_id), self._begun.get(transaction_id)
+        if known is not None and known.is_fenced:
+            raise taken_by_another(self._handle, transaction_id, known.epoch)
+        if known is not None and not known.is_lost and not (begun and begun.is_open):
+            unheard = left_of(self._handle.tip.head, transaction_id)
+            if any(entry.name not in known.closable for entry in unheard):
+                # Who could not be reached then may be.
+                finish_left(self._handle, transaction_id, epoch=known.epoch)
+            return known
+        taken = self._taken_up(transaction_id, known)
+        if left_of(self._handle.tip.head, transaction_id):
+            finish_left(self._handle, transaction_id, epoch=holder_of(taken).epoch)
+        if known is not None:
+            known.is_lost = True
+        holder = self._held[transaction_id] = holder_of(taken)
+        return holder
+
+    def _taken_up(self, transaction_id: str, known: Holder | None) -> WriterEntry:
+        """Takes an id up, or again; not back from another holder, whatever was left open here."""
+        if known is None:
+            return take_up(self._handle, transaction_id)
+        try:  # One that is lost was taken up here, to end a transaction in doubt (T4).
+            return take_up(self._handle, transaction_id, held=known.epoch + known.is_lost)
+        except TransactionFencedError:
+            known.is_fenced = True
+            raise
+        except CommitStateUnknownError:
+            del self._held[transaction_id]  # The epoch may be this one's already.
+            raise

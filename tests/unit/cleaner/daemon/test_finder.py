@@ -9,13 +9,13 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import FoundLogs
-from clog.cleaner.daemon import finder as finder_module
-from clog.cleaner.daemon.finder import DISCOVER_MS, Finder
-from clog.cleaner.rest import REST_MS_MAX
+from clog.cleaner.daemon import broker_config as finder_module
+from clog.cleaner.daemon.broker_config import DISCOVER_MS, Finder
+from clog.cleaner.log_round import REST_MS_MAX
 from clog.storage import ClogError, Log, ManualClock, NotFoundError, StoreUnavailableError
+from clog.storage.env import SeededIds
 from clog.storage.format.edits import Edit
-from clog.storage.ids import SeededIds
-from clog.storage.store.finding import find_logs
+from clog.storage.store.opening import find_logs
 
 
 @pytest.fixture

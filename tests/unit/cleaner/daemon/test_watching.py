@@ -16,18 +16,24 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clog.cleaner import Cleaner
 from clog.cleaner.cleaner import FoundLogs
-from clog.cleaner.daemon import http
-from clog.cleaner.daemon.health import FAILURES_MAX, STALLED_MS, ailments, neglects, notices
-from clog.cleaner.daemon.http import MonitorServer
-from clog.cleaner.daemon.json_logs import JsonFormatter
-from clog.cleaner.daemon.metrics import registry
-from clog.cleaner.daemon.request_meter import RequestMeter
+from clog.cleaner.daemon import metrics
+from clog.cleaner.daemon.metrics import (
+    FAILURES_MAX,
+    STALLED_MS,
+    JsonFormatter,
+    MonitorServer,
+    RequestMeter,
+    ailments,
+    neglects,
+    notices,
+    registry,
+)
 from clog.cleaner.log_round import CleanerSettings
 from clog.storage import CorruptionError, InvalidInputError, StoreUnavailableError
-from clog.storage.publications.delta.view import DeltaView
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.crash import inside
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog.storage.publications.delta import DeltaView
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import inside
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 
 KAFKAS = (
     "max_dirty_ratio",
@@ -387,7 +393,7 @@ def test_the_server():
 
 def test_who_says_nothing_is_sent_away(monkeypatch):
     """Else each such connection would keep a thread for ever."""
-    monkeypatch.setattr(http, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(metrics, "PATIENCE_S", 0.01)
     server = MonitorServer("127.0.0.1:0", list, list, None)
     host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:

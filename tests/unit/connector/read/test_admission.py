@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from clog.connector.read.admission import limited, limited_bytes
+from clog.connector.read.stream_reader import limited, limited_bytes
 from clog.storage.log import Log
 
 PARTITIONS = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 10_000)), min_size=1)

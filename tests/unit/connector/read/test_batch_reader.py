@@ -21,11 +21,11 @@ from clog.storage import (
     VersionExpiredError,
 )
 from clog.storage.log import Log
-from clog.storage.read import key_lookup
-from clog.storage.read.key_lookup import pieces_of_keys
+from clog.storage.read import lookup
+from clog.storage.read.lookup import pieces_of_keys
 from clog.storage.read.scan import plan_range
-from clog.storage.testing.crash import expire
-from clog.storage.testing.undecided import append_undecided, end
+from clog_testing.crash import expire
+from clog_testing.undecided import append_undecided, end
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_a_start_later_than_every_record_is_an_error(timed):
 @pytest.mark.parametrize("columns", [None, "offset,partition"])
 def test_keys_choose_records(log, monkeypatch, whole_bytes, columns):
     """Every record of them, in the log and in its table; large objects are searched first."""
-    monkeypatch.setattr(key_lookup, "WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(lookup, "WHOLE_BYTES", whole_bytes)
     options = {} if columns is None else {"columns": columns}
     assert offsets(log.url, keys='["a", "c"]', **options) == [(0, 0), (0, 2), (1, 0)]
     assert offsets(log.url, keysBase64='["Yg=="]', **options) == [(0, 1), (0, 3)]

@@ -7,9 +7,9 @@ import pickle
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.connector import ClogDataSource, explain
-from clog.connector.read import deal_tasks, task_read
-from clog.connector.read.plan_views import SLICES_OF_DIRTY, slices
+from clog.connector import ClogDataSource, tools
+from clog.connector.read import plan_ranges, task_read
+from clog.connector.read.plan_ranges import SLICES_OF_DIRTY, slices
 from clog.storage import Log, ManualClock
 from clog.storage.errors import (
     NotFoundError,
@@ -19,10 +19,9 @@ from clog.storage.errors import (
 )
 from clog.storage.format.edits import Edit
 from clog.storage.read.latest_keys import ROW_BYTES
-from clog.storage.read.table_plan import plan_table
-from clog.storage.read.table_scan import table_batches
-from clog.storage.testing.crash import expire
-from clog.storage.testing.model import rows_in
+from clog.storage.read.table import plan_table, table_batches
+from clog_testing.crash import expire
+from clog_testing.model import rows_in
 
 CONFIG = {"min.cleanable.dirty.ratio": "0", "delete.retention.ms": "1000"}
 
@@ -153,7 +152,7 @@ def test_a_clean_object_is_shared_by_several_tasks(log, monkeypatch):
     """A cleaned partition is often one object: its rows are dealt out, each once."""
     log.append([{"key": str(j), "value": "0"} for j in range(100)], partition=0)
     clean(log)
-    monkeypatch.setattr(deal_tasks, "TASK_ROWS", 30)
+    monkeypatch.setattr(plan_ranges, "TASK_ROWS", 30)
     _, partitions = tasks(log.url, view="table")
     pieces = [piece for task in partitions for plan in task.plans for piece in plan.clean]
     assert len({piece.object.path for piece in pieces}) == 1
@@ -170,7 +169,7 @@ def test_keys_are_read_a_few_times_only(log, monkeypatch, clean_rows, dirty_rows
         clean(log)
     for _ in range(10):
         log.append([{"key": str(j), "value": "1"} for j in range(dirty_rows // 10)], partition=0)
-    monkeypatch.setattr(deal_tasks, "TASK_ROWS", 50)
+    monkeypatch.setattr(plan_ranges, "TASK_ROWS", 50)
     _, partitions = tasks(log.url, view="table")
     assert 1 < len(partitions) <= (clean_rows + dirty_rows) // (dirty_rows // SLICES_OF_DIRTY)
     plans = [plan for task in partitions for plan in task.plans]
@@ -210,7 +209,7 @@ def test_as_of_a_version_and_a_time(log, clock):
         VersionExpiredError, match=rf"version 3 was committed at time_ms={seen[3][0]}"
     ):
         rows(log.url, view="table", asOfTimestamp=seen[3][0] - 1)
-    assert explain(log.url, view="table", asOfVersion=3).version == 3
+    assert tools(log.url, view="table", asOfVersion=3).version == 3
 
 
 def test_as_of_shows_nothing_deleted(log):
@@ -248,7 +247,7 @@ def test_latest_is_the_changelog_slice(log):
                 assert rows(log.url, view="latest", minPartitions=more, **since) == expected
         assert rows(log.url, view="latest") == everything
         assert rows(log.url, view="latest", keys='["b"]') == [expected[-1]]
-        assert explain(log.url, view="latest", sinceVersion=log.version).objects.read == 0
+        assert tools(log.url, view="latest", sinceVersion=log.version).objects.read == 0
         clean(log)
 
 
@@ -311,4 +310,4 @@ def test_what_a_view_refuses(log, options, message):
     with pytest.raises(OptionError, match=message):
         rows(log.url, **options)
     with pytest.raises(OptionError, match=message):
-        explain(log.url, **options)
+        tools(log.url, **options)

@@ -12,8 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from clog.cleaner import Cleaner
 from clog.connector.datasource import ClogDataSource
-from clog.connector.options.location import Location
-from clog.connector.options.settings import read_options
+from clog.connector.options import Location, read_options
 from clog.connector.read.stream_reader import OUTAGE_MS_MAX, ClogStreamReader
 from clog.connector.schema import read_schema
 from clog.storage import (
@@ -27,8 +26,8 @@ from clog.storage.errors import LogReplacedError
 from clog.storage.format.edits import Edit, Replacement
 from clog.storage.log import Log
 from clog.storage.store import open_store
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.undecided import append_undecided, end
+from clog.storage.store.conformance import CountingStore
+from clog_testing.undecided import append_undecided, end
 
 ALL = ReadAllAvailable()
 

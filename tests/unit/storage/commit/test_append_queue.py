@@ -15,15 +15,15 @@ from clog.storage import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from clog.storage.commit import append_queue
-from clog.storage.format import paths
+from clog.storage.commit import handle
+from clog.storage.format import documents
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.objects.records import to_records
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
+from clog.storage.store.conformance import CountingStore
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import inside
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
 
 LATE_MS = 10**12
 """Far ahead of the clock: refused when the append is prepared, not before."""
@@ -38,7 +38,7 @@ class Gate(WrappingStore):
         self.reached, self.opened = threading.Event(), threading.Event()
 
     def create(self, path, data):
-        if path.endswith(paths.commit_path(self.version)) and not self.opened.is_set():
+        if path.endswith(documents.commit_path(self.version)) and not self.opened.is_set():
             self.reached.set()
             self.opened.wait()
             if self.raises is not None:
@@ -173,11 +173,11 @@ def test_rolls_are_decided_one_after_the_other(company):
 
 def test_a_group_is_bounded(company, monkeypatch):
     """Those that are too many for a commit are in the next one; order stays."""
-    monkeypatch.setattr(append_queue, "GROUP_APPENDS_MAX", 3)
+    monkeypatch.setattr(handle, "GROUP_APPENDS_MAX", 3)
     made = company()
     results = made.append(*(([row(str(n))], {}) for n in range(7)))
     assert [r.version for r in results] == [1, 2, 2, 2, 3, 3, 3, 4]
-    monkeypatch.setattr(append_queue, "GROUP_CHUNKS_MAX", 4)
+    monkeypatch.setattr(handle, "GROUP_CHUNKS_MAX", 4)
     again = Company(made.log, made.gate)
     made.gate.opened.clear()
     made.gate.reached.clear()
@@ -191,7 +191,7 @@ def test_an_unknown_outcome_is_told_to_all(make_log, store, gate):
     lost = FaultyStore(
         gate,
         Faults(
-            Fault(FaultKind.FAIL_BEFORE, "create", f"*/{paths.commit_path(2)}", times=99),
+            Fault(FaultKind.FAIL_BEFORE, "create", f"*/{documents.commit_path(2)}", times=99),
         ),
     )
     made = Company(make_log(on=lost), gate)
@@ -207,7 +207,7 @@ def test_an_unknown_outcome_is_told_to_all(make_log, store, gate):
 
 def test_a_duplicate_of_one_whose_commit_fails_is_asked_again(make_log, store, gate):
     """It was told nothing yet: alone it is the first of its kind."""
-    plan = Faults(Fault(FaultKind.REFUSE, "create", f"*/{paths.commit_path(2)}"))
+    plan = Faults(Fault(FaultKind.REFUSE, "create", f"*/{documents.commit_path(2)}"))
     made = Company(make_log(on=FaultyStore(gate, plan)), gate)
     mine = [row("x")], {"producer": ("p", 1)}
     _, one, two = made.append(mine, mine)
@@ -230,14 +230,14 @@ def test_a_leader_that_is_interrupted_hands_over(company, error, values_of):
 def test_a_leader_that_is_interrupted_while_it_gathers_its_group(company, monkeypatch, values_of):
     """The others are still in the queue: they go on without it."""
     made = company()
-    group = append_queue._Group
+    group = handle._Group
 
     def interrupted(members):
         if len(members) == 3:
             raise KeyboardInterrupt
         return group(members)
 
-    monkeypatch.setattr(append_queue, "_Group", interrupted)
+    monkeypatch.setattr(handle, "_Group", interrupted)
     _, *others = made.append(*(([row(n)], {}) for n in "abc"))
     kinds = sorted(type(outcome).__name__ for outcome in others)
     assert kinds == ["AppendResult", "AppendResult", "KeyboardInterrupt"]
@@ -281,7 +281,7 @@ def test_a_group_is_committed_once_where_nobody_can_say_whether_it_was(make_log,
     faulty = FaultyStore(gate)
     made = Company(make_log(on=faulty), gate)
     folder = inside(store)
-    lost = partial(folder.delete, paths.block_path(0))
+    lost = partial(folder.delete, documents.block_path(0))
     faulty.plan = Faults(Fault(FaultKind.MEANWHILE, "get", "*/blocks/*", nth=2, run=lost))
     first, *others = made.append(([row("a")], {}), ([row("b")], {}))
     made.pool.shutdown()
@@ -290,4 +290,4 @@ def test_a_group_is_committed_once_where_nobody_can_say_whether_it_was(make_log,
         assert isinstance(outcome, CorruptionError)
         assert "nobody can say whether version 2 was committed" in str(outcome)
     assert others[0] is not others[1]
-    assert len([*folder.list(paths.COMMITS)]) == 3
+    assert len([*folder.list(documents.COMMITS)]) == 3

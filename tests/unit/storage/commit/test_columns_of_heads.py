@@ -11,14 +11,14 @@ from clog.storage import CorruptionError, Log
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.versions import block_body, manifest_at
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.format import documents, paths
+from clog.storage.format import documents
 from clog.storage.format.commits import read_commit
 from clog.storage.format.edits import Edit
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
+from clog.storage.store.conformance import CountingStore
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import inside
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
 
 MANY = 24
 """Partitions, where up to 8 are few."""
@@ -27,7 +27,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
+    monkeypatch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 8)
 
 
 def append(log, *partitions):
@@ -37,8 +37,8 @@ def append(log, *partitions):
 
 def refs(store):
     """The documents that heads refer to, by version."""
-    commits = sorted(found.path for found in inside(store).list(paths.COMMITS))
-    heads = [read_commit(inside(store), paths.version_of(path)).head for path in commits]
+    commits = sorted(found.path for found in inside(store).list(documents.COMMITS))
+    heads = [read_commit(inside(store), documents.version_of(path)).head for path in commits]
     return [head.partitions.ref for head in heads]
 
 
@@ -108,11 +108,11 @@ def test_opening_costs_one_get_more(make_log, open_log, store, commits):
     counted = CountingStore(store)
     opened = open_log(counted)
     assert counted.counts["get"] <= 6
-    columns = [paths.COLUMNS in call for call in _paths_read(store, open_log)]
+    columns = [documents.COLUMNS in call for call in _paths_read(store, open_log)]
     assert sum(columns) == 1
     assert opened.handle.manifest().head == log.handle.tip.head
     reads = _paths_read(inside(store), lambda on: manifest_at(on, commits - 1, log.handle.tip))
-    assert not [path for path in reads if paths.COLUMNS in path]
+    assert not [path for path in reads if documents.COLUMNS in path]
 
 
 def _paths_read(store, act):
@@ -132,7 +132,7 @@ def test_a_warm_append_costs_a_put_more_where_columns_are_due(make_log, store):
         puts.append(requests["put"] - 1 - (version % 4 == 0))
         assert (requests["create"], requests["get"]) == (1, 1)
     assert set(puts) == {0, 1}
-    made = len(list(inside(store).list(paths.COLUMNS)))
+    made = len(list(inside(store).list(documents.COLUMNS)))
     assert sum(puts) == made == len({ref for ref in refs(store) if ref is not None})
 
 
@@ -143,7 +143,7 @@ def test_racing_writers_agree(make_log, open_log, store):
         append(logs[n % 3], n % 4)
     check_log(store)
     named = {ref.path for ref in refs(store) if ref is not None}
-    assert named < {found.path for found in inside(store).list(paths.COLUMNS)}
+    assert named < {found.path for found in inside(store).list(documents.COLUMNS)}
 
 
 def test_a_document_that_cannot_be_written_is_left_for_the_next(make_log, open_log, store):
@@ -184,7 +184,7 @@ class Slept(WrappingStore):
         self.meanwhile = meanwhile
 
     def get(self, path, start=None, end=None):
-        if f"/{paths.COLUMNS}" in path and self.meanwhile:
+        if f"/{documents.COLUMNS}" in path and self.meanwhile:
             act, self.meanwhile = self.meanwhile, None
             act()
         return self.inner.get(path, start, end)
@@ -199,7 +199,7 @@ def test_who_sleeps_before_columns_are_read_finds_newer_ones(make_log, open_log,
     follower = open_log(sleeper)
 
     def swept():
-        old = [found.path for found in inside(store).list(paths.COLUMNS)]
+        old = [found.path for found in inside(store).list(documents.COLUMNS)]
         for n in range(30):
             append(log, n % 5)
         kept = log.handle.tip.head.partitions.ref.path
@@ -220,7 +220,7 @@ def test_who_sleeps_while_columns_are_read_looks_again(
     make_log, open_log, store, clock, monkeypatch
 ):
     """COMMIT.md §4: what was found is as old as the search, and its block may be closed since."""
-    monkeypatch.setattr(paths, "BLOCK_VERSIONS", 8)
+    monkeypatch.setattr(documents, "BLOCK_VERSIONS", 8)
     log = make_log(MANY)
     for n in range(5):
         append(log, n)
@@ -237,9 +237,9 @@ def test_who_sleeps_while_columns_are_read_looks_again(
                 v: read_commit(inside(store), v).record.commit_id for v in range(first, first + 8)
             }
             body = documents.encode("block", block_body(first, ids))
-            inside(store).put(paths.block_path(first), body)
+            inside(store).put(documents.block_path(first), body)
             for version in ids:
-                inside(store).delete(paths.commit_path(version))
+                inside(store).delete(documents.commit_path(version))
 
     for n in range(30):
         append(log, n % 5)
@@ -259,7 +259,7 @@ def test_a_head_that_its_edits_do_not_make(make_log, open_log, store, damaged):
     known, folder = open_log().handle.manifest(), inside(store)
     tip = log.handle.tip
     if damaged == "rows":
-        path, kind = paths.commit_path(tip.version), "commit"
+        path, kind = documents.commit_path(tip.version), "commit"
         body = documents.decode(kind, folder.get(path), where="x")
         body["head"]["partitions"]["bytes"][0] += 1
     else:
@@ -305,7 +305,7 @@ def test_nothing_to_commit_writes_nothing(make_log, store):
     """Columns belong to commits."""
     log = make_log(MANY)
     log.handle.commit(lambda *_: NothingToCommit(), operation="alter")
-    assert not list(inside(store).list(paths.COLUMNS))
+    assert not list(inside(store).list(documents.COLUMNS))
 
 
 def test_an_empty_log_of_the_most_partitions(store, clock):

@@ -19,17 +19,17 @@ from clog.storage import (
     UnsupportedFormatError,
 )
 from clog.storage.commit.committer import CREATES_MAX
-from clog.storage.commit.identity import read_log_file
-from clog.storage.commit.tip_tracker import CONFIRM_MS
-from clog.storage.format import paths
-from clog.storage.ids import SeededIds
+from clog.storage.commit.tip import CONFIRM_MS
+from clog.storage.commit.versions import read_log_file
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.objects.records import to_records
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import contents, copy_of, discard, inside, memory_store
-from clog.storage.testing.faults import CrashedError, Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.model import rows_in
+from clog.storage.store.conformance import CountingStore
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import contents, copy_of, discard, inside, memory_store
+from clog_testing.faults import CrashedError, Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
+from clog_testing.model import rows_in
 
 ONE = [{"key": "a", "value": "1"}]
 
@@ -59,7 +59,7 @@ def test_the_file_that_makes_a_log(store, clock):
     log = made(store, clock, 1)
     found = read_log_file(store)
     assert found.log_id == log.handle.tip.head.log.log_id == log.handle.standing.log_id
-    beside = {f.path for f in store.list("")} - {paths.LOG_FILE}
+    beside = {f.path for f in store.list("")} - {documents.LOG_FILE}
     assert beside
     assert all(path.startswith(f"_clog/{found.log_id}/") for path in beside)
 
@@ -110,8 +110,8 @@ def test_an_old_handle_leaves_nothing_behind(recreated, store):
     old, new = recreated
     with pytest.raises(LogReplacedError):
         old.append(ONE)
-    mine = paths.folder_of(new.handle.standing.log_id) + "/"
-    others = {f.path for f in store.list("")} - {paths.LOG_FILE}
+    mine = documents.folder_of(new.handle.standing.log_id) + "/"
+    others = {f.path for f in store.list("")} - {documents.LOG_FILE}
     assert all(path.startswith(mine) for path in others)
 
 
@@ -155,7 +155,7 @@ def test_a_retry_where_nobody_can_say_which_log_stands(store, clock):
     have seen; what is left of it in the folder is not taken for its first result.
     """
     made(store, clock, 1, ONE)
-    failing = Fault(FaultKind.FAIL_BEFORE, "get", paths.LOG_FILE, nth=2, times=CREATES_MAX)
+    failing = Fault(FaultKind.FAIL_BEFORE, "get", documents.LOG_FILE, nth=2, times=CREATES_MAX)
     old = Log.open(FaultyStore(store, Faults(failing)), clock=clock)
     discard(store)
     new = made(store, clock, 2)
@@ -169,7 +169,7 @@ def test_a_retry_where_nobody_can_say_which_log_stands(store, clock):
 def test_which_log_stands_is_asked_patiently(store, clock):
     """K5: after a commit one failed request leaves nothing unknown."""
     made(store, clock, 1, ONE)
-    failing = Fault(FaultKind.FAIL_BEFORE, "get", paths.LOG_FILE, nth=2)
+    failing = Fault(FaultKind.FAIL_BEFORE, "get", documents.LOG_FILE, nth=2)
     old = Log.open(FaultyStore(store, Faults(failing)), clock=clock)
     discard(store)
     made(store, clock, 2)
@@ -286,7 +286,7 @@ def test_the_first_commit_of_a_block_of_a_deleted_log(store, clock, monkeypatch)
     """COMMIT.md, K5: its committer made the block's file, so that of the block before tells;
     it takes back what it wrote.
     """
-    monkeypatch.setattr(paths, "BLOCK_VERSIONS", 4)
+    monkeypatch.setattr(documents, "BLOCK_VERSIONS", 4)
     old = made(store, clock, 1, [{"key": f"k{i}", "value": "old"} for i in range(3)])
     discard(store)
     with pytest.raises(NotFoundError):
@@ -308,7 +308,7 @@ def test_a_log_whose_folder_was_deleted(store, clock, act):
     only_log_file(store)
     with pytest.raises(NotFoundError, match=r"has no commits: it was deleted but for _clog/log"):
         act(log)
-    assert [found.path for found in store.list("")] == [paths.LOG_FILE]
+    assert [found.path for found in store.list("")] == [documents.LOG_FILE]
     clock.advance(CONFIRM_MS)
     with pytest.raises(NotFoundError, match="has no commits"):
         log.end_offsets()
@@ -317,10 +317,10 @@ def test_a_log_whose_folder_was_deleted(store, clock, act):
 def test_a_block_file_that_is_missing_is_damage(store, clock):
     """Where the commits are there, nobody can say what was committed, and nothing is deleted."""
     log = made(store, clock, 1, ONE)
-    log.handle.store.delete(paths.block_path(0))
+    log.handle.store.delete(documents.block_path(0))
     with pytest.raises(CorruptionError, match="is missing; nobody can say whether version 2"):
         log.append(ONE)
-    assert log.handle.store.get(paths.commit_path(2))
+    assert log.handle.store.get(documents.commit_path(2))
 
 
 class Seen(WrappingStore):
@@ -345,8 +345,8 @@ def test_an_old_handle_leaves_no_document_behind(clock, monkeypatch):
     """
     monkeypatch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 10)
     monkeypatch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 1)
-    monkeypatch.setattr("clog.storage.format.producers.WRITERS_MAX", 2)
-    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 1)
+    monkeypatch.setattr("clog.storage.format.writers.WRITERS_MAX", 2)
+    monkeypatch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 1)
     kinds = Counter()
     for before in range(3, 11):
         store = memory_store()
@@ -363,9 +363,9 @@ def test_an_old_handle_leaves_no_document_behind(clock, monkeypatch):
         seen.names.clear()
         with pytest.raises(LogReplacedError):
             old.append(ONE, producer=("q", 1))
-        folder = paths.folder_of(new.handle.standing.log_id)
+        folder = documents.folder_of(new.handle.standing.log_id)
         left = [found.path for found in store.list("") if not found.path.startswith(folder)]
-        assert left == [paths.LOG_FILE]
+        assert left == [documents.LOG_FILE]
         kinds.update(name.split("/")[2] for name in seen.names)
         discard(store)
     assert kinds["data"] == 8

@@ -11,16 +11,16 @@ import pytest
 from clog.storage import CommitConflictError, InvalidInputError, Log, ManualClock
 from clog.storage.commit.committer import LOSSES_MAX
 from clog.storage.commit.versions import FOLLOW_STEPS_MAX, block_body, find_newest
-from clog.storage.format import paths
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.format.commits import Commit, EditRecord, encode_commit
 from clog.storage.format.documents import body_json, encode
 from clog.storage.format.edits import Edit
 from clog.storage.format.head import SnapshotRef
-from clog.storage.ids import SeededIds
-from clog.storage.store.base import ObjectExistsError
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.histories import fresh_manifest
+from clog.storage.store.conformance import CountingStore
+from clog.storage.store.contract import ObjectExistsError
+from clog_testing.crash import discard, memory_store
+from clog_testing.histories import fresh_manifest
 
 HEAD = fresh_manifest().head
 OPEN_MAX = 5
@@ -53,19 +53,19 @@ class BusyStore(CountingStore):
 
     def get(self, path, start=None, end=None):
         self._others_commit()
-        if path == paths.LOG_FILE:
+        if path == documents.LOG_FILE:
             self._add("get")
             return encode("log", {"log_id": HEAD.log.log_id, "created_ms": 0})
-        path = path.removeprefix(f"{paths.folder_of(HEAD.log.log_id)}/")
-        if path.startswith(paths.BLOCKS):
+        path = path.removeprefix(f"{documents.folder_of(HEAD.log.log_id)}/")
+        if path.startswith(documents.BLOCKS):
             self._add("get")
-            return encode("block", block_body(paths.version_of(path)))
-        if path == paths.LATEST:
+            return encode("block", block_body(documents.version_of(path)))
+        if path == documents.LATEST:
             self._add("get")
             hint = self.newest - self.newest % 4 if self.hint is None else self.hint
             return body_json({"version": hint})
-        version = paths.version_of(path)
-        if path.startswith(paths.COMMITS) and version <= self.newest:
+        version = documents.version_of(path)
+        if path.startswith(documents.COMMITS) and version <= self.newest:
             self._add("get")
             return encode_commit(commit_of(version))
         return super().get(path, start, end)
@@ -77,7 +77,9 @@ class BusyStore(CountingStore):
     def create(self, path, data):
         self._others_commit()
         self._add("create")
-        version = paths.version_of(path.removeprefix(f"{paths.folder_of(HEAD.log.log_id)}/"))
+        version = documents.version_of(
+            path.removeprefix(f"{documents.folder_of(HEAD.log.log_id)}/")
+        )
         if version <= self.newest:
             raise ObjectExistsError(path)
         self.newest = version
@@ -143,7 +145,7 @@ def test_a_commit_that_always_loses_ends(busy, pace):
     with store.count() as counts, pytest.raises(CommitConflictError, match="lost 200 commit races"):
         log.handle.commit(lambda _tip, _ms: Edit(), operation="alter")
     steps = FOLLOW_STEPS_MAX + search_max(32 * pace)
-    blocks = store.newest // paths.BLOCK_VERSIONS  # Before its first commit a block is opened.
+    blocks = store.newest // documents.BLOCK_VERSIONS  # Before its first commit a block is opened.
     assert LOSSES_MAX <= counts["create"] <= LOSSES_MAX + blocks
     assert counts["get"] <= LOSSES_MAX * (1 + steps)
 

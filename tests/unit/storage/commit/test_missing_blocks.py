@@ -5,13 +5,13 @@ where it is missing the log was deleted, or is damaged, and nothing in the block
 import pytest
 
 from clog.storage import CorruptionError, Log, NotFoundError
-from clog.storage.commit.tip_tracker import TRUST_MS
+from clog.storage.commit.tip import TRUST_MS
 from clog.storage.commit.versions import block_body, find_newest, first_open_version
-from clog.storage.format import documents, paths
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.format.commits import read_commit
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import copy_of, inside
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.crash import copy_of, inside
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 
 BLOCK = 8
 NEWEST = 3 * BLOCK + 3
@@ -21,7 +21,7 @@ ASLEEP_AT = 5
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Blocks of 8 versions, a snapshot at each fourth."""
-    monkeypatch.setattr(paths, "BLOCK_VERSIONS", BLOCK)
+    monkeypatch.setattr(documents, "BLOCK_VERSIONS", BLOCK)
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
 
 
@@ -38,13 +38,13 @@ def close(folder, first):
     """What block deletion does."""
     versions = range(first, first + BLOCK)
     ids = {v: read_commit(folder, v).record.commit_id for v in versions}
-    folder.put(paths.block_path(first), documents.encode("block", block_body(first, ids)))
+    folder.put(documents.block_path(first), documents.encode("block", block_body(first, ids)))
     for version in versions:
-        folder.delete(paths.commit_path(version))
+        folder.delete(documents.commit_path(version))
 
 
 def lose(folder, first):
-    folder.delete(paths.block_path(first))
+    folder.delete(documents.block_path(first))
 
 
 def missing(first):
@@ -78,16 +78,16 @@ def test_who_wakes_up_beside_a_sleepers_file(store, clock, log):
     early = copy_of(store)
     folder = inside(early)
     for version in range(ASLEEP_AT + 1, NEWEST + 1):
-        folder.delete(paths.commit_path(version))
-    folder.put(paths.LATEST, documents.body_json({"version": 4}))
+        folder.delete(documents.commit_path(version))
+    folder.put(documents.LATEST, documents.body_json({"version": 4}))
     faulty = FaultyStore(early)
     reader = Log.open(faulty, clock=clock)
     assert reader.handle.tip.version == ASLEEP_AT
     asleep = Log.open(copy_of(early), clock=clock, ids=SeededIds(9))
     asleep.append([{"key": "zombie", "value": "never committed"}])
-    left = asleep.handle.store.get(paths.commit_path(ASLEEP_AT + 1))
+    left = asleep.handle.store.get(documents.commit_path(ASLEEP_AT + 1))
     close(inside(store), 0)
-    inside(store).put(paths.commit_path(ASLEEP_AT + 1), left)
+    inside(store).put(documents.commit_path(ASLEEP_AT + 1), left)
     lose(inside(store), 0)
     faulty.inner = store
     clock.advance(TRUST_MS + 1)
@@ -127,10 +127,10 @@ def test_where_the_first_block_that_is_not_closed_has_no_file(log, closed):
 def test_a_hint_into_a_block_without_a_file(log):
     """A sleeper's file where the hint leads is not the newest version."""
     folder = log.handle.store
-    slept = folder.get(paths.commit_path(ASLEEP_AT))
+    slept = folder.get(documents.commit_path(ASLEEP_AT))
     close(folder, 0)
-    folder.put(paths.commit_path(ASLEEP_AT), slept)
-    folder.put(paths.LATEST, documents.body_json({"version": 4}))
+    folder.put(documents.commit_path(ASLEEP_AT), slept)
+    folder.put(documents.LATEST, documents.body_json({"version": 4}))
     assert find_newest(folder).tip.version == NEWEST
     lose(folder, 0)
     with missing(0):
@@ -157,11 +157,11 @@ def test_a_log_that_is_deleted_meanwhile_is_not_damaged(store, clock, log, act, 
     def deleted():
         for first in range(0, NEWEST, BLOCK):
             lose(log.handle.store, first)
-        store.delete(paths.LOG_FILE)
+        store.delete(documents.LOG_FILE)
         if anew:
             Log.create(store, partitions=1, clock=clock, ids=SeededIds(2))
 
-    log.handle.store.delete(paths.commit_path(BLOCK))
+    log.handle.store.delete(documents.commit_path(BLOCK))
     faulty.plan = Faults(Fault(FaultKind.MEANWHILE, "get", "*/blocks/*", run=deleted))
     clock.advance(asleep_ms)
     with pytest.raises(NotFoundError, match="deleted and recreated" if anew else "no log at"):
@@ -176,13 +176,13 @@ def test_a_block_that_came_while_one_looked(log, closed):
     folder = log.handle.store
     close(folder, 0)
     close(folder, BLOCK)
-    came = folder.get(paths.block_path(3 * BLOCK))
+    came = folder.get(documents.block_path(3 * BLOCK))
     lose(folder, 3 * BLOCK)
 
     def others_go_on():
-        folder.put(paths.block_path(3 * BLOCK), came)
+        folder.put(documents.block_path(3 * BLOCK), came)
         for k in range(2, closed):
             close(folder, k * BLOCK)
 
-    held_up = Fault(FaultKind.MEANWHILE, "get", paths.block_path(2 * BLOCK), run=others_go_on)
+    held_up = Fault(FaultKind.MEANWHILE, "get", documents.block_path(2 * BLOCK), run=others_go_on)
     assert first_open_version(FaultyStore(folder, Faults(held_up))) == closed * BLOCK

@@ -6,11 +6,11 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import CorruptionError, NotFoundError, StateTable, VersionExpiredError
-from clog.storage.deletion import delete_log
-from clog.storage.format import paths
-from clog.storage.read.key_history import records_of_keys
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.crash import expire, inside
+from clog.storage.administration import delete_log
+from clog.storage.format import documents
+from clog.storage.read.lookup import records_of_keys
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import expire, inside
 
 DAMAGE = r"data/\S+ of \S+, which version \d+ needs, is missing, and clog did not .*back-up"
 
@@ -114,7 +114,7 @@ def test_a_log_that_is_deleted_while_it_is_read(log, store):
     """Its objects went first, and the newest version still names them: that is no damage."""
     planned = log.read()
     purge(log)
-    store.delete(paths.LOG_FILE)
+    store.delete(documents.LOG_FILE)
     with pytest.raises(NotFoundError, match="no log at") as told:
         list(planned)
     assert not isinstance(told.value, VersionExpiredError)
@@ -130,7 +130,7 @@ def test_a_document_that_something_else_deleted(make_log, open_log):
     for i in range(80):
         log.append([{"key": f"{i}-{j}", "value": "x" * 50} for j in range(40)])
     assert log.handle.tip.head.snapshot is not None
-    purge(log, paths.SNAPSHOTS)
+    purge(log, documents.SNAPSHOTS)
     for _ in range(2):
         with pytest.raises(CorruptionError, match=r"snapshots/\S+ of \S+, which .* is missing"):
             open_log().table()

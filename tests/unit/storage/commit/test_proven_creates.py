@@ -3,8 +3,8 @@
 import pytest
 
 from clog.storage.store import open_store
-from clog.storage.store.probe import is_promised
-from clog.storage.store.wrapping import WrappingStore
+from clog.storage.store.contract import WrappingStore
+from clog.storage.store.remote import is_promised
 
 
 @pytest.mark.parametrize(

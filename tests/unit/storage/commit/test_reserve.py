@@ -10,7 +10,7 @@ from clog.storage.commit.reserve import (
     with_reserve,
 )
 from clog.storage.store import open_store
-from clog.storage.store.base import StoreFullError
+from clog.storage.store.contract import StoreFullError
 
 
 @pytest.fixture

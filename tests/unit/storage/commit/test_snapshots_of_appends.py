@@ -4,11 +4,11 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage.commit import committer
-from clog.storage.format import paths, snapshots
+from clog.storage.format import documents, snapshots
 from clog.storage.format.edits import Edit
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.invariants import check_log
+from clog.storage.store.conformance import CountingStore
+from clog.storage.store.contract import WrappingStore
+from clog_testing.invariants import check_log
 
 
 class Pages(WrappingStore):
@@ -28,7 +28,7 @@ class Pages(WrappingStore):
         self.inner.put(path, data)
 
     def _count(self, path, data):
-        self.size_bytes += len(data) * (f"/{paths.PAGES}" in path)
+        self.size_bytes += len(data) * (f"/{documents.PAGES}" in path)
 
     def of(self, act):
         before = self.size_bytes

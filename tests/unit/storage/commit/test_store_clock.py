@@ -3,12 +3,12 @@
 import pytest
 
 from clog.storage import Log, ManualClock, NotFoundError, StoreUnavailableError
-from clog.storage.commit.store_clock import AHEAD_MS_MAX, ClockSkewError
-from clog.storage.format import paths
-from clog.storage.testing.clocked import ClockedStore, WallClock
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog.storage.commit.committer import AHEAD_MS_MAX, ClockSkewError
+from clog.storage.format import documents
+from clog.storage.store.conformance import CountingStore
+from clog_testing.clocked import ClockedStore, WallClock
+from clog_testing.crash import inside
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 
 YEARS_MS = 70 * 365 * 86_400_000
 ONE = [{"key": "k", "value": "v", "timestamp": 1}]
@@ -135,7 +135,7 @@ def test_who_sleeps_until_the_sweep_takes_what_the_store_was_asked_by(counting, 
 
     def swept():
         wall.right.advance(4 * 86_400_000)
-        for found in list(folder.list(paths.CLOCKS)):
+        for found in list(folder.list(documents.CLOCKS)):
             folder.delete(found.path)
 
     sleeps = Fault(FaultKind.MEANWHILE, "list", "*/clock-*", run=swept)
@@ -153,7 +153,7 @@ def test_a_store_that_lists_late_is_no_obstacle(counting, wall):
     folder = inside(counting)
 
     def hidden():
-        for found in list(folder.list(paths.CLOCKS)):
+        for found in list(folder.list(documents.CLOCKS)):
             folder.delete(found.path)
 
     late = Fault(FaultKind.MEANWHILE, "list", "*/clock-*", run=hidden)

@@ -10,12 +10,12 @@ from collections import deque
 import pytest
 
 from clog.storage import Log
-from clog.storage.commit.turns import RIVAL_MS, WINDOW_MS_MAX, Turns
+from clog.storage.commit.committer import RIVAL_MS, WINDOW_MS_MAX, Turns
+from clog.storage.env import SeededIds
 from clog.storage.format.commits import EditRecord
 from clog.storage.format.edits import Edit
-from clog.storage.ids import SeededIds
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.crash import discard, memory_store
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import discard, memory_store
 
 
 class OverError(BaseException):

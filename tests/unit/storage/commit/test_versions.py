@@ -12,25 +12,17 @@ from clog.storage.commit.versions import (
     manifest_at,
     manifest_of,
 )
+from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError, NotFoundError, VersionExpiredError
-from clog.storage.format import paths
-from clog.storage.format.columns import COLUMNS
+from clog.storage.format import documents
 from clog.storage.format.commits import Commit, EditRecord, carried_from, encode_commit, read_commit
 from clog.storage.format.documents import body_json, decode, encode
-from clog.storage.format.edit_json import edit_to_json
-from clog.storage.format.edits import Edit
-from clog.storage.format.head import SnapshotRef
+from clog.storage.format.edits import Edit, edit_to_json
+from clog.storage.format.head import COLUMNS, SnapshotRef
 from clog.storage.format.snapshots import unpage, write_snapshot
-from clog.storage.ids import SeededIds
 from clog.storage.store import open_store
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.histories import (
-    append_edit,
-    applied,
-    clean_edit,
-    fresh_manifest,
-    log_info,
-)
+from clog.storage.store.conformance import CountingStore
+from clog_testing.histories import append_edit, applied, clean_edit, fresh_manifest, log_info
 
 NEWEST_MAX = 40
 _names = SeededIds(7)
@@ -91,14 +83,14 @@ def write(store, newest, first=0, *, snapshots=()):
     for version in range(first, newest + 1):
         if version % 4 == 0 and version - 1 in snapshots:
             known = write_snapshot(store, MANIFESTS[version - 1], new_id=_names.new_id)
-        store.create(paths.commit_path(version), encode_commit(commit_of(version, known)))
-        if version == paths.block_of(version):
-            store.put(paths.block_path(version), encode("block", block_body(version)))
+        store.create(documents.commit_path(version), encode_commit(commit_of(version, known)))
+        if version == documents.block_of(version):
+            store.put(documents.block_path(version), encode("block", block_body(version)))
     return store
 
 
 def hint(store, version):
-    store.put(paths.LATEST, body_json({"version": version}))
+    store.put(documents.LATEST, body_json({"version": version}))
 
 
 @pytest.mark.parametrize("newest", range(NEWEST_MAX + 1))
@@ -141,7 +133,7 @@ def test_a_damaged_hint_costs_requests_alone(store, newest, damaged):
     """FORMAT.md §2: it may be missing, old or wrong."""
     write(store, newest)
     if damaged is not None:
-        store.put(paths.LATEST, damaged)
+        store.put(documents.LATEST, damaged)
     assert find_newest(store).tip.version == newest
 
 
@@ -157,7 +149,7 @@ def test_no_log(store):
 def test_a_damaged_commit_is_no_end_of_the_log(store):
     """What is there and unreadable is an error, never the version before it."""
     write(store, 9)
-    store.put(paths.commit_path(9), b"{}")
+    store.put(documents.commit_path(9), b"{}")
     hint(store, 8)
     with pytest.raises(CorruptionError, match=r"00009\.json"):
         find_newest(store)
@@ -166,16 +158,16 @@ def test_a_damaged_commit_is_no_end_of_the_log(store):
 @pytest.fixture
 def short_blocks(monkeypatch):
     """Blocks of 8 versions."""
-    monkeypatch.setattr(paths, "BLOCK_VERSIONS", 8)
+    monkeypatch.setattr(documents, "BLOCK_VERSIONS", 8)
 
 
 def close(store, block, *, keep=()):
     """Closes a block and deletes its commits, but those to keep (COMMIT.md §4)."""
     ids = {str(v): MANIFESTS[v].commit_id for v in range(block, block + 8)}
-    store.put(paths.block_path(block), encode("block", {"block": block, "ids": ids}))
+    store.put(documents.block_path(block), encode("block", {"block": block, "ids": ids}))
     for version in range(block, block + 8):
         if version not in keep:
-            store.delete(paths.commit_path(version))
+            store.delete(documents.commit_path(version))
 
 
 def sleeper(store, version):
@@ -183,7 +175,7 @@ def sleeper(store, version):
     asleep = commit_of(version)
     ghost = replace(asleep, record=replace(asleep.record, commit_id="f" * 32), earlier=())
     body = encode_commit(replace(ghost, earlier=asleep.earlier))
-    store.put(paths.commit_path(version), body)
+    store.put(documents.commit_path(version), body)
 
 
 @pytest.mark.parametrize("closed", [1, 2, 4])
@@ -234,7 +226,7 @@ def test_a_log_whose_last_block_has_one_commit(store, short_blocks):
 def test_a_block_that_contradicts_the_format_is_corruption(store, body):
     """Whether a commit is genuine is never guessed."""
     write(store, 2)
-    store.put(paths.block_path(0), encode("block", {"block": 0, **body}))
+    store.put(documents.block_path(0), encode("block", {"block": 0, **body}))
     with pytest.raises(CorruptionError, match="block"):
         find_newest(store)
 
@@ -274,10 +266,10 @@ def test_versions_that_are_gone_or_not_yet_there(store):
     for version in (4, 13, -1):
         with pytest.raises(VersionExpiredError, match="5 to 12"):
             manifest_at(store, version, tip)
-    store.delete(paths.commit_path(6))
+    store.delete(documents.commit_path(6))
     with pytest.raises(CorruptionError, match=r"commits/0*6.json of .* is missing, and clog did"):
         manifest_at(store, 6, tip)
-    store.delete(paths.commit_path(8))
+    store.delete(documents.commit_path(8))
     with pytest.raises(VersionExpiredError, match=r"version 8 of .* expired"):
         manifest_at(store, 9, tip)
 
@@ -303,8 +295,8 @@ def test_a_file_of_a_sleeper_is_not_read_as_a_version(store, short_blocks):
     block is damaged.
     """
     write(store, 20)
-    tip, data = read_commit(store, 15), store.get(paths.commit_path(12))
-    store.put(paths.commit_path(12), data[:-1])
+    tip, data = read_commit(store, 15), store.get(documents.commit_path(12))
+    store.put(documents.commit_path(12), data[:-1])
     with pytest.raises(CorruptionError):
         manifest_at(store, 15, tip)
     close(store, 8, keep=range(8, 16))
@@ -343,7 +335,7 @@ def _head(version, **changes):
 def test_a_head_that_its_edits_do_not_make_is_corruption(store, changes):
     """FORMAT.md §8: on whichever side the bug was."""
     write(store, 5)
-    store.create(paths.commit_path(6), encode_commit(_head(6, **changes)))
+    store.create(documents.commit_path(6), encode_commit(_head(6, **changes)))
     with pytest.raises(CorruptionError, match="does not match its edits"):
         manifest_of(store, read_commit(store, 6))
 
@@ -359,7 +351,7 @@ def test_a_snapshot_of_another_log_does_not_fit(store):
 
 def carries(store, version, *carried):
     """Rewrites a commit, whose list of earlier edits has these of its versions."""
-    path = paths.commit_path(version)
+    path = documents.commit_path(version)
     body = decode("commit", store.get(path), where=path)
     body["earlier"] = [record for record in body["earlier"] if record["version"] in carried]
     store.put(path, encode("commit", body))
@@ -375,7 +367,7 @@ def test_what_a_commit_carries_is_a_cache(store, carried):
     carries(store, 6)
     for newest in (8, 9, 10, 11):
         assert manifest_of(store, read_commit(store, newest)) == MANIFESTS[newest]
-    store.delete(paths.commit_path(3))
+    store.delete(documents.commit_path(3))
     carries(store, 4, 0, 1, 2)
     if not {0, 1, 2, 3} <= {*carried} or 7 not in carried:
         with pytest.raises(VersionExpiredError):
@@ -390,7 +382,7 @@ def test_edits_that_do_not_connect_are_corruption(store):
     with pytest.raises(CorruptionError, match=r"do not lead|follow"):
         manifest_of(store, replace(tip, head=replace(tip.head, snapshot=SnapshotRef(11, 9))))
     stray = replace(record(7), commit_id="f" * 32)
-    store.put(paths.commit_path(7), encode_commit(replace(commit_of(7), record=stray)))
+    store.put(documents.commit_path(7), encode_commit(replace(commit_of(7), record=stray)))
     carries(store, 8)
     gone_on = replace(read_commit(store, 8), record=replace(record(8), parent="7" * 32))
     with pytest.raises(CorruptionError, match="version 7"):

@@ -2,7 +2,7 @@
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
-from clog.storage.diagnostics.effects import CommitWalk
+from clog.storage.diagnostics.describe import CommitWalk
 
 
 def told(log, start=0):

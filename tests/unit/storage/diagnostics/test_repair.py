@@ -16,12 +16,11 @@ from clog.storage import (
 from clog.storage.administration import reset_times
 from clog.storage.diagnostics.repair import repair_log
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.format.documents import decode, encode
-from clog.storage.format.paths import commit_path
-from clog.storage.ids import SeededIds
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.crash import contents, discard, inside, memory_store
-from clog.storage.testing.model import rows_in
+from clog.storage.env import SeededIds
+from clog.storage.format.documents import commit_path, decode, encode
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import contents, discard, inside, memory_store
+from clog_testing.model import rows_in
 
 
 class Overwriting(WrappingStore):
@@ -73,7 +72,7 @@ def test_a_log_of_many_partitions(make_log, open_log, store, copy, commits, monk
     """What is rebuilt refers to the columns that later commits refer to: nobody reads them who
     follows.
     """
-    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
+    monkeypatch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 8)
     log = make_log(24)
     for i in range(commits):
         log.append([{"key": f"{i}", "value": f"both {i}"}], partition=i % 3)
@@ -126,7 +125,7 @@ def test_lists_with_a_gap_are_made_whole(
     """Release 0.1.0, interrupted as it took a commit, left a version out of all lists that its
     handle made from then on. Nobody else refuses such a log, and a copy has all of it.
     """
-    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
+    monkeypatch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 8)
     log = make_log(partitions)
     for i in range(21):
         log.append([{"key": f"{i}", "value": f"{i}"}], partition=i % partitions)

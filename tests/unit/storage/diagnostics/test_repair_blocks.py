@@ -5,11 +5,11 @@ import pytest
 from clog.storage import CorruptionError, InvalidInputError, Log
 from clog.storage.commit.versions import block_body, read_block
 from clog.storage.diagnostics.repair import repair_log
-from clog.storage.format import documents, paths
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.format.commits import read_commit
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import copy_of, discard, inside, memory_store
-from clog.storage.testing.model import rows_in
+from clog_testing.crash import copy_of, discard, inside, memory_store
+from clog_testing.model import rows_in
 
 BLOCK = 8
 NEWEST = 3 * BLOCK + 3
@@ -18,7 +18,7 @@ NEWEST = 3 * BLOCK + 3
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Blocks of 8 versions, a snapshot at each fourth."""
-    monkeypatch.setattr(paths, "BLOCK_VERSIONS", BLOCK)
+    monkeypatch.setattr(documents, "BLOCK_VERSIONS", BLOCK)
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
 
 
@@ -46,9 +46,9 @@ def close(folder, first, *, delete=True):
     """What block deletion does."""
     versions = range(first, first + BLOCK)
     ids = {v: read_commit(folder, v).record.commit_id for v in versions}
-    folder.put(paths.block_path(first), documents.encode("block", block_body(first, ids)))
+    folder.put(documents.block_path(first), documents.encode("block", block_body(first, ids)))
     for version in versions if delete else ():
-        folder.delete(paths.commit_path(version))
+        folder.delete(documents.commit_path(version))
 
 
 def values(on):
@@ -58,7 +58,7 @@ def values(on):
 def check(store, copy, lost, newest=NEWEST):
     """Every record is in a sound copy that can be written to, and nothing was invented."""
     for first in lost:
-        inside(store).delete(paths.block_path(first))
+        inside(store).delete(documents.block_path(first))
     report = repair_log(store, copy)
     assert report.verified.findings == ()
     assert (report.version, report.blocks, report.rebuilt) == (newest, tuple(lost), ())
@@ -89,10 +89,10 @@ def test_the_file_of_the_first_block_that_is_not_closed(store, copy, log, closed
 @pytest.mark.parametrize(("closed", "lost"), [(1, 0), (2, 0), (2, 1), (3, 1), (3, 2)])
 def test_the_file_of_a_closed_block(store, copy, log, closed, lost):
     """Its commits are gone, so it was closed; what a sleeper left there is none of the log's."""
-    slept = log.handle.store.get(paths.commit_path(lost * BLOCK + 5))
+    slept = log.handle.store.get(documents.commit_path(lost * BLOCK + 5))
     for k in range(closed):
         close(log.handle.store, k * BLOCK)
-    log.handle.store.put(paths.commit_path(lost * BLOCK + 5), slept)
+    log.handle.store.put(documents.commit_path(lost * BLOCK + 5), slept)
     check(store, copy, [lost * BLOCK])
     assert read_block(inside(copy), lost * BLOCK).ids == {}
     with pytest.raises(FileNotFoundError):
@@ -107,7 +107,7 @@ def test_the_file_of_a_block_that_was_just_closed(store, copy, log):
 
 def test_a_file_that_cannot_be_read(store, copy, log):
     """Damage is as good as loss; the copy has a sound one."""
-    log.handle.store.put(paths.block_path(0), b"none")
+    log.handle.store.put(documents.block_path(0), b"none")
     report = repair_log(store, copy)
     assert (report.version, report.blocks) == (NEWEST, (0,))
     assert report.verified.findings == ()
@@ -116,9 +116,9 @@ def test_a_file_that_cannot_be_read(store, copy, log):
 
 def test_a_commit_was_lost_with_it(store, copy, log):
     """Nobody knows what it did: the history ends before it, and what comes after is told."""
-    log.handle.store.delete(paths.commit_path(NEWEST - 1))
-    log.handle.store.delete(paths.commit_path(NEWEST))
-    log.handle.store.delete(paths.commit_path(NEWEST - 3))
+    log.handle.store.delete(documents.commit_path(NEWEST - 1))
+    log.handle.store.delete(documents.commit_path(NEWEST))
+    log.handle.store.delete(documents.commit_path(NEWEST - 3))
     report = check(store, copy, [3 * BLOCK], newest=NEWEST - 4)
     assert [out.version for out in report.left_out] == [NEWEST - 2]
 
@@ -129,6 +129,6 @@ def test_the_error_says_what_to_do(store, copy, log):
     with pytest.raises(InvalidInputError, match="is sound: nothing to repair"):
         repair_log(sound, copy)
     discard(sound)
-    inside(store).delete(paths.block_path(3 * BLOCK))
+    inside(store).delete(documents.block_path(3 * BLOCK))
     with pytest.raises(CorruptionError, match='into a copy with "clog verify --repair"'):
         Log.open(store).read()

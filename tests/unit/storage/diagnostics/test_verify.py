@@ -9,26 +9,31 @@ import pytest
 import xxhash
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.objects import sweep_released
+from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import NotFoundError, UnsupportedFormatError, VersionExpiredError
 from clog.storage.commit import committer as commit_module
 from clog.storage.diagnostics.verify import Check, segment_findings, verify_log
-from clog.storage.diagnostics.verify_rows import object_problems
-from clog.storage.format.bitmaps import bitmap
-from clog.storage.format.chunks import NONE
+from clog.storage.diagnostics.verify_objects import object_problems
+from clog.storage.env import SeededIds
+from clog.storage.format import chunks
+from clog.storage.format.chunks import NONE, write_dead_rows
 from clog.storage.format.commits import encode_commit, read_commit
-from clog.storage.format.dead_rows import write_dead_rows
-from clog.storage.format.documents import decode, encode
+from clog.storage.format.documents import (
+    DATA,
+    SNAPSHOTS,
+    commit_path,
+    decode,
+    encode,
+    snapshot_path,
+)
 from clog.storage.format.edits import DeadMark, Edit
-from clog.storage.format.paths import DATA, SNAPSHOTS, commit_path, snapshot_path
 from clog.storage.format.snapshots import read_snapshot, write_snapshot
-from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding
-from clog.storage.objects.arrow_types import with_ids
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
-from clog.storage.testing.sealing import sealed
+from clog.storage.objects.layout import with_ids
+from clog.storage.store.conformance import CountingStore
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import inside
+from clog_testing.sealing import sealed
 
 
 @pytest.fixture
@@ -55,7 +60,7 @@ def path_of(log, number=0):
 
 def test_dead_rows_that_cannot_be_read(log, store, monkeypatch):
     """FORMAT.md §5.4: who cannot tell which rows are dead may show none of them."""
-    monkeypatch.setattr(bitmap, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(chunks, "INLINE_BYTES_MAX", 0)
     log.roll()
     chunk = next(c for _, c in log.handle.manifest().chunks() if c.rows == 3)
     given = {"since_ms": 0, "stamp": 0, "new_id": SeededIds(9).new_id}

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.objects import sweep_released
-from clog.storage.diagnostics import verify_keys
+from clog.cleaner.duties.sweep import sweep_released
+from clog.storage.diagnostics import verify
 from clog.storage.diagnostics.verify import Check, verify_log
-from clog.storage.format.bitmaps import bitmap
-from clog.storage.format.dead_rows import write_dead_rows
+from clog.storage.env import SeededIds
+from clog.storage.format import chunks
+from clog.storage.format.chunks import write_dead_rows
 from clog.storage.format.edits import DeadMark, Edit
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import inside
+from clog_testing.crash import inside
 
 DAY_MS = 24 * 3_600_000
 
@@ -58,7 +58,7 @@ def test_replaced_objects_are_verified_while_a_version_needs_them(log, store, cl
 
 def test_replaced_bitmaps_are_verified_while_a_version_needs_them(log, store, monkeypatch):
     """FORMAT.md §5.4: a later bitmap takes the place of one that an older version needs."""
-    monkeypatch.setattr(bitmap, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(chunks, "INLINE_BYTES_MAX", 0)
     log.append([{"key": k, "value": "3"} for k in "cde"], partition=0)
     log.roll()
     chunk = next(c for _, c in log.handle.manifest().chunks() if c.rows == 3)
@@ -76,7 +76,7 @@ def test_replaced_bitmaps_are_verified_while_a_version_needs_them(log, store, mo
 @pytest.mark.parametrize("rows_max", [1 << 24, 1])
 def test_a_key_stands_once_below_the_first_dirty_offset(log, store, monkeypatch, rows_max):
     """S20, S21: what a pass says it has cleaned, it has; in one round and in several."""
-    monkeypatch.setattr(verify_keys, "ROWS_MAX", rows_max)
+    monkeypatch.setattr(verify, "ROWS_MAX", rows_max)
     assert findings(store) == []
     log.handle.commit(lambda *_: Edit(first_dirty={1: 2}), operation="clean")
     (found,) = verify_log(store).findings
@@ -97,6 +97,6 @@ def test_keys_of_one_hash_are_compared(make_log, store, monkeypatch):
         asked.append(len(keys))
         return np.zeros(len(keys), np.uint64)
 
-    monkeypatch.setattr(verify_keys, "index_hashes", one_hash)
+    monkeypatch.setattr(verify, "index_hashes", one_hash)
     assert findings(store) == []
     assert asked == [3, 3]

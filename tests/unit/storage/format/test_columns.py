@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
-from clog.storage.format import columns as columns_module
 from clog.storage.format import documents
-from clog.storage.format.columns import (
+from clog.storage.format import head as columns_module
+from clog.storage.format.head import (
     COLUMNS,
     PartitionColumns,
     columns_from_json,
@@ -21,9 +22,8 @@ from clog.storage.format.columns import (
     resolved,
     with_rest,
 )
-from clog.storage.ids import SeededIds
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import memory_store
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import memory_store
 
 COUNT = 400
 NUMBERS = st.integers(-1, 2**63 - 1)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError, UnsupportedFormatError
-from clog.storage.format import commits, paths
+from clog.storage.format import commits, documents
 from clog.storage.format.commits import (
     Commit,
     EditRecord,
@@ -20,12 +21,11 @@ from clog.storage.format.commits import (
 )
 from clog.storage.format.documents import decode, encode
 from clog.storage.format.edits import Edit
-from clog.storage.ids import SeededIds
 from clog.storage.store import open_store
-from clog.storage.testing.histories import any_edits, append_edit, applied, fresh_manifest
+from clog_testing.histories import any_edits, append_edit, applied, fresh_manifest
 
 _names = SeededIds(11)
-PATH = paths.commit_path(6)
+PATH = documents.commit_path(6)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_every_truncation_is_found(store):
 
 def test_a_commit_under_another_name_is_corruption(store):
     """FORMAT.md §3.1: its version equals the name."""
-    store.put(paths.commit_path(7), encode_commit(commit_six(store)))
+    store.put(documents.commit_path(7), encode_commit(commit_six(store)))
     with pytest.raises(CorruptionError, match="holds version 6"):
         read_commit(store, 7)
 

@@ -9,23 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
-from clog.storage.format.bitmaps import bitmap
-from clog.storage.format.bitmaps.bitmap import BitmapFile, read_bitmap
-from clog.storage.format.dead_rows import (
+from clog.storage.format import chunks as bitmap
+from clog.storage.format.chunks import (
+    BitmapFile,
     DeadRows,
     dead_rows_from_json,
     dead_rows_to_json,
+    read_bitmap,
     write_dead_rows,
 )
+from clog.storage.format.documents import stamp_of
 from clog.storage.format.edits import DeadMark, Edit
 from clog.storage.format.features import FeatureNames
 from clog.storage.format.manifest import apply
-from clog.storage.format.paths import stamp_of
-from clog.storage.ids import SeededIds
 from clog.storage.read.scan import cut, plan_range, read_pieces
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import discard, memory_store
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import discard, memory_store
 
 PACKED = zlib.compress(b"\x05")
 

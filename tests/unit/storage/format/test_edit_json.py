@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format.documents import body_json
-from clog.storage.format.edit_json import edit_from_json, edit_to_json
-from clog.storage.format.edits import Edit
-from clog.storage.testing.histories import (
+from clog.storage.format.edits import Edit, edit_from_json, edit_to_json
+from clog_testing.histories import (
     any_edits,
     append_edit,
     applied,

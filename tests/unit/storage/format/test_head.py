@@ -27,7 +27,7 @@ from clog.storage.format.head import (
     head_from_json,
     head_to_json,
 )
-from clog.storage.testing.histories import (
+from clog_testing.histories import (
     append_edit,
     applied,
     clean_edit,

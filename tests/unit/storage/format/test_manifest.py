@@ -9,7 +9,7 @@ from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import NONE, Chunk
 from clog.storage.format.edits import ChunkHorizon, Edit, Replacement, Uncleanable
 from clog.storage.format.manifest import Released, SegmentPage
-from clog.storage.testing.histories import (
+from clog_testing.histories import (
     append_edit,
     applied,
     clean_edit,

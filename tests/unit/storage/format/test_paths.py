@@ -5,35 +5,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format import paths
+from clog.storage.format import documents
 
 VERSIONS = st.integers(0, 10**20 - 1)
 
 
 def test_the_names_of_the_format():
     """As FORMAT.md §1 lists them."""
-    assert paths.commit_path(7) == "commits/00000000000000000007.json"
-    assert paths.snapshot_path(7) == "snapshots/00000000000000000007.json"
-    assert paths.page_path("ab") == "pages/ab.json"
-    assert paths.edit_path("ab") == "edits/ab.json"
-    assert paths.block_path(1500) == "blocks/00000000000000001024.json"
-    assert paths.data_path(7, "ab") == "data/00000000000000000007-ab.parquet"
-    assert paths.LATEST == "latest"
+    assert documents.commit_path(7) == "commits/00000000000000000007.json"
+    assert documents.snapshot_path(7) == "snapshots/00000000000000000007.json"
+    assert documents.page_path("ab") == "pages/ab.json"
+    assert documents.edit_path("ab") == "edits/ab.json"
+    assert documents.block_path(1500) == "blocks/00000000000000001024.json"
+    assert documents.data_path(7, "ab") == "data/00000000000000000007-ab.parquet"
+    assert documents.LATEST == "latest"
 
 
 @given(VERSIONS, VERSIONS)
 def test_names_sort_as_versions(one, other):
     """20 digits: a listing is in the order of versions."""
-    assert (paths.commit_path(one) < paths.commit_path(other)) == (one < other)
+    assert (documents.commit_path(one) < documents.commit_path(other)) == (one < other)
 
 
 @given(VERSIONS)
 def test_versions_and_stamps_are_read_from_names(version):
     """And only from names of the right form."""
-    assert paths.version_of(paths.commit_path(version)) == version
-    assert paths.version_of(paths.snapshot_path(version)) == version
-    assert paths.stamp_of(paths.data_path(version, "0" * 32)) == version
-    assert paths.stamp_of(paths.commit_path(version)) is None
+    assert documents.version_of(documents.commit_path(version)) == version
+    assert documents.version_of(documents.snapshot_path(version)) == version
+    assert documents.stamp_of(documents.data_path(version, "0" * 32)) == version
+    assert documents.stamp_of(documents.commit_path(version)) is None
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_versions_and_stamps_are_read_from_names(version):
 )
 def test_other_names_have_no_version(path):
     """What lies there by accident is no commit."""
-    assert paths.version_of(path) is None
+    assert documents.version_of(path) is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_other_names_have_no_version(path):
 )
 def test_other_names_have_no_stamp(path):
     """The sweep takes nothing for a data object that is none."""
-    assert paths.stamp_of(path) is None
+    assert documents.stamp_of(path) is None
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_other_names_have_no_stamp(path):
 )
 def test_a_block_is_named_by_its_first_version(version, first):
     """FORMAT.md §7: 1024 versions."""
-    assert paths.block_of(version) == first
-    assert paths.block_path(version) == f"blocks/{first:020d}.json"
+    assert documents.block_of(version) == first
+    assert documents.block_path(version) == f"blocks/{first:020d}.json"
 
 
 @pytest.mark.parametrize("path", ["data/x", "pages/x.json", "a", "a/b/c", "..a/b", "a./..b"])
 def test_paths_under_the_root_pass(path):
     """Dots inside a name are no way out."""
-    assert paths.check_inside(path, where="x") == path
+    assert documents.check_inside(path, where="x") == path
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_paths_under_the_root_pass(path):
 def test_paths_that_leave_the_root_are_corruption(path):
     """FORMAT.md §1; and other systems' separators, drives and schemes."""
     with pytest.raises(CorruptionError, match="here refers to"):
-        paths.check_inside(path, where="here")
+        documents.check_inside(path, where="here")

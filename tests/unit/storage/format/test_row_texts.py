@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.edit_json import edit_from_json, edit_to_json
-from clog.storage.format.edits import Edit, RowTexts
+from clog.storage.format.edits import Edit, RowTexts, edit_from_json, edit_to_json
 from clog.storage.format.features import ROW_TEXTS, FeatureNames
 from clog.storage.format.head import advance, head_from_json, head_to_json
-from clog.storage.testing.histories import fresh_manifest
+from clog_testing.histories import fresh_manifest
 
 HEAD = fresh_manifest().head
 FIRST = RowTexts(1, "Europe/Berlin", (("Id", "region"),))

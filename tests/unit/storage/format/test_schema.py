@@ -13,8 +13,8 @@ from clog.storage.format.schema import (
     schema_problem,
     schema_to_json,
 )
-from clog.storage.objects.arrow_types import arrow_schema, schema_of
 from clog.storage.objects.evolution import evolved
+from clog.storage.objects.layout import arrow_schema, schema_of
 
 SCHEMA = schema_of(
     {

@@ -6,26 +6,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
+from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format import snapshots
-from clog.storage.format.bitmaps.bitmap import BitmapFile
-from clog.storage.format.dead_rows import DeadRows
-from clog.storage.format.documents import decode, encode
+from clog.storage.format.chunks import BitmapFile, DeadRows
+from clog.storage.format.documents import decode, encode, snapshot_path
 from clog.storage.format.edits import Edit
 from clog.storage.format.head import SnapshotRef
-from clog.storage.format.paths import snapshot_path
 from clog.storage.format.snapshots import read_snapshot, unpage, write_snapshot
-from clog.storage.ids import SeededIds
 from clog.storage.store import open_store
-from clog.storage.store.base import ObjectExistsError
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.histories import (
-    append_edit,
-    applied,
-    clean_edit,
-    fresh_manifest,
-    histories,
-)
+from clog.storage.store.conformance import CountingStore
+from clog.storage.store.contract import ObjectExistsError
+from clog_testing.histories import append_edit, applied, clean_edit, fresh_manifest, histories
 
 _names = SeededIds(99)
 DEAD = {"rows": 1, "since_ms": 0, "path": "data/x.dead", "bytes": 1, "xxh3_128": "ab"}

@@ -6,18 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.storage.diagnostics.verify_documents import document_problems
+from clog.storage.diagnostics.verify import document_problems
+from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
-from clog.storage.format import documents, writer_pages
+from clog.storage.format import documents, writers
 from clog.storage.format.chunks import columns_of
 from clog.storage.format.edits import AppendedBy, PageRef, WriterEntry
 from clog.storage.format.head import WRITERS_MAX
-from clog.storage.format.producers import find_writer, page_out_if_full
-from clog.storage.format.writer_pages import FIRST, WriterPages, writer_hash
-from clog.storage.ids import SeededIds
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import memory_store
-from clog.storage.testing.histories import fresh_manifest
+from clog.storage.format.writers import (
+    FIRST,
+    WriterPages,
+    find_writer,
+    page_out_if_full,
+    writer_hash,
+)
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import memory_store
+from clog_testing.histories import fresh_manifest
 
 SEED = 7
 _names = SeededIds(41)
@@ -85,7 +90,7 @@ def test_it_is_a_map_of_writers(page_bytes, drawn):
     are not touched, every page is the size it may be, and `verify` finds nothing.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer_pages, "PAGE_BYTES_MAX", page_bytes)
+        patch.setattr(writers, "PAGE_BYTES_MAX", page_bytes)
         pages, root, model = new_pages(), None, {}
         for batch in drawn:
             root = added(pages, root, batch)
@@ -102,7 +107,7 @@ def test_it_is_a_map_of_writers(page_bytes, drawn):
 
 def test_adding_reads_and_writes_one_page_of_each_level(monkeypatch):
     """Also after thousands; what is there is not read where it is known."""
-    monkeypatch.setattr(writer_pages, "PAGE_BYTES_MAX", 2_000)
+    monkeypatch.setattr(writers, "PAGE_BYTES_MAX", 2_000)
     pages = new_pages()
     root = added(pages, None, map(entry, range(5_000)))
     assert root.level == 2
@@ -117,8 +122,8 @@ def test_adding_reads_and_writes_one_page_of_each_level(monkeypatch):
 
 def test_a_page_of_one_hash_is_not_cut(monkeypatch):
     """Nobody could tell the halves apart: it grows instead."""
-    monkeypatch.setattr(writer_pages, "PAGE_BYTES_MAX", 500)
-    monkeypatch.setattr(writer_pages, "writer_hash", lambda *_: "ab" * 8)
+    monkeypatch.setattr(writers, "PAGE_BYTES_MAX", 500)
+    monkeypatch.setattr(writers, "writer_hash", lambda *_: "ab" * 8)
     pages = new_pages()
     root = added(pages, None, map(entry, range(20)))
     assert (root.level, root.count) == (0, 20)
@@ -127,7 +132,7 @@ def test_a_page_of_one_hash_is_not_cut(monkeypatch):
 
 def test_hashes_begin_where_few_digits_tell_them_apart(monkeypatch):
     """FORMAT.md §4: no zeros at the end of `from`, and each page has the hashes from its own on."""
-    monkeypatch.setattr(writer_pages, "PAGE_BYTES_MAX", 2_000)
+    monkeypatch.setattr(writers, "PAGE_BYTES_MAX", 2_000)
     pages = new_pages()
     root = added(pages, None, map(entry, range(2_000)))
     starts = [start for start, _ in leaves(pages, (FIRST, root))]
@@ -140,7 +145,7 @@ def test_hashes_begin_where_few_digits_tell_them_apart(monkeypatch):
 
 def test_kept_pages_are_bounded(monkeypatch):
     """The one used longest ago goes first."""
-    monkeypatch.setattr(writer_pages, "KEPT_BYTES_MAX", 2_000)
+    monkeypatch.setattr(writers, "KEPT_BYTES_MAX", 2_000)
     pages = new_pages()
     roots = [added(pages, None, map(entry, range(i, i + 10))) for i in range(5)]
     assert sum(root.size_bytes for root in roots[-3:]) > 2_000
@@ -162,7 +167,7 @@ def replaced(pages, ref, body):
 
 def test_verify_finds_writers_in_the_wrong_page(monkeypatch):
     """They would not be found: counts, ranges and the order of pages are checked."""
-    monkeypatch.setattr(writer_pages, "PAGE_BYTES_MAX", 700)
+    monkeypatch.setattr(writers, "PAGE_BYTES_MAX", 700)
     pages = new_pages()
     root = added(pages, None, map(entry, range(30)))
     assert root.level == 1
@@ -209,7 +214,7 @@ def by(entries):
 
 def test_who_leaves_a_full_head(monkeypatch):
     """The oldest, as many as there are too many, and of the older half who has the same page."""
-    monkeypatch.setattr(writer_pages, "PAGE_BYTES_MAX", 900)
+    monkeypatch.setattr(writers, "PAGE_BYTES_MAX", 900)
     pages = new_pages()
     root = added(pages, None, map(entry, range(100, 200)))
     head = replace(fresh_manifest().head, older_writers=root)

@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.storage.keys.fingerprints import fingerprints_of
+from clog.storage.keys.hashing import fingerprints_of
 
 ALL = 2**64
 SEEDS = st.integers(0, ALL - 1)

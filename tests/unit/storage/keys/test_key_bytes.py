@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.storage.keys.fingerprints import fingerprints_of
-from clog.storage.keys.hashing import hash_keys
-from clog.storage.keys.key_bytes import key_bytes
-from clog.storage.keys.key_values import key_of_bytes
-from clog.storage.keys.partitioner import ALGORITHMS, partitions_for
+from clog.storage.keys.hashing import (
+    PARTITIONERS,
+    fingerprints_of,
+    hash_keys,
+    key_bytes,
+    key_of_bytes,
+    partitions_for,
+)
 
 PAIR = pa.struct([("n", pa.int16()), ("s", pa.string())])
 PRICE = pa.struct([("d", pa.date32()), ("p", pa.decimal128(9, 2)), ("ok", pa.bool_())])
@@ -165,6 +168,6 @@ def test_a_string_is_hashed_and_placed_as_its_utf8():
     strings, octets = pa.array(texts), pa.array([text.encode() for text in texts], pa.binary())
     assert (hash_keys(strings, seed=5) == hash_keys(octets, seed=5)).all()
     assert (fingerprints_of(strings, seed=5) == fingerprints_of(octets, seed=5)).all()
-    for algorithm in ALGORITHMS:
+    for algorithm in PARTITIONERS:
         placed = [partitions_for(k, partitions=7, algorithm=algorithm) for k in (strings, octets)]
         assert (placed[0] == placed[1]).all()

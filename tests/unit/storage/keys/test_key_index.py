@@ -9,10 +9,10 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.storage.ids import SeededIds
+from clog.storage.env import SeededIds
 from clog.storage.keys.key_index import DamagedIndexError, decode, encode, joined
 from clog.storage.objects import encoding
-from clog.storage.objects.data_object import RECORD_SCHEMA
+from clog.storage.objects.layout import RECORD_SCHEMA
 from clog.storage.objects.writer import write_rewritten
 from clog.storage.store import open_store
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.keys.partitioner import ALGORITHMS, murmur2, partitions_for
+from clog.storage.keys.hashing import PARTITIONERS, murmur2, partitions_for
 
 KAFKA_VECTORS = {
     b"21": -973932308,
@@ -54,7 +54,7 @@ def test_murmur2_of_many_keys_is_that_of_each(keys):
 
 @given(st.lists(st.none() | st.binary(max_size=20)), st.integers(0, 20), st.integers(0, 20))
 @pytest.mark.parametrize("type_", [pa.binary(), pa.large_binary()], ids=str)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", PARTITIONERS)
 def test_a_slice_goes_where_its_keys_go(type_, algorithm, keys, first, length):
     """The offset of an Arrow slice, nulls and the width of offsets change nothing."""
     array = pa.array(keys, type_)
@@ -90,7 +90,7 @@ def test_xxh3_partitions_are_pinned():
     assert partitions_for(keys, partitions=1000, algorithm="xxh3").tolist() == [138, 719, 621, 492]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", PARTITIONERS)
 def test_null_keys_go_round_robin_from_start(algorithm):
     """Keys between them do not disturb the turn; an empty key is a key (S4)."""
     keys = pa.array([None, b"k", None, b"", None, None], pa.binary())
@@ -102,7 +102,7 @@ def test_null_keys_go_round_robin_from_start(algorithm):
     assert [found[1], found[3]] == with_keys.tolist()
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", PARTITIONERS)
 def test_keys_spread_evenly(algorithm):
     """No partition of 7 gets more than 5 % off its share of 70 000 similar keys."""
     keys = pa.array([b"user-%08d" % i for i in range(70_000)], pa.binary())

@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clog.storage.format.object_ref import ObjectRef
-from clog.storage.objects.data_object import (
+from clog.storage.format.chunks import ObjectRef
+from clog.storage.objects.layout import (
     RECORD_SCHEMA,
     ChunkStats,
     DataObject,

@@ -13,12 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.object_ref import ObjectRef
+from clog.storage.format.chunks import ObjectRef
 from clog.storage.objects import footer as footers
-from clog.storage.objects.data_object import REWRITTEN_SCHEMA
-from clog.storage.objects.footer import FooterError, read_footer
-from clog.storage.objects.reader import read_rows
-from clog.storage.objects.thrift_compact import (
+from clog.storage.objects.footer import (
     BINARY,
     FALSE,
     I16,
@@ -28,10 +25,14 @@ from clog.storage.objects.thrift_compact import (
     SET,
     STRUCT,
     TRUE,
+    FooterError,
     Reader,
+    read_footer,
 )
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.sealing import sealed
+from clog.storage.objects.layout import REWRITTEN_SCHEMA
+from clog.storage.objects.reader import read_rows
+from clog_testing.crash import discard, memory_store
+from clog_testing.sealing import sealed
 
 ROWS = 6
 SCHEMA, GROUPS = 2, 4

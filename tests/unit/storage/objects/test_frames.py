@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from clog.storage import InvalidInputError, Log
-from clog.storage.objects.data_object import RECORD_SCHEMA
+from clog.storage.objects.layout import RECORD_SCHEMA
 from clog.storage.objects.records import to_records
 
 duckdb = pytest.importorskip("duckdb")

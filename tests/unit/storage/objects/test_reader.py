@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError, StoreUnavailableError
-from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding, reader
-from clog.storage.objects.data_object import REWRITTEN_SCHEMA
+from clog.storage.objects.layout import REWRITTEN_SCHEMA
 from clog.storage.objects.reader import read_ranges, read_rows
 from clog.storage.objects.writer import write_rewritten
 from clog.storage.store import open_store
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.sealing import sealed
+from clog.storage.store.conformance import CountingStore
+from clog_testing.sealing import sealed
 
 ALL = tuple(REWRITTEN_SCHEMA.names)
 ROWS = 40

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from clog.storage import InvalidInputError
-from clog.storage.objects.data_object import RECORD_SCHEMA
+from clog.storage.objects.layout import RECORD_SCHEMA
 from clog.storage.objects.records import to_records
 
 NOW_US = 1_700_000_000_123_456

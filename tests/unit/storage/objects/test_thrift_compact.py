@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.storage.objects.thrift_compact import (
+from clog.storage.objects.footer import (
     BINARY,
     DEPTH_MAX,
     FALSE,

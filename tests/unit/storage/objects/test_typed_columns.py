@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.objects.typed_columns import (
+from clog.storage.objects.layout import (
     as_type,
     can_read,
     cheapest_leaf,

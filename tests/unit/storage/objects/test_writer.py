@@ -8,19 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from clog.storage.config.compression import Compression
+from clog.storage.config.definitions import Compression
+from clog.storage.env import SeededIds
 from clog.storage.errors import InvalidInputError
-from clog.storage.ids import SeededIds
 from clog.storage.objects import encoding
-from clog.storage.objects.data_object import (
-    RECORD_SCHEMA,
-    REWRITTEN_SCHEMA,
-    ChunkStats,
-    ObjectFacts,
-)
+from clog.storage.objects.layout import RECORD_SCHEMA, REWRITTEN_SCHEMA, ChunkStats, ObjectFacts
 from clog.storage.objects.writer import ObjectWriter, write_rewritten
 from clog.storage.store import open_store
-from clog.storage.testing.counting import CountingStore
+from clog.storage.store.conformance import CountingStore
 
 HEADER = [{"key": "h", "value": b"xy"}]
 _numbers = itertools.count()

@@ -6,17 +6,12 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, LogReplacedError, ManualClock
-from clog.storage.commit.identity import StandingLog
-from clog.storage.deletion import delete_log
+from clog.storage.administration import delete_log
+from clog.storage.commit.versions import StandingLog
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.ids import SeededIds
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.published import (
-    delta_rows,
-    delta_versions,
-    iceberg_rows,
-    iceberg_versions,
-)
+from clog.storage.env import SeededIds
+from clog.storage.store.contract import WrappingStore
+from clog_testing.published import delta_rows, delta_versions, iceberg_rows, iceberg_versions
 
 pytest.importorskip("pyroaring")
 pytest.importorskip("fastavro")

@@ -10,8 +10,8 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.storage import InvalidInputError, Log
 from clog.storage.diagnostics.verify import Check, verify_log
-from clog.storage.testing.clocked import ClockedStore
-from clog.storage.testing.published import iceberg_rows, iceberg_versions
+from clog_testing.clocked import ClockedStore
+from clog_testing.published import iceberg_rows, iceberg_versions
 
 pytest.importorskip("fastavro")
 pytest.importorskip("pyroaring")

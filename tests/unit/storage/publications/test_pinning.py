@@ -1,7 +1,7 @@
 """When pins come and go (FORMAT.md §14)."""
 
-from clog.storage.format.views.pins import Pin
-from clog.storage.publications.pinning import PARTS, after_withdrawal, with_pin, without_expired
+from clog.storage.format.edits import Pin
+from clog.storage.publications.publish import PARTS, after_withdrawal, with_pin, without_expired
 
 
 def pins(*rows):

@@ -6,15 +6,15 @@ from collections import Counter
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.objects import sweep_released
+from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import InvalidInputError, Log, LogReplacedError, NotFoundError
 from clog.storage.diagnostics.verify import Check, verify_log
-from clog.storage.ids import SeededIds
-from clog.storage.publications.delta.view import CHECKPOINT_VERSIONS
+from clog.storage.env import SeededIds
+from clog.storage.publications.delta import CHECKPOINT_VERSIONS
 from clog.storage.publications.publish import Publications, view_of
-from clog.storage.testing.clocked import ClockedStore
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.published import (
+from clog.storage.store.conformance import CountingStore
+from clog_testing.clocked import ClockedStore
+from clog_testing.published import (
     delta_adds,
     delta_rows,
     delta_versions,

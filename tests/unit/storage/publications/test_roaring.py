@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.storage.publications.roaring import to_roaring64
+from clog.storage.publications.source import to_roaring64
 
 pyroaring = pytest.importorskip("pyroaring")
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from clog.storage import Log
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.published import delta_rows, iceberg_rows
+from clog.storage.store.contract import WrappingStore
+from clog_testing.published import delta_rows, iceberg_rows
 
 pytest.importorskip("pyroaring")
 pytest.importorskip("fastavro")

@@ -8,20 +8,13 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.sweep.objects import sweep_released
+from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import ClogError, InvalidInputError, Log
 from clog.storage.diagnostics.verify import Check, verify_log
-from clog.storage.format.edits import Edit
+from clog.storage.format.edits import Edit, Pin
 from clog.storage.format.features import FeatureNames
-from clog.storage.format.views.pins import Pin
-from clog.storage.store.base import StoreRefusedError
-from clog.storage.store.wrapping import WrappingStore
-from clog.storage.testing.published import (
-    delta_rows,
-    delta_versions,
-    iceberg_rows,
-    iceberg_versions,
-)
+from clog.storage.store.contract import StoreRefusedError, WrappingStore
+from clog_testing.published import delta_rows, delta_versions, iceberg_rows, iceberg_versions
 
 pytest.importorskip("pyroaring")
 pytest.importorskip("fastavro")

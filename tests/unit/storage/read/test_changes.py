@@ -3,10 +3,10 @@
 import pytest
 
 from clog.storage import OffsetOutOfRangeError
-from clog.storage.read.changes import changes_batches
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
-from clog.storage.testing.model import rows_in
+from clog.storage.read.table import changes_batches
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import inside
+from clog_testing.model import rows_in
 
 
 def slice_of(log, store, starts, **options):

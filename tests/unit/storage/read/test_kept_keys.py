@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.storage.read.kept_keys import KeptKeys
+from clog.storage.read.table import KeptKeys
 
 PARTS = st.lists(st.lists(st.binary(max_size=20), max_size=5), max_size=6)
 

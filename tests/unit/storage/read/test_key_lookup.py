@@ -4,16 +4,16 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import CorruptionError, VersionExpiredError
-from clog.storage.format.bitmaps import bitmap
+from clog.storage.format import chunks
 from clog.storage.keys.key_index import KeyIndex
 from clog.storage.objects import encoding, reader
-from clog.storage.read import key_index_cache, key_lookup, scan, table_plan
-from clog.storage.read.key_index_cache import KeyIndexCache
-from clog.storage.read.key_lookup import pieces_of_keys
+from clog.storage.read import lookup, scan
+from clog.storage.read import table as table_plan
+from clog.storage.read.lookup import KeyIndexCache, pieces_of_keys
 from clog.storage.read.scan import READ_SCHEMA, plan_range
-from clog.storage.read.table_plan import KnownPieces, plan_table
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import expire, inside
+from clog.storage.read.table import KnownPieces, plan_table
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import expire, inside
 
 KEYS = 600
 
@@ -21,7 +21,7 @@ KEYS = 600
 @pytest.fixture
 def large(monkeypatch):
     """Every object counts as one that is too large to be fetched whole; row groups are small."""
-    for module in (encoding, reader, key_index_cache, key_lookup):
+    for module in (encoding, reader, lookup, lookup):
         monkeypatch.setattr(module, "WHOLE_BYTES", 0)
     monkeypatch.setattr(encoding, "GROUP_ROWS", 50)
 
@@ -215,7 +215,7 @@ def test_many_keys_of_one_object_are_read_together(make_log, counting, large):
 
 def test_dead_rows_cost_no_more_when_warm(make_log, counting, large, monkeypatch):
     """A bitmap's file is kept in memory as an index is; a dead row is not found."""
-    monkeypatch.setattr(bitmap, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(chunks, "INLINE_BYTES_MAX", 0)
     log = make_log(config={"object.bytes": "20000"}, on=counting)
     log.append([{"key": key(i), "value": "old"} for i in (0, *range(KEYS))])
     log.roll()
@@ -261,14 +261,14 @@ def test_a_warm_lookup_visits_no_object_but_that_of_the_key(make_log, counting, 
     """Of 200 objects: the key is hashed once, the indexes are asked in runs, the version is planned
     once, and one request reads the row; a key that is nowhere costs none.
     """
-    monkeypatch.setattr(key_index_cache, "RUN_PIECES", 64)
+    monkeypatch.setattr(lookup, "RUN_PIECES", 64)
     log = uncoalesced(make_log, 200, on=counting)
     log.table().get("nobody")
-    hashed = counter(monkeypatch, key_lookup, "index_hashes")
+    hashed = counter(monkeypatch, lookup, "index_hashes")
     visited = counter(monkeypatch, KeyIndexCache, "of")
     asked = counter(monkeypatch, KeyIndex, "hits")
     planned = counter(monkeypatch, scan, "piece_of")
-    read = counter(monkeypatch, key_lookup, "of_keys")
+    read = counter(monkeypatch, lookup, "of_keys")
     for wanted, value, gets in ((key(3), b"153", 1), (b"once-1", b"1", 1), (b"nobody", None, 0)):
         with counting.count() as held:
             assert log.table().get(wanted) == value
@@ -279,10 +279,10 @@ def test_a_warm_lookup_visits_no_object_but_that_of_the_key(make_log, counting, 
 
 def test_what_is_known_stays_known_in_the_next_version(make_log, counting, monkeypatch):
     """Only the last run is joined anew, only the new object is planned, visited and fetched."""
-    monkeypatch.setattr(key_index_cache, "RUN_PIECES", 64)
+    monkeypatch.setattr(lookup, "RUN_PIECES", 64)
     log = uncoalesced(make_log, 200, on=counting)
     log.table().get("nobody")
-    joined = counter(monkeypatch, key_index_cache.key_index, "joined")
+    joined = counter(monkeypatch, lookup.key_index, "joined")
     planned = counter(monkeypatch, table_plan, "piece_of")
     visited = counter(monkeypatch, KeyIndexCache, "of")
     for i in range(3):
@@ -319,8 +319,8 @@ def test_lookups_by_runs_find_what_the_table_holds(
     """However pieces fall into runs: the newest record of each key, none twice, and no older object
     is read for a key that a newer one has.
     """
-    monkeypatch.setattr(key_index_cache, "RUN_PIECES", run_pieces)
-    monkeypatch.setattr(key_index_cache, "SMALL_ROWS", small_rows)
+    monkeypatch.setattr(lookup, "RUN_PIECES", run_pieces)
+    monkeypatch.setattr(lookup, "SMALL_ROWS", small_rows)
     log = uncoalesced(make_log, 120, on=counting)
     table = log.table()
     held = {row["key"]: row["value"] for row in table.to_arrow().to_pylist()}

@@ -8,13 +8,10 @@ from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
-from clog.storage.read.changes import plan_changes
-from clog.storage.read.small_views import small_view_batches
-from clog.storage.read.table_plan import plan_table
-from clog.storage.read.table_scan import table_batches
+from clog.storage.read.table import plan_changes, plan_table, small_view_batches, table_batches
 from clog.storage.store import open_store
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.model import rows_in
+from clog.storage.store.conformance import CountingStore
+from clog_testing.model import rows_in
 
 CONFIG = {"min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}
 RECORDS = st.tuples(st.integers(0, 2), st.sampled_from("abcd"), st.sampled_from([None, "1", "2"]))

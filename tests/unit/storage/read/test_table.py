@@ -8,15 +8,14 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import InvalidInputError, VersionExpiredError
+from clog.storage.commit.versions import version_at_time
 from clog.storage.format.edits import Edit
-from clog.storage.read.as_of import version_at_time
 from clog.storage.read.latest_keys import ROW_BYTES
 from clog.storage.read.scan import READ_SCHEMA, stored_columns
-from clog.storage.read.table_plan import plan_table
-from clog.storage.read.table_scan import table_batches
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import inside
-from clog.storage.testing.model import rows_in
+from clog.storage.read.table import plan_table, table_batches
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import inside
+from clog_testing.model import rows_in
 
 FRAMES = [("to_pandas", "pandas"), ("to_polars", "polars"), ("to_duckdb", "duckdb")]
 

@@ -6,9 +6,9 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, VersionExpiredError
-from clog.storage.read.view_masks import view_masks
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import expire
+from clog.storage.read.hidden_rows import view_masks
+from clog.storage.store.conformance import CountingStore
+from clog_testing.crash import expire
 
 
 def put(log, partition=None, **values):

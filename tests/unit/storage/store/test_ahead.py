@@ -4,17 +4,17 @@ from functools import partial
 
 import pytest
 
-from clog.cleaner.metered_store import MeteredStore, StoppedError, Throttle
-from clog.cleaner.rewrite.coalescing import coalesce
+from clog.cleaner.duties.layout import coalesce
+from clog.cleaner.threads import MeteredStore, StoppedError, Throttle
 from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.ids import SeededIds
-from clog.storage.read import key_lookup
-from clog.storage.read.key_lookup import pieces_of_keys
+from clog.storage.env import SeededIds
+from clog.storage.read import lookup
+from clog.storage.read.lookup import pieces_of_keys
 from clog.storage.read.scan import plan_range, read_pieces
-from clog.storage.store.ahead import BYTES_MAX, CALLS_MAX, ahead, begin_in_thread
-from clog.storage.testing.crash import discard, inside, memory_store
-from clog.storage.testing.delaying import DelayingStore
+from clog.storage.store.contract import BYTES_MAX, CALLS_MAX, ahead, begin_in_thread
+from clog_testing.crash import discard, inside, memory_store
+from clog_testing.delaying import DelayingStore
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_the_first_look_up_of_a_key(near, far):
 
 def test_a_task_that_looks_for_keys(near, far, monkeypatch):
     """In large objects keys are read first, and the rest of those that hold one."""
-    monkeypatch.setattr(key_lookup, "WHOLE_BYTES", 10)
+    monkeypatch.setattr(lookup, "WHOLE_BYTES", 10)
     log = log_of(near, 100)
     pieces = plan_range(log.handle.manifest(), 0, 0, 100)
     found = [*pieces_of_keys(inside(far), pieces, [b"k57"], seed=1)]

@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clog.storage import InvalidInputError
-from clog.storage.store.base import (
-    COALESCE_GAP_BYTES,
-    REQUESTS_FEW,
-    check_path,
-    coalesce,
-    cut,
-)
+from clog.storage.store.contract import COALESCE_GAP_BYTES, REQUESTS_FEW, check_path, coalesce, cut
 
 SIZE = 6 * COALESCE_GAP_BYTES
 bounds = st.tuples(st.integers(0, SIZE + 10), st.integers(0, SIZE + 10))

@@ -11,8 +11,8 @@ import pytest
 from clog.storage import InvalidInputError, Log, StoreUnavailableError
 from clog.storage.objects.records import to_records
 from clog.storage.store import open_store
-from clog.storage.store.base import ObjectExistsError, StoreRefusedError
-from clog.storage.testing.model import rows_in
+from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
+from clog_testing.model import rows_in
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from clog.cleaner.daemon.finder import Finder
+from clog.cleaner.daemon.broker_config import Finder
 from clog.storage import Log, ManualClock, StateStore
-from clog.storage.ids import SeededIds
+from clog.storage.env import SeededIds
 from clog.storage.store import open_store
-from clog.storage.store import reach as reach_module
-from clog.storage.store.reach import Reach
+from clog.storage.store import opening as reach_module
+from clog.storage.store.opening import Reach
 
 OPTIONS = {"fsync": False}
 
@@ -23,7 +23,7 @@ def url(tmp_path):
 
 def opened_by_spark(url):
     pytest.importorskip("pyspark")
-    from clog.connector.options.location import Location
+    from clog.connector.options import Location
 
     return Location(url, '{"fsync": false}').log()
 

@@ -3,12 +3,12 @@
 import pytest
 
 from clog.storage import InvalidInputError
-from clog.storage.store import sftp, urls
+from clog.storage.store import contract, sftp
 from clog.storage.store.sftp import HostCheck
 
 
 def settings_of(url, options=()):
-    return sftp.with_host_check(urls.parse(url), dict(options))
+    return sftp.with_host_check(contract.parse(url), dict(options))
 
 
 @pytest.mark.parametrize(

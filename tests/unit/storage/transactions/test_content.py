@@ -3,11 +3,11 @@
 import pytest
 
 from clog.storage import Log, ManualClock, NotFoundError
+from clog.storage.env import SeededIds
 from clog.storage.format.transactions import TRANSACTION
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.invariants import check_log
 from clog.storage.transactions.several import found_part
+from clog_testing.crash import discard, memory_store
+from clog_testing.invariants import check_log
 
 
 @pytest.fixture

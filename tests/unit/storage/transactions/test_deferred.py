@@ -15,19 +15,19 @@ from clog.storage import (
     TransactionResult,
     TransactionTimeoutError,
 )
+from clog.storage.env import SeededIds
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.format.edits import Edit
 from clog.storage.format.head import WRITERS_MAX, head_to_json
 from clog.storage.format.transactions import TRANSACTION, Committed
-from clog.storage.ids import SeededIds
 from clog.storage.objects.records import to_records
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import discard, inside
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
+from clog.storage.store.conformance import CountingStore
 from clog.storage.transactions import transaction
-from clog.storage.transactions.holders import TIMEOUT_MS_MAX
-from clog.storage.transactions.id_states import ID_BYTES_MAX
+from clog.storage.transactions.ids import ID_BYTES_MAX
+from clog.storage.transactions.transaction import TIMEOUT_MS_MAX
+from clog_testing.crash import discard, inside
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
 
 DAY_MS = 86_400_000
 

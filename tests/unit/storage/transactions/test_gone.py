@@ -14,11 +14,10 @@ from clog.storage import (
     NotFoundError,
     TransactionTimeoutError,
 )
-from clog.storage.clock import SystemClock
+from clog.storage.env import SystemClock
 from clog.storage.errors import ClogError
-from clog.storage.format.paths import commit_path
-from clog.storage.transactions.finishing import finish_all
-from clog.storage.transactions.several import Several
+from clog.storage.format.documents import commit_path
+from clog.storage.transactions.several import Several, finish_all
 
 DAY_MS = 86_400_000
 

@@ -4,13 +4,13 @@ import pytest
 
 from clog.storage import InvalidInputError, Log, NotFoundError, OffsetOutOfRangeError
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.format import paths
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
 from clog.storage.format.edits import Edit
 from clog.storage.format.head import WRITERS_MAX
 from clog.storage.format.transactions import TRANSACTION, Position, PositionsAt
-from clog.storage.ids import SeededIds
-from clog.storage.testing.crash import discard, inside, memory_store
-from clog.storage.testing.invariants import check_log
+from clog_testing.crash import discard, inside, memory_store
+from clog_testing.invariants import check_log
 
 MANY = 200
 """Partitions whose positions have more than 1 KiB."""
@@ -168,7 +168,7 @@ def test_large_ones_are_a_document(make_log, open_log, source, store, clock):
     commit_positions(log, source, offsets)
     first = stored(log)
     assert isinstance(first, PositionsAt)
-    assert first.path.startswith(paths.PAGES)
+    assert first.path.startswith(documents.PAGES)
     other = open_log()
     other.transaction("job")
     assert stored(log) == first

@@ -12,18 +12,17 @@ from clog.storage import (
     TransactionFencedError,
     TransactionTimeoutError,
 )
+from clog.storage.env import SeededIds
 from clog.storage.errors import CommitStateUnknownError, StoreUnavailableError
 from clog.storage.format.commits import edit_of, read_commit
-from clog.storage.format.undecided import COMMITTED, UNENDED_MAX
-from clog.storage.ids import SeededIds
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.crash import discard, memory_store
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
-from clog.storage.testing.undecided import append_undecided
-from clog.storage.transactions.finishing import finish_all, finish_left
-from clog.storage.transactions.id_states import OPERATION
-from clog.storage.transactions.undecided import Part, prepared_part
+from clog.storage.format.transactions import COMMITTED, UNENDED_MAX
+from clog.storage.store.conformance import CountingStore
+from clog.storage.transactions.ids import OPERATION
+from clog.storage.transactions.several import Part, finish_all, finish_left, prepared_part
+from clog_testing.crash import discard, memory_store
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
+from clog_testing.undecided import append_undecided
 
 
 def rows(*values, key="k"):

@@ -8,10 +8,10 @@ from clog.storage import (
     TransactionTimeoutError,
 )
 from clog.storage.errors import CommitStateUnknownError
-from clog.storage.testing.counting import CountingStore
-from clog.storage.testing.faults import Fault, FaultKind, Faults, FaultyStore
-from clog.storage.testing.invariants import check_log
-from clog.storage.transactions.finishing import finish_all
+from clog.storage.store.conformance import CountingStore
+from clog.storage.transactions.several import finish_all
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
 
 
 def rows(*values, key="k"):

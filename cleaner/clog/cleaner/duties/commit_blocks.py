@@ -1,0 +1,191 @@
+"""Closing blocks: old commits are deleted, a block of versions at a time (COMMIT.md §4).
+
+A create if absent is safe only where nothing was deleted. So before any commit of a block goes, the
+block's file names them all, for good: a writer that slept and creates one of them again looks
+there, and learns that its commit did not happen.
+
+G1. A block may be closed when nobody is to read a version of it or before it: the log says so, or
+    its last one was replaced longer than ``file.delete.delay.ms`` ago and no reader holds it; when
+    a snapshot of its last version or a later one was read back whole, and its youngest commit is
+    older than a day. Blocks are closed from the oldest on, as who opens a log from cold counts on
+    it. Where the log did not say so, that is committed first, as only appends would never say it.
+    (B0: some versions are no longer readable, nothing is missing.)
+G2. Its file, which was made before its first commit and says that it is open, is overwritten with
+    the ids. (B1: after a crash it says the truth, and nothing is missing yet.)
+G3. The commits of all closed blocks are deleted in the order of their versions, those that sleepers
+    left there, too. (B2: after a crash some are left; the next run goes on.)
+
+Snapshots go with the sweep (`duties.sweep`). A block's file is never deleted.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+from clog.cleaner.duties.sweep import (
+    ORPHAN_AGE_MS,
+    Swept,
+    Track,
+    check_clock,
+    raise_oldest,
+    written_ms,
+)
+from clog.storage.commit.committer import is_comparable
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.versions import block_body, first_open_version, read_block
+from clog.storage.config.log_config import NO_DEFAULTS, with_defaults
+from clog.storage.errors import CorruptionError
+from clog.storage.format import documents
+from clog.storage.format.commits import Commit, read_commit
+from clog.storage.format.edits import lowest_pinned
+from clog.storage.format.snapshots import read_named_snapshot, unpage
+from clog.storage.readers import Holds, read_holds
+from clog.storage.store.contract import Store
+
+
+def close_blocks(
+    handle: Handle,
+    *,
+    now_ms: int,
+    age_ms: int = ORPHAN_AGE_MS,
+    dry_run: bool = False,
+    defaults: Mapping[str, str] = NO_DEFAULTS,
+    store: Store | None = None,
+    track: Track = iter,
+) -> Swept:
+    """Closes the blocks that are due, and deletes the commits of all that are closed. ``defaults``
+    are the process's (S45); ``store`` is the handle's own, perhaps metered.
+
+    Costs up to 3 GET where no block was closed and none is due; else a GET for every second commit
+    of a block, the snapshot with its pages, a PUT, perhaps a commit, and a LIST of the commits.
+
+    Raises:
+        ClockSkewError: this machine's clock and the store's differ too much.
+        CorruptionError: the snapshot cannot be read: nothing was deleted.
+    """
+    if is_comparable(handle.clock):
+        check_clock(handle, now_ms=now_ms, dry_run=dry_run)
+    tip, store = handle.refresh(), store or handle.store
+    config = with_defaults(tip.head.config, defaults)
+    holds = cache(lambda: read_holds(handle, config, now_ms=now_ms))
+    times = _Times(now_ms, now_ms - age_ms, config.file_delete_delay_ms)
+    with handle.standing.unless_gone():
+        first = end = first_open_version(store)
+    while _is_due(handle, store, end, holds, times):
+        end += documents.BLOCK_VERSIONS
+    if end > first and not _has_snapshot(handle, tip):
+        end = first  # Others were faster, by days: the next run closes what is left.
+    if end > first and not dry_run:
+        readable = documents.block_of(raise_oldest(handle, end))  # B0; a view may need some.
+        end = max(first, min(end, readable))
+        end = _close_all(store, first, end)
+    if end == 0:
+        return Swept((), 0)
+    old = sorted(
+        (
+            found
+            for found in store.list(documents.COMMITS)
+            if (version := documents.version_of(found.path)) is not None and version < end
+        ),
+        key=lambda found: found.path,
+    )
+    if not dry_run:
+        for path in track([found.path for found in old]):
+            store.delete(path)  # B2
+    return Swept(tuple(o.path for o in old), sum(o.size_bytes for o in old))
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    now_ms: int
+    young_ms: int
+    delay_ms: int
+
+
+def _is_due(
+    handle: Handle, store: Store, first: int, holds: Callable[[], Holds], times: _Times
+) -> bool:
+    """Does G1, but for reading the snapshot: tells whether the commits are older than
+    ``young_ms``, and were replaced ``delay_ms`` ago, and no reader holds one of them (S64), which
+    is asked last.
+    """
+    end, tip = first + documents.BLOCK_VERSIONS, handle.tip
+    snapshot = tip.head.snapshot
+    if snapshot is None or snapshot.version < end - 1 or tip.version < end:
+        return False
+    pinned = lowest_pinned(tip.head.pins)
+    if pinned is not None and pinned < end:
+        return False
+    last_ms, next_ms = (written_ms(handle, store, v) for v in (end - 1, end))
+    if last_ms is None or next_ms is None:
+        return False  # Another cleaner is closing it.
+    if last_ms >= times.young_ms:
+        return False
+    due_ms = next_ms + times.delay_ms
+    return tip.head.oldest_readable >= end or (
+        due_ms < times.now_ms and not holds().keeps_version(end, due_ms, now_ms=times.now_ms)
+    )
+
+
+def _has_snapshot(handle: Handle, tip: Commit) -> bool:
+    """Tells whether the tip's snapshot is there, whole; it may be gone when the tip is old."""
+    assert tip.head.snapshot is not None
+    version, store = tip.head.snapshot.version, handle.store
+    try:
+        unpage(store, read_named_snapshot(store, tip.head.snapshot))
+    except FileNotFoundError as e:
+        if handle.refresh() is not tip:
+            return False
+        raise CorruptionError(
+            f"the head of version {tip.version} of {store.url} names snapshot {version}, which"
+            f" cannot be read: {e}; no commit was deleted"
+        ) from e
+    return True
+
+
+def _close_all(store: Store, first: int, end: int) -> int:
+    """Does G2 for the blocks of ``[first, end)``; returns up to where they are closed."""
+    for block in range(first, end, documents.BLOCK_VERSIONS):
+        if not _close(store, block):
+            return block
+    return end
+
+
+def _close(store: Store, first: int) -> bool:
+    """Does G2; False where another cleaner is at it."""
+    ids: dict[int, str] = {}
+    try:
+        for version in range(first + 1, first + documents.BLOCK_VERSIONS, 2):
+            commit = read_commit(store, version)
+            ids[version - 1] = str(commit.parent)
+            ids[version] = commit.record.commit_id
+    except FileNotFoundError:
+        return False
+    block = read_block(store, first)
+    if block is None:
+        return False  # The log was deleted.
+    if block.ids is None:
+        # It was open after all its commits had been read, so they are those that were committed;
+        # whoever else closes it names the same.
+        store.put(documents.block_path(first), documents.encode("block", block_body(first, ids)))
+    elif block.ids != ids:
+        if not _has_its_commits(store, first):
+            return False  # They are being deleted, and a sleeper's stands for one of them.
+        raise CorruptionError(
+            f"{documents.block_path(first)} of {store.url} does not name the commits that exist;"
+            " no commit was deleted"
+        )
+    return True  # B1
+
+
+def _has_its_commits(store: Store, first: int) -> bool:
+    """Tells whether all commits of a block are there, each of them the next one's parent."""
+    try:
+        commits = [
+            read_commit(store, version)
+            for version in range(first, first + documents.BLOCK_VERSIONS + 1)
+        ]
+    except FileNotFoundError:
+        return False
+    return all(b.parent == a.record.commit_id for a, b in pairwise(commits))

@@ -1,0 +1,777 @@
+"""Rewriting for the layout alone: coalescing, merging, trimming, and purging dead rows.
+
+Rewriting runs of chunks without judging them: what coalescing, trimming and
+purging dead rows have in common.
+
+E1. Read the objects of all runs, each once for all its partitions, in the order of their rows; row
+    groups of which all stays as it is are copied, undecoded (`read.copy`).
+E2. Write the rows of each run as objects of its partition alone: offsets, timestamps (those of
+    LogAppendTime become real) and delete horizons as they are; dead rows, and those below ``low``,
+    are left out.
+E3. One commit replaces all runs whose chunks are still exactly those planned. A run that somebody
+    else changed meanwhile is left out; its new objects are orphans. Appends never conflict: they
+    add behind, and a replacement inside the active segment names its chunks.
+
+Chunks of an object that is damaged or gone are left out, and reported after the others are
+committed, so that they do not hold these up. So is a run of which fewer or more rows are read than
+the manifest says. Nor is a chunk rewritten that is left of a run by that, and would become itself
+again.
+
+Crash before E3: orphans. After: done.
+
+What is due goes to `relayout_all` in parts of `ROUND_BYTES_MAX` of records (`bounded`), which
+bounds its memory. They are taken run by run, so that chunks that are to become one are read
+together: else each would become itself again, for ever.
+
+Coalescing: the small objects of micro-batches become big ones of one partition each, under every
+policy (design: many small chunks).
+
+A fresh object holds rows of all partitions: it lives as long as any of them needs it, and a reader
+of one partition opens the object of every micro-batch. So runs of neighbouring *loose* chunks
+(`is_loose`) of a segment are rewritten together: those that share their object, with the
+small ones before them that are not larger than all after them; a run without a shared chunk when it
+is `RUN_CHUNKS_MIN` long. So a record is rewritten O(log) times, and few small chunks are left.
+
+A shared chunk that is a run by itself would become an object by itself. While nothing but such
+chunks lies in an object it stays as it is: many would be made of one, and nobody would read fewer.
+It is taken apart once rows lie in it that nobody refers to any more, or that others rewrite: else
+their bytes would stay as long as it does (S46).
+
+It is due when `LOOSE_OBJECTS_MIN` objects are loose, or one that is shared has waited `WAIT_MS_MAX`
+since its commit. A round takes a bounded number of objects (`relayout`); all chunks of an object
+that is taken go with it, so that it is released as a whole.
+
+Nobody starves: an append conflicts with no replacement, so it never undoes a round; and what comes
+after the first round began waits for the next call, so that fast writers do not keep the cleaner
+here.
+
+Purging dead rows: chunks whose dead rows have waited ``dead.rows.delay.ms`` are rewritten
+without them, so that their bytes go in bounded time (S46).
+
+Under every policy: a log that was compacted once may hold bitmaps. Most chunks never come here: a
+pass rewrites them when enough of their rows are dead, coalescing and trimming when they touch them.
+
+Merging segments that were sealed by their number of chunks, where no pass does it: in logs that
+do not compact (design: many small chunks).
+
+A segment rolls after ``segment.chunks`` chunks. Once coalesced it is small, and there is one for so
+many micro-batches, for ever. So `SEGMENTS_MIN` and more sealed neighbours that fit one segment, by
+bytes, time and chunks, become one: retention keeps the grain that ``segment.bytes`` and
+``segment.ms`` give it. Their chunks stay as they are, so it is one commit and no I/O; coalescing
+does the rest. Why a segment was sealed is not known any more: those of `Log.roll` merge likewise.
+
+Trimming: records below the low watermark in a segment that is kept become physically absent.
+
+Under every policy and within one round (S37; Kafka leaves them, and copies them).
+
+Only the chunk in which the log start lies is rewritten, and those of its segment before it go
+without being read. The active segment waits until it is sealed, which S8 bounds.
+
+Gathering: objects that many partitions share are read once for the passes of a round, not twice
+for each partition (docs/decisions/0047).
+
+A micro-batch is one object with a few rows of every partition. A cleaner that comes late would
+fetch and decode each of them twice for each partition. So before the first pass runs of fresh
+chunks that share their objects are coalesced *in memory*: the passes find the rows of their
+partition in few chunks, and what they commit takes the place of the chunks that are there
+(`rebase`). Nothing of it is written: what is superseded is never copied. Only what coalescing would
+rewrite in this round anyway is gathered, and a pass rewrites all of it, so that nobody does it
+again.
+
+Where that takes more than its share of memory, or each pass has a process of its own, coalescing
+comes first instead, for real, if it is the cheaper way (`is_worth_coalescing`): it writes records
+once more, those as well that the passes are about to remove.
+
+A run of one chunk is not gathered: it would become one chunk again.
+"""
+
+import threading
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import itemgetter
+
+import pyarrow as pa
+
+from clog.cleaner.masks import MaskCarrier
+from clog.cleaner.passes.rewriter import Extent, is_loose, is_purge_due, is_shared, neighbours
+from clog.cleaner.passes.run_pass import objects_may_be_gone, tried
+from clog.cleaner.selection import Candidate, PassPlan
+from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.versions import file_missing
+from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
+from clog.storage.errors import CorruptionError, VersionExpiredError
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.commits import Commit, read_commit
+from clog.storage.format.edits import Edit, Replacement
+from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.objects.layout import DataObject, rewritten_chunk
+from clog.storage.objects.writer import CopiedGroup, write_rewritten
+from clog.storage.read.copy import Wanted, read_or_copy
+from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of
+from clog.storage.store.contract import Store, WrappingStore, ahead
+
+ROUND_BYTES_MAX = 256 << 20
+
+_Found = tuple[int, int, pa.RecordBatch | CopiedGroup]
+"""Partition, first offset, rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring chunks of one segment; rows below ``low`` go."""
+
+    partition: int
+    chunks: tuple[Chunk, ...]
+    low: int
+
+    @property
+    def base(self) -> int:
+        return self.chunks[0].base
+
+    @property
+    def next(self) -> int:
+        return self.chunks[-1].next
+
+    @property
+    def live_rows(self) -> int:
+        return sum(c.live_rows for c in self.chunks)
+
+    @property
+    def becomes_itself(self) -> bool:
+        """Whether rewriting changes nothing: a chunk alone in its object, of which all stays."""
+        c = self.chunks[0]
+        is_alone = len(self.chunks) == 1 and not is_shared(c)
+        return is_alone and c.dead is None and c.base >= self.low
+
+    @property
+    def read(self) -> Sequence[Chunk]:
+        """The chunks of which something stays."""
+        return [c for c in self.chunks if c.next > self.low and not c.aborted]
+
+
+def relayout_all(
+    handle: Handle, store: Store, due: Callable[[Manifest], list[Run]], *, operation: str
+) -> list[Run]:
+    """Rewrites what is due until nothing is; returns the runs that were replaced. ``store`` is the
+    handle's own, perhaps metered.
+
+    Raises:
+        CorruptionError: as `relayout`.
+    """
+    done: list[Run] = []
+    while True:
+        manifest = handle.manifest()
+        runs = due(manifest)
+        if not runs:
+            return done
+        replaced = relayout(handle, store, manifest, runs, operation=operation)
+        done.extend(replaced)
+        if len(replaced) < len(runs):
+            return done  # Somebody else works on the same chunks; the next round sees what is left.
+
+
+def bounded(runs: Sequence[Run]) -> list[Run]:
+    """Returns the parts of the runs that lie in objects of `ROUND_BYTES_MAX` of records together,
+    or in two: run by run, that with the oldest records first. Pure.
+    """
+    size_bytes: Counter[str] = Counter()
+    for run in runs:
+        for c in run.read:
+            size_bytes[c.object.path] += c.size_bytes
+    taken: set[str] = set()
+    total = 0
+    for run in sorted(runs, key=lambda run: min(c.version for c in run.chunks)):
+        for path in (c.object.path for c in run.chunks):
+            if path in taken:
+                continue
+            total += size_bytes[path]
+            if total > ROUND_BYTES_MAX and len(taken) > 1:
+                return parts_of(runs, lambda c: c.object.path in taken)
+            taken.add(path)
+    return list(runs)
+
+
+def parts_of(runs: Sequence[Run], is_wanted: Callable[[Chunk], bool]) -> list[Run]:
+    """Returns what is left of the runs where only some of their chunks are wanted. Pure."""
+    return [
+        Run(r.partition, part, r.low)
+        for r in runs
+        for part in runs_of(r.chunks, [is_wanted(c) for c in r.chunks])
+    ]
+
+
+def runs_of(chunks: Sequence[Chunk], wanted: Sequence[bool]) -> Iterator[tuple[Chunk, ...]]:
+    """Returns the runs of neighbours that are wanted. Pure."""
+    run: list[Chunk] = []
+    for chunk, is_wanted in zip(chunks, wanted, strict=True):
+        if is_wanted:
+            run.append(chunk)
+        elif run:
+            yield tuple(run)
+            run = []
+    if run:
+        yield tuple(run)
+
+
+def relayout(
+    handle: Handle, store: Store, manifest: Manifest, runs: Sequence[Run], *, operation: str
+) -> list[Run]:
+    """Rewrites the runs, planned from ``manifest``, and commits; returns those it replaced.
+
+    Raises:
+        CorruptionError: of what cannot be read, after the others are committed.
+    """
+    made, broken = rewritten(handle, store, manifest, runs, to=store)
+    done: list[Run] = []
+    carrier = MaskCarrier(store, manifest.version, handle.ids.new_id)
+
+    def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
+        now = handle.manifest()
+        late = objects_may_be_gone(manifest, tip)
+        there = [(run, r) for run, r in made if not late and is_as_planned(run, now)]
+        done[:] = [run for run, _ in there]
+        if not there:
+            return NothingToCommit()
+        edit = carrier.with_masks(Edit(replace=tuple(r for _, r in there)), now)
+        return tried(edit, now, time_ms=time_ms)
+
+    handle.commit(prepare, operation=operation)
+    for error in _still_broken(handle, broken):
+        raise error
+    return done
+
+
+def rewritten(
+    handle: Handle, store: Store, manifest: Manifest, runs: Sequence[Run], *, to: Store
+) -> tuple[list[tuple[Run, Replacement]], dict[str, Exception]]:
+    """Does E1 and E2: reads the runs, planned from ``manifest``, and writes their rows to the store
+    ``to``. Returns each run with what is to take its place, and by path what cannot be read.
+    """
+    batches, broken = _read(store, runs, manifest)
+    whole = parts_of(runs, lambda c: c.object.path not in broken)
+    made: list[tuple[Run, Replacement]] = []
+    for run, rows in zip(whole, _by_run(whole, batches), strict=True):
+        if (miscounted := _miscounted(store, run, rows)) is not None:
+            broken[run.chunks[0].object.path] = miscounted
+        elif not (broken and run.becomes_itself):  # It is left of a run that is damaged.
+            made.append((run, _replacement(run, _write(handle, to, run, rows, manifest))))
+    return made, broken
+
+
+def _still_broken(handle: Handle, broken: Mapping[str, Exception]) -> list[Exception]:
+    """Returns what is wrong with objects that the newest version needs: others may have replaced,
+    and swept, what was read here.
+    """
+    if not broken:
+        return []
+    handle.refresh()
+    needed = handle.manifest().files()
+    errors = [error for path, error in broken.items() if path in needed]
+    told = (
+        file_missing(handle.store, handle.tip.version, error)
+        if isinstance(error, FileNotFoundError)
+        else error
+        for error in errors
+    )
+    return [error for error in told if not isinstance(error, VersionExpiredError)]
+
+
+def _read(
+    store: Store, runs: Sequence[Run], manifest: Manifest
+) -> tuple[list[_Found], dict[str, Exception]]:
+    """Returns the rows of all runs, and the objects that cannot be read; each is read once."""
+    compression = LogConfig.from_overrides(manifest.head.config).compression
+    key_seed, schema = manifest.head.log.key_seed, manifest.head.log.schema
+    by_object: dict[str, list[tuple[Run, Chunk]]] = defaultdict(list)
+    for run in runs:
+        for chunk in run.read:
+            by_object[chunk.object.path].append((run, chunk))
+    read = partial(
+        read_or_copy,
+        store,
+        columns=(*COLUMNS, DELETE_HORIZON),
+        compression=compression,
+        key_seed=key_seed,
+    )
+    calls = []
+    for pairs in by_object.values():
+        pairs.sort(key=lambda pair: pair[1].first_row)
+        wanted = [
+            Wanted(piece_of(run.partition, c, max(c.base, run.low), c.next, schema), c)
+            for run, c in pairs
+        ]
+        calls.append((partial(_parts_or_error, read, wanted), pairs[0][1].object.size_bytes))
+    batches: list[_Found] = []
+    broken: dict[str, Exception] = {}
+    for path, found in zip(by_object, ahead(store, calls), strict=True):
+        if isinstance(found, list):
+            batches += map(_located, found)
+        else:
+            broken[path] = found
+    return batches, broken
+
+
+def _parts_or_error(
+    read: Callable[[Sequence[Wanted]], Iterator[pa.RecordBatch | CopiedGroup]],
+    wanted: Sequence[Wanted],
+) -> list[pa.RecordBatch | CopiedGroup] | Exception:
+    """Returns what is to be had of an object, or why it cannot be read."""
+    try:
+        return list(read(wanted))
+    except (CorruptionError, FileNotFoundError) as e:
+        return e
+
+
+def _located(part: pa.RecordBatch | CopiedGroup) -> _Found:
+    if isinstance(part, CopiedGroup):
+        return part.stats.partition, part.stats.first_offset, part
+    p, first = (part.column(name)[0].as_py() for name in ("partition", "offset"))
+    return p, first, part.drop_columns(["partition"])
+
+
+def _by_run(
+    runs: Sequence[Run], batches: list[_Found]
+) -> Iterator[list[pa.RecordBatch | CopiedGroup]]:
+    """Yields the rows of each run, in offset order. Empties the list."""
+    bases: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for i, run in enumerate(runs):
+        bases[run.partition].append((run.base, i))
+    for starts in bases.values():
+        starts.sort()
+    rows: list[list[tuple[int, pa.RecordBatch | CopiedGroup]]] = [[] for _ in runs]
+    for p, first, batch in batches:
+        starts = bases[p]
+        i = starts[bisect_right(starts, first, key=itemgetter(0)) - 1][1]
+        rows[i].append((first, batch))
+    batches.clear()
+    for i in range(len(runs)):
+        found, rows[i] = rows[i], []
+        yield [batch for _, batch in sorted(found, key=itemgetter(0))]
+
+
+def _miscounted(
+    store: Store, run: Run, rows: list[pa.RecordBatch | CopiedGroup]
+) -> CorruptionError | None:
+    least, most = _rows_above(run)
+    if least <= (found := sum(batch.num_rows for batch in rows)) <= most:
+        return None
+    return CorruptionError(
+        f"partition {run.partition} of {store.url} has {found} records in"
+        f" [{max(run.base, run.low)}, {run.next}), but the manifest says {least} to {most};"
+        " nothing was changed"
+    )
+
+
+def _write(
+    handle: Handle,
+    store: Store,
+    run: Run,
+    rows: list[pa.RecordBatch | CopiedGroup],
+    manifest: Manifest,
+) -> list[DataObject]:
+    config = LogConfig.from_overrides(manifest.head.config)
+    return write_rewritten(
+        store,
+        rows,
+        partition=run.partition,
+        stamp=manifest.version,
+        key_seed=manifest.head.log.key_seed,
+        schema=manifest.head.log.schema,
+        new_id=handle.ids.new_id,
+        compression=config.compression,
+        object_bytes=config.object_bytes,
+    )
+
+
+def _rows_above(run: Run) -> tuple[int, int]:
+    """Returns the bounds of the number of live rows at or above ``low``; only a chunk with gaps or
+    dead rows that ``low`` cuts leaves a choice.
+    """
+    least = most = 0
+    for c in run.chunks:
+        if c.base >= run.low:
+            least, most = least + c.live_rows, most + c.live_rows
+            continue
+        above = max(0, c.next - run.low)
+        if c.object.dense:
+            above = max(0, c.base + c.rows - run.low)
+            least += max(0, above - (c.rows - c.live_rows))
+        most += min(c.live_rows, above)
+    return least, most
+
+
+def _replacement(run: Run, objects: Sequence[DataObject]) -> Replacement:
+    version = max(c.version for c in run.chunks)
+    return Replacement(
+        partition=run.partition,
+        base=run.base,
+        next=run.next,
+        sources=tuple(c.identity for c in run.chunks),
+        chunks=tuple(rewritten_chunk(obj, version=version) for obj in objects),
+    )
+
+
+def is_as_planned(run: Run, now: Manifest) -> bool:
+    """Tells whether the run's chunks are there, exactly as they were but for their masks. Pure."""
+    there = [
+        c
+        for s in now.segments[run.partition]
+        if s.base < run.next and s.next > run.base
+        for c in s.chunks
+        if run.base <= c.base < run.next
+    ]
+    return len(there) == len(run.chunks) and all(map(Chunk.is_but_for_its_mask, run.chunks, there))
+
+
+LOOSE_OBJECTS_MIN = 32
+RUN_CHUNKS_MIN = 8
+WAIT_MS_MAX = 3_600_000
+
+
+def coalesce(handle: Handle, store: Store, *, now_ms: int, force: bool = False) -> list[Run]:
+    """Coalesces what is due, round by round; returns the runs that were replaced.
+
+    ``store`` is the handle's own, perhaps metered. Costs one GET where loose objects are too few.
+
+    Raises:
+        CorruptionError: as `relayout`.
+    """
+    through = handle.manifest().version
+
+    def due(manifest: Manifest) -> list[Run]:
+        runs = candidate_runs(manifest, through=through)
+        if not is_due(handle, runs, now_ms=now_ms, force=force):
+            return []
+        return [r for r in bounded(runs) if not r.becomes_itself]
+
+    return relayout_all(handle, store, due, operation="coalesce")
+
+
+def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Run]:
+    """Returns the runs of neighbouring loose chunks that are worth rewriting, of all partitions;
+    committed by version ``through``, if it is given. Pure.
+    """
+    newest = manifest.version if through is None else through
+    config = LogConfig.from_overrides(manifest.head.config)
+    runs = [
+        Run(p, part, 0)
+        for p, segments in enumerate(manifest.segments)
+        for segment in segments
+        for run in _loose_runs(segment.chunks, config, newest, manifest.head.stable_offset(p))
+        if (part := _worthwhile(run))
+    ]
+    alone: Counter[str] = Counter()
+    for run in runs:
+        if len(run.chunks) == 1:
+            alone[run.chunks[0].object.path] += run.chunks[0].rows
+    return [r for r in runs if not _is_best_left(r, alone)]
+
+
+def _is_best_left(run: Run, alone: Mapping[str, int]) -> bool:
+    """Tells whether the run is one chunk, in an object in which no other rows are. ``alone``: how
+    many rows of an object lie in such chunks.
+    """
+    c = run.chunks[0]
+    return len(run.chunks) == 1 and is_shared(c) and alone[c.object.path] == c.object.rows
+
+
+def is_due(handle: Handle, runs: Sequence[Run], *, now_ms: int, force: bool = False) -> bool:
+    """Tells whether the runs are worth it now. Costs one GET where loose objects are too few."""
+    chunks = [c for run in runs for c in run.chunks]
+    if not chunks:
+        return False
+    if force or len({c.object.path for c in chunks}) >= LOOSE_OBJECTS_MIN:
+        return True
+    shared = [c.version for c in chunks if is_shared(c)]
+    return bool(shared) and now_ms - _committed_ms(handle, min(shared)) > WAIT_MS_MAX
+
+
+def _committed_ms(handle: Handle, version: int) -> int:
+    """Returns the commit time of a version; 0 when its commit is deleted already, so long ago is
+    it.
+    """
+    try:
+        return read_commit(handle.store, version).record.time_ms
+    except FileNotFoundError:
+        return 0
+
+
+def _loose_runs(
+    chunks: Sequence[Chunk], config: LogConfig, newest: int, stable: int
+) -> Iterator[tuple[Chunk, ...]]:
+    """Yields the runs below the last stable offset, without what was aborted (H-T7), or is
+    undecided below the log start, to which the stable offset is raised (S51).
+    """
+    wanted = [
+        is_loose(c, config)
+        and (c.version <= newest and c.next <= stable)
+        and (c.undecided is None and not c.aborted)
+        for c in chunks
+    ]
+    return runs_of(chunks, wanted)
+
+
+def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
+    """Returns the end of a run of loose chunks that is rewritten; nothing when that is not worth
+    it.
+    """
+    first = next((i for i, c in enumerate(run) if is_shared(c)), len(run))
+    if first >= RUN_CHUNKS_MIN:
+        return tuple(run)
+    size_bytes = sum(c.size_bytes for c in run[first:])
+    while first and run[first - 1].size_bytes <= size_bytes:
+        first -= 1
+        size_bytes += run[first].size_bytes
+    return tuple(run[first:])
+
+
+def purge_dead_rows(
+    handle: Handle, store: Store, *, now_ms: int, defaults: Mapping[str, str] = NO_DEFAULTS
+) -> list[Run]:
+    """Rewrites what is due; returns the runs that were replaced. No request where nothing is due.
+    ``defaults`` are the process's (S45).
+
+    Raises:
+        CorruptionError: as `relayout`.
+    """
+
+    def due(manifest: Manifest) -> list[Run]:
+        config = with_defaults(manifest.head.config, defaults)
+        return bounded(due_purges(manifest, config, now_ms=now_ms))
+
+    return relayout_all(handle, store, due, operation="clean")
+
+
+def due_purges(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Run]:
+    """Returns the runs of neighbouring chunks whose dead rows are due. Pure."""
+    return [
+        Run(p, run, 0)
+        for p, segments in enumerate(manifest.segments)
+        for segment in segments
+        for run in runs_of(
+            segment.chunks, [is_purge_due(c, config, now_ms=now_ms) for c in segment.chunks]
+        )
+    ]
+
+
+SEGMENTS_MIN = 8
+
+
+def merge_segments(
+    handle: Handle, *, defaults: Mapping[str, str] = NO_DEFAULTS
+) -> Sequence[Replacement]:
+    """Merges what is due, in one commit; no request where nothing is. ``defaults`` are the
+    process's (S45).
+    """
+    done: list[Replacement] = []
+
+    def prepare(_: Commit, time_ms: int) -> Edit | NothingToCommit:
+        manifest = handle.manifest()
+        config = with_defaults(manifest.head.config, defaults)
+        done[:] = due_merges(manifest, config)
+        if not done:
+            return NothingToCommit()
+        return tried(Edit(replace=tuple(done)), manifest, time_ms=time_ms)
+
+    handle.commit(prepare, operation="merge")
+    return done
+
+
+def due_merges(manifest: Manifest, config: LogConfig) -> list[Replacement]:
+    """Returns the merges, each of neighbouring sealed segments. Pure."""
+    return [_merge(p, group) for p, group in mergeable(manifest, config, lambda s: len(s.chunks))]
+
+
+def mergeable(
+    manifest: Manifest, config: LogConfig, chunks_of: Callable[[Segment], int]
+) -> list[tuple[int, Sequence[Segment]]]:
+    """Returns, by partition, the neighbours that become one, each of so many chunks. Pure."""
+    if config.compact:
+        return []
+
+    def extent(s: Segment) -> Extent:
+        size_bytes = sum(c.size_bytes for c in s.chunks)
+        return Extent(size_bytes, chunks_of(s), s.next, s.first_timestamp_ms, s.max_timestamp_ms)
+
+    def fits(together: Extent) -> bool:
+        return (
+            together.size_bytes <= config.segment_bytes
+            and together.chunks <= config.segment_chunks
+            and together.span_ms <= config.effective_segment_ms
+        )
+
+    return [
+        (p, group)
+        for p in range(manifest.head.log.partitions)
+        for group in neighbours(_decided(manifest, p), extent, fits)
+        if len(group) >= SEGMENTS_MIN
+    ]
+
+
+def _decided(manifest: Manifest, partition: int) -> Sequence[Segment]:
+    """Returns the sealed segments below the last stable offset; below the log start, too, there
+    may be undecided records.
+    """
+    stable = manifest.head.stable_offset(partition)
+    below = (s for s in manifest.segments[partition][:-1] if s.next <= stable)
+    return [s for s in below if all(c.undecided is None for c in s.chunks)]
+
+
+def _merge(partition: int, group: Sequence[Segment]) -> Replacement:
+    base, end = group[0].base, group[-1].next
+    chunks = tuple(c for s in group for c in s.chunks)
+    created_ms = max(s.created_ms for s in group)
+    sources = tuple(c.identity for c in chunks)
+    return Replacement(partition, base, end, sources, chunks, ((base, end, created_ms),))
+
+
+def trim(handle: Handle, store: Store) -> list[Run]:
+    """Trims what is due; returns the runs that were replaced.
+
+    Raises:
+        CorruptionError: as `relayout`.
+    """
+    return relayout_all(handle, store, lambda m: bounded(due_trims(m)), operation="trim")
+
+
+def due_trims(manifest: Manifest) -> list[Run]:
+    """Returns, by partition, the chunks below the log start in the sealed segment that holds it.
+    Pure.
+    """
+    runs = []
+    for p, segments in enumerate(manifest.segments):
+        start = manifest.head.partitions.start[p]
+        holding = (s for s in segments[:-1] if s.base < start < s.next)
+        below = tuple(c for s in holding for c in s.chunks if c.base < start)
+        if below and not any(c.undecided for c in below):
+            runs.append(Run(p, below, start))
+    return runs
+
+
+GATHERED_BYTES_MAX = 64 << 20
+"""Record bytes that a cleaner gathers, of all its logs together."""
+REQUEST_BYTES = 64 << 10
+"""Writing so many record bytes costs about as much as a request that opens a small object: a
+millisecond of CPU, and less than its round trip.
+"""
+
+
+class Room:
+    """How many record bytes may still be gathered; threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free_bytes = GATHERED_BYTES_MAX
+
+    def take(self, size_bytes: int) -> bool:
+        """Takes so many, where so many are left; tells whether."""
+        with self._lock:
+            fits = size_bytes <= self._free_bytes
+            self._free_bytes -= size_bytes if fits else 0
+            return fits
+
+    def give_back(self, size_bytes: int) -> None:
+        """Gives back what was taken."""
+        with self._lock:
+            self._free_bytes += size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Runs of a log's chunks, each with what takes its place; by path, the objects of these, which
+    no store has.
+    """
+
+    made: Sequence[tuple[Run, Replacement]] = ()
+    objects: Mapping[str, bytes] = field(default_factory=dict)
+
+    def used_by(self, plan: PassPlan) -> PassPlan:
+        """Returns the plan of a pass over the gathered rows of its partition, as far as they still
+        lie where they lay. Pure.
+        """
+        p, manifest = plan.partition, plan.manifest
+        mine = [r for run, r in self.made if run.partition == p and is_as_planned(run, manifest)]
+        if not mine:
+            return plan
+        segments = tuple(_with_runs(s, mine) for s in manifest.segments[p])
+        all_segments = (*manifest.segments[:p], segments, *manifest.segments[p + 1 :])
+        paths = {c.object.path for r in mine for c in r.chunks}
+        return replace(
+            plan,
+            manifest=replace(manifest, segments=all_segments),
+            gathered={path: self.objects[path] for path in paths},
+        )
+
+
+def gather(handle: Handle, store: Store, manifest: Manifest, runs: Sequence[Run]) -> Gathered:
+    """Reads the runs, each object once, and coalesces them in memory. What is damaged is left out:
+    the pass that needs it says so.
+    """
+    memory = _Memory(store)
+    made, _ = rewritten(handle, store, manifest, runs, to=memory)
+    return Gathered(made, memory.objects)
+
+
+def gatherable(manifest: Manifest, chosen: Iterable[Candidate]) -> list[Run]:
+    """Returns the runs of neighbouring fresh chunks that share their objects, in the segments that
+    passes over these partitions clean. Pure.
+    """
+    return [
+        Run(c.partition, run, 0)
+        for c in chosen
+        for segment in manifest.segments[c.partition][:-1]
+        if segment.next <= c.bounds.first_uncleanable
+        for run in _fresh_runs(segment, c.bounds.first_dirty)
+        if len(run) > 1
+    ]
+
+
+def is_worth_coalescing(runs: Sequence[Run]) -> bool:
+    """Tells whether coalescing the runs costs less than what it spares the passes: two requests for
+    each chunk. Pure.
+    """
+    chunks = [c for run in runs for c in run.chunks]
+    read = len({c.object.path for c in chunks})
+    written_bytes = sum(c.size_bytes for c in chunks)
+    return 2 * len(chunks) > read + 3 * len(runs) + written_bytes / REQUEST_BYTES
+
+
+def size_bytes_of(runs: Sequence[Run]) -> int:
+    """Returns the record bytes of the runs."""
+    return sum(c.size_bytes for run in runs for c in run.chunks)
+
+
+def _fresh_runs(segment: Segment, first: int) -> Iterator[tuple[Chunk, ...]]:
+    """Yields the runs of chunks from an offset on that are as they were appended."""
+    wanted = [
+        c.base >= first
+        and is_shared(c)
+        and (c.dead is None and c.horizon == NONE)
+        and (c.undecided is None and not c.aborted)
+        for c in segment.chunks
+    ]
+    return runs_of(segment.chunks, wanted)
+
+
+def _with_runs(segment: Segment, replacements: Sequence[Replacement]) -> Segment:
+    """Returns the segment with other chunks where it has those that are replaced. Pure."""
+    mine = [r for r in replacements if segment.base <= r.base < segment.next]
+    gone = {identity for r in mine for identity in r.sources}
+    kept = [c for c in segment.chunks if c.identity not in gone]
+    chunks = sorted((*kept, *(c for r in mine for c in r.chunks)), key=lambda c: c.base)
+    return replace(segment, chunks=tuple(chunks))
+
+
+class _Memory(WrappingStore):
+    """A store of which what is written stays in memory."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.objects: dict[str, bytes] = {}
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        self.objects[path] = bytes(data)

@@ -1,0 +1,748 @@
+"""Deleting files that no readable version needs: objects, documents, blocks of old commits.
+
+Documents that no readable version needs: snapshots, pages and edits (COMMIT.md §5, W2).
+
+They bear no stamp, so their age is the store's. A writer that slept over a page or an edit comes
+to nothing: since it was written a version was committed, the one that the writer was about to
+create. A snapshot that refers to a page deleted in this way may appear; no head ever names it.
+
+What lies in ``_clog/`` beside the log's own folder.
+
+A creator that died before it created ``_clog/log``, or lost that race, leaves a folder with a first
+commit, or with the objects of a first write, and nothing else: it can never become a log while
+another stands there, so it goes once it is old. So do temporary files of its writes, of
+``_clog/log`` too. Any other folder held a log, which was deleted in part or is being restored: it
+is named in a warning and left alone.
+
+Positions of readers that nobody told anything of for long (FORMAT.md §18).
+
+A document says itself when it may be forgotten. One that cannot be read says nothing: it stays
+until somebody forgets it by its name, as it may be a newer release's.
+
+What other writers of a published view left at the log's root when they were refused.
+
+Delta's Spark learns that it may not write when it commits, after its work: its rows and deletion
+vectors stay at the root, a whole table of them where each night's OPTIMIZE is refused. Delta's own
+VACUUM would take them, and cannot be let in. They go a day after they were written, where nothing
+else can be meant:
+
+- the newest version of the Delta view is clog's, of this log, and demands the feature that keeps
+  others out;
+- the name is one that Delta's writers give, at the root itself;
+- it was written since the view was first published: what stood there before is somebody's;
+- no version that is left names it.
+
+All else is told, and left: also rows of Iceberg in ``data/``, as a catalog elsewhere may name them
+in a table of its own.
+
+Files of published views that no version of them names any more (FORMAT.md §14).
+
+A publisher may sleep for any time between such a file and the version of the view that names it;
+once that version is there, by whomever, he cannot create it.
+
+Whether this machine's clock can be trusted: it is compared with the store's, by the mtime of an
+object just written, and with the log's newest commit (COMMIT.md §5).
+
+A wrong clock would remove tombstones before their horizon, expire segments, and delete objects that
+readers still need. So a cleaner takes the time from a `WatchedClock`, which looks again as soon as
+the clock may have become wrong. A manual clock is never compared: it is unrelated to the store's.
+
+When commits were written, by the store's clock.
+
+A commit's own time is its committer's, and never below its parent's: where a writer's clock is days
+behind, or one was ahead once, it says nothing about age. What is deleted because it is old goes by
+the store's times, which are one clock. A manual clock is unrelated to them: beside one, commits
+are as old as they say.
+
+Deleting what no readable version needs (COMMIT.md §5).
+
+Two kinds of garbage, two functions: *released* objects are known from the manifest, so they go
+without listing anything; *orphans* were never committed, or belong to nobody any more, and are
+found by listing, once in a long while.
+
+When to look for what was never committed: the log itself knows when that was done last, since
+cleaners come and go.
+
+A sweep raises the orphan floor to what was the newest version `ORPHAN_AGE_MS` before it
+(`objects`). So when it was done the version after the floor was younger than that, and once this
+one is `SWEEP_MS` older still the last sweep is at least `SWEEP_MS` ago, whoever did it.
+
+A log on which nothing happened since but sweeps is left alone: what bears the stamp of its newest
+version may still be committed (FORMAT.md §6).
+
+Making room on a disk that is full: deleting begins with a commit, and there is no room for one.
+
+D1. What bounds that are committed allow goes without a byte written: released objects that no
+    readable version needs, objects below the floor that were never committed, temporary files that
+    are a day older than the newest commit. A sweep that died left them.
+D2. The reserve is given up (`reserve`).
+D3. What is due by now goes as ever (`sweep_released`), in the room that this made.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from clog.storage.administration import OF_A_CREATION, OF_A_FIRST_WRITE
+from clog.storage.commit.committer import (
+    SKEW_MS_MAX,
+    ClockSkewError,
+    NothingToCommit,
+    is_comparable,
+    store_now_ms,
+)
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.reserve import give_up_reserve
+from clog.storage.commit.versions import first_open_version, try_read
+from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
+from clog.storage.env import Clock
+from clog.storage.errors import CorruptionError, InvalidInputError, VersionExpiredError
+from clog.storage.format import documents
+from clog.storage.format.commits import Commit, edit_of, read_commit
+from clog.storage.format.edits import Edit, lowest_pinned
+from clog.storage.format.head import INLINE_PARTITIONS_MAX, Head
+from clog.storage.format.manifest import Manifest, Released
+from clog.storage.format.snapshots import read_snapshot
+from clog.storage.format.transactions import PositionsAt
+from clog.storage.format.writers import WriterPages
+from clog.storage.publications.delta import DeltaView
+from clog.storage.publications.publish import FORMATS, foreign_table, view_of
+from clog.storage.readers import Holds, StrayReaderError, read_holds, stored_reader
+from clog.storage.store.contract import (
+    Store,
+    StoredObject,
+    StoreFullError,
+    StoreRefusedError,
+    is_temporary,
+)
+
+
+def unneeded_documents(
+    store: Store, tip: Commit, floor: int, *, before_ms: int
+) -> list[StoredObject]:
+    """Returns the leftover documents that were written before ``before_ms``; the tip must be
+    younger, for them to be deleted.
+
+    ``floor``: a version from before that time: what heads after it have let go was written later.
+
+    Costs a LIST for each kind, for columns only in a log that may have some; where there is
+    anything old, a GET for each snapshot that is kept, for each page of older writers that is above
+    others, and one for each commit where an edit has a
+    document of its own.
+
+    Raises:
+        CorruptionError: a document that tells what is needed cannot be read.
+    """
+    oldest = read_commit(store, tip.head.oldest_readable)
+    first = -1 if oldest.head.snapshot is None else oldest.head.snapshot.version
+    snapshots = {
+        documents.version_of(found.path): found for found in store.list(documents.SNAPSHOTS)
+    }
+    old = [found for v, found in snapshots.items() if v is not None and v < first]
+    pages = _before(store.list(documents.PAGES), before_ms)
+    if pages:
+        needed = {
+            page for v in snapshots if v is not None and v >= first for page in _pages(store, v)
+        }
+        heads = (oldest.head, _head_at(store, floor, tip))
+        needed |= _writer_pages(store, tip.head, older=heads)
+        needed |= {path for head in (*heads, tip.head) for path in _positions(head)}
+        old += [found for found in pages if found.path not in needed]
+    if tip.head.log.partitions > INLINE_PARTITIONS_MAX:
+        old += _columns_before(store, oldest)
+    edits = _before(store.list(documents.EDITS), before_ms)
+    if edits:
+        committed = set(_committed_edits(store, tip))
+        old += [found for found in edits if found.path not in committed]
+    old += store.list(documents.CLOCKS)  # left by a comparison of clocks that was killed
+    return _before(iter(old), before_ms)
+
+
+def _before(found: Iterator[StoredObject], before_ms: int) -> list[StoredObject]:
+    return [
+        document
+        for document in found
+        if document.modified_ms < before_ms and _is_document(document.path)
+    ]
+
+
+def _is_document(path: str) -> bool:
+    """Tells whether clog makes files of this name: a stranger's stay, wherever they are."""
+    versions = documents.version_of(path), documents.columns_version_of(path)
+    return versions != (None, None) or documents.is_unversioned(path)
+
+
+def _pages(store: Store, version: int) -> Iterator[str]:
+    try:
+        yield from (page.path for page in read_snapshot(store, version).pages)
+    except FileNotFoundError:
+        return  # Another sweep found that nobody needs it.
+
+
+def _columns_before(store: Store, oldest: Commit) -> Iterator[StoredObject]:
+    """Yields the columns of versions before those that a head from the oldest one on refers to."""
+    rest = oldest.head.partitions.ref
+    first = oldest.version if rest is None else rest.version
+    for found in store.list(documents.COLUMNS):
+        version = documents.columns_version_of(found.path)
+        if version is not None and version < first:
+            yield found
+
+
+def _positions(head: Head) -> Iterator[str]:
+    """Yields the documents of positions; entries in pages have theirs inline (FORMAT.md §11.1)."""
+    for entry in head.writers:
+        if entry.transaction is not None and isinstance(entry.transaction.positions, PositionsAt):
+            yield entry.transaction.positions.path
+
+
+def _writer_pages(store: Store, newest: Head, *, older: Iterable[Head]) -> set[str]:
+    pages = WriterPages(store)
+    found = set() if newest.older_writers is None else {*pages.paths(newest.older_writers)}
+    for root in {head.older_writers for head in older if head.older_writers is not None}:
+        with suppress(FileNotFoundError):  # Another sweep found that nobody needs it.
+            found.update(pages.paths(root))
+    return found
+
+
+def _head_at(store: Store, version: int, tip: Commit) -> Head:
+    try:
+        return read_commit(store, version).head
+    except FileNotFoundError:
+        return tip.head  # Deleted with its block, so no longer readable.
+
+
+def _committed_edits(store: Store, tip: Commit) -> Iterator[str]:
+    """Yields the paths of edits that a commit which is still there refers to."""
+    for version in range(first_open_version(store), tip.version + 1):
+        try:
+            commit = read_commit(store, version)
+        except FileNotFoundError:
+            continue
+        for record in (*commit.earlier, commit.record):
+            if at := record.stored.get("edit_at"):
+                yield at["path"]
+
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[StoredObject]:
+    """Deletes what creators that died left before ``before_ms``, and returns it; names folders of
+    other logs in a warning. One LIST of ``_clog/``, one of its temporary files, and one GET where
+    there is something to delete.
+
+    Raises:
+        LogReplacedError: the handle's log is not the one that stands there.
+    """
+    root, mine = handle.standing.root, documents.folder_of(handle.standing.log_id)
+    folders: dict[str, list[StoredObject]] = {}
+    dead: list[StoredObject] = []
+    for found in [*root.list(documents.FOLDERS), *root.list_temporary(documents.FOLDERS)]:
+        log_id, _, rest = found.path.removeprefix(documents.FOLDERS).partition("/")
+        if not rest and is_temporary(found.path) and found.modified_ms < before_ms:
+            dead.append(found)
+        elif rest and documents.is_log_id(log_id) and documents.folder_of(log_id) != mine:
+            folders.setdefault(log_id, []).append(found)
+    for log_id, files in sorted(folders.items()):
+        skip = len(documents.folder_of(log_id)) + 1
+        whole = {found.path[skip:] for found in files if not is_temporary(found.path)}
+        if whole <= OF_A_CREATION or all(name.startswith(OF_A_FIRST_WRITE) for name in whole):
+            if max(found.modified_ms for found in files) < before_ms:
+                dead += files
+            continue
+        _LOGGER.warning(
+            "%s/%s holds %d files of another log, which does not stand here; delete the folder if"
+            " nobody needs it",
+            *(root.url, documents.folder_of(log_id), len(files)),
+        )
+    if dead and not dry_run:
+        handle.standing.check()
+        for found in dead:
+            root.delete(found.path)
+    return dead
+
+
+def expired_readers(store: Store, *, before_ms: int) -> list[StoredObject]:
+    """Returns the documents that expired before a time, and were written before it; a LIST, and a
+    GET for each that was.
+    """
+    old = (found for found in store.list(documents.READERS) if found.modified_ms < before_ms)
+    return [found for found in old if _is_expired(store, found.path, before_ms)]
+
+
+def _is_expired(store: Store, path: str, before_ms: int) -> bool:
+    name = documents.reader_name_of(path)
+    if name is None:
+        return False
+    try:
+        return stored_reader(store, name).expires_ms < before_ms
+    except (FileNotFoundError, StrayReaderError):
+        return False
+
+
+_BEGINNINGS = ("part-", "deletion_vector_", "data/", "metadata/snap-")
+"""How names of such files begin: rows and deletion vectors of Delta, rows of Iceberg, and what it
+writes with each commit.
+"""
+
+
+def sweep_strays(handle: Handle, *, before_ms: int, dry_run: bool) -> list[StoredObject]:
+    """Deletes what refused writers of Delta left before ``before_ms``, and returns it; names it,
+    and what else others left, in warnings. Only in a log that was published four LISTs, and where
+    anything of Delta's is old those of the view.
+
+    Raises:
+        LogReplacedError: the handle's log is not the one that stands there.
+    """
+    if not handle.tip.head.pins:
+        return []
+    root = handle.standing.root
+    strays = [found for begin in _BEGINNINGS for found in root.list(begin)]
+    dead = _dead(handle, [found for found in strays if found.modified_ms < before_ms])
+    if dead:
+        handle.standing.check()
+        dead += _checksums(root, dead)
+    gone = set(dead)
+    _tell(root, dead, "refused writers of its view", "they are swept")
+    _tell(
+        root,
+        [found for found in strays if found not in gone],
+        "another writer of its view",
+        "no reader sees them; a day after they were written the sweep takes what can only be"
+        " a refused writer's of Delta; delete the others if nobody needs them",
+    )
+    for found in dead if not dry_run else ():
+        root.delete(found.path)
+    return dead
+
+
+def _dead(handle: Handle, old: Sequence[StoredObject]) -> list[StoredObject]:
+    if not old or DeltaView.format not in handle.tip.head.pins:
+        return []
+    view = DeltaView(handle.standing)
+    try:
+        return view.left_by_refused(view.look(), old)
+    except CorruptionError as e:
+        _LOGGER.warning("nothing at %s is told from its view's: %s", handle.standing.root.url, e)
+        return []
+
+
+def _checksums(root: Store, dead: Sequence[StoredObject]) -> list[StoredObject]:
+    """Returns the files that Hadoop keeps beside others on local filesystems."""
+    names = {f".{found.path}.crc" for found in dead}
+    begins = [f".{begin}" for begin in _BEGINNINGS if "/" not in begin]
+    return [found for begin in begins for found in root.list(begin) if found.path in names]
+
+
+def _tell(root: Store, files: Sequence[StoredObject], whose: str, then: str) -> None:
+    if files:
+        _LOGGER.warning(
+            "%s has %d files of %d bytes that %s left, such as %s; %s",
+            *(root.url, len(files), sum(f.size_bytes for f in files), whose, files[0].path, then),
+        )
+
+
+def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list[StoredObject]:
+    """Returns the files of views that were written before ``before_ms`` and that nothing names;
+    only in a log that was published a LIST, and where there is anything old a LIST of each
+    view and a GET for each of its versions. Those of a view that cannot be read stay.
+    """
+    if not handle.tip.head.pins:
+        return []
+    old: dict[str, list[tuple[int, StoredObject]]] = {}
+    for found in store.list(documents.VIEWS):
+        if (of := documents.view_of(found.path)) is not None and found.modified_ms < before_ms:
+            old.setdefault(of[0], []).append((of[1], found))
+    unneeded: list[StoredObject] = []
+    for name, files in old.items():
+        if name not in FORMATS:
+            continue
+        view = view_of(handle.standing, name)
+        try:
+            seen = view.look()
+            if seen.is_foreign:
+                raise foreign_table(view, url=handle.standing.root.url)
+            known = {found.path: number for number, found in files if number <= seen.newest}
+            unnamed = view.unnamed(seen, known)
+        except (CorruptionError, InvalidInputError, StoreRefusedError) as e:
+            url, why = store.url, str(e)
+            _LOGGER.warning("files of the %s view of %s are not swept: %s", name, url, why)
+            continue
+        unneeded += [found for _, found in files if found.path in unnamed]
+    return unneeded
+
+
+__all__ = ["SKEW_MS_MAX", "ClockSkewError", "WatchedClock", "check_clock", "is_comparable"]
+
+LOOK_MS = 600_000
+"""The clock is compared with the store's this often."""
+
+
+class WatchedClock:
+    """The wall clock, for what one log's cleaner decides by it. Safe for threads."""
+
+    def __init__(self, handle: Handle, clock: Clock) -> None:
+        self._handle = handle
+        self._clock = clock
+        self._looked: tuple[int, int] | None = None
+
+    def now_ms(self) -> int:
+        """Returns the time. Compares it with the store's each `LOOK_MS`, and whenever the monotonic
+        clock tells that it may be wrong by more than `SKEW_MS_MAX`: it was set since the last look,
+        in one step or in many, or the machine slept.
+
+        Raises:
+            ClockSkewError: they differ by more than that.
+        """
+        now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+        if is_comparable(self._clock) and self._is_due(now_ms, monotonic_ms):
+            ahead_ms = check_clock(self._handle, now_ms=now_ms)
+            self._looked = monotonic_ms, now_ms - ahead_ms
+        return now_ms
+
+    def _is_due(self, now_ms: int, monotonic_ms: int) -> bool:
+        if self._looked is None:
+            return True
+        looked_ms, store_ms = self._looked
+        since_ms = monotonic_ms - looked_ms
+        return since_ms >= LOOK_MS or abs(now_ms - store_ms - since_ms) > SKEW_MS_MAX
+
+
+def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> int:
+    """Compares the clocks; costs a PUT, a LIST of one name and a DELETE. A dry run writes nothing,
+    so it only looks at the newest commit's time. Returns by how much this machine's is ahead of the
+    store's, 0 where that is not known.
+
+    Raises:
+        ClockSkewError: they differ by more than `SKEW_MS_MAX`.
+    """
+    behind_ms = handle.tip.record.time_ms - now_ms
+    if behind_ms > SKEW_MS_MAX:
+        hint = "or, if it is right and a writer's was ahead, run: clog reset-times URL"
+        raise ClockSkewError(_refusal(handle, now_ms, "the newest commit", behind_ms, hint))
+    if dry_run:
+        return 0
+    store_ms = store_now_ms(handle.store, clock=handle.clock, ids=handle.ids)
+    if store_ms is None:
+        return 0
+    if abs(store_ms - now_ms) > SKEW_MS_MAX:
+        hint = "or the store's if that one is wrong (compare both with `date -u`)"
+        raise ClockSkewError(_refusal(handle, now_ms, "the store", store_ms - now_ms, hint))
+    return now_ms - store_ms
+
+
+def _refusal(handle: Handle, now_ms: int, other: str, ahead_ms: int, hint: str) -> str:
+    return (
+        f"the clocks differ by {abs(ahead_ms)} ms, more than {SKEW_MS_MAX}: this machine's says"
+        f" {now_ms} ms, {other} of {handle.store.url} says {now_ms + ahead_ms};"
+        f" nothing was changed; set this machine's clock (NTP), {hint}"
+    )
+
+
+def written_ms(handle: Handle, store: Store, version: int) -> int | None:
+    """Returns when a commit was written, None where it is gone; one LIST of one name, or a GET."""
+    if is_comparable(handle.clock):
+        found = store.list(documents.commit_path(version))
+        return next((commit.modified_ms for commit in found), None)
+    commit = try_read(store, version)
+    return None if commit is None else commit.record.time_ms
+
+
+def newest_by(handle: Handle, store: Store, time_ms: int) -> int:
+    """Returns the newest version written at or before the time, 0 when there is none, by halving:
+    what is gone with its block is older than any that is left.
+    """
+    low, high = 0, handle.tip.version
+    while low < high:
+        middle = (low + high + 1) // 2
+        at_ms = written_ms(handle, store, middle)
+        low, high = (middle, high) if at_ms is None or at_ms <= time_ms else (low, middle - 1)
+    return low
+
+
+Track = Callable[[Sequence[str]], Iterable[str]]
+"""Yields the paths that are deleted, so that somebody can watch it."""
+ORPHAN_AGE_MS = 86_400_000
+"""An object that was written so long ago and is in no manifest will never be committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep deleted, or would."""
+
+    objects: tuple[str, ...]
+    size_bytes: int
+
+
+def sweep_released(
+    handle: Handle,
+    *,
+    now_ms: int,
+    dry_run: bool = False,
+    defaults: Mapping[str, str] = NO_DEFAULTS,
+    store: Store | None = None,
+    track: Track = iter,
+) -> Swept:
+    """Deletes objects that nothing refers to and that were released longer than
+    ``file.delete.delay.ms`` ago (S27). ``defaults`` are the process's (S45); ``store`` is the
+    handle's own, perhaps metered.
+
+    Raises:
+        ClockSkewError: this machine's clock and the store's differ too much.
+    """
+    manifest = handle.manifest()
+    config = with_defaults(manifest.head.config, defaults)
+    due = due_objects(manifest, config, now_ms=now_ms)
+    if due:
+        holds = read_holds(handle, config, now_ms=now_ms)
+        due = not_held(due, config, holds, now_ms=now_ms)
+    swept = Swept(tuple(r.path for r in due), sum(r.size_bytes for r in due))
+    if dry_run or not due:
+        return swept
+    if is_comparable(handle.clock):
+        check_clock(handle, now_ms=now_ms)
+    through = max(r.version for r in due)
+
+    oldest = raise_oldest(handle, through)  # W4
+    due = [r for r in due if r.version <= oldest]  # A view may have been published meanwhile.
+    swept = Swept(tuple(r.path for r in due), sum(r.size_bytes for r in due))
+    for path in track(swept.objects):
+        (store or handle.store).delete(path)  # W5
+    handle.commit(lambda _tip, _ms: Edit(forget=swept.objects), operation="sweep")  # W6
+    return swept
+
+
+def raise_oldest(handle: Handle, version: int) -> int:
+    """Commits that versions before this one are no longer readable, unless that is so already, as
+    far as no published view needs them; returns which is the oldest readable one then.
+    """
+
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        pinned = lowest_pinned(tip.head.pins)
+        oldest = version if pinned is None else min(version, pinned)
+        if tip.head.oldest_readable >= oldest:
+            return NothingToCommit()
+        return Edit(oldest_readable=oldest)
+
+    handle.commit(prepare, operation="sweep")
+    return handle.tip.head.oldest_readable
+
+
+def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Released]:
+    """Returns released objects to which no chunk refers, nor a published view, released long enough
+    ago. Pure.
+
+    A dead object never comes back to life: a replacement may only refer to chunks that are there.
+    One that lost its chunks bit by bit is dead since it lost the last (FORMAT.md §6).
+    """
+    alive = manifest.files()
+    last = {r.path: r for r in manifest.released}  # in the order of their versions
+    pinned = lowest_pinned(manifest.head.pins)
+    return [
+        r
+        for r in last.values()
+        if r.path not in alive
+        and now_ms - r.time_ms > config.file_delete_delay_ms
+        and (pinned is None or r.version <= pinned)
+    ]
+
+
+def not_held(
+    due: list[Released], config: LogConfig, holds: Holds, *, now_ms: int
+) -> list[Released]:
+    """Returns those that are due and that no reader holds with its version (S64). Pure."""
+    delay_ms = config.file_delete_delay_ms
+    held = (
+        r.version
+        for r in due
+        if holds.keeps_version(r.version, r.time_ms + delay_ms, now_ms=now_ms)
+    )
+    first = min(held, default=None)
+    return due if first is None else [r for r in due if r.version < first]
+
+
+def sweep_orphans(
+    handle: Handle,
+    *,
+    now_ms: int,
+    age_ms: int = ORPHAN_AGE_MS,
+    dry_run: bool = False,
+    store: Store | None = None,
+    track: Track = iter,
+) -> Swept:
+    """Raises the orphan floor to what was the newest version ``age_ms`` ago, then deletes objects
+    with a stamp below it that no readable version refers to, and documents and temporary files as
+    old. ``store`` is the handle's own, perhaps metered.
+
+    Raises:
+        ClockSkewError: this machine's clock and the store's differ too much.
+    """
+    if is_comparable(handle.clock):
+        check_clock(handle, now_ms=now_ms, dry_run=dry_run)
+    store = store or handle.store
+    floor = max(newest_by(handle, store, now_ms - age_ms), handle.tip.head.orphan_floor)
+    old_ms = now_ms - age_ms
+    if not dry_run:
+        handle.commit(lambda tip, _: _raised(tip, floor), operation="floor")  # W1
+        old_ms = min(old_ms, handle.tip.record.time_ms - SKEW_MS_MAX)
+    orphans = _orphans(handle, store, floor, old_ms)  # W2: at or after the floor's commit
+    if not dry_run:
+        for path in track([found.path for found in orphans]):
+            store.delete(path)  # W3
+    forgotten = expired_readers(store, before_ms=now_ms - age_ms)
+    if not dry_run:
+        for found in forgotten:
+            store.delete(found.path)
+    left = [t for t in store.list_temporary("") if t.modified_ms < now_ms - age_ms]
+    if not dry_run:
+        for found in left:
+            store.delete(found.path)
+    swept = [
+        *orphans,
+        *forgotten,
+        *left,
+        *sweep_other_logs(handle, before_ms=now_ms - age_ms, dry_run=dry_run),
+        *sweep_strays(handle, before_ms=now_ms - age_ms, dry_run=dry_run),
+    ]
+    return Swept(tuple(o.path for o in swept), sum(o.size_bytes for o in swept))
+
+
+def _orphans(handle: Handle, store: Store, floor: int, old_ms: int) -> list[StoredObject]:
+    """Returns the objects with a stamp below the floor, and documents written before ``old_ms``.
+
+    Raises:
+        CorruptionError: what the newest version needs is missing.
+        LogReplacedError, NotFoundError: since the log was deleted.
+    """
+    tip = handle.tip
+    try:
+        return _orphans_at_tip(handle, store, floor, old_ms)
+    except (FileNotFoundError, VersionExpiredError) as e:
+        # Another cleaner closed a block or swept: newer versions need it no more.
+        if handle.refresh() is tip:
+            handle.standing.check()
+            raise CorruptionError(
+                f"the newest version of {store.url}, {tip.version}, needs what is missing: {e};"
+                " nothing was deleted"
+            ) from e
+        return _orphans_at_tip(handle, store, floor, old_ms)
+
+
+def _orphans_at_tip(handle: Handle, store: Store, floor: int, old_ms: int) -> list[StoredObject]:
+    manifest = handle.manifest()
+    needed = set(manifest.files())
+    needed.update(r.path for r in manifest.released)
+    objects = [
+        found
+        for found in store.list(documents.DATA)
+        if found.path not in needed
+        and (stamp := documents.stamp_of(found.path)) is not None
+        and stamp < floor
+    ]
+    others = unneeded_documents(store, handle.tip, floor, before_ms=old_ms)
+    return [*objects, *others, *unneeded_view_files(handle, store, before_ms=old_ms)]
+
+
+def _raised(tip: Commit, floor: int) -> Edit | NothingToCommit:
+    if tip.head.orphan_floor >= floor:
+        return NothingToCommit()
+    return Edit(orphan_floor=floor)
+
+
+SWEEP_MS = 86_400_000
+"""Sweeps of one log are at least so far apart."""
+
+
+class SweepSchedule:
+    """Tells when a log is due. Remembers what cannot change, so that most looks cost nothing."""
+
+    def __init__(self) -> None:
+        self._after_floor = (-1, 0)
+        self._quiet_version = -1
+
+    def is_due(self, handle: Handle, *, now_ms: int) -> bool:
+        """Tells whether the last sweep was long enough ago. Costs one request for each floor, once
+        the log is old enough, and one for each commit since of which only sweeps are the reason.
+        """
+        tip, before_ms = handle.tip, now_ms - ORPHAN_AGE_MS - SWEEP_MS
+        floor = tip.head.orphan_floor
+        is_young = before_ms < tip.head.log.created_ms <= now_ms  # Else a clock was ahead.
+        if tip.version <= floor or is_young:
+            return False
+        if self._after_floor[0] != floor:
+            # One that is gone went with its block, so long ago was it written.
+            self._after_floor = (floor, written_ms(handle, handle.store, floor + 1) or 0)
+        if self._after_floor[1] > before_ms or tip.version == self._quiet_version:
+            return False
+        if all(_is_by_a_sweep(handle, v) for v in range(floor + 1, tip.version + 1)):
+            self._quiet_version = tip.version
+            return False
+        return True
+
+
+def _is_by_a_sweep(handle: Handle, version: int) -> bool:
+    try:
+        edit = edit_of(handle.store, read_commit(handle.store, version).record)
+    except FileNotFoundError:
+        return False
+    return replace(edit, orphan_floor=None) == Edit()
+
+
+_T = TypeVar("_T")
+
+
+def with_room(
+    handle: Handle,
+    step: Callable[[], _T],
+    *,
+    store: Store | None = None,
+    defaults: Mapping[str, str] = NO_DEFAULTS,
+) -> _T:
+    """Does a step of maintenance; where the disk is full makes room, and does it once more.
+    ``defaults`` and ``store`` as of `sweep_released`.
+
+    Raises:
+        StoreFullError: no room could be made, or too little.
+    """
+    try:
+        return step()
+    except StoreFullError as e:
+        freed = _delete_allowed(handle, store or handle.store)  # D1
+        has_given = give_up_reserve(handle.store)  # D2
+        if not (freed or has_given):
+            raise
+        now_ms = handle.clock.now_ms()
+        swept = sweep_released(handle, now_ms=now_ms, defaults=defaults, store=store)  # D3
+        _LOGGER.warning(
+            "the disk of %s is full; deleted %d files of %d bytes that nobody needs%s (%s)",
+            *(handle.store.url, len(freed) + len(swept.objects)),
+            sum(found.size_bytes for found in freed) + swept.size_bytes,
+            ", and gave the reserve up" if has_given else "",
+            e,
+        )
+        return step()
+
+
+def _delete_allowed(handle: Handle, store: Store) -> list[StoredObject]:
+    """Does D1, and returns what was deleted. No clock has a part in it but the disk's own."""
+    handle.refresh()
+    manifest = handle.manifest()
+    alive, head = manifest.files(), manifest.head
+    last = {r.path: r.version for r in manifest.released}  # in the order of their versions
+    dead: list[StoredObject] = []
+    for found in store.list(documents.DATA):
+        stamp = documents.stamp_of(found.path)
+        if found.path in alive or stamp is None:
+            continue
+        released = last.get(found.path)
+        if stamp < head.orphan_floor if released is None else released <= head.oldest_readable:
+            dead.append(found)
+    written = [found.modified_ms for found in store.list(documents.commit_path(manifest.version))]
+    before_ms = max(written, default=0) - ORPHAN_AGE_MS
+    dead += [found for found in store.list_temporary("") if found.modified_ms < before_ms]
+    for found in dead:
+        store.delete(found.path)
+    return dead

@@ -1,0 +1,412 @@
+"""Masks of superseded rows: kept up with what is appended, carried over by what is rewritten.
+
+Masks carried over by rewrites (FORMAT.md §13): a row that was superseded stays so, wherever it
+lies.
+
+A chunk that takes the place of others gets the bits of their rows, by offset, in the same edit:
+its keys need not be compared again. It is decided in K2, from the manifest that the commit goes
+upon: bits may have been set since the rewrite was planned. Where a chunk that goes has no mask, the
+one that comes has none either.
+
+Cost: nothing where no chunk that goes has a bit; else the column `offset` of those that have, and
+of those that come, where they have one.
+
+Which rows the newest records of a partition supersede, among themselves and in older chunks.
+
+M1a. Read the keys of new chunks; of those of one key only the last is not superseded. A row without
+     key counts as superseded: no table shows it.
+M1b. Ask the key indexes of older chunks where these keys may be, and read the keys there.
+
+Bytes of keys are compared, always: a hash decides only what is read.
+
+*Older* are chunks below the new ones, so that every key that is found there is superseded. Rows
+that are dead, or below the log start, count as others do: who superseded them supersedes what they
+superseded.
+
+Keeping masks up with what is appended (FORMAT.md §13): a part of the cleaner's rounds, in logs
+that have the feature.
+
+The chunks of a partition that have masks are those at its beginning. A step takes new ones, in
+their order, up to `STEP_ROWS`, and so many of each partition that has any:
+
+M1. Find out which rows they supersede (`masks`). New chunks in the clean part supersede
+    nothing, and nothing in it does them: a pass has seen to that. Write bitmaps that are not
+    inline.
+M2. Commit the masks of the new chunks, those of older ones that got more bits, and how far the
+    partition is covered, if the chunks are there with the masks that they had. What somebody else
+    changed meanwhile is left for the next round.
+
+Work is in proportion to new records: their keys, the key indexes of older objects, which stay in
+memory, and the keys of blocks in which one of them may be.
+
+Safety: only what the masks of *all* chunks below a new one were compared with makes it covered.
+What is undecided is not looked at, and what was aborted wins over nothing: its chunks are covered,
+and have no bit.
+
+Where a chunk without mask is followed by one that has one, which no writer of ours brings about,
+all masks of the partition go, and are made again.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.versions import file_missing
+from clog.storage.format.chunks import (
+    Bitmap,
+    Chunk,
+    ChunkMask,
+    MaskMark,
+    Rows,
+    read_bitmap,
+    write_bitmap,
+)
+from clog.storage.format.commits import Commit
+from clog.storage.format.documents import mask_path
+from clog.storage.format.edits import Edit, Replacement
+from clog.storage.format.features import SUPERSEDED_ROWS
+from clog.storage.format.manifest import Manifest, apply
+from clog.storage.format.schema import LogSchema
+from clog.storage.keys.hashing import key_bytes
+from clog.storage.keys.key_index import index_hashes
+from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
+from clog.storage.objects.reader import BATCH_ROWS, open_ranges
+from clog.storage.read.lookup import KeyIndexCache
+from clog.storage.read.scan import piece_of, presence_column
+from clog.storage.store.contract import Store
+
+_Kind = Literal["superseded", "tombstones"]
+
+
+@dataclass(slots=True)
+class MaskCarrier:
+    """Carries masks over for one rewrite; what it made for a commit that lost its race serves the
+    next one.
+
+    Args:
+        stamp: a version that was read before anything is written (FORMAT.md §6).
+    """
+
+    store: Store
+    stamp: int
+    new_id: Callable[[], str]
+    _made: dict[tuple[Chunk, tuple[Chunk, ...]], ChunkMask] = field(default_factory=dict)
+
+    def with_masks(self, edit: Edit, now: Manifest) -> Edit:
+        """Returns the edit with the masks of its new chunks."""
+        if not now.covered:
+            return edit
+        schema = now.head.log.schema
+        marks = [
+            MaskMark(r.partition, *chunk.identity, self._carried(chunk, sources, schema))
+            for r in edit.replace
+            for chunk, sources in _covered(r, now)
+        ]
+        return replace(edit, masks=(*edit.masks, *marks)) if marks else edit
+
+    def _carried(
+        self, chunk: Chunk, sources: tuple[Chunk, ...], schema: LogSchema | None
+    ) -> ChunkMask:
+        known = self._made.get((chunk, sources))
+        if known is None:
+            superseded = self._bits(chunk, sources, schema, "superseded")
+            known = ChunkMask(superseded, self._bits(chunk, sources, schema, "tombstones"))
+            self._made[chunk, sources] = known
+        return known
+
+    def _bits(
+        self, chunk: Chunk, sources: Sequence[Chunk], schema: LogSchema | None, kind: _Kind
+    ) -> Bitmap | None:
+        """Returns the bits of a chunk's rows that those of the others had."""
+        had = [(c, bits) for c in sources if (bits := getattr(c.mask, kind)) is not None]
+        if not had:
+            return None
+        set_at = [
+            offsets_of(self.store, c, schema)[read_bitmap(self.store, b, c.rows)] for c, b in had
+        ]
+        offsets = offsets_of(self.store, chunk, schema)
+        rows = np.isin(offsets, np.concatenate(set_at), assume_unique=True)
+        if not rows.any():
+            return None
+        return write_bitmap(self.store, rows, lambda: mask_path(self.stamp, self.new_id()))
+
+
+def offsets_of(store: Store, chunk: Chunk, schema: LogSchema | None) -> Offsets:
+    """Returns the offset of each row of a chunk, the dead ones counted; read where the object has
+    a column of them. ``schema`` is the log's, without which no typed object opens.
+    """
+    if chunk.object.dense:
+        return np.arange(chunk.base, chunk.base + chunk.rows, dtype=np.int64)
+    read = open_ranges(
+        store, chunk.object, [(chunk.first_row, chunk.rows)], columns=("offset",), schema=schema
+    )
+    return np.concatenate([to_numpy(batch.column(0)) for _, batch in read(BATCH_ROWS)])
+
+
+def _covered(r: Replacement, now: Manifest) -> Iterator[tuple[Chunk, tuple[Chunk, ...]]]:
+    """Yields the chunks of a replacement that get a mask, and those whose rows they took over."""
+    named = set(r.sources)
+    there = (c for s in now.segments[r.partition] if s.base < r.next and r.base <= s.next
+             for c in s.chunks)  # fmt: skip
+    sources = sorted((c for c in there if c.identity in named), key=attrgetter("base"))
+    kept = {c.identity: c.rows for c in sources}
+    for chunk in r.chunks:
+        if kept.get(chunk.identity) == chunk.rows or chunk.next > now.covered[r.partition]:
+            continue
+        mine = tuple(c for c in sources if c.base < chunk.next and c.next > chunk.base)
+        if mine and all(c.mask is not None for c in mine):
+            yield chunk, mine
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """Rows of new chunks, chunk by chunk: those that are superseded, those that are tombstones;
+    and the keys that they have, each once, as their canonical bytes.
+    """
+
+    superseded: Sequence[Mask]
+    tombstones: Sequence[Mask]
+    keys: pa.Array
+
+
+def new_rows(store: Store, chunks: Sequence[Chunk], schema: LogSchema | None) -> NewRows:
+    """Judges new chunks, in the order of their offsets, among themselves (M1a)."""
+    keys = [_column(store, c, "key", schema) for c in chunks]
+    canonical = [key_bytes(pa.concat_arrays(some)) for some in keys]
+    encoded = pa.chunked_array(canonical, pa.binary()).combine_chunks().dictionary_encode()
+    codes = encoded.indices
+    has_key = to_numpy(codes.is_valid())
+    numbers = np.where(has_key, to_numpy(codes), 0)
+    rows = np.arange(len(numbers))
+    last = np.zeros(len(encoded.dictionary) or 1, np.int64)
+    last[numbers[has_key]] = rows[has_key]  # Of equal numbers the last one stays.
+    superseded = ~has_key | (last[numbers] != rows)
+    edges = np.cumsum([c.rows for c in chunks])[:-1]
+    tombstones = [tombstones_of(store, c, schema) for c in chunks]
+    return NewRows(np.split(superseded, edges), tombstones, encoded.dictionary)
+
+
+def tombstones_of(store: Store, chunk: Chunk, schema: LogSchema | None) -> Mask:
+    """Returns which rows of a chunk are tombstones; nothing is read where it has none."""
+    if not chunk.tombstones:
+        return np.zeros(chunk.rows, np.bool_)
+    parts = _column(store, chunk, presence_column("value", schema, ()), schema)
+    return np.concatenate([to_numpy(part.is_null()) for part in parts])
+
+
+def superseded_in(
+    indexes: KeyIndexCache,
+    partition: int,
+    older: Sequence[Chunk],
+    keys: pa.Array,
+    schema: LogSchema | None,
+) -> Iterator[tuple[Chunk, Mask]]:
+    """Yields older chunks that have any of the keys, and which of their rows have (M1b)."""
+    if not len(keys):
+        return
+    hashes = index_hashes(keys, seed=indexes.seed)
+    by_place = {c.identity: c for c in older}
+    pieces = [piece_of(partition, c, c.base, c.next, schema) for c in older]
+    indexes.load(pieces)
+    for run in indexes.runs(pieces):
+        for hit in indexes.hits(run, hashes):
+            chunk = by_place[hit.piece.object.path, hit.piece.first_row]
+            wanted = keys.take(to_arrow(np.unique(hit.numbers)))
+            parts = hit.parts(np.ones(len(hit.numbers), np.bool_))
+            ranges = [(part.first_row, part.rows) for part in parts]
+            rows = np.zeros(chunk.rows, np.bool_)
+            read = open_ranges(indexes, chunk.object, ranges, columns=("key",), schema=schema)
+            at = [first - chunk.first_row for first, _ in ranges]
+            for i, batch in read(BATCH_ROWS):
+                found = pc.is_in(key_bytes(batch.column(0)), value_set=wanted)
+                rows[at[i] : at[i] + batch.num_rows] = to_numpy(found)
+                at[i] += batch.num_rows
+            if rows.any():
+                yield chunk, rows
+
+
+def _column(store: Store, chunk: Chunk, name: str, schema: LogSchema | None) -> list[pa.Array]:
+    """Returns a column of all rows of a chunk, in parts."""
+    ranges = [(chunk.first_row, chunk.rows)]
+    read = open_ranges(store, chunk.object, ranges, columns=(name,), schema=schema)
+    return [batch.column(0) for _, batch in read(BATCH_ROWS)]
+
+
+STEP_ROWS = 1 << 20
+"""Rows of new chunks that are judged and committed together, or those of one chunk."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one commit will say of some partitions."""
+
+    marks: list[MaskMark] = field(default_factory=list)
+    covered: dict[int, int] = field(default_factory=dict)
+    rows: int = 0
+
+
+def keep_masks(handle: Handle, indexes: KeyIndexCache) -> int:
+    """Brings the masks of a log up to its newest version, in one commit or several; returns how
+    many records were judged. Nothing is asked of the store where there is nothing new, or the log
+    has no masks. ``indexes`` are of the handle's store, perhaps metered.
+
+    Raises:
+        CorruptionError: an object is damaged, or gone though the log needs it.
+        VersionExpiredError: others replaced and swept an object meanwhile.
+    """
+    judged = 0
+    if SUPERSEDED_ROWS not in handle.tip.head.log.features:
+        return judged
+    manifest = handle.manifest()
+    ends = [manifest.head.stable_offset(p) for p in range(manifest.head.log.partitions)]
+    while True:
+        manifest = handle.manifest()
+        try:
+            step = _planned(manifest, ends, MaskMaker(indexes, manifest, handle.ids.new_id))
+        except FileNotFoundError as e:
+            raise file_missing(handle.store, manifest.version, e) from e
+        if not step.covered:
+            return judged
+        judged += step.rows
+        if not _commit(handle, manifest, step):
+            return judged
+
+
+def _planned(manifest: Manifest, ends: Sequence[int], maker: "MaskMaker") -> _Step:
+    """Does M1 for the partitions that have new chunks, until these have `STEP_ROWS`."""
+    step = _Step()
+    for p, segments in enumerate(manifest.segments):
+        if step.rows >= STEP_ROWS:
+            break
+        last = next((s.chunks[-1] for s in reversed(segments) if s.chunks), None)
+        if last is None or last.mask is not None:
+            continue
+        chunks = [c for s in segments for c in s.chunks if c.next <= ends[p]]
+        first = next((i for i, c in enumerate(chunks) if c.mask is None), len(chunks))
+        if any(c.mask is not None for c in chunks[first:]):
+            step.covered[p] = 0
+            continue
+        fresh = list(_bounded(chunks[first:], STEP_ROWS - step.rows))
+        if fresh:
+            step.rows += sum(c.rows for c in fresh)
+            step.marks += maker.marks(p, chunks[:first], fresh)
+            step.covered[p] = fresh[-1].next
+    return step
+
+
+def _bounded(chunks: Sequence[Chunk], rows: int) -> Iterator[Chunk]:
+    """Yields as many of the chunks as have so many rows, and at least one."""
+    for chunk in chunks:
+        yield chunk
+        rows -= chunk.rows
+        if rows <= 0:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class MaskMaker:
+    """Makes masks at one version."""
+
+    indexes: KeyIndexCache
+    manifest: Manifest
+    new_id: Callable[[], str]
+
+    def marks(
+        self, partition: int, older: Sequence[Chunk], fresh: Sequence[Chunk]
+    ) -> list[MaskMark]:
+        """Returns the masks of new chunks, and of those older ones that get more bits."""
+        schema = self.manifest.head.log.schema
+        first_dirty = self.manifest.first_dirty[partition]
+        clean = [c for c in fresh if c.next <= first_dirty]
+        dirty = [c for c in fresh[len(clean) :] if not c.aborted]
+        masks = {c.identity: ChunkMask() for c in fresh}
+        masks |= {
+            c.identity: self._mask(None, tombstones_of(self.indexes, c, schema)) for c in clean
+        }
+        if dirty:
+            judged = new_rows(self.indexes, dirty, schema)
+            for c, superseded, tombstones in zip(
+                dirty, judged.superseded, judged.tombstones, strict=True
+            ):
+                masks[c.identity] = self._mask(superseded, tombstones)
+            start = self.manifest.head.partitions.start[partition]
+            asked = [c for c in (*older, *clean) if c.next > start and not c.aborted]
+            for c, rows in superseded_in(self.indexes, partition, asked, judged.keys, schema):
+                before = masks.get(c.identity) or c.mask
+                assert before is not None, "older chunks have masks"
+                if (grown := self._with(before, c, rows)) != before:
+                    masks[c.identity] = grown
+        return [MaskMark(partition, *place, mask) for place, mask in masks.items()]
+
+    def _with(self, before: ChunkMask, chunk: Chunk, rows: Rows) -> ChunkMask:
+        """Returns a mask with more rows superseded; itself where it has them."""
+        if before.superseded is not None:
+            had = read_bitmap(self.indexes, before.superseded, chunk.rows)
+            if not (rows & ~had).any():
+                return before
+            rows = rows | had
+        return ChunkMask(self._bitmap(rows), before.tombstones)
+
+    def _mask(self, superseded: Rows | None, tombstones: Rows) -> ChunkMask:
+        return ChunkMask(
+            None if superseded is None else self._bitmap(superseded), self._bitmap(tombstones)
+        )
+
+    def _bitmap(self, rows: Rows) -> Bitmap | None:
+        if not np.any(rows):
+            return None
+        stamp = self.manifest.version
+        return write_bitmap(self.indexes, rows, lambda: mask_path(stamp, self.new_id()))
+
+
+def _commit(handle: Handle, planned: Manifest, step: _Step) -> bool:
+    """Does M2; returns whether all of it was committed."""
+    whole = False
+
+    def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
+        nonlocal whole
+        now = handle.manifest()
+        left = _as_planned(step, planned, now)
+        if planned.version < tip.head.orphan_floor:
+            left = set()
+        whole = len(left) == len(step.covered)
+        if not left:
+            return NothingToCommit()
+        edit = Edit(
+            masks=tuple(mark for mark in step.marks if mark.partition in left),
+            covered={p: offset for p, offset in step.covered.items() if p in left},
+        )
+        apply(now, edit, commit_id="", time_ms=time_ms)  # What does not fit is our own mistake.
+        return edit
+
+    handle.commit(prepare, operation="mask")
+    return whole
+
+
+def _as_planned(step: _Step, planned: Manifest, now: Manifest) -> set[int]:
+    """Returns the partitions whose chunks are there with the masks that they had."""
+    if now.version == planned.version:
+        return set(step.covered)
+    places: Mapping[int, set[tuple[str, int]]] = {p: set() for p in step.covered}
+    for mark in step.marks:
+        places[mark.partition].add(mark.place[1])
+    return {
+        p
+        for p, named in places.items()
+        if _masks(planned, p, named) == _masks(now, p, named)
+        and (planned.covered[p] if planned.covered else 0) == (now.covered[p] if now.covered else 0)
+    }
+
+
+def _masks(
+    manifest: Manifest, partition: int, places: set[tuple[str, int]]
+) -> dict[tuple[str, int], tuple[int, ChunkMask | None]]:
+    chunks = (c for s in manifest.segments[partition] for c in s.chunks)
+    return {c.identity: (c.rows, c.mask) for c in chunks if c.identity in places}

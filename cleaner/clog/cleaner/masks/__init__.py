@@ -1,1 +1,0 @@
-"""Masks of superseded rows: kept up with what is appended, carried over by what is rewritten."""

@@ -1,0 +1,678 @@
+"""Which records a pass retains, given the map of its dirty range (S21, S23).
+
+Pure: what to read, what to write and when are decided elsewhere. Control records and records of
+aborted transactions (S22, S24) are not rows here.
+
+The recheck: whether each row that goes may go, found once more from the rows themselves.
+
+Judging works with masks, row numbers and chunks. A fault there could drop a row that lives while
+every sum is right. So rows that are about to be left out are checked again, as they were read, and
+by nothing of judging but the map. Each must
+
+- lie below the log start (S37), or
+- lie in the range of the last map and not be the last of its key, by its own offset: the map knows
+  all last offsets of its range (`offset_map`), or
+- have no key, or have one for which the map has a higher offset (S21); an earlier map of the pass
+  may have had it, and that one's finding is believed, or
+- be a tombstone whose delete horizon has come (S23), and which no reader holds (S64).
+
+The second needs no hash, so it does not show that the row's key is in the map at all. That is shown
+by two sums and by a sample. As many rows with a key as the map took of the segments that are judged
+must be judged in its range, and as many of them must stay, or be such tombstones, as it has entries
+that lie there. The first `ALL_ROWS` rows
+that go by their offsets are looked up by their keys, too, and of those after them one of `ONE_OF`.
+
+Where one of it does not hold nothing is committed, and the partition is uncleanable (S28).
+
+Costs: a look at a byte for each row of the range that goes; a hash and a look-up for each one below
+it, and for the sample; and the keys of rewritten chunks of which nothing is left.
+
+P2: what is dead in each sealed segment (S21, S23).
+
+Only what can be dead is read, and of it only keys; values only of chunks with tombstones that may
+go, or that get their horizon while their chunk is marked: in a fresh chunk all that stay get one,
+and which these are is seen when it is rewritten, values and all, and does not matter where all of
+its rows stay. Chunks wholly below the log start, wholly beyond the map, or without any record that
+could go are judged without reading, and so are clean ones that hold no key of the map by their key
+index (`offset_map`); those of the range of the last map by their offsets (`offset_map`).
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.cleaner.passes.offset_map import FoundDead, IndexFilter, KeyHasher, MappedRange, OffsetMap
+from clog.cleaner.selection import earliest_horizon_ms
+from clog.cleaner.threads import ALONE, CleanerThreads
+from clog.storage.errors import CorruptionError
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.manifest import Segment
+from clog.storage.format.schema import LogSchema
+from clog.storage.numpy_arrays import Mask, Offsets, scalar, to_arrow, to_numpy
+from clog.storage.read.scan import (
+    DELETE_HORIZON,
+    open_run,
+    piece_of,
+    presence_column,
+    read_pieces,
+)
+from clog.storage.readers import NOTHING_HELD, HeldTombstones
+from clog.storage.store.contract import Store, ahead
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """What becomes of each row, and how many go for which reason.
+
+    Attributes:
+        keep: rows that stay.
+        new_horizon: kept tombstones whose delete horizon this pass sets: the latest of their
+            key, mapped, and without a horizon so far (S23).
+        expired: tombstones, latest of their key, dropped because their horizon has come.
+        superseded: rows dropped because the map has a higher offset for their key.
+        invalid: rows dropped because they have no key.
+    """
+
+    keep: Mask
+    new_horizon: Mask
+    expired: Mask
+    superseded: int
+    invalid: int
+
+    @property
+    def expired_tombstones(self) -> int:
+        """Number of rows that are `expired`."""
+        return int(np.count_nonzero(self.expired))
+
+    @property
+    def dropped(self) -> int:
+        """Number of rows that go."""
+        return self.superseded + self.expired_tombstones + self.invalid
+
+
+def decide_retention(
+    *,
+    offsets: Offsets,
+    superseded: Mask,
+    key_valid: Mask,
+    is_tombstone: Mask,
+    delete_horizon_ms: Offsets,
+    latest_offset: int,
+    now_ms: int,
+    held: HeldTombstones = NOTHING_HELD,
+) -> Verdict:
+    """Decides for each row; the first line that fits counts (S21, S23)::
+
+        offset > map's last offset                    keep    unknown, even without a key
+        no key                                        drop    invalid
+        map has a higher offset for the key           drop    superseded
+        tombstone, horizon come, held by a reader     keep
+        tombstone, horizon set and now_ms >= horizon  drop    expired tombstone
+        tombstone, horizon not set                    keep    and set it
+        anything else                                 keep
+
+    A tombstone is a row with a key and a null value; an empty value is a value. So a tombstone
+    survives the first pass that sees it as the latest of its key, whatever the clock says, and
+    a horizon is never set again.
+
+    Args:
+        offsets: of the rows, in any order.
+        superseded: whether the map has a higher offset for the row's key.
+        key_valid: whether the row has a key.
+        is_tombstone: whether the row's value is null.
+        delete_horizon_ms: set by an earlier pass; -1 where none.
+        latest_offset: the last one that the map covers.
+        now_ms: time of the pass.
+        held: tombstones that readers hold back (S64).
+    """
+    mapped = offsets <= latest_offset
+    invalid = mapped & ~key_valid
+    latest_tombstone = mapped & key_valid & is_tombstone & ~superseded
+    is_set = delete_horizon_ms >= 0
+    expired = latest_tombstone & is_set & (delete_horizon_ms <= now_ms)
+    if held != NOTHING_HELD:
+        expired &= ~held.mask(offsets, delete_horizon_ms)
+    return Verdict(
+        keep=~(invalid | superseded | expired),
+        new_horizon=latest_tombstone & ~is_set,
+        expired=expired,
+        superseded=int(np.count_nonzero(superseded)),
+        invalid=int(np.count_nonzero(invalid)),
+    )
+
+
+ALL_ROWS = 4096
+ONE_OF = 32
+_ASKED_ROWS = 1 << 14
+"""So many keys are looked up together: a call costs more than a few of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unexplained:
+    """Rows that go, and whose reason only their keys can show."""
+
+    offsets: Offsets
+    keys: pa.Array
+
+
+class Recheck:
+    """The recheck of one pass, for all threads that work on it.
+
+    Args:
+        offset_map: the last of the pass.
+        mapped: the range that it covers.
+        hasher: makes the hashes of all.
+        log_start: below it all is dead (S37).
+        now_ms: the pass's start.
+        held: tombstones that readers hold back.
+    """
+
+    def __init__(
+        self,
+        offset_map: OffsetMap,
+        mapped: MappedRange,
+        hasher: KeyHasher,
+        *,
+        log_start: int,
+        now_ms: int,
+        held: HeldTombstones = NOTHING_HELD,
+    ) -> None:
+        self._map = offset_map
+        self._mapped = mapped
+        self._hasher = hasher
+        self._log_start = log_start
+        self._now_ms = now_ms
+        self._held = held
+        self._lock = threading.Lock()
+        self._by_offset = 0
+        self._seen = 0
+        self._latest = 0
+
+    def unexplained(
+        self, rows: pa.RecordBatch, gone: Mask, found: Mask | None = None
+    ) -> Unexplained:
+        """Returns those of the rows that go for which their keys are to be asked: all that their
+        offsets, values and horizons do not explain, and the sample.
+        """
+        places, by_offset = self._without_keys(rows, gone, found)
+        places = np.concatenate((self._sample(by_offset), places))
+        offsets = to_numpy(rows.column("offset")).take(places)
+        return Unexplained(offsets, rows.column("key").take(to_arrow(places)))
+
+    def check_unread(self, partition: int, rows: pa.RecordBatch, gone: Mask) -> None:
+        """Checks rows of the range that go, of which no key was read; else as `check`."""
+        places, _ = self._without_keys(rows, gone, None)
+        if places.size:
+            raise _alive(partition, rows.column("offset")[int(places[0])].as_py())
+
+    def check_keys(self, partition: int, rows: Sequence[Unexplained]) -> None:
+        """Checks that the map has a higher offset for each key that there is.
+
+        Raises:
+            CorruptionError: it has none.
+        """
+        if not rows:
+            return
+        offsets = np.concatenate([some.offsets for some in rows])
+        keys = pa.concat_arrays([some.keys for some in rows])
+        if keys.null_count:
+            offsets, keys = offsets[to_numpy(keys.is_valid())], keys.drop_null()
+        dead = self._map.get(self._hasher(keys)) > offsets
+        if not dead.all():
+            raise _alive(partition, int(offsets[~dead].min()))
+
+    def count(self, offsets: Offsets, key_valid: Mask, latest: Mask) -> None:
+        """Counts rows that have a key, and those of them that the map has as the latest of theirs;
+        those outside its range left out.
+        """
+        in_range = (self._mapped.start <= offsets) & (offsets < self._mapped.end)
+        self.count_chunk(
+            int(np.count_nonzero(key_valid & in_range)), int(np.count_nonzero(latest & in_range))
+        )
+
+    def count_chunk(self, rows: int, latest: int) -> None:
+        """Counts such rows of a chunk that lies in the range."""
+        with self._lock:
+            self._seen += rows
+            self._latest += latest
+
+    def check_range(self, partition: int) -> None:
+        """Compares what was counted with the map, after all of its range was judged.
+
+        Raises:
+            CorruptionError: they differ.
+        """
+        where = f"[{self._mapped.start}, {self._mapped.end}) of partition {partition}"
+        if self._seen != self._mapped.records:
+            raise CorruptionError(
+                f"{self._seen} records with a key were judged in {where}, but the map was made of"
+                f" {self._mapped.records}; the pass stops here"
+            )
+        if self._latest != (latest := self._mapped.latest_judged()):
+            raise CorruptionError(
+                f"there are {latest} keys in {where}, but {self._latest} of their"
+                " records would have been kept; the pass stops here"
+            )
+
+    def _without_keys(
+        self, rows: pa.RecordBatch, gone: Mask, found: Mask | None
+    ) -> tuple[Offsets, Offsets]:
+        """Returns which rows go without a reason but what their keys may tell, and which go by
+        their offsets.
+        """
+        places = np.flatnonzero(gone if found is None else gone & ~found)
+        offsets = to_numpy(rows.column("offset")).take(places)
+        if offsets.size and offsets[0] < self._log_start:
+            below = int(np.searchsorted(offsets, self._log_start))
+            places, offsets = places[below:], offsets[below:]
+        outdated = self._mapped.is_outdated(offsets)
+        if outdated.all():
+            return places[:0], places
+        by_offset, places = places.compress(outdated), places.compress(~outdated)
+        if DELETE_HORIZON in rows.schema.names and places.size:
+            horizon = to_numpy(
+                pc.fill_null(rows.column(DELETE_HORIZON), scalar(self._now_ms + 1, pa.int64()))
+            )
+            expired = to_numpy(rows.column("value").is_null()) & (horizon <= self._now_ms)
+            if self._held != NOTHING_HELD:
+                expired = expired & ~self._held.mask(to_numpy(rows.column("offset")), horizon)
+            places = places[~expired.take(places)]
+        return places, by_offset
+
+    def _sample(self, by_offset: Offsets) -> Offsets:
+        """Returns which of the rows that go by their offsets are looked up, too."""
+        with self._lock:
+            before, self._by_offset = self._by_offset, self._by_offset + len(by_offset)
+        all_of = max(0, ALL_ROWS - before)
+        return np.concatenate((by_offset[:all_of], by_offset[all_of::ONE_OF]))
+
+
+class GroupRecheck:
+    """The recheck of the rows that go from one group, for all threads that work on it.
+
+    Args:
+        recheck: the pass's.
+        partition: theirs.
+    """
+
+    def __init__(self, recheck: Recheck, partition: int) -> None:
+        self._recheck = recheck
+        self._partition = partition
+        self._lock = threading.Lock()
+        self._waiting: list[Unexplained] = []
+
+    def check(self, rows: pa.RecordBatch, gone: Mask, found: Mask | None = None) -> None:
+        """Checks rows that go, some of them only when `finish` is called: offset and key, value
+        and `DELETE_HORIZON` where tombstones may go.
+
+        Args:
+            rows: in the order of their offsets.
+            gone: which of them go.
+            found: which of them an earlier map of the pass found superseded.
+
+        Raises:
+            CorruptionError: a row has no reason to go.
+        """
+        some = self._recheck.unexplained(rows, gone, found)
+        with self._lock:
+            self._waiting.append(some)
+            if sum(len(waiting.offsets) for waiting in self._waiting) < _ASKED_ROWS:
+                return
+            asked, self._waiting = self._waiting, []
+        self._recheck.check_keys(self._partition, asked)
+
+    def finish(self) -> None:
+        """Checks what `check` left; to be called before the group is committed, when all threads
+        are done with it.
+
+        Raises:
+            CorruptionError: a row has no reason to go.
+        """
+        asked, self._waiting = self._waiting, []
+        self._recheck.check_keys(self._partition, asked)
+
+
+def _alive(partition: int, offset: int) -> CorruptionError:
+    return CorruptionError(
+        f"the record at offset {offset} of partition {partition} would have been removed, but"
+        " nothing shows that it is dead; nothing was changed"
+    )
+
+
+KEYS_SHARE = 4
+"""About this share of an object's bytes is fetched and held to judge its keys."""
+_FEW = 4
+"""Where less than one row of so many goes the chunk may only be marked (`rewriter`), and is
+not read again: the recheck asks those rows here."""
+
+
+@dataclass(slots=True)
+class Removed:
+    """How many rows go, and why. ``last_expired`` is the highest offset of a tombstone that goes
+    because its horizon has come, -1 for none (S41): one that was superseded hides no delete.
+    """
+
+    superseded: int = 0
+    expired: int = 0
+    without_key: int = 0
+    trimmed: int = 0
+    last_expired: int = NONE
+
+    @property
+    def total(self) -> int:
+        return self.superseded + self.expired + self.without_key + self.trimmed
+
+
+class Action(StrEnum):
+    """What a pass does with a chunk: leaves it, marks its dead rows, or rewrites it."""
+
+    KEEP = "keep"
+    MARK = "mark"
+    REWRITE = "rewrite"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedChunk:
+    """A chunk and what becomes of its rows, those that were dead before left out.
+
+    ``keep`` is None when all rows stay or none does; ``new_horizon`` says which tombstones get
+    their horizon by this pass, None when there are none. In an ``undated`` one all do that stay,
+    and which they are was not read. ``action`` is decided by `rewriter`.
+    """
+
+    chunk: Chunk
+    removed: Removed = field(default_factory=Removed)
+    keep: Mask | None = None
+    new_horizon: Mask | None = None
+    undated: bool = False
+    action: Action = Action.KEEP
+
+    @property
+    def rows_left(self) -> int:
+        return self.chunk.live_rows - self.removed.total
+
+    @property
+    def size_bytes_left(self) -> int:
+        """Record bytes of what stays, estimated by the share of rows: only keys were read."""
+        return self.chunk.size_bytes * self.rows_left // self.chunk.rows
+
+    @property
+    def sets_horizons(self) -> bool:
+        return self.undated or self.new_horizon is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedSegment:
+    """A segment and what becomes of its chunks."""
+
+    segment: Segment
+    chunks: tuple[JudgedChunk, ...]
+
+    @property
+    def size_bytes_left(self) -> int:
+        """Record bytes of what stays, estimated."""
+        return sum(c.size_bytes_left for c in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Decides on records.
+
+    Args:
+        offset_map: the last of the pass. mapped: the range that it covers. found: what the maps
+        before it found, in ranges before its own. hasher: makes the hashes of all. log_start: below
+        it all is dead (S37). first_dirty: below it every tombstone has its horizon: a pass sets
+        those of what it covers, and
+            ``first_dirty`` is where the last complete one ended.
+        now_ms: the pass's start.
+        index_filter: knows of chunks below ``first_dirty`` that hold none of the map's keys.
+        schema: the log's.
+        held: tombstones that readers hold back.
+        threads: judge the next chunks meanwhile.
+
+    Attributes:
+        recheck: hears which rows stay.
+    """
+
+    offset_map: OffsetMap
+    mapped: MappedRange
+    found: FoundDead
+    hasher: KeyHasher
+    log_start: int
+    first_dirty: int
+    now_ms: int
+    index_filter: IndexFilter
+    schema: LogSchema | None = None
+    held: HeldTombstones = NOTHING_HELD
+    threads: CleanerThreads = ALONE
+    recheck: Recheck = field(init=False)
+
+    def __post_init__(self) -> None:
+        recheck = Recheck(
+            *(self.offset_map, self.mapped, self.hasher),
+            log_start=self.log_start,
+            now_ms=self.now_ms,
+            held=self.held,
+        )
+        object.__setattr__(self, "recheck", recheck)
+
+    def judge_segment(self, store: Store, partition: int, segment: Segment) -> JudgedSegment:
+        """Judges all chunks of a segment; requests for the next ones go ahead."""
+        chunks = segment.chunks
+        sizes = [c.object.size_bytes * c.rows // (c.object.rows * KEYS_SHARE) for c in chunks]
+        begun = (partial(self._opened, store, partition, c) for c in chunks)
+        opened = ahead(store, zip(begun, sizes, strict=True))
+        with self.threads.in_turn(zip(opened, sizes, strict=True)) as turns:
+            return JudgedSegment(segment, tuple(turn() for turn in turns))
+
+    def with_horizons(self, store: Store, partition: int, segment: JudgedSegment) -> JudgedSegment:
+        """Returns the segment with the tombstones of chunks that are to be marked: which of those
+        stay their values tell alone.
+        """
+        chunks = tuple(
+            self._dated(store, partition, c) if c.undated and c.action is Action.MARK else c
+            for c in segment.chunks
+        )
+        return replace(segment, chunks=chunks)
+
+    def _dated(self, store: Store, partition: int, c: JudgedChunk) -> JudgedChunk:
+        assert c.keep is not None, "a marked chunk keeps some rows and loses others"
+        piece = piece_of(partition, c.chunk, c.chunk.base, c.chunk.next, self.schema)
+        columns = ("offset", presence_column("value", self.schema, ()))
+        batches = read_pieces(store, [piece], columns=columns)
+        tombstone = np.concatenate([to_numpy(b.column("value").is_null()) for b in batches])
+        self._check_rows(partition, c.chunk, len(tombstone))
+        new_horizon = tombstone & c.keep
+        return replace(c, undated=False, new_horizon=new_horizon if new_horizon.any() else None)
+
+    def find_dead(self, store: Store, partition: int, segment: Segment) -> None:
+        """Finds what the map supersedes in a segment, for a judge with a later map."""
+        for chunk in segment.chunks:
+            if (
+                self.offset_map.entries
+                and not chunk.aborted
+                and self.log_start < chunk.next
+                and self._reaches(chunk)
+                and not self._holds_none(store, chunk)
+            ):
+                self.found.add(chunk, self._superseded_rows(store, partition, chunk))
+
+    def _superseded_rows(self, store: Store, partition: int, chunk: Chunk) -> Mask:
+        if self.mapped.decides(chunk):
+            return self.mapped.superseded(chunk)
+        piece = piece_of(partition, chunk, chunk.base, chunk.next, self.schema)
+        batches = read_pieces(store, [piece], columns=("offset", "key"))
+        return np.concatenate([self._by_keys(batch)[0] for batch in batches])
+
+    def _by_keys(self, batch: pa.RecordBatch) -> tuple[Mask, Mask]:
+        """Returns, for each row, whether the map has a higher offset for its key, and whether it
+        has one.
+        """
+        offsets, keys = to_numpy(batch.column("offset")), batch.column("key")
+        if not keys.null_count:
+            return self.offset_map.get(self.hasher(keys)) > offsets, np.ones(len(keys), np.bool_)
+        key_valid = to_numpy(keys.is_valid())
+        superseded = np.zeros(len(keys), np.bool_)
+        latest = self.offset_map.get(self.hasher(keys.drop_null()))
+        superseded[key_valid] = latest > offsets[key_valid]
+        return superseded, key_valid
+
+    def judge(self, batch: pa.RecordBatch, superseded: Mask, key_valid: Mask) -> Verdict:
+        """Judges rows at or above the log start: a batch with offset, and with value and
+        `DELETE_HORIZON` where tombstones count.
+        """
+        offsets = to_numpy(batch.column("offset"))
+        tombstone = np.zeros(len(offsets), np.bool_)
+        horizon = np.full(len(offsets), NONE, np.int64)
+        if DELETE_HORIZON in batch.schema.names:
+            tombstone = to_numpy(batch.column("value").is_null())
+            horizon = to_numpy(pc.fill_null(batch.column(DELETE_HORIZON), scalar(NONE, pa.int64())))
+        return decide_retention(
+            offsets=offsets,
+            superseded=superseded,
+            key_valid=key_valid,
+            is_tombstone=tombstone,
+            delete_horizon_ms=horizon,
+            latest_offset=self.offset_map.latest_offset,
+            now_ms=self.now_ms,
+            held=self.held,
+        )
+
+    def _opened(self, store: Store, partition: int, chunk: Chunk) -> Callable[[], JudgedChunk]:
+        """Fetches what is needed to judge a chunk; returns what judges it."""
+        if chunk.aborted:
+            return partial(JudgedChunk, chunk)  # No row of it lives: it is dropped unread (S53).
+        if chunk.next <= self.log_start:
+            return partial(JudgedChunk, chunk, Removed(trimmed=chunk.live_rows))
+        tombstones_count = self._tombstones_count(chunk)
+        if chunk.base >= self.log_start and not (
+            self._reaches(chunk)
+            and (tombstones_count or self.offset_map.entries or chunk.next > self.first_dirty)
+        ):
+            return partial(JudgedChunk, chunk)
+        is_whole = chunk.base >= self.log_start and self.found.of(chunk) is None
+        if is_whole and not tombstones_count and self._holds_none(store, chunk):
+            return partial(JudgedChunk, chunk)
+        # A row of a fresh chunk has no horizon that could have come.
+        decides = self.mapped.decides(chunk)
+        if decides and (not tombstones_count or earliest_horizon_ms(chunk) == NONE):
+            return partial(self._by_offsets, partition, chunk, tombstones_count=tombstones_count)
+        tombstone = presence_column("value", self.schema, ())
+        values = (tombstone, DELETE_HORIZON) if tombstones_count else ()
+        columns = ("offset", *(() if decides else ("key",)), *values)
+        piece = piece_of(partition, chunk, chunk.base, chunk.next, self.schema)
+        batches = open_run(store, [piece], columns)
+        return partial(self._by_rows, partition, chunk, batches)
+
+    def _by_offsets(self, partition: int, chunk: Chunk, *, tombstones_count: bool) -> JudgedChunk:
+        dead = self.mapped.superseded(chunk)
+        removed = Removed(superseded=int(np.count_nonzero(dead)))
+        self._recheck_unread(partition, chunk, dead)
+        self.recheck.count_chunk(chunk.rows, chunk.rows - removed.total)
+        keep = ~dead if 0 < removed.total < chunk.rows else None
+        undated = tombstones_count and removed.total < chunk.rows
+        return JudgedChunk(chunk, removed, keep, undated=undated)
+
+    def _by_rows(
+        self, partition: int, chunk: Chunk, batches: Iterator[pa.RecordBatch]
+    ) -> JudgedChunk:
+        removed = Removed()
+        keeps: list[Mask] = []
+        horizons: list[Mask] = []
+        for keep, new_horizon in self._verdicts(partition, chunk, batches, removed):
+            keeps.append(keep)
+            horizons.append(new_horizon)
+        keep, new_horizon = np.concatenate(keeps), np.concatenate(horizons)
+        is_mixed = 0 < removed.total < chunk.live_rows
+        return JudgedChunk(
+            chunk,
+            removed,
+            keep if is_mixed else None,
+            new_horizon if new_horizon.any() else None,
+        )
+
+    def _recheck_unread(self, partition: int, chunk: Chunk, dead: Mask) -> None:
+        offsets = np.arange(chunk.base, chunk.base + chunk.rows)
+        rows = pa.RecordBatch.from_arrays([to_arrow(offsets)], names=["offset"])
+        self.recheck.check_unread(partition, rows, dead)
+
+    def _reaches(self, chunk: Chunk) -> bool:
+        """Tells whether the map goes as far as the chunk."""
+        return chunk.base <= self.offset_map.latest_offset
+
+    def _holds_none(self, store: Store, chunk: Chunk) -> bool:
+        """Tells whether the chunk is clean and none of its records has a key of the map."""
+        return chunk.next <= self.first_dirty and self.index_filter.holds_none(store, chunk)
+
+    def _tombstones_count(self, chunk: Chunk) -> bool:
+        """Tells whether tombstones of the chunk may go or get their horizon now."""
+        if chunk.tombstones == 0:
+            return False
+        return chunk.next > self.first_dirty or earliest_horizon_ms(chunk) <= self.now_ms
+
+    def _verdicts(
+        self, partition: int, chunk: Chunk, batches: Iterator[pa.RecordBatch], removed: Removed
+    ) -> Iterator[tuple[Mask, Mask]]:
+        """Yields (keep, stamp) of all live rows of the chunk, in order; counts into ``removed``."""
+        known = self.mapped.superseded(chunk) if self.mapped.decides(chunk) else None
+        before, few, rows = self.found.of(chunk), _FewGone(chunk.live_rows), 0
+        for batch in batches:
+            here = slice(rows, rows + batch.num_rows)
+            rows += batch.num_rows
+            if known is None:
+                superseded, key_valid = self._by_keys(batch)
+            else:
+                superseded, key_valid = known[here], np.ones(batch.num_rows, np.bool_)
+            if before is not None:
+                superseded = superseded | before[here]
+            below = int(np.searchsorted(to_numpy(batch.column("offset")), self.log_start))
+            verdict = self.judge(batch.slice(below), superseded[below:], key_valid[below:])
+            above, gone = batch.slice(below), ~verdict.keep
+            if known is not None:
+                self.recheck.check_unread(partition, above, gone)
+            elif few.holds(int(np.count_nonzero(gone))):
+                earlier = None if before is None else before[here][below:]
+                few.rows.append(self.recheck.unexplained(above, gone, earlier))
+            latest = key_valid[below:] & (verdict.keep | verdict.expired)
+            self.recheck.count(to_numpy(above.column("offset")), key_valid[below:], latest)
+            removed.trimmed += below
+            removed.superseded += verdict.superseded
+            removed.without_key += verdict.invalid
+            removed.expired += verdict.expired_tombstones
+            if (expired := np.flatnonzero(verdict.expired)).size:
+                removed.last_expired = batch.column("offset")[below + int(expired[-1])].as_py()
+            gone = np.zeros(below, np.bool_)
+            yield np.concatenate((gone, verdict.keep)), np.concatenate((gone, verdict.new_horizon))
+        self.recheck.check_keys(partition, few.rows)
+        self._check_rows(partition, chunk, rows)
+
+    def _check_rows(self, partition: int, chunk: Chunk, rows: int) -> None:
+        if rows != chunk.live_rows:
+            raise CorruptionError(
+                f"{chunk.object.path} has {rows} records at [{chunk.base}, {chunk.next}) of"
+                f" partition {partition}, but the manifest says {chunk.live_rows};"
+                " nothing was changed"
+            )
+
+
+@dataclass(slots=True)
+class _FewGone:
+    """What is to be rechecked of a chunk in which little died; nothing, once it is much."""
+
+    live_rows: int
+    gone: int = 0
+    rows: list[Unexplained] = field(default_factory=list)
+
+    def holds(self, gone: int) -> bool:
+        """Tells whether it is little with so many rows more."""
+        self.gone += gone
+        is_little = self.gone * _FEW < self.live_rows
+        if not is_little:
+            self.rows.clear()
+        return is_little

@@ -1,0 +1,820 @@
+"""Offset map: the last offset of every key in a range of the log, 24 bytes an entry (S18).
+
+*Hash*: 128 bits of a key (`keys.hashing`), a row of two unsigned words (high, low). Keys are told
+apart by their hash alone (S19); the map never sees a key. *Slot*: 24 bytes, three words: low half,
+high half, last offset + 1. 24 zero bytes are an empty slot, so a fresh map is zeroed memory that
+costs nothing until it is touched. *Place*: where a slot begins in the table.
+
+An ordered hash table (Amble and Knuth, 1974): open addressing with double hashing in which every
+hash that a search passes is larger than the one it looks for, low word first. A smaller one ends
+the search as well as an empty slot does (which is smaller than all), so keys that are absent cost
+no more than keys that are there; most rows of the clean part are absent. NumPy does each step for
+all rows of a chunk together:
+
+M1. Locate. Each row starts at its home slot and walks on while it sees larger hashes. Only rows
+    that still walk take part in the next probe.
+M2. Rows that stand at their own hash store their offset. Where rows share a slot the last one
+    wins, and it has the largest offset.
+M3. The others have new keys. All of them write their offset where they stand; the one that reads
+    its own back has won the slot and writes its hash. Rows with the winner's hash are done, their
+    offsets are smaller. A hash that was there before is evicted and starts again from its home,
+    with its offset. Those that lost look again, at a slot that holds another hash now. M3
+    repeats until nobody is left; slots only ever change to a larger hash, so it ends.
+
+A put takes the steps twice. First slice by slice, at the home slots alone: most rows go no further,
+and the slots of a slice stay in the cache from first look to last word. Then for what is left of
+many slices, since a walk costs calls of NumPy for each probe, shared by all. What is left comes in
+the order of offsets, and a slot keeps the larger: later rows of its key may have got there first.
+
+All rows of one key make the same walk, hence stand at the same slot: no key enters twice.
+
+The home comes from the upper half of ``high ^ low``, the step from the lower half. A caller that
+maps only some hashes (the table view, by ranges) selects on one of the two words; the other one
+still spreads the rest over all slots. Steps have no factor in common with the number of slots, so
+each walk visits every slot.
+
+Why this and not another way: million rows per second of CPU time, one thread, median of 5
+interleaved runs, without slices; "full" is 0.9 of all slots, "absent" asks for other keys::
+
+                                   4 M rows, 1 M keys      the same, map full
+                                    put   get  absent       put   get  absent
+    ordered double hashing         12.8  18.7    29.5       7.7  10.8    13.7
+    double hashing, not ordered    12.8  19.0    19.3      11.0  14.6     3.9
+    linear probing, not ordered    13.4  20.9    22.0       3.0   8.0     1.5
+    one sorted run (two runs)       4.2   2.3     3.1      no load factor; 0.9 for 5 M keys
+
+Order costs a third of put in a full map and makes the slowest operation three times as fast.
+Linear probing needs up to hundreds of probes where slots cluster, and each is a round of NumPy
+calls. A sorted run moves the whole map for each chunk, gets slower with its size and needs room
+for a second one. Sorting all of a range at once takes 0.9 (each key once) to 2.4 times as long as
+put, and asking for absent keys four times as long, with those sorted, too (1 to 3 M rows). An array
+for each word is as fast. Slices spare a third of put: 95 instead of 150 ns a row, 4 M rows over 2 M
+keys. ``benchmarks/parts/offset_map.py`` measures all that today's does.
+
+Not here: hashing, reading keys, deciding what stays (``record_retention``).
+
+What maps say of rows without their keys being read again.
+
+*Mapped range*: the offsets that the map covers. A row there is superseded exactly when its offset
+is not the last one of its key, and the map knows all last offsets. So fresh chunks, which are the
+dirty part as a rule, are judged without being read: the keys were hashed once, for the map.
+
+*Found dead*: what several maps of one pass found, a bit for each live row of the chunks that have
+any. It is kept until the pass rewrites, once for all of its maps (S20).
+
+Which chunks of the clean part hold none of the keys of a map, by their objects' key indexes: 3.5
+bytes a key instead of its key, and no hashing (decision: storage 0007).
+
+Dirty keys are noted while the map is filled, by their hashes with the log's own seed, 8 bytes each;
+above `KEYS_MAX` nothing is noted, since so many leave few objects alone. Where keys are spread
+evenly no object is left alone: after some answers in vain nothing is asked any more.
+
+Safe because an index has no false negatives: a chunk of which it says "none" has no row that the
+map supersedes.
+
+Giving memory back while a pass rewrites.
+
+Arrow's allocator and the C library keep what was freed: measured, 200 MiB of a pass that needs 300.
+`give_back` returns it; it is called for every `EVERY_BYTES` of records, so that its milliseconds
+do not count. A process that does nothing but clean calls `save_memory` first: Arrow then takes its
+memory from the C library, and that takes large blocks from the system, and gives them back, one by
+one: 60 to 80 MiB less.
+
+P1: the offset map over the dirty sealed range, as far as its memory goes (S18,
+S20).
+"""
+
+import ctypes
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.cleaner.passes.stats import PassStats
+from clog.cleaner.threads import ALONE, CleanerThreads
+from clog.storage.errors import InvalidInputError, enough_memory
+from clog.storage.format.chunks import Chunk
+from clog.storage.format.manifest import Manifest
+from clog.storage.keys.hashing import hash_keys
+from clog.storage.keys.key_index import IndexHashes, distinct, index_hashes
+from clog.storage.numpy_arrays import Hashes, Mask, Offsets, to_numpy
+from clog.storage.read.lookup import stored_index
+from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
+from clog.storage.store.contract import Store
+
+_Words = npt.NDArray[np.uint64]
+_Places = npt.NDArray[np.int64]
+"""Where slots begin in the table: slot number times ``_SLOT_WORDS``."""
+_Entries = tuple[_Words, _Words, Offsets]
+"""High words, low words, and offsets + 1."""
+
+SLOT_BYTES: Final = 24
+_SLOT_WORDS: Final = 3
+# Bounds the scratch memory of a search; smaller chunks pay more for calls than for rows.
+_CHUNK_ROWS: Final = 1 << 17
+# Of so many rows the home slots stay in the cache from the first look to the last word stored.
+_SLICE_ROWS: Final = 1 << 14
+# So many rows that found no place at home go on together: one long walk instead of many. Bounds
+# the scratch memory of a put.
+_LEFT_ROWS: Final = 1 << 16
+# About so many steps to choose from: enough that two keys with the same home rarely share their
+# walk, few enough to stay in the cache.
+_STEPS: Final = 4096
+# The home slot is computed in 64 bits: 32 of the hash times the number of slots.
+_SLOTS_MAX: Final = (1 << 32) - 1
+_HALF: Final = np.uint64(32)
+_LOWER: Final = np.uint64((1 << 32) - 1)
+
+
+class OffsetMap:
+    """Key hash -> last offset, in a fixed amount of memory (S18).
+
+    ``memory_bytes`` is the share of one cleaner thread: it gives ``memory_bytes // 24`` slots, of
+    which the fraction ``load_factor`` is filled at most. While rows are put or got, up to 24 MiB of
+    scratch memory come on top.
+
+    Raises:
+        InvalidInputError: the share cannot hold one entry, or has more than 2**32 - 1 slots; or
+            ``load_factor`` is not between 0 and 1, both excluded.
+    """
+
+    __slots__ = ("_capacity", "_entries", "_latest_offset", "_slots", "_steps", "_table")
+
+    def __init__(self, *, memory_bytes: int, load_factor: float = 0.9) -> None:
+        # Below 1 at least one slot stays empty; it ends the search for a hash below all others.
+        if not 0.0 < load_factor < 1.0:
+            raise InvalidInputError(
+                f"log.cleaner.io.buffer.load.factor={load_factor} is outside (0, 1); "
+                "use the default 0.9"
+            )
+        slots = memory_bytes // SLOT_BYTES
+        capacity = int(slots * load_factor)
+        if capacity < 1:
+            raise InvalidInputError(
+                f"an offset map of {memory_bytes} bytes holds {capacity} entries of "
+                f"{SLOT_BYTES} bytes at load factor {load_factor}, at least 1 is needed; "
+                "increase log.cleaner.dedupe.buffer.size or decrease log.cleaner.threads"
+            )
+        if slots > _SLOTS_MAX:
+            raise InvalidInputError(
+                f"an offset map of {memory_bytes} bytes has {slots} slots, at most {_SLOTS_MAX} "
+                "can be addressed; decrease log.cleaner.dedupe.buffer.size or increase "
+                "log.cleaner.threads"
+            )
+        self._slots = slots
+        self._capacity = capacity
+        self._table = np.zeros(slots * _SLOT_WORDS, dtype=np.uint64)
+        self._steps = _coprime_steps(slots) * _SLOT_WORDS
+        self._entries = 0
+        self._latest_offset = -1
+
+    @property
+    def slots(self) -> int:
+        """Number of slots, filled or not."""
+        return self._slots
+
+    @property
+    def capacity(self) -> int:
+        """Number of keys that fit."""
+        return self._capacity
+
+    @property
+    def entries(self) -> int:
+        """Number of keys in the map."""
+        return self._entries
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table."""
+        return self._table.nbytes
+
+    @property
+    def utilization(self) -> float:
+        """Filled share of the slots; ``load_factor`` when the map is full."""
+        return self._entries / self._slots
+
+    @property
+    def latest_offset(self) -> int:
+        """Last offset that the map covers, -1 when it covers none."""
+        return self._latest_offset
+
+    def put(self, hashes: Hashes, offsets: Offsets) -> int:
+        """Enters rows in order until the map is full, and returns the number of rows taken.
+
+        The result is that of entering row by row: a row whose key is in the map already always
+        fits; the first row whose new key does not fit stops (S20). ``offsets`` increase, also
+        from one call to the next.
+        """
+        assert hashes.shape == (len(offsets), 2), "one hash of two words for each offset"
+        taken = 0
+        while taken < len(offsets):
+            end = taken + self._fitting(hashes[taken:])
+            if end == taken:
+                break
+            self._put(hashes[taken:end], offsets[taken:end])
+            taken = end
+        return taken
+
+    def advance(self, offset: int) -> None:
+        """Declares everything up to and including ``offset`` covered.
+
+        For a range that was read completely: offsets that have no record must not hold up the
+        first dirty offset.
+        """
+        self._latest_offset = max(self._latest_offset, offset)
+
+    def get(self, hashes: Hashes) -> Offsets:
+        """Returns the last offset of each key, -1 where the map does not have it."""
+        found = np.full(len(hashes), -1, dtype=np.int64)
+        if self._entries == 0:
+            return found
+        for start in range(0, len(hashes), _CHUNK_ROWS):
+            end = start + _CHUNK_ROWS
+            places, same = self._locate(*_halves(hashes[start:end]))
+            following = self._following.take(places)
+            following *= same
+            np.subtract(following, 1, out=found[start:end])
+        return found
+
+    def last_offsets(self) -> Offsets:
+        """Returns the last offset of each key, ascending; 8 bytes an entry."""
+        following = self._following[::_SLOT_WORDS]
+        last: Offsets = following[following > 0] - 1
+        last.sort()
+        return last
+
+    def is_last(self, start: int, end: int) -> Mask:
+        """Returns which offsets of ``[start, end)`` are the last one of a key; a byte each."""
+        found = np.zeros(end - start, np.bool_)
+        for first in range(0, len(self._table), _SLOT_WORDS * _CHUNK_ROWS):
+            following = self._following[first : first + _SLOT_WORDS * _CHUNK_ROWS : _SLOT_WORDS]
+            inside = following[(following > start) & (following <= end)]
+            inside -= start + 1
+            found[inside] = True
+        return found
+
+    def clear(self) -> None:
+        """Forgets everything; the memory is kept."""
+        self._table.fill(0)
+        self._entries = 0
+        self._latest_offset = -1
+
+    # The three words of a slot, so that a place indexes each of them.
+
+    @property
+    def _low(self) -> _Words:
+        return self._table
+
+    @property
+    def _high(self) -> _Words:
+        return self._table[1:]
+
+    @property
+    def _following(self) -> Offsets:
+        """One past the last offset of the key; 0 in an empty slot."""
+        return self._table[2:].view(np.int64)
+
+    def _fitting(self, hashes: Hashes) -> int:
+        """Returns how many of the next rows fit for sure; 0 only when the first one does not."""
+        room = self._capacity - self._entries
+        if room >= min(len(hashes), _CHUNK_ROWS):
+            return min(len(hashes), room)
+        hashes = hashes[:_CHUNK_ROWS]
+        _, known = self._locate(*_halves(hashes))
+        new = np.flatnonzero(~known)
+        # Some of these may share a key and leave room for more: the next call sees.
+        return len(hashes) if len(new) <= room else int(new[room])
+
+    def _put(self, hashes: Hashes, offsets: Offsets) -> None:
+        """Takes all rows; there is room for them."""
+        assert offsets[0] > self._latest_offset, "offsets increase from call to call"
+        assert bool(np.all(offsets[1:] > offsets[:-1])), "offsets increase within a call"
+        left: list[_Entries] = []
+        for start in range(0, len(offsets), _SLICE_ROWS):
+            end = start + _SLICE_ROWS
+            left.extend(self._put_at_home(*_halves(hashes[start:end]), offsets[start:end] + 1))
+            if end >= len(offsets) or sum(len(rows) for _, _, rows in left) >= _LEFT_ROWS:
+                self._put_anywhere(*map(np.concatenate, zip(*left, strict=True)))
+                left.clear()
+        self._latest_offset = int(offsets[-1])
+
+    def _put_at_home(self, high: _Words, low: _Words, following: Offsets) -> list[_Entries]:
+        """Does M1 to M3 for a slice of rows, at their home slots alone; returns what is left
+        over: rows and evicted entries.
+        """
+        places = self._homes_of(high, low)
+        larger, same = self._compare(places, high, low)
+        known = np.flatnonzero(same)
+        self._following[places.take(known)] = following.take(known)
+        new, walking = np.flatnonzero(~(larger | same)), np.flatnonzero(larger)
+        entries = high.take(new), low.take(new), following.take(new)
+        lost, evicted = self._claim(places.take(new), *entries)
+        walking = np.concatenate((walking, new[lost]))
+        return [(high.take(walking), low.take(walking), following.take(walking)), evicted]
+
+    def _put_anywhere(self, high: _Words, low: _Words, following: Offsets) -> None:
+        """Does M1 to M3 for entries in any order, of which the map may have later ones."""
+        order = np.argsort(following)
+        high, low, following = high.take(order), low.take(order), following.take(order)
+        places, same = self._locate(high, low)
+        known, new = np.flatnonzero(same), np.flatnonzero(~same)
+        at = places.take(known)
+        self._following[at] = np.maximum(self._following.take(at), following.take(known))
+        self._enter(high.take(new), low.take(new), following.take(new), places.take(new))
+
+    def _enter(self, high: _Words, low: _Words, following: Offsets, places: _Places) -> None:
+        """Enters rows with new keys, each of which stands where its search ended (M3).
+
+        Rows of one key stay in the order of their offsets, and always walk or stand together.
+        """
+        steps = self._steps_of(high, low)
+        standing = np.arange(len(places))
+        walking = standing[:0]
+        while len(places):
+            lost, (out_high, out_low, out_following) = self._claim(
+                places.take(standing),
+                high.take(standing),
+                low.take(standing),
+                following.take(standing),
+            )
+            stay = np.concatenate((walking, standing[lost]))
+            high = np.concatenate((high.take(stay), out_high))
+            low = np.concatenate((low.take(stay), out_low))
+            following = np.concatenate((following.take(stay), out_following))
+            places = np.concatenate((places.take(stay), self._homes_of(out_high, out_low)))
+            steps = np.concatenate((steps.take(stay), self._steps_of(out_high, out_low)))
+            larger, _ = self._compare(places, high, low)
+            walking, standing = np.flatnonzero(larger), np.flatnonzero(~larger)
+            places[walking] = self._next(places.take(walking), steps.take(walking))
+
+    def _claim(
+        self, places: _Places, high: _Words, low: _Words, following: Offsets
+    ) -> tuple[npt.NDArray[np.intp], _Entries]:
+        """Gives each place to one of the rows that stand there.
+
+        Returns which rows lost to another key, and the entries that were evicted.
+        """
+        before = self._following.take(places)
+        self._following[places] = following
+        is_mine = self._following.take(places) == following
+        won, others = np.flatnonzero(is_mine), np.flatnonzero(~is_mine)
+        taken, before = places.take(won), before.take(won)
+        occupied = np.flatnonzero(before)
+        left = taken.take(occupied)
+        evicted = self._high.take(left), self._low.take(left), before.take(occupied)
+        self._high[taken] = high.take(won)
+        self._low[taken] = low.take(won)
+        self._entries += len(won) - len(occupied)
+        there = places.take(others)
+        lost = self._high.take(there) != high.take(others)
+        lost |= self._low.take(there) != low.take(others)
+        return others[lost], evicted
+
+    def _locate(self, high: _Words, low: _Words) -> tuple[_Places, Mask]:
+        """Returns where the search for each hash ends, and whether the same hash is there (step
+        1).
+        """
+        places = self._homes_of(high, low)
+        larger, same = self._compare(places, high, low)
+        rows = np.flatnonzero(larger)
+        current, high, low = places.take(rows), high.take(rows), low.take(rows)
+        steps = self._steps_of(high, low)
+        while len(rows):
+            current = self._next(current, steps)
+            larger, found = self._compare(current, high, low)
+            done, going = np.flatnonzero(~larger), np.flatnonzero(larger)
+            places[rows.take(done)] = current.take(done)
+            same[rows.take(done)] = found.take(done)
+            rows, current, steps = rows.take(going), current.take(going), steps.take(going)
+            high, low = high.take(going), low.take(going)
+        return places, same
+
+    def _compare(self, places: _Places, high: _Words, low: _Words) -> tuple[Mask, Mask]:
+        """Tells whether each place holds a larger hash, and whether it holds the same.
+
+        The low words decide nearly always; high words are looked at only where those tie.
+        """
+        there = self._low.take(places)
+        larger: Mask = there > low
+        same: Mask = there == low
+        tied = np.flatnonzero(same)
+        there, here = self._high.take(places.take(tied)), high.take(tied)
+        if (there != here).any():
+            larger[tied] = there > here
+            same[tied] = there == here
+        if not low.all():  # A hash of zeros looks like an empty slot, except for the offset.
+            same &= self._following.take(places) != 0
+        return larger, same
+
+    def _homes_of(self, high: _Words, low: _Words) -> _Places:
+        return _scaled((high ^ low) >> _HALF, self._slots) * _SLOT_WORDS
+
+    def _steps_of(self, high: _Words, low: _Words) -> _Places:
+        return self._steps.take(_scaled((high ^ low) & _LOWER, len(self._steps)))
+
+    def _next(self, places: _Places, steps: _Places) -> _Places:
+        places = places + steps
+        np.subtract(places, len(self._table), out=places, where=places >= len(self._table))
+        return places
+
+
+def _halves(hashes: Hashes) -> tuple[_Words, _Words]:
+    return np.ascontiguousarray(hashes[:, 0]), np.ascontiguousarray(hashes[:, 1])
+
+
+def _scaled(words: _Words, end: int) -> npt.NDArray[np.int64]:
+    """Maps 32-bit words evenly onto ``[0, end)``; a product, because divisions are slow."""
+    scaled: npt.NDArray[np.uint64] = (words * np.uint64(end)) >> _HALF
+    return scaled.view(np.int64)
+
+
+def _coprime_steps(slots: int) -> npt.NDArray[np.int64]:
+    """Returns steps in ``[1, slots)``, evenly spread, with which a walk visits every slot."""
+    steps = np.arange(1, slots, -(-slots // _STEPS), dtype=np.int64)
+    coprime: npt.NDArray[np.int64] = steps[np.gcd(steps, slots) == 1]
+    return coprime
+
+
+WINDOW_OFFSETS = 1 << 24
+"""Offsets of the mapped range that are unfolded at once, a byte each."""
+FOUND_BYTES_MAX = 32 << 20
+"""Bits of dead rows, in bytes, with which a pass begins no further map."""
+
+
+class MappedRange:
+    """The range ``[start, end)`` of a map.
+
+    Args:
+        keyless: the first and the last offset of a record without a key, which the map does not
+            know; None where there is none.
+        records: how many records with a key the map took of ``judged``.
+        judged: the range of the segments that are judged by it; None: all of it.
+    """
+
+    def __init__(
+        self,
+        offset_map: OffsetMap,
+        start: int,
+        end: int,
+        keyless: tuple[int, int] | None,
+        *,
+        records: int,
+        judged: tuple[int, int] | None = None,
+    ) -> None:
+        self.start = start
+        self.end = end
+        self.records = records
+        self._map = offset_map
+        self._keyless = keyless
+        self._judged = judged or (start, end)
+        # One value, since several threads may look and unfold.
+        self._window = (0, 0, np.zeros(0, np.bool_))
+
+    def latest_judged(self) -> int:
+        """Returns how many keys have their last offset among what is judged."""
+        low, high = max(self._judged[0], self.start), min(self._judged[1], self.end)
+        if (low, high) == (self.start, self.end):
+            return self._map.entries
+        steps = range(low, high, WINDOW_OFFSETS)
+        spans = ((at, min(at + WINDOW_OFFSETS, high)) for at in steps)
+        return sum(int(np.count_nonzero(self._map.is_last(*span))) for span in spans)
+
+    def decides(self, chunk: Chunk) -> bool:
+        """Tells whether the chunk's rows are judged by their offsets alone: all are in the range,
+        have a key, and an offset that need not be read.
+        """
+        end = chunk.base + chunk.rows
+        inside = self.start <= chunk.base and end <= self.end
+        plain = chunk.object.dense and chunk.dead is None
+        first, last = self._keyless or (end, end)
+        return inside and plain and (last < chunk.base or end <= first)
+
+    def superseded(self, chunk: Chunk) -> Mask:
+        """Returns which rows of a chunk that it decides are not the last of their key."""
+        return ~self._is_last_in(chunk.base, chunk.base + chunk.rows)
+
+    def is_outdated(self, offsets: Offsets) -> Mask:
+        """Returns which of some ascending offsets are in the range and not the last one of a key;
+        none of those that are too far apart to be unfolded together.
+        """
+        outdated = np.zeros(len(offsets), np.bool_)
+        first, behind = np.searchsorted(offsets, [self.start, self.end])
+        inside = offsets[first:behind]
+        if inside.size and inside[-1] - inside[0] < WINDOW_OFFSETS:
+            base = int(inside[0])
+            is_last = self._is_last_in(base, int(inside[-1]) + 1).take(inside - base)
+            np.logical_not(is_last, out=outdated[first:behind])
+        return outdated
+
+    def _is_last_in(self, start: int, end: int) -> Mask:
+        low, high, is_last = self._window
+        if start < low or end > high:
+            low, high = start, max(end, min(start + WINDOW_OFFSETS, self.end))
+            is_last = self._map.is_last(low, high)
+            self._window = low, high, is_last
+        return is_last[start - low : end - low]
+
+
+class FoundDead:
+    """Superseded rows by chunk, as bits."""
+
+    def __init__(self) -> None:
+        self._bits: dict[tuple[str, int], npt.NDArray[np.uint8]] = {}
+        self.size_bytes = 0
+
+    def add(self, chunk: Chunk, superseded: Mask) -> None:
+        """Adds what one map found in a chunk."""
+        if not superseded.any():
+            return
+        bits = np.packbits(superseded)
+        before = self._bits.get(chunk.identity)
+        if before is None:
+            self.size_bytes += bits.nbytes
+        self._bits[chunk.identity] = bits if before is None else bits | before
+
+    def of(self, chunk: Chunk) -> Mask | None:
+        """Returns the rows of a chunk that are dead; None where none is."""
+        bits = self._bits.get(chunk.identity)
+        if bits is None:
+            return None
+        return np.unpackbits(bits, count=chunk.live_rows).view(np.bool_)
+
+
+KEYS_MAX = 1 << 20
+"""Distinct dirty keys that are noted at most: 8 MiB."""
+IN_VAIN_MAX = 4
+"""So many more answers may be "maybe" than "none"."""
+
+
+class IndexFilter:
+    """The keys of one map, and what was asked by them.
+
+    Args:
+        seed: the log's.
+        chunks: those that it may be asked about; where none has an index, nothing is noted.
+
+    Attributes:
+        count: chunks that were found to hold none.
+    """
+
+    def __init__(self, seed: int, chunks: Iterable[Chunk]) -> None:
+        self._seed = seed
+        self._is_wanted = any(c.object.index_bytes for c in chunks)
+        self._lock = threading.Lock()
+        self._in_vain = 0
+        self.count = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets the keys, for those of another map."""
+        self._noted: IndexHashes | None = np.zeros(0, np.uint64) if self._is_wanted else None
+        self._fresh: list[IndexHashes] = []
+        self._fresh_keys = 0
+
+    def note(self, keys: pa.Array) -> None:
+        """Adds keys of the map; several threads may."""
+        if self._notes_nothing:
+            return
+        hashes = index_hashes(keys, seed=self._seed)
+        with self._lock:
+            if not self._notes_nothing:
+                self._fresh.append(hashes)
+                self._fresh_keys += len(keys)
+                if self._fresh_keys > KEYS_MAX:
+                    self._merge()
+
+    @property
+    def _notes_nothing(self) -> bool:
+        return self._noted is None
+
+    def holds_none(self, store: Store, chunk: Chunk) -> bool:
+        """Tells whether no key of the map is in the chunk, for sure; one request."""
+        with self._lock:
+            if self._fresh:
+                self._merge()
+        asks = chunk.object.index_bytes and self._in_vain <= IN_VAIN_MAX + self.count
+        if self._noted is None or not asks:
+            return False
+        index = stored_index(store, chunk.object)
+        is_in_vain = index is None or index.may_hold_any(self._noted)
+        with self._lock:
+            self._in_vain += is_in_vain
+            self.count += not is_in_vain
+        return not is_in_vain
+
+    def _merge(self) -> None:
+        assert self._noted is not None, "fresh keys are merged before they are too many"
+        merged = distinct(np.concatenate((self._noted, *self._fresh)))
+        self._noted = merged if len(merged) <= KEYS_MAX else None
+        self._fresh, self._fresh_keys = [], 0
+
+
+MORE_MEMORY = (
+    "give the cleaner more, or decrease log.cleaner.dedupe.buffer.size or log.cleaner.threads"
+)
+"""What helps where there is too little."""
+EVERY_BYTES = 16 << 20
+_BLOCK_BYTES = 1 << 20
+"""Blocks from here on are given back one by one."""
+# The names and numbers of glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def give_back() -> None:
+    """Returns freed memory to the system, as far as the allocators can."""
+    pa.default_memory_pool().release_unused()
+    _call("malloc_trim", 0)
+
+
+def save_memory() -> None:
+    """Makes both allocators keep little; for the whole process, so not for a library to decide."""
+    pa.set_memory_pool(pa.system_memory_pool())
+    _call("mallopt", _M_MMAP_THRESHOLD, _BLOCK_BYTES)
+    _call("mallopt", _M_TRIM_THRESHOLD, _BLOCK_BYTES)
+
+
+def _call(name: str, *numbers: int) -> None:
+    """Calls a function of the C library, if it has it: only glibc does."""
+    try:
+        function = getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError, TypeError):
+        return
+    function(*numbers)
+
+
+PUT_ROWS = 1 << 18
+"""About so many rows are put into the map together; 24 bytes each wait for it. What a call costs
+beside its rows is small then (`offset_map`).
+"""
+PORTION_ROWS = 1 << 18
+"""So many rows, or those of an object, are hashed by one of several threads together."""
+HASHED_BYTES = 32
+"""What a row takes then, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHasher:
+    """How keys become map entries: one seed for each pass, so that collisions cannot be prepared
+    (S19).
+
+    ``width_bits`` below 128 exists for the test that shows what the width is for.
+    """
+
+    seed: int
+    algorithm: str = "xxh3_128"
+    width_bits: int = 128
+
+    def __call__(self, keys: pa.Array) -> Hashes:
+        return hash_keys(keys, seed=self.seed, width_bits=self.width_bits, algorithm=self.algorithm)
+
+
+def check_share(memory_bytes: int) -> None:
+    """Raises InvalidInputError where a thread's share of memory holds no key (S18), and
+    OutOfMemoryError where there is not as much.
+    """
+    with enough_memory(f"a map of {memory_bytes} bytes", MORE_MEMORY):
+        OffsetMap(memory_bytes=memory_bytes)
+
+
+def empty_map(
+    manifest: Manifest, partition: int, dirty: tuple[int, int], share_bytes: int
+) -> OffsetMap:
+    """Makes the map of a range: no larger than a thread's share, and no larger than its records can
+    use. Touching the pages of a large map that stays almost empty takes longer than filling it.
+    """
+    records = sum(piece.rows for piece in plan_range(manifest, partition, *dirty))
+    # Half full is as fast as empty, 0.9 is not.
+    return OffsetMap(memory_bytes=min(share_bytes, (2 * records + 2) * SLOT_BYTES))
+
+
+def build_map(
+    store: Store,
+    manifest: Manifest,
+    partition: int,
+    dirty: tuple[int, int],
+    *,
+    offset_map: OffsetMap,
+    hasher: KeyHasher,
+    stats: PassStats,
+    index_filter: IndexFilter | None = None,
+    threads: CleanerThreads = ALONE,
+    judged: tuple[int, int] | None = None,
+) -> MappedRange:
+    """Fills the map with the last offset of each key in the range ``dirty``; returns what it
+    covers of it.
+
+    That is all, or less when the map is full: up to the offset of the first record whose key did
+    not fit. Only keys are read, and noted for ``index_filter``; ``threads`` hash those of the next
+    objects meanwhile. ``judged`` is the range of the segments that will be judged by the map, where
+    these are not all; their keys are in the map all the same.
+    """
+    start, end = dirty
+    waiting = _Waiting(offset_map, judged or dirty)
+    stopped: int | None = None
+    keyless: tuple[int, int] | None = None
+    pieces = plan_range(manifest, partition, start, end)
+    calls = (
+        (partial(_hashed, store, some, hasher, index_filter), HASHED_BYTES * rows)
+        for some, rows in _portions(pieces, PORTION_ROWS if threads.count > 1 else None)
+    )
+    with threads.in_turn(calls, settled=lambda hashed: [*hashed]) as turns:
+        for hashed in chain.from_iterable(turn() for turn in turns):
+            stats.map_records += hashed.rows
+            if hashed.keyless is not None:
+                first, last = hashed.keyless
+                keyless = (first if keyless is None else keyless[0], last)
+            stopped = waiting.add(hashed.hashes, hashed.offsets)
+            if stopped is not None:
+                break
+        else:
+            stopped = waiting.put()
+    covered = end if stopped is None else stopped
+    # Gaps and records without a key at the end are covered too, else a pass over nothing else
+    # would never end (KAFKA-8764).
+    offset_map.advance(covered - 1)
+    stats.maps += 1
+    stats.map_entries += offset_map.entries
+    return MappedRange(offset_map, start, covered, keyless, records=waiting.taken, judged=judged)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hashed:
+    """Rows of the range: how many, the hashes and offsets of those with a key, the first and the
+    last offset of those without one.
+    """
+
+    rows: int
+    hashes: Hashes
+    offsets: Offsets
+    keyless: tuple[int, int] | None
+
+
+def _portions(
+    pieces: Sequence[ReadPiece], rows_min: int | None
+) -> Iterator[tuple[list[ReadPiece], int]]:
+    """Yields the pieces in portions of at least so many rows, and how many each has; None: all."""
+    some: list[ReadPiece] = []
+    rows = 0
+    for piece in pieces:
+        some.append(piece)
+        rows += piece.rows
+        if rows_min is not None and rows >= rows_min:
+            yield some, rows
+            some, rows = [], 0
+    if some:
+        yield some, rows
+
+
+def _hashed(
+    store: Store, pieces: Sequence[ReadPiece], hasher: KeyHasher, index_filter: IndexFilter | None
+) -> Iterator[_Hashed]:
+    for batch in read_pieces(store, pieces, columns=("offset", "key")):
+        keys, offsets = batch.column("key"), batch.column("offset")
+        keyless: tuple[int, int] | None = None
+        if keys.null_count:
+            valid = keys.is_valid()
+            without = offsets.filter(pc.invert(valid))
+            keyless = without[0].as_py(), without[-1].as_py()
+            keys, offsets = keys.filter(valid), offsets.filter(valid)
+        if index_filter is not None:
+            index_filter.note(keys)
+        yield _Hashed(batch.num_rows, hasher(keys), to_numpy(offsets), keyless)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Rows on their way into a map, so many that a put is worth it; ``taken`` of those that are
+    judged are in it.
+    """
+
+    offset_map: OffsetMap
+    judged: tuple[int, int]
+    hashes: list[Hashes] = field(default_factory=list)
+    offsets: list[Offsets] = field(default_factory=list)
+    rows: int = 0
+    taken: int = 0
+
+    def add(self, hashes: Hashes, offsets: Offsets) -> int | None:
+        """Adds rows; the offset of the first one that did not fit, None where all did so far."""
+        self.hashes.append(hashes)
+        self.offsets.append(offsets)
+        self.rows += len(offsets)
+        return self.put() if self.rows >= PUT_ROWS else None
+
+    def put(self) -> int | None:
+        """Puts what waits; returns as `add` does."""
+        if not self.rows:
+            return None
+        hashes, offsets = np.concatenate(self.hashes), np.concatenate(self.offsets)
+        self.hashes, self.offsets, self.rows = [], [], 0
+        taken = self.offset_map.put(hashes, offsets)
+        first, behind = np.searchsorted(offsets[:taken], self.judged)
+        self.taken += int(behind - first)
+        return int(offsets[taken]) if taken < len(offsets) else None

@@ -1,0 +1,661 @@
+"""P3, second half: neighbouring segments that fit one together (S25). Pure.
+
+Sizes are those after cleaning, so that two half-empty segments merge in the pass that empties them
+(Kafka takes the sizes before). They are estimated: `rewriter` cuts what turns out too large.
+
+Where retention deletes by time, too, neighbours merge only while their records are of one time: a
+segment expires by its newest record, so one that takes in all that comes would never (S33; Kafka's
+does). What is merged expires at most that much later.
+
+P3, first half: whether a chunk is left, marked or rewritten. Pure.
+
+A chunk in which little died stays, and gets a *bitmap* of its dead rows: they are invisible with
+the commit, their bytes go when the chunk is rewritten (docs/decisions/0006). Rewritten is
+
+- a chunk in which so much died that rewriting it now is the cheaper way (below);
+- one that shares its object or is small: rewriting it is cheap, and due for the layout's sake;
+- one with rows below the log start: they are trimmed;
+- one with a tombstone whose horizon passed longer than ``dead.rows.delay.ms`` ago: its bytes do
+  not wait twice as long (S46);
+- one whose bitmap has waited ``dead.rows.delay.ms`` (`layout`);
+- one whose dead rows may or may not be its tombstones, long after their horizon (S16);
+- one that a transaction left that was aborted (S53);
+- one that was gathered: its rows lie in small chunks that share their objects (`layout`);
+- one in which a tombstone's horizon finds no place beside the one that its chunk has (S23).
+
+*Cost* (docs/decisions/0029). What rewriting now saves are the dead bytes, older ones counted:
+they would be stored and read until the chunk's deadline, which is ``dead.rows.delay.ms`` after the
+first of them was marked. What it takes is to write the bytes that live; but the deadline demands
+that anyway, so only the share of the delay that is left counts. A chunk is rewritten if
+
+    `REWRITE_FACTOR` × dead × delay ≥ live × left
+
+A chunk without a bitmap has all of the delay left, one that is due has none.
+
+Here, too, is how chunks lie in their objects: what is worth rewriting for the layout's sake alone.
+
+P4: one group becomes one segment (S25, S26).
+
+Chunks that are not to be rewritten (`rewriter`) are referred to again, if they are large and
+alone in their object; runs of the others are written anew: row groups of which all stays are copied
+without decoding (`read.copy`), and of the rest records that stay only, with their offsets,
+timestamps and headers, in order, and the horizons that tombstones have in a column. Those that they
+get by this pass are their chunks' (`commit_pass`).
+
+*Conservation.* Each run is counted three times: what the manifest says is there, what was judged
+to go, what was written; and each row that goes is checked again (`judge`). Where the sums differ,
+or a row was to stay, nothing is committed (`CorruptionError`).
+
+P4 for chunks in which little died: bitmaps of their dead rows.
+
+A later bitmap takes the place of the chunk's older one: it has those rows, too, and their time. So
+however often a chunk is marked, its bytes are due when those of its first dead row are.
+
+Safety: a bitmap is committed as a rewritten group is, oldest first and only while its chunk has
+the dead rows that it had when it was judged. Crash before: a file that is an orphan.
+"""
+
+import math
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from clog.cleaner.passes.judge import Action, GroupRecheck, JudgedChunk, JudgedSegment, Recheck
+from clog.cleaner.passes.offset_map import EVERY_BYTES, FoundDead, give_back
+from clog.cleaner.passes.stats import PassStats
+from clog.cleaner.selection import earliest_horizon_ms, in_doubt
+from clog.cleaner.threads import Call, CleanerThreads
+from clog.storage.config.log_config import LogConfig
+from clog.storage.errors import CorruptionError
+from clog.storage.format.chunks import NONE, Chunk, read_bitmap, write_dead_rows
+from clog.storage.format.edits import DeadMark, Replacement
+from clog.storage.format.schema import LogSchema
+from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
+from clog.storage.objects.layout import rewritten_chunk
+from clog.storage.objects.writer import CopiedGroup, write_rewritten
+from clog.storage.read.copy import Portion, Wanted, open_portions
+from clog.storage.read.scan import (
+    COLUMNS,
+    DELETE_HORIZON,
+    open_run,
+    piece_of,
+    presence_column,
+)
+from clog.storage.store.contract import Store, ahead
+
+RETENTION_SHARE = 10
+"""What merges is of one ``segment.ms``, or of ``retention.ms`` divided by this."""
+
+
+_T = TypeVar("_T")
+
+AT_COMMIT = -2
+"""Stands for a horizon that the commit sets; never committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What one segment has, or neighbours have together: bytes and chunks, the offset after the
+    last, the earliest first timestamp and the latest of all.
+
+    Timestamps may go back from one segment to the next (S9): the span of neighbours is that of all
+    of them, not from the first one on.
+    """
+
+    size_bytes: int
+    chunks: int
+    next: int
+    first_ms: int
+    last_ms: int
+
+    @property
+    def span_ms(self) -> int:
+        return self.last_ms - self.first_ms
+
+    def joined(self, after: "Extent") -> "Extent":
+        """Returns what it has together with the neighbour after it."""
+        return Extent(
+            self.size_bytes + after.size_bytes,
+            self.chunks + after.chunks,
+            after.next,
+            min(self.first_ms, after.first_ms),
+            max(self.last_ms, after.last_ms),
+        )
+
+
+def neighbours(
+    items: Iterable[_T], extent_of: Callable[[_T], Extent], fits: Callable[[Extent], bool]
+) -> Iterator[list[_T]]:
+    """Yields all items in order, in runs of as many neighbours as fit together, as they come: only
+    one run is held at a time. What does not fit by itself is alone.
+    """
+    run: list[_T] = []
+    whole: Extent | None = None
+    for item in items:
+        extent = extent_of(item)
+        joined = extent if whole is None else whole.joined(extent)
+        if run and not fits(joined):
+            yield run
+            run, joined = [], extent
+        run.append(item)
+        whole = joined
+    if run:
+        yield run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Neighbouring segments that become one."""
+
+    segments: tuple[JudgedSegment, ...]
+
+    @property
+    def base(self) -> int:
+        return self.segments[0].segment.base
+
+    @property
+    def next(self) -> int:
+        return self.segments[-1].segment.next
+
+    @property
+    def chunks(self) -> tuple[JudgedChunk, ...]:
+        return tuple(c for s in self.segments for c in s.chunks)
+
+    @property
+    def needs_work(self) -> bool:
+        """It merges, or a chunk of it is to be rewritten."""
+        return len(self.segments) > 1 or any(c.action is Action.REWRITE for c in self.chunks)
+
+
+def grouped(
+    segments: Iterable[JudgedSegment], config: LogConfig, *, covered: int
+) -> Iterator[Group]:
+    """Yields all segments in order, each in one group, as they come.
+
+    A segment that the map covers in part stays alone: merged, what is clean of its neighbours
+    would count as dirty (S13).
+    """
+    span_ms_max = _span_ms_max(config)
+
+    def fits(together: Extent) -> bool:
+        return (
+            together.size_bytes <= config.segment_bytes
+            and together.span_ms <= span_ms_max
+            and together.next <= covered
+        )
+
+    return (Group(tuple(run)) for run in neighbours(segments, _extent_left, fits))
+
+
+def _extent_left(s: JudgedSegment) -> Extent:
+    """Returns what a segment has after cleaning; how many chunks does not matter to a pass."""
+    first_ms, last_ms = s.segment.first_timestamp_ms, s.segment.max_timestamp_ms
+    return Extent(s.size_bytes_left, len(s.chunks), s.segment.next, first_ms, last_ms)
+
+
+def _span_ms_max(config: LogConfig) -> float:
+    if not config.delete or config.retention_ms < 0:
+        return math.inf
+    return max(config.effective_segment_ms, config.retention_ms // RETENTION_SHARE)
+
+
+REWRITE_FACTOR = 3
+"""So many bytes written are worth one that is dead, stored and read all of ``dead.rows.delay.ms``:
+what is written in the long run is at most so many times what died, or what is due anyway.
+"""
+SMALL_SHARE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RewritePolicy:
+    """What decides beside the chunk.
+
+    Args:
+        config: what holds for the log.
+        may_mark: whether the log announced dead rows (FORMAT.md §5.4).
+        now_ms: the pass's start.
+        gathered: paths of objects that are in memory alone.
+    """
+
+    config: LogConfig
+    may_mark: bool
+    now_ms: int
+    gathered: Collection[str] = frozenset()
+
+    def decided(self, segment: JudgedSegment) -> JudgedSegment:
+        """Returns the segment with the actions of its chunks."""
+        chunks = tuple(replace(c, action=self.action(c)) for c in segment.chunks)
+        return replace(segment, chunks=chunks)
+
+    def action(self, c: JudgedChunk) -> Action:
+        """Returns what becomes of a chunk by itself; its neighbours may have it rewritten
+        (`rewriter`).
+        """
+        if (
+            c.chunk.aborted
+            or c.chunk.object.path in self.gathered
+            or needs_own_horizon(c)
+            or in_doubt(c.chunk, now_ms=self.now_ms)
+        ):
+            return Action.REWRITE
+        if not c.removed.total:
+            return Action.KEEP
+        return Action.MARK if self.is_little(c) else Action.REWRITE
+
+    def may_mark_in(self, chunk: Chunk) -> bool:
+        """Tells whether a few dead rows of the chunk may be marked."""
+        return (
+            self.may_mark
+            and self.config.dead_rows_delay_ms > 0
+            and not is_loose(chunk, self.config)
+            and not is_purge_due(chunk, self.config, now_ms=self.now_ms)
+        )
+
+    def is_little(self, c: JudgedChunk) -> bool:
+        """Tells whether so little of a chunk died that it is marked."""
+        return (
+            self.may_mark_in(c.chunk)
+            and not c.removed.trimmed
+            and not self._was_late(c)
+            and not self._is_worth_it(c)
+        )
+
+    def _is_worth_it(self, c: JudgedChunk) -> bool:
+        """Tells whether rewriting now is cheaper than later, in rows: what a dead one weighs is not
+        known.
+        """
+        delay_ms = self.config.dead_rows_delay_ms
+        marked = c.chunk.dead
+        age_ms = 0 if marked is None else max(0, self.now_ms - marked.since_ms)
+        dead = c.chunk.rows - c.rows_left
+        return REWRITE_FACTOR * dead * delay_ms >= c.rows_left * (delay_ms - age_ms)
+
+    def _was_late(self, c: JudgedChunk) -> bool:
+        """Tells whether a tombstone that goes could have gone long ago."""
+        late_ms = self.now_ms - earliest_horizon_ms(c.chunk)
+        return bool(c.removed.expired) and late_ms >= self.config.dead_rows_delay_ms
+
+
+def is_purge_due(chunk: Chunk, config: LogConfig, *, now_ms: int) -> bool:
+    """Tells whether the chunk's dead rows have waited long enough for their bytes to go."""
+    return chunk.dead is not None and now_ms - chunk.dead.since_ms >= config.dead_rows_delay_ms
+
+
+def needs_own_horizon(c: JudgedChunk) -> bool:
+    """Tells whether the chunk's one place for a horizon is taken by an earlier pass, whose horizon
+    stays (S23): it goes into the rows then, to make place.
+    """
+    return c.sets_horizons and c.chunk.horizon != NONE
+
+
+def is_shared(chunk: Chunk) -> bool:
+    """Tells whether the object holds other rows, too: then it lives as long as any of its
+    chunks.
+    """
+    return chunk.rows != chunk.object.rows
+
+
+def is_loose(chunk: Chunk, config: LogConfig) -> bool:
+    """Tells whether the chunk shares its object, or is small: below 1/8 of ``object.bytes``."""
+    return is_shared(chunk) or chunk.size_bytes < config.object_bytes // SMALL_SHARE
+
+
+PORTION_BYTES = 4 << 20
+"""At least so many record bytes of a chunk are decoded by one of several threads together."""
+_READ = (*(name for name in COLUMNS if name != "partition"), DELETE_HORIZON)
+_RECHECKED = ("offset", "key", "value", DELETE_HORIZON)
+
+_Part = tuple[Offsets, pa.RecordBatch | CopiedGroup | None]
+"""What stays of a part of a chunk, None for nothing, and the offsets of what gets its horizon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriter:
+    """Writes groups of one pass.
+
+    Args:
+        stamp: a version that was read before anything is written (FORMAT.md §6).
+        key_seed: the log's own, for key indexes (S19).
+        schema: the log's, in which what is rewritten is from then on.
+        up_to: one past the last offset that the map covers: how far a chunk's horizon reaches.
+        recheck: checks the rows that go.
+        found: what maps before the last one found dead.
+        threads: decode the next chunk while one is encoded.
+        dates: whether chunks get their horizon by the group's commit.
+    """
+
+    store: Store
+    partition: int
+    config: LogConfig
+    stamp: int
+    key_seed: int
+    schema: LogSchema | None
+    up_to: int
+    recheck: Recheck
+    found: FoundDead
+    new_id: Callable[[], str]
+    threads: CleanerThreads
+    dates: bool = True
+
+    def rewrite(self, group: Group, stats: PassStats) -> Replacement:
+        """Rewrites a group and returns its replacement; its objects are written, its records are
+        counted.
+
+        Raises:
+            CorruptionError: what was read and written does not add up.
+        """
+        merged = len(group.segments) > 1
+        limit = self.config.object_bytes
+        chunks: list[Chunk] = []
+        recheck = GroupRecheck(self.recheck, self.partition)
+        for is_rewritten, pairs in groupby(_decided(group, self.config), key=itemgetter(0)):
+            run = [c for _, c in pairs]
+            if is_rewritten:
+                # No object may be larger than the segment it is to fit into.
+                size_bytes = min(limit, self.config.segment_bytes) if merged else limit
+                chunks.extend(self._write_run(run, size_bytes, recheck, stats))
+                for c in run:
+                    _count(c, stats)
+            else:
+                chunks.extend(self._kept(c) for c in run)
+                stats.tombstones_stamped += sum(map(new_horizons_in, run))
+        recheck.finish()
+        return Replacement(
+            partition=self.partition,
+            base=group.base,
+            next=group.next,
+            sources=tuple(c.chunk.identity for c in group.chunks),
+            chunks=tuple(chunks),
+            segments=_tiles(group, chunks, self.config),
+        )
+
+    def held_bytes(self, group: Group) -> int:
+        """Returns about how many bytes are held while a group is rewritten: an object's records,
+        encoded as well, and the object that they are read from; 0 where nothing is.
+        """
+        if not group.needs_work:
+            return 0
+        rewritten = [c for is_rewritten, c in _decided(group, self.config) if is_rewritten]
+        left = sum(c.size_bytes_left for c in rewritten)
+        read_bytes = max((c.chunk.object.size_bytes for c in rewritten), default=0)
+        return 2 * min(left, self.config.object_bytes) + read_bytes
+
+    def _kept(self, c: JudgedChunk) -> Chunk:
+        return self._dated(c.chunk) if c.sets_horizons else c.chunk
+
+    def _dated(self, chunk: Chunk) -> Chunk:
+        return replace(chunk, horizon=AT_COMMIT, up_to=self.up_to) if self.dates else chunk
+
+    def _write_run(
+        self,
+        run: Sequence[JudgedChunk],
+        object_bytes: int,
+        recheck: GroupRecheck,
+        stats: PassStats,
+    ) -> list[Chunk]:
+        dated: list[Offsets] = []
+        with closing(self._retained(run, recheck, dated)) as retained:
+            objects = write_rewritten(
+                self.store,
+                retained,
+                partition=self.partition,
+                stamp=self.stamp,
+                key_seed=self.key_seed,
+                schema=self.schema,
+                new_id=self.new_id,
+                compression=self.config.compression,
+                object_bytes=object_bytes,
+                encoders=self.threads.count,
+                together=self.threads.together,
+            )
+        before = sum(c.chunk.live_rows for c in run)
+        removed = sum(c.removed.total for c in run)
+        written = sum(obj.rows for obj in objects)
+        if before - removed != written:
+            first, last = run[0].chunk, run[-1].chunk
+            raise CorruptionError(
+                f"partition {self.partition} has {before} records in [{first.base}, {last.next});"
+                f" {removed} were to be removed and {written} were written, so"
+                f" {before - removed - written} are unaccounted for; nothing was changed"
+            )
+        stats.tombstones_stamped += sum(map(len, dated))
+        version = max(c.chunk.version for c in run)
+        chunks = [rewritten_chunk(obj, version=version) for obj in objects]
+        return [self._dated(c) if _holds_any(c, dated) else c for c in chunks]
+
+    def _retained(
+        self, run: Sequence[JudgedChunk], recheck: GroupRecheck, dated: list[Offsets]
+    ) -> Generator[pa.RecordBatch | CopiedGroup, None, None]:
+        """Yields the rows that stay; adds the offsets of those that get their horizon."""
+        calls = self._calls(run, recheck)
+        with self.threads.in_turn(calls, settled=lambda parts: [*parts]) as turns:
+            for turn in turns:
+                for here, part in turn():
+                    dated.append(here)
+                    if part is not None:
+                        yield part
+
+    def _calls(
+        self, run: Sequence[JudgedChunk], recheck: GroupRecheck
+    ) -> Iterator[Call[Iterable[_Part]]]:
+        """Yields what makes of portions of the chunks what stays; requests for the next chunk go
+        ahead.
+        """
+        read_bytes = 0
+        opened = ahead(self.store, ((partial(self._opened, c), _fetched_bytes(c)) for c in run))
+        for c, portions in zip(run, opened, strict=True):
+            read_bytes += c.chunk.size_bytes if c.rows_left else 0
+            if read_bytes >= EVERY_BYTES:
+                give_back()
+                read_bytes = 0
+            at = 0
+            for rows, read in portions:
+                held_bytes = c.chunk.size_bytes * rows // c.chunk.rows
+                yield partial(self._retained_of, c, read, at, recheck), held_bytes
+                at += rows
+
+    def _opened(self, c: JudgedChunk) -> list[Portion]:
+        """Fetches what has to be looked at of a chunk; returns what reads it."""
+        piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next, self.schema)
+        if c.rows_left == 0:
+            if c.removed.trimmed == c.removed.total:
+                return []  # What is below the log start need not be read.
+            tombstone = presence_column("value", self.schema, ())
+            horizons = (tombstone, DELETE_HORIZON) if c.removed.expired else ()
+            batches = open_run(self.store, [piece], ("offset", "key", *horizons))
+            return [(c.chunk.live_rows, lambda: batches)]
+        rows_min = None
+        if self.threads.count > 1:
+            rows_min = PORTION_BYTES * c.chunk.rows // c.chunk.size_bytes
+        return open_portions(
+            self.store,
+            [Wanted(piece, c.chunk, self._changed_rows(c))],
+            columns=_READ,
+            compression=self.config.compression,
+            key_seed=self.key_seed,
+            rows_min=rows_min,
+        )
+
+    def _changed_rows(self, c: JudgedChunk) -> Mask | None:
+        """Returns which rows of a chunk, the dead ones counted, go or get their horizon; None where
+        none does.
+        """
+        changed = np.zeros(c.chunk.live_rows, np.bool_)
+        for mask in (None if c.keep is None else ~c.keep, c.new_horizon):
+            if mask is not None:
+                changed |= mask
+        if c.chunk.dead is None or not changed.any():
+            return changed if changed.any() else None
+        rows = ~read_bitmap(self.store, c.chunk.dead, c.chunk.rows)
+        rows[rows] = changed
+        return rows
+
+    def _retained_of(
+        self,
+        c: JudgedChunk,
+        read: Callable[[], Iterator[pa.RecordBatch | CopiedGroup]],
+        at: int,
+        recheck: GroupRecheck,
+    ) -> Iterator[_Part]:
+        """Yields what stays of a portion of a chunk that begins with the ``at``-th live row, and
+        the offsets of what of it gets its horizon.
+        """
+        for part, here in _placed(read(), at):
+            if c.rows_left == 0:
+                self._recheck(c.chunk, part, np.ones(part.num_rows, np.bool_), here, recheck)
+                continue
+            left, dated = part, _dated_in(c, part, here)
+            if isinstance(part, pa.RecordBatch) and c.keep is not None and not c.keep[here].all():
+                keep = c.keep[here]
+                self._recheck(c.chunk, part.select(_RECHECKED), ~keep, here, recheck)
+                left = part.filter(to_arrow(keep))
+            yield dated, left if left.num_rows else None
+
+    def _recheck(
+        self, chunk: Chunk, batch: pa.RecordBatch, gone: Mask, here: slice, recheck: GroupRecheck
+    ) -> None:
+        found = self.found.of(chunk)
+        recheck.check(batch, gone, None if found is None else found[here])
+
+
+def _placed(
+    parts: Iterable[pa.RecordBatch | CopiedGroup], at: int
+) -> Iterator[tuple[pa.RecordBatch | CopiedGroup, slice]]:
+    """Yields the parts, and where they stand among the live rows of their chunk."""
+    for part in parts:
+        yield part, slice(at, at + part.num_rows)
+        at += part.num_rows
+
+
+def _count(c: JudgedChunk, stats: PassStats) -> None:
+    """Counts the records of a chunk that is replaced."""
+    stats.records_read += c.chunk.live_rows
+    stats.records_written += c.rows_left
+    stats.records_trimmed += c.removed.trimmed
+    stats.records_superseded += c.removed.superseded
+    stats.tombstones_expired += c.removed.expired
+    stats.records_without_key += c.removed.without_key
+
+
+def _fetched_bytes(c: JudgedChunk) -> int:
+    """Returns how many bytes are fetched of a chunk, at most."""
+    return c.chunk.object.size_bytes * c.chunk.rows // c.chunk.object.rows if c.rows_left else 0
+
+
+def _dated_in(c: JudgedChunk, part: pa.RecordBatch | CopiedGroup, here: slice) -> Offsets:
+    """Returns the offset of each tombstone in a part of a chunk that gets its horizon now; in a
+    copied group, which lies in one object, its first offset for each.
+    """
+    if isinstance(part, CopiedGroup):
+        # Of one with others than undated ones nothing is copied (`_changed_rows`).
+        return np.full(part.stats.tombstones if c.undated else 0, part.stats.first_offset)
+    dated = None if c.new_horizon is None else c.new_horizon[here]
+    if c.undated:
+        dated = to_numpy(part.column("value").is_null())
+        if c.keep is not None:
+            dated = dated & c.keep[here]
+    offsets = to_numpy(part.column("offset"))
+    return offsets[:0] if dated is None else offsets[dated]
+
+
+def new_horizons_in(c: JudgedChunk) -> int:
+    """Returns how many tombstones get their horizon now in a chunk that is not rewritten."""
+    if c.undated:
+        return c.chunk.tombstones  # All of its rows stay.
+    return 0 if c.new_horizon is None else int(np.count_nonzero(c.new_horizon))
+
+
+def last_expired(group: Group) -> int:
+    """Returns the highest offset of a tombstone that goes for its horizon; -1 for none (S41)."""
+    return max((c.removed.last_expired for c in group.chunks), default=NONE)
+
+
+def _decided(group: Group, config: LogConfig) -> list[tuple[bool, JudgedChunk]]:
+    """Returns which chunks are written anew. A lone small one between others that stay is not worth
+    it.
+    """
+    must = [c.action is Action.REWRITE for c in group.chunks]
+    shared = [is_shared(c.chunk) for c in group.chunks]
+    would = [m or is_loose(c.chunk, config) for m, c in zip(must, group.chunks, strict=True)]
+    decided = []
+    for i, c in enumerate(group.chunks):
+        neighbour = (i > 0 and would[i - 1]) or (i + 1 < len(would) and would[i + 1])
+        decided.append((must[i] or shared[i] or (would[i] and neighbour), c))
+    return decided
+
+
+def _tiles(
+    group: Group, chunks: Sequence[Chunk], config: LogConfig
+) -> tuple[tuple[int, int, int], ...]:
+    """Returns the segments that take the group's place: one, or several where merging made too much
+    of it (its sizes were estimated, and KAFKA-20036 is what happens to those who trust theirs).
+    """
+    edges = [group.base]
+    if len(group.segments) > 1:
+        size_bytes = count = 0
+        for c in chunks:
+            full = size_bytes + c.size_bytes > config.segment_bytes
+            if count and (full or count >= config.segment_chunks):
+                edges.append(c.base)
+                size_bytes = count = 0
+            size_bytes += c.size_bytes
+            count += 1
+    created_ms = max(s.segment.created_ms for s in group.segments)
+    return tuple((base, end, created_ms) for base, end in pairwise([*edges, group.next]))
+
+
+def _holds_any(chunk: Chunk, offsets: Iterable[Offsets]) -> bool:
+    return any(((chunk.base <= some) & (some < chunk.next)).any() for some in offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class BitmapWriter:
+    """Writes the bitmaps of one pass.
+
+    Args:
+        stamp: a version that was read before anything is written (FORMAT.md §6).
+        now_ms: the pass's start: from when a first bitmap's rows wait.
+    """
+
+    store: Store
+    partition: int
+    stamp: int
+    now_ms: int
+    new_id: Callable[[], str]
+
+    def write(self, group: Group, stats: PassStats) -> tuple[DeadMark, ...]:
+        """Makes bitmaps for the chunks of a group that are to be marked; counts their dead rows."""
+        marked = [c for c in group.chunks if c.action is Action.MARK]
+        marks = tuple(self._marks(marked))
+        stats.records_marked += sum(c.removed.total for c in marked)
+        return marks
+
+    def _marks(self, marked: Iterable[JudgedChunk]) -> Iterable[DeadMark]:
+        for c in marked:
+            assert c.keep is not None, "a marked chunk keeps some rows and loses others"
+            chunk, before = c.chunk, c.chunk.dead
+            dead = np.zeros(chunk.rows, np.bool_)
+            if before is not None:
+                dead |= read_bitmap(self.store, before, chunk.rows)
+            dead[np.flatnonzero(~dead)[~c.keep]] = True
+            if np.count_nonzero(dead) != chunk.rows - c.rows_left:
+                raise CorruptionError(
+                    f"partition {self.partition} has {c.rows_left} live records in"
+                    f" [{chunk.base}, {chunk.next}), {np.count_nonzero(~dead)} after marking;"
+                    " nothing was changed"
+                )
+            written = write_dead_rows(
+                self.store,
+                dead,
+                since_ms=self.now_ms if before is None else before.since_ms,
+                stamp=self.stamp,
+                new_id=self.new_id,
+            )
+            yield DeadMark(self.partition, *chunk.identity, written)

@@ -1,0 +1,791 @@
+"""Fitting an edit of a pass to a manifest that is newer than its plan's (COMMIT.md §2). Pure.
+
+Rows of sealed segments only ever become fewer. So where a range has as many live rows as when it
+was planned, and segments still meet its ends, it has the same rows, whatever objects they lie in
+now: another cleaner may have coalesced them. What was judged dead there is dead, what was written
+of the others is right, and takes the place of the chunks that are there now. That needs no map.
+
+Neither a chunk that the pass refers to again nor one that it marks may have moved: these are large
+and alone in their objects, nobody coalesces them. Nor may tombstones of the range have got other
+horizons, which are never set again (S23). A chunk that was only to get a horizon gets it where its
+rows lie now: of those chunks the others with tombstones have their horizons in their rows.
+
+P4 to P6: groups are rewritten and marked, by several threads where there are any to spare, and
+published one after the other.
+
+P5: committing what it made of its plan, if the plan still holds (COMMIT.md §2).
+
+A change of a partition that was planned at version N may be committed at a later one when nothing
+but appends, seals and other offsets came since, or coalescing (`rebase`), and no sweep can have
+taken the objects it wrote. Else it stops, and nothing is lost: the next pass plans anew.
+
+*Delete horizons* are set by the commit (S23). A tombstone outlives the older values of its key by
+``delete.retention.ms``: whoever read one of them has that long to see the delete. The values go
+with the commit of their group, which may be hours after the pass was planned, and the tombstone
+gets its horizon by that commit or a later one. So its horizon is the time of the commit that sets
+it plus ``delete.retention.ms``. It cannot stand in the rows, which are written before: their chunk
+bears it (FORMAT.md §5.3), and until the commit `AT_COMMIT` in its place. Each attempt puts its own
+time in, so one that lost a race, was rebased or waited for other tasks is no exception. Once
+committed a horizon never changes.
+
+How far a pass is, for whoever watches it from another thread.
+
+The pass alone writes it, and each value by itself is whole, so nothing is locked.
+
+One pass of the cleaner over one partition.
+
+Vocabulary: *clean* ``[log start, first dirty)``, *dirty* ``[first dirty, first uncleanable)``,
+*covered*: up to where the map goes.
+
+P1. `build_map`: key hash -> last offset, over the dirty sealed range, until the map is full (S18,
+    S20). Then what it supersedes is noted, a bit a row, and the next map goes on where it ended: up
+    to `MAPS_MAX` maps feed one rewrite, since writing costs far more than reading keys again. A
+    crash loses the notes, the next pass starts from the same offset: so their number is bounded.
+P2. `judge`: what is dead in each sealed segment that begins in the covered range, from the keys
+    alone (S21, S23).
+P3. `rewriter`: chunks in which little died are to be marked, those in which more did,
+    rewritten. `rewriter`: neighbours that fit one segment together (S25).
+P4. `rewriter`: the records of a group that stay, written as one segment (S26). A group of one
+    segment of which nothing is to be rewritten is left alone. `bitmaps`: those of dead rows.
+P5. `commit_pass` of the group: the new segment for its sources, bitmaps for its chunks, if these
+    are still exactly those judged. Crash before: orphans. After: progress.
+P6. With the last group: the first dirty offset, and the horizons of tombstones in chunks left
+    alone.
+
+P2 to P5 go on group by group, so that memory and the extra space in the store are about one
+group's; one for each thread, where the cleaner has several and they have no pass of their own
+(`threads`).
+
+*Safety.* Groups are committed oldest first. So when a tombstone gets its horizon (P5 or P6) every
+older value of its key is gone, and when a later pass finds its horizon passed it may go without
+bringing one back. The pass stops at the first group whose sources changed: what is after it keeps
+its tombstones, and the first dirty offset stays, so the next pass maps the same range again.
+Whatever was committed is right by itself. Sources that were only coalesced are no reason to stop
+(`rebase`), unless they were swept, too, before the pass came to them (`file_missing`).
+
+Not here: which partition (`selection`), what happens to the replaced objects (`sweep`).
+
+A partition that is too large for one pass, cleaned in *stretches* by several at once.
+
+A stretch are neighbouring whole segments of the cleanable range. What cleans one is a pass like any
+other (`run_pass`), and shares no state with those of the other stretches: it maps the whole dirty
+part for itself, judges the segments of its own by that, and commits group by group. That costs the
+dirty keys once more for each stretch; so there are `STRETCHES_MAX` at most.
+
+Its commits take away what is dead, and that needs no order: a record that a later one supersedes is
+dead whenever it goes, and a tombstone whose horizon has come has outlived all that it deletes since
+it got that horizon. What needs order is the horizon itself (S23): it counts from when the last
+older value of the key is gone, and that may lie in another stretch. So a pass over a stretch sets
+none, and the first dirty offset stays. Once all are done `commit_covered` does both, up to where
+the shortest of their maps goes, in one commit. Where a stretch stops, fails or is lost that commit
+does not come: the next pass maps the same range again, and finds less to do.
+
+*Witness.* Each pass rechecks the rows that go, and its sums are those of its own segments
+(`judge`): so together they are those of the partition.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import tee
+from operator import attrgetter
+from typing import Self
+
+from clog.cleaner.masks import MaskCarrier
+from clog.cleaner.passes.judge import Judge, JudgedSegment, Recheck
+from clog.cleaner.passes.offset_map import (
+    FOUND_BYTES_MAX,
+    SLOT_BYTES,
+    FoundDead,
+    IndexFilter,
+    KeyHasher,
+    build_map,
+    empty_map,
+)
+from clog.cleaner.passes.rewriter import (
+    AT_COMMIT,
+    BitmapWriter,
+    Group,
+    RewritePolicy,
+    Rewriter,
+    grouped,
+    last_expired,
+    new_horizons_in,
+)
+from clog.cleaner.passes.stats import PassResult, PassStats
+from clog.cleaner.selection import PassPlan, Stretch, earliest_horizon_ms, latest_horizon_ms
+from clog.cleaner.threads import (
+    ALONE,
+    CleanerThreads,
+    GatheredStore,
+    MeteredStore,
+    StoppedError,
+    Throttle,
+)
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.versions import file_missing
+from clog.storage.config.log_config import LogConfig
+from clog.storage.env import Clock
+from clog.storage.errors import CorruptionError
+from clog.storage.format.chunks import NONE, TIME_MS_MAX, Chunk
+from clog.storage.format.commits import Commit
+from clog.storage.format.edits import ChunkHorizon, DeadMark, Edit, Replacement
+from clog.storage.format.features import DEAD_ROWS
+from clog.storage.format.manifest import Manifest, apply
+from clog.storage.read.cleanable import cleanable_bounds
+from clog.storage.store.contract import Store
+
+
+class SourcesChangedError(Exception):
+    """Somebody else changed what was about to be replaced."""
+
+
+def rebase(edit: Edit, partition: int, planned: Manifest, now: Manifest) -> Edit:
+    """Returns the edit of a pass over one partition, as it holds now.
+
+    Raises:
+        SourcesChangedError: more has changed than where the rows lie.
+    """
+    before, after = _Chunks.of(planned, partition), _Chunks.of(now, partition)
+    bases = {s.base for s in now.segments[partition]}
+    ends = {s.next for s in now.segments[partition]}
+    if not (
+        all(r.base in bases and r.next in ends for r in edit.replace)
+        and all(_is_marked_as_planned(mark, before, after) for mark in edit.dead)
+    ):
+        raise SourcesChangedError
+    moved = (h for given in edit.horizons for h in _horizons(given, before, after))
+    horizons = {(h.object_path, h.first_row): h for h in moved}
+    return replace(
+        edit,
+        replace=tuple(_replacement(r, before, after) for r in edit.replace),
+        horizons=tuple(horizons.values()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """The chunks of a partition, in offset order and by identity."""
+
+    ordered: Sequence[Chunk]
+    known: Mapping[tuple[str, int], Chunk]
+
+    @classmethod
+    def of(cls, manifest: Manifest, partition: int) -> Self:
+        ordered = [c for s in manifest.segments[partition] for c in s.chunks]
+        return cls(ordered, {c.identity: c for c in ordered})
+
+    def within(self, base: int, end: int) -> Sequence[Chunk]:
+        """Returns those that reach into a range."""
+        first = bisect_right(self.ordered, base, key=attrgetter("next"))
+        return self.ordered[first : bisect_left(self.ordered, end, key=attrgetter("base"))]
+
+    def at(self, place: ChunkHorizon | DeadMark) -> Chunk | None:
+        return self.known.get((place.object_path, place.first_row))
+
+
+def _replacement(r: Replacement, planned: _Chunks, now: _Chunks) -> Replacement:
+    before, after = planned.within(r.base, r.next), now.within(r.base, r.next)
+    kept = {c.identity for c in r.chunks}
+    stay = all(
+        c.is_but_for_its_mask(now.known.get(c.identity)) for c in before if c.identity in kept
+    )
+    if not (stay and _has_same_rows(before, after)):
+        raise SourcesChangedError
+    return replace(r, sources=tuple(c.identity for c in after))
+
+
+def _horizons(h: ChunkHorizon, planned: _Chunks, now: _Chunks) -> Iterator[ChunkHorizon]:
+    """Yields the same horizon for the chunks in which the rows lie now."""
+    chunk = planned.at(h)
+    assert chunk is not None, "what gets a horizon was judged"
+    there = now.within(chunk.base, chunk.next)
+    if now.at(h) is None:
+        base = min((c.base for c in there), default=chunk.base)
+        end = max((c.next for c in there), default=chunk.next)
+        if not _has_same_rows(planned.within(base, end), there):
+            raise SourcesChangedError
+    for c in there:
+        if c.horizon != NONE:
+            raise SourcesChangedError
+        yield ChunkHorizon(h.partition, *c.identity, h.horizon_ms, h.up_to)
+
+
+def _has_same_rows(before: Sequence[Chunk], after: Sequence[Chunk]) -> bool:
+    """Tells whether chunks that lie where others lay hold all of their rows, with their
+    horizons.
+    """
+    if before == after:
+        return True
+    had, have = _horizons_of(before), _horizons_of(after)
+    is_new = have and not (had and had[0] <= have[0] and have[-1] <= had[-1])
+    return not is_new and sum(c.live_rows for c in before) == sum(c.live_rows for c in after)
+
+
+def _horizons_of(chunks: Sequence[Chunk]) -> list[int]:
+    """Returns the earliest and the latest of each chunk, in order."""
+    both = (ms for c in chunks for ms in (earliest_horizon_ms(c), latest_horizon_ms(c)))
+    return sorted(ms for ms in both if ms != NONE)
+
+
+def _is_marked_as_planned(mark: DeadMark, planned: _Chunks, now: _Chunks) -> bool:
+    """Tells whether the chunk is there, with the dead rows that it had when it was judged."""
+    before, after = planned.at(mark), now.at(mark)
+    return before is not None and after is not None and before.dead == after.dead
+
+
+MARKS_MAX = 64
+"""So many bitmaps are committed together, where no rewritten group takes them along."""
+
+Publish = Callable[[Edit, PassStats], None]
+"""Takes an edit that is ready to be committed, and the counts of its records; may raise
+`SourcesChangedError`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What was made of a group; ``replaced`` is empty where it stays."""
+
+    replaced: tuple[Replacement, ...]
+    dead: tuple[DeadMark, ...]
+    counts: PassStats
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupCleaner:
+    """Works on the groups of one pass.
+
+    Args:
+        covered: up to where the map went.
+        threads: write the next groups meanwhile.
+
+    Attributes:
+        edit, counts: what is published next, and of how many records.
+        horizons: of chunks that are left as they are.
+        horizons_set: of how many tombstones.
+    """
+
+    plan: PassPlan
+    covered: int
+    rewriter: Rewriter
+    bitmap_writer: BitmapWriter
+    publish: Publish
+    stopping: Callable[[], bool]
+    threads: CleanerThreads = ALONE
+    edit: Edit = field(default_factory=Edit)
+    counts: PassStats = field(default_factory=PassStats)
+    horizons: list[ChunkHorizon] = field(default_factory=list)
+    horizons_set: int = 0
+
+    def clean(self, groups: Iterable[Group]) -> bool:
+        """Cleans all groups, and ends the pass; returns False when it stopped before that."""
+        mine, theirs = tee(groups)
+        calls = (
+            (partial(self._written, group), self.rewriter.held_bytes(group)) for group in theirs
+        )
+        try:
+            with self.threads.in_turn(calls) as turns:
+                for group, turn in zip(mine, turns, strict=False):
+                    if self.stopping():
+                        raise StoppedError
+                    if group.needs_work or len(self.edit.dead) >= MARKS_MAX:
+                        self._publish()  # P5
+                    self._take(group, turn())  # P4
+            self._finish()  # P5 and P6
+        except StoppedError:
+            return self._stop()
+        except SourcesChangedError:
+            return False
+        return True
+
+    def _written(self, group: Group) -> _Written:
+        """Writes what takes a group's place, and bitmaps; of several groups at once, where threads
+        are free.
+        """
+        counts = PassStats()
+        replaced = (self.rewriter.rewrite(group, counts),) if group.needs_work else ()
+        return _Written(replaced, self.bitmap_writer.write(group, counts), counts)
+
+    def _take(self, group: Group, written: _Written) -> None:
+        """Makes a group part of what is published next."""
+        edit = replace(self.edit, dead=(*self.edit.dead, *written.dead))
+        if written.replaced:
+            edit = replace(edit, replace=written.replaced)
+        else:
+            changed = [c for c in group.chunks if c.sets_horizons]
+            self.horizons.extend(self._horizon(c.chunk) for c in changed)
+            self.horizons_set += sum(map(new_horizons_in, changed))
+        if (expired := last_expired(group)) != NONE:
+            removed = {self.plan.partition: expired}  # Groups come in the order of offsets.
+            edit = replace(edit, tombstones_removed=removed)
+        self.edit = edit
+        self.counts.add_records(written.counts)
+
+    def _horizon(self, chunk: Chunk) -> ChunkHorizon:
+        place = (self.plan.partition, chunk.object.path, chunk.first_row)
+        return ChunkHorizon(*place, AT_COMMIT, self.covered)
+
+    def _finish(self) -> None:
+        """Publishes the last group; with it goes what ends the pass, unless that waits for other
+        stretches.
+        """
+        if self.plan.stretch is None:
+            self.counts.tombstones_stamped += self.horizons_set
+            self.edit = ending(self.edit, self.plan, self.covered, self.horizons)
+        self._publish()
+
+    def _stop(self) -> bool:
+        """Commits what is written already, so that it is not wasted; returns False."""
+        try:
+            self._publish()
+        except SourcesChangedError:
+            pass
+        return False
+
+    def _publish(self) -> None:
+        edit, counts = self.edit, self.counts
+        self.edit, self.counts = Edit(), PassStats()
+        if edit != Edit():
+            self.publish(edit, counts)
+
+
+def ending(edit: Edit, plan: PassPlan, covered: int, horizons: Iterable[ChunkHorizon]) -> Edit:
+    """Returns the edit with what ends a pass (P6): the first dirty offset, the horizons of chunks
+    that are left as they are, and what becomes of markers (S24).
+    """
+    p, manifest = plan.partition, plan.manifest
+    markers = [m for m in manifest.markers if m.partition == p and m.offset < covered]
+    return replace(
+        edit,
+        first_dirty={p: covered} if covered != manifest.first_dirty[p] else {},
+        horizons=tuple(horizons),
+        marked=tuple((p, m.offset, AT_COMMIT) for m in markers if m.horizon_ms == NONE),
+        unmarked=tuple(m.place for m in markers if m.may_go(plan.now_ms)),
+    )
+
+
+def commit_pass(
+    handle: Handle,
+    planned: Manifest,
+    partition: int,
+    edit: Edit,
+    *,
+    operation: str,
+    delete_retention_ms: int,
+    lies_elsewhere: bool = False,
+) -> Commit:
+    """Commits an edit of one partition that was planned at ``planned``, and whose objects bear
+    it as their stamp. The first dirty offset never goes back; delete horizons count from the
+    commit. ``lies_elsewhere``: rows were in other chunks in the log than in the plan even then.
+
+    Raises:
+        SourcesChangedError: the plan does not hold any more; nothing was committed.
+        CorruptionError: the edit contradicts the manifest; nothing was committed.
+    """
+    carrier = MaskCarrier(handle.store, planned.version, handle.ids.new_id)
+
+    def prepare(tip: Commit, time_ms: int) -> Edit:
+        if (edit.replace or edit.dead) and objects_may_be_gone(planned, tip):
+            raise SourcesChangedError
+        now = handle.manifest()
+        is_changed = tip.head.partitions.changed[partition] > planned.version
+        is_moved = lies_elsewhere or is_changed
+        fitting = rebase(edit, partition, planned, now) if is_moved else edit
+        fitting = _with_markers_there(fitting, now)
+        dated = _with_horizons(fitting, commit_ms=time_ms, delete_retention_ms=delete_retention_ms)
+        made = replace(dated, first_dirty=_not_back(edit, now))
+        return tried(carrier.with_masks(made, now), now, time_ms=time_ms)
+
+    return handle.commit(prepare, operation=operation)
+
+
+def _with_markers_there(edit: Edit, now: Manifest) -> Edit:
+    """Returns the edit without markers that are gone, or got their horizon otherwise. Pure."""
+    if not (edit.marked or edit.unmarked):
+        return edit
+    there = {m.place: m.horizon_ms for m in now.markers}
+    marked = (mark for mark in edit.marked if there.get(mark[:2]) == NONE)
+    unmarked = (place for place in edit.unmarked if there.get(place, NONE) != NONE)
+    return replace(edit, marked=tuple(marked), unmarked=tuple(unmarked))
+
+
+def _with_horizons(edit: Edit, *, commit_ms: int, delete_retention_ms: int) -> Edit:
+    """Returns the edit with the horizons that a commit at that time sets. Pure."""
+    horizon_ms = min(commit_ms + delete_retention_ms, TIME_MS_MAX)
+    return replace(
+        edit,
+        horizons=tuple(
+            replace(h, horizon_ms=horizon_ms) if h.horizon_ms == AT_COMMIT else h
+            for h in edit.horizons
+        ),
+        marked=tuple(
+            (p, offset, horizon_ms if ms == AT_COMMIT else ms) for p, offset, ms in edit.marked
+        ),
+        replace=tuple(
+            replace(
+                r,
+                chunks=tuple(
+                    replace(c, horizon=horizon_ms) if c.horizon == AT_COMMIT else c
+                    for c in r.chunks
+                ),
+            )
+            for r in edit.replace
+        ),
+    )
+
+
+def objects_may_be_gone(planned: Manifest, tip: Commit) -> bool:
+    """Tells whether objects with the planned version as their stamp are below the sweep's floor: it
+    took too long.
+    """
+    return planned.version < tip.head.orphan_floor
+
+
+def tried(edit: Edit, now: Manifest, *, time_ms: int) -> Edit:
+    """Returns the edit, if it fits: one that does not would be refused by every reader, for ever.
+
+    Raises:
+        CorruptionError: it contradicts the manifest.
+    """
+    apply(now, edit, commit_id="", time_ms=time_ms)
+    return edit
+
+
+def _not_back(edit: Edit, now: Manifest) -> dict[int, int]:
+    config = LogConfig.from_overrides(now.head.config)
+    return {
+        p: max(to, cleanable_bounds(now, p, config, now_ms=now.time_ms).first_dirty)
+        for p, to in edit.first_dirty.items()
+    }
+
+
+MAPPING = "mapping"
+CLEANING = "cleaning"
+
+
+@dataclass(slots=True)
+class PassProgress:
+    """One pass, under way.
+
+    Attributes:
+        stats: what it counted so far.
+        phase: `MAPPING` the dirty keys, then `CLEANING` segment by segment.
+        phase_began_ms: when, by the monotonic time of the pass's clock.
+        records_total: records that the phase goes through.
+    """
+
+    stats: PassStats = field(default_factory=PassStats)
+    phase: str = MAPPING
+    phase_began_ms: int = 0
+    records_total: int = 0
+    _records_judged: int = 0
+    _store: MeteredStore | None = None
+
+    @property
+    def records_done(self) -> int:
+        """Of ``records_total``."""
+        return self.stats.map_records if self.phase == MAPPING else self._records_judged
+
+    @property
+    def moved_ms(self) -> int | None:
+        """When the pass last moved a byte, or began a phase; None where nobody knows: before it
+        began, and where another process does it.
+        """
+        return max(self.phase_began_ms, self._store.moved_ms) if self._store else None
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written so far."""
+        return self._store.bytes_read + self._store.bytes_written if self._store else 0
+
+    def begin_mapping(self, store: MeteredStore, *, records_total: int, now_ms: int) -> None:
+        """Begins P1; the bytes that the store counts from here on are this pass's."""
+        self._store, self.records_total, self.phase_began_ms = store, records_total, now_ms
+
+    def begin_cleaning(self, *, records_total: int, now_ms: int) -> None:
+        """Begins P2, and with it P3 to P6."""
+        self.phase, self.records_total, self.phase_began_ms = CLEANING, records_total, now_ms
+
+    def counted(self, judged: Iterable[JudgedSegment]) -> Iterator[JudgedSegment]:
+        """Yields the same segments; counts each when the next one is asked for."""
+        for segment in judged:
+            yield segment
+            self._records_judged += segment.segment.rows
+
+
+MAPS_MAX = 8
+"""Maps that feed one rewrite."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassTools:
+    """What a pass works with.
+
+    Args:
+        threads: the cleaner's; they say what its map may take (S18), and do a part of it.
+        throttle: that of all threads (S29); it also tells when to stop.
+        hasher: with a seed of its own (S19).
+        clock: for durations.
+        new_id: names objects.
+        progress: kept up to date.
+        check_clock: raises where the wall clock, by which horizons are set, has become wrong.
+    """
+
+    threads: CleanerThreads
+    throttle: Throttle
+    hasher: KeyHasher
+    clock: Clock
+    new_id: Callable[[], str]
+    progress: PassProgress = field(default_factory=PassProgress)
+    check_clock: Callable[[], object] = lambda: None
+
+
+def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
+    """Cleans one partition as planned, committing group by group; returns what it did.
+
+    Raises:
+        CorruptionError: an object is damaged, or gone though the partition needs it.
+    """
+    stats = tools.progress.stats
+
+    def publish(edit: Edit, counts: PassStats) -> None:
+        tools.check_clock()  # Hours may have gone by, and the commit sets horizons.
+        commit_published(handle, plan, edit, counts, stats)
+
+    try:
+        covered, complete = execute_pass(handle.store, plan, tools, publish)
+    except FileNotFoundError as e:
+        error = file_missing(handle.store, plan.manifest.version, e)
+        if isinstance(error, CorruptionError):
+            raise error from e
+        handle.refresh()
+        covered, complete = plan.dirty[0], False  # Others replaced it, and swept.
+    return finished(plan, covered, stats, complete=complete, after=handle.manifest())
+
+
+def execute_pass(
+    store: Store, plan: PassPlan, tools: PassTools, publish: Publish
+) -> tuple[int, bool]:
+    """Does all steps; what is ready to be committed goes to ``publish``. Returns up to where the
+    map went, and whether all of it was cleaned.
+    """
+    p, manifest, config, dirty = plan.partition, plan.manifest, plan.config, plan.dirty
+    progress, clock = tools.progress, tools.clock
+    stats, metered = progress.stats, MeteredStore(store, tools.throttle)
+    reading = GatheredStore(metered, plan.gathered) if plan.gathered else metered
+    started_ms = clock.monotonic_ms()
+    records = sum(s.rows for s in manifest.segments[p][:-1] if dirty[0] < s.next <= dirty[1])
+    progress.begin_mapping(metered, records_total=records, now_ms=started_ms)
+    judge = _mapped(reading, plan, tools)
+    covered = judge.mapped.end
+    mapped_ms = clock.monotonic_ms()
+    sealed = [s for s in plan.sealed if s.base < covered]
+    progress.begin_cleaning(records_total=sum(s.rows for s in sealed), now_ms=mapped_ms)
+    may_mark = DEAD_ROWS in manifest.head.log.features.read
+    policy = RewritePolicy(config, may_mark, plan.now_ms, plan.gathered.keys())
+    judged = (
+        judge.with_horizons(reading, p, policy.decided(judge.judge_segment(reading, p, s)))
+        for s in sealed
+    )
+    counted = progress.counted(_rechecked(judged, judge.recheck, p))
+    groups = grouped(counted, config, covered=covered)
+    rewriter = _rewriter(reading, plan, tools, judge)
+    bitmap_writer = BitmapWriter(metered, p, manifest.version, plan.now_ms, tools.new_id)
+    group_cleaner = GroupCleaner(
+        plan=plan,
+        covered=covered,
+        rewriter=rewriter,
+        bitmap_writer=bitmap_writer,
+        publish=publish,
+        stopping=tools.throttle.stopping,
+        threads=tools.threads,
+    )
+    complete = group_cleaner.clean(groups)
+    if plan.stretch is not None:  # They get them once all stretches are done.
+        stats.tombstones_stamped += group_cleaner.horizons_set
+    stats.chunks_untouched = judge.index_filter.count
+    stats.segments_before = len(sealed)
+    stats.size_bytes_before = sum(s.size_bytes for s in sealed)
+    stats.bytes_read, stats.bytes_written = metered.bytes_read, metered.bytes_written
+    stats.index_ms = mapped_ms - started_ms
+    stats.clean_ms = clock.monotonic_ms() - mapped_ms
+    return covered, complete
+
+
+def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
+    """Does P1: returns a judge with the last map of the pass, and what those before it found
+    dead.
+    """
+    p, manifest, (first, end) = plan.partition, plan.manifest, plan.dirty
+    stats = tools.progress.stats
+    offset_map, found = empty_map(manifest, p, plan.dirty, tools.threads.map_bytes), FoundDead()
+    log_start, at = manifest.head.partitions.start[p], first
+    sealed = plan.sealed
+    clean = (c for s in sealed for c in s.chunks if c.next <= first)
+    index_filter = IndexFilter(manifest.head.log.key_seed, clean)
+    judged = (sealed[0].base, sealed[-1].next) if sealed else (end, end)
+    while True:
+        mapped = build_map(
+            *(store, manifest, p, (at, end)),
+            offset_map=offset_map,
+            hasher=tools.hasher,
+            stats=stats,
+            index_filter=index_filter,
+            threads=tools.threads,
+            judged=judged,
+        )
+        used = offset_map.entries * SLOT_BYTES / tools.threads.map_bytes
+        stats.map_utilization = max(stats.map_utilization, used)
+        judge = Judge(
+            *(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms),
+            index_filter=index_filter,
+            schema=manifest.head.log.schema,
+            held=plan.held,
+            threads=tools.threads,
+        )
+        if mapped.end == end or stats.maps == MAPS_MAX or found.size_bytes > FOUND_BYTES_MAX:
+            return judge
+        for segment in sealed:
+            if segment.base < mapped.end:
+                judge.find_dead(store, p, segment)
+        at = mapped.end
+        offset_map.clear()
+        index_filter.begin()
+
+
+def _rewriter(store: Store, plan: PassPlan, tools: PassTools, judge: Judge) -> Rewriter:
+    manifest, config = plan.manifest, plan.config
+    return Rewriter(
+        store=store,
+        partition=plan.partition,
+        config=config,
+        stamp=manifest.version,
+        key_seed=manifest.head.log.key_seed,
+        schema=manifest.head.log.schema,
+        up_to=judge.mapped.end,
+        recheck=judge.recheck,
+        found=judge.found,
+        new_id=tools.new_id,
+        threads=tools.threads,
+        dates=plan.stretch is None,
+    )
+
+
+def _rechecked(
+    judged: Iterable[JudgedSegment], recheck: Recheck, partition: int
+) -> Iterator[JudgedSegment]:
+    """Yields the segments; after the last one what the map has of their range must add up."""
+    yield from judged
+    recheck.check_range(partition)
+
+
+def commit_published(
+    handle: Handle, plan: PassPlan, edit: Edit, counts: PassStats, stats: PassStats
+) -> None:
+    """Commits what an execution published (P5), and counts it.
+
+    Raises:
+        SourcesChangedError: the plan does not hold any more.
+    """
+    commit_pass(
+        *(handle, plan.manifest, plan.partition, edit),
+        operation="clean",
+        delete_retention_ms=plan.config.delete_retention_ms,
+        lies_elsewhere=bool(plan.gathered),
+    )
+    stats.add_records(counts)
+    stats.groups_committed += 1
+
+
+def finished(
+    plan: PassPlan, covered: int, stats: PassStats, *, complete: bool, after: Manifest
+) -> PassResult:
+    """Returns the result, now that the manifest has everything that was committed."""
+    first_dirty, _ = plan.dirty
+    left = [s for s in replace(plan, manifest=after).sealed if s.base < covered]
+    stats.segments_after = len(left)
+    stats.size_bytes_after = sum(s.size_bytes for s in left)
+    next_dirty = covered if complete else first_dirty
+    return PassResult(plan.partition, first_dirty, next_dirty, stats, complete)
+
+
+STRETCHES_MAX = 8
+"""Parts of one partition: each reads all of its dirty keys."""
+
+
+def stretches(plan: PassPlan, *, task_bytes: int, count_max: int) -> list[Stretch]:
+    """Cuts a partition with more than ``task_bytes`` in the segments that a pass would go through;
+    empty where it is not cut: it is no larger, or one segment, or ``count_max`` is 1.
+    """
+    sealed, (_, dirty_end) = plan.sealed, plan.dirty
+    size_bytes = sum(s.size_bytes for s in sealed)
+    parts = min(math.ceil(size_bytes / task_bytes), count_max, STRETCHES_MAX)
+    starts, before_bytes = [0], 0
+    for segment in sealed:
+        if before_bytes >= len(starts) * size_bytes / max(parts, 1):
+            starts.append(segment.base)
+        before_bytes += segment.size_bytes
+    if len(starts) < 2:
+        return []
+    ends = [*starts[1:], dirty_end]
+    return [Stretch(*edges, dirty_end) for edges in zip(starts, ends, strict=True)]
+
+
+def commit_covered(
+    handle: Handle, plan: PassPlan, passes: Sequence[Sequence[PassResult]]
+) -> PassResult:
+    """Ends the pass over a partition whose stretches were cleaned, each by some passes, if the last
+    of each came to its end; returns what they did together.
+    """
+    first_dirty, _ = plan.dirty
+    stats = PassStats()
+    for result in (result for of_one in passes for result in of_one):
+        _add(stats, result.stats)
+    covered = min(of_one[-1].next_dirty_offset for of_one in passes)
+    complete = all(of_one[-1].complete for of_one in passes) and _commit(handle, plan, covered)
+    return PassResult(
+        plan.partition, first_dirty, covered if complete else first_dirty, stats, complete
+    )
+
+
+def _add(stats: PassStats, other: PassStats) -> None:
+    """Adds what another pass over the same partition did."""
+    for each in fields(stats):
+        mine, its = getattr(stats, each.name), getattr(other, each.name)
+        together = max(mine, its) if each.name == "map_utilization" else mine + its
+        setattr(stats, each.name, together)
+
+
+def _commit(handle: Handle, plan: PassPlan, covered: int) -> bool:
+    """Commits the end of the pass at the newest version; False where the partition is another by
+    then.
+    """
+    handle.refresh()
+    now = replace(plan, manifest=handle.manifest())
+    edit = ending(Edit(), now, covered, _undated(now, covered))
+    if edit == Edit():
+        return True
+    try:
+        commit_pass(
+            *(handle, now.manifest, now.partition, edit),
+            operation="clean",
+            delete_retention_ms=plan.config.delete_retention_ms,
+        )
+    except SourcesChangedError:
+        return False
+    return True
+
+
+def _undated(plan: PassPlan, covered: int) -> Iterator[ChunkHorizon]:
+    """Yields the horizon of each chunk with tombstones that may have none yet. One that has a
+    horizon of its own had none to get: the pass rewrote those that had (`rewriter`).
+    """
+    for segment in plan.sealed:
+        if segment.base >= covered:
+            return
+        for c in segment.chunks:
+            if c.tombstones and c.next > plan.dirty[0] and c.horizon == NONE:
+                yield ChunkHorizon(plan.partition, *c.identity, AT_COMMIT, covered)

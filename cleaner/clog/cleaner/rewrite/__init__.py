@@ -1,1 +1,0 @@
-"""Rewriting for the layout alone: coalescing, merging, trimming, and purging dead rows."""

@@ -1,0 +1,292 @@
+"""Which partitions to clean, and in which order (S13-S17). Pure, but for `Choosing`, which
+remembers.
+
+A partition is eligible when one of these holds; the first that does is its reason:
+
+- *forced*: an operator asked (S17) and there is anything to clean;
+- *overdue*: cleanable bytes, and a dirty sealed segment whose first record is older than
+  ``max.compaction.lag.ms`` (S14);
+- *dirty*: dirty ratio > ``min.cleanable.dirty.ratio`` (S14, strict);
+- *tombstones*: tombstones past their delete horizon lie in the clean part, and are a worthwhile
+  share of it or wait too long (S16).
+
+Overdue ones come first, the longest first: a deadline outranks a ratio (S15; Kafka takes the
+highest ratio only). Tombstones that wait too long have one, too: else those of a quiet partition
+would stay for as long as others are dirtier (S46). Then the highest ratio.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from clog.storage.config.log_config import LogConfig
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
+from clog.storage.readers import NO_HOLDS, NOTHING_HELD, HeldTombstones, Holds
+
+TOMBSTONE_SHARE_MIN = 0.1
+"""Expired tombstones are worth a pass of their own from this share of the clean part's records."""
+TOMBSTONE_WAIT_MS_MAX = 86_400_000
+"""However few they are, they wait no longer than this after their horizon."""
+DOUBT_MS_MAX = 9 * 86_400_000
+"""So long after the horizon, where nobody knows whether a chunk's dead rows are its tombstones.
+With the default of ``dead.rows.delay.ms``, 7 days, their chunk is rewritten before.
+"""
+
+
+JUDGED_MS = 5_000
+"""A deadline is measured in minutes at least."""
+
+
+class Reason(StrEnum):
+    """Why a partition is cleaned."""
+
+    FORCED = "forced"
+    OVERDUE = "overdue"
+    DIRTY = "dirty"
+    TOMBSTONES = "tombstones"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A partition to clean. ``late_ms`` is how long it is past a deadline, 0 when it is not:
+    overdue by ``max.compaction.lag.ms``, or with tombstones that wait for more than
+    `TOMBSTONE_WAIT_MS_MAX`.
+    """
+
+    partition: int
+    bounds: CleanableBounds
+    reason: Reason
+    late_ms: int
+
+    @property
+    def urgency(self) -> tuple[int, float, int]:
+        """Sorts the most urgent first, those of several logs, too (S15)."""
+        return -self.late_ms, -self.bounds.dirty_ratio, self.partition
+
+
+def candidates(
+    manifest: Manifest,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    force: bool = False,
+    holds: Holds = NO_HOLDS,
+) -> list[Candidate]:
+    """Returns the eligible partitions, most urgent first; none when the policy does not compact
+    (S31).
+    """
+    found = (
+        candidate(manifest, config, p, now_ms=now_ms, force=force, holds=holds)
+        for p in range(manifest.head.log.partitions)
+    )
+    eligible = [c for c in found if c is not None]
+    return sorted(eligible, key=lambda c: c.urgency)
+
+
+class Choosing:
+    """The candidates of one log, asked for before each pass: of thousands of partitions those are
+    judged again that changed, and all once `JUDGED_MS` have passed, as time makes some eligible.
+    Who begins a pass judges its partition once more, so what was kept decides no more than the
+    order.
+    """
+
+    def __init__(self) -> None:
+        self._manifest: Manifest | None = None
+        self._given: tuple[LogConfig, bool, Holds] | None = None
+        self._judged_ms = 0
+        self._found: dict[int, Candidate] = {}
+
+    def candidates(
+        self,
+        manifest: Manifest,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        force: bool,
+        holds: Holds = NO_HOLDS,
+    ) -> list[Candidate]:
+        """Returns the eligible partitions, most urgent first, as `candidates` does, but
+        that those which did not change may be those of a few seconds ago.
+        """
+        given = (config, force, holds)
+        partitions = self._to_judge(manifest, given, now_ms)
+        if len(partitions) == manifest.head.log.partitions:
+            self._judged_ms = now_ms
+        for p in partitions:
+            self._found.pop(p, None)
+            found = candidate(manifest, config, p, now_ms=now_ms, force=force, holds=holds)
+            if found is not None:
+                self._found[p] = found
+        self._manifest, self._given = manifest, given
+        return sorted(self._found.values(), key=lambda c: c.urgency)
+
+    def _to_judge(
+        self, manifest: Manifest, given: tuple[LogConfig, bool, Holds], now_ms: int
+    ) -> list[int]:
+        before, count = self._manifest, manifest.head.log.partitions
+        is_fresh = 0 <= now_ms - self._judged_ms < JUDGED_MS and given == self._given
+        if before is None or not is_fresh:
+            return list(range(count))
+        was, now = (m.head.partitions.start.to_numpy() for m in (before, manifest))
+        rose = set(np.flatnonzero(was != now).tolist())
+        return [
+            p
+            for p in range(count)
+            if manifest.segments[p] is not before.segments[p]
+            or manifest.first_dirty[p] != before.first_dirty[p]
+            or p in rose
+        ]
+
+
+def candidate(
+    manifest: Manifest,
+    config: LogConfig,
+    partition: int,
+    *,
+    now_ms: int,
+    force: bool = False,
+    holds: Holds = NO_HOLDS,
+) -> Candidate | None:
+    """Returns one partition as a candidate, where it is eligible."""
+    if not config.compact:
+        return None
+    b = cleanable_bounds(manifest, partition, config, now_ms=now_ms)
+    delay_ms = overdue_ms(manifest, b, config, now_ms=now_ms)
+    held = holds.of_partition(partition, now_ms=now_ms)
+    expired, wait_ms = expired_tombstones(manifest, b, held, now_ms=now_ms)
+    is_long = wait_ms > TOMBSTONE_WAIT_MS_MAX
+    if force and (b.cleanable_bytes or expired):
+        reason = Reason.FORCED
+    elif delay_ms:
+        reason = Reason.OVERDUE
+    elif b.dirty_ratio > config.min_cleanable_dirty_ratio:
+        reason = Reason.DIRTY
+    elif expired and (is_long or _are_worthwhile(manifest, b, expired)):
+        reason = Reason.TOMBSTONES
+    else:
+        return None
+    return Candidate(partition, b, reason, max(delay_ms, wait_ms - TOMBSTONE_WAIT_MS_MAX, 0))
+
+
+def overdue_ms(manifest: Manifest, b: CleanableBounds, config: LogConfig, *, now_ms: int) -> int:
+    """Returns how long the oldest dirty sealed segment is past ``max.compaction.lag.ms``; 0 when it
+    is not, or when there is nothing that may be cleaned.
+    """
+    if not b.cleanable_bytes:
+        return 0
+    dirty = [s for s in manifest.segments[b.partition][:-1] if s.next > b.first_dirty and s.chunks]
+    oldest_ms = min((s.first_timestamp_ms for s in dirty), default=now_ms)
+    return max(0, now_ms - config.max_compaction_lag_ms - oldest_ms)
+
+
+def expired_tombstones(
+    manifest: Manifest, b: CleanableBounds, held: HeldTombstones = NOTHING_HELD, *, now_ms: int
+) -> tuple[int, int]:
+    """Returns how many tombstones and markers of the clean part are past their horizon, and for
+    how long in ms the earliest waits. Chunks whose horizons have not all passed count nothing, nor
+    do those of which a reader may hold a tombstone (S64), nor tombstones that may be dead
+    (`Chunk.tombstones_left`), until they are `in_doubt` for long.
+    """
+    count, wait_ms = 0, 0
+    for m in manifest.markers:
+        if m.partition == b.partition and m.offset < b.first_dirty and m.may_go(now_ms):
+            count, wait_ms = count + 1, max(wait_ms, now_ms - m.horizon_ms)
+    for segment in manifest.segments[b.partition][:-1]:
+        if segment.next > b.first_dirty:
+            break
+        for chunk in segment.chunks:
+            horizon = latest_horizon_ms(chunk)
+            left = chunk.tombstones_left or int(in_doubt(chunk, now_ms=now_ms))
+            may_go = horizon != NONE and horizon <= now_ms
+            if left and may_go and not held.may_hold(chunk.next, horizon):
+                count += left
+                wait_ms = max(wait_ms, now_ms - horizon)
+    return count, wait_ms
+
+
+def in_doubt(chunk: Chunk, *, now_ms: int) -> bool:
+    """Tells whether the chunk's tombstones are past their horizon for long, and its dead rows may
+    be others: then it is rewritten, however long its dead rows may wait.
+    """
+    horizon = latest_horizon_ms(chunk)
+    is_late = horizon != NONE and now_ms - horizon > DOUBT_MS_MAX
+    return is_late and chunk.dead is not None and chunk.tombstones > 0
+
+
+def latest_horizon_ms(chunk: Chunk) -> int:
+    """Returns the latest horizon of a tombstone in the chunk; -1 where none is set."""
+    return max(chunk.horizon_max, chunk.horizon, NONE)
+
+
+def earliest_horizon_ms(chunk: Chunk) -> int:
+    """Returns the earliest horizon of a tombstone in the chunk; -1 where none is set, 0 where a
+    row has one that wrapped, which counts as none (FORMAT.md §5.3).
+    """
+    horizons = (max(ms, 0) for ms in (chunk.horizon_min, chunk.horizon) if ms != NONE)
+    return min(horizons, default=NONE)
+
+
+def _are_worthwhile(manifest: Manifest, b: CleanableBounds, expired: int) -> bool:
+    clean_records = sum(
+        s.rows for s in manifest.segments[b.partition][:-1] if s.next <= b.first_dirty
+    )
+    return expired >= TOMBSTONE_SHARE_MIN * clean_records
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Neighbouring segments of a partition that is cleaned in parts (`stretches`): those that begin
+    in ``[start, end)``. ``dirty_end`` is where the dirty part of all of them ends.
+    """
+
+    start: int
+    end: int
+    dirty_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassPlan:
+    """What to clean, as plain values.
+
+    Args:
+        manifest: at which it was planned.
+        candidate: the partition and its bounds.
+        config: what holds for the log.
+        now_ms: the pass's start: what has expired by then may go.
+        held: but for the tombstones that readers hold back.
+        stretch: of what is cleaned in parts, the one of this pass; None: all is.
+        gathered: by path, objects of ``manifest`` that are in memory alone (`layout`): their
+            rows lie elsewhere in the log.
+    """
+
+    manifest: Manifest
+    candidate: Candidate
+    config: LogConfig
+    now_ms: int
+    held: HeldTombstones = NOTHING_HELD
+    stretch: Stretch | None = None
+    gathered: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def partition(self) -> int:
+        return self.candidate.partition
+
+    @property
+    def dirty(self) -> tuple[int, int]:
+        """The cleanable range."""
+        bounds = self.candidate.bounds
+        end = bounds.first_uncleanable
+        return bounds.first_dirty, end if self.stretch is None else min(end, self.stretch.dirty_end)
+
+    @property
+    def sealed(self) -> list[Segment]:
+        """The sealed segments that the pass may clean; one that reaches beyond the cleanable range
+        is none of them: its rest may not be cleaned yet (S11).
+        """
+        found = [s for s in self.manifest.segments[self.partition][:-1] if s.next <= self.dirty[1]]
+        mine = self.stretch
+        return found if mine is None else [s for s in found if mine.start <= s.base < mine.end]

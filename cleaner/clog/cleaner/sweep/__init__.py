@@ -1,1 +1,0 @@
-"""Deleting files that no readable version needs: objects, documents, blocks of old commits."""

@@ -1,1 +1,0 @@
-"""Commands that clean: once, and the daemon."""

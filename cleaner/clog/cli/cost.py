@@ -1,0 +1,386 @@
+"""Requests and bytes a day of a log: COMMIT.md §7, with averages out of the log's own history.
+
+A micro-batch costs a PUT for each data object, a PUT for the commit, a GET for its block (and one
+that reads the commit back, where exclusive creates are only probed), and a PUT for each fourth
+version's hint; a reader a GET for each poll, and two for each object it reads.
+Snapshots, columns, maintenance and bytes are as often and as large as they were. Pure.
+
+What providers charge for requests and storage: list prices, as data, with their date and where
+to find today's; or the user's own.
+
+`clog cost`: requests, bytes and dollars a day, before the bill arrives.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clog.cli.arguments import Json, Options, Url, integer, open_log, quoted
+from clog.cli.output import count, counted, duration, print_json, print_table, say, size
+from clog.storage.config import definitions
+
+if TYPE_CHECKING:
+    from clog.storage import Log
+    from clog.storage.format.chunks import ObjectRef
+    from clog.storage.format.commits import Commit
+    from clog.storage.format.edits import Edit
+    from clog.storage.format.head import ColumnsRef
+    from clog.storage.store.contract import Store
+
+DAY_MS = 86_400_000
+HINT_STRIDE = 4
+READ_REQUESTS_PER_OBJECT = 2
+LISTS_PER_SWEEP = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What some commits of a log had, in sum. ``span_ms``: from the first to the last of them;
+    ``snapshot_bytes``: of the newest one.
+    """
+
+    span_ms: int
+    commits: int
+    commit_bytes: int
+    appends: int
+    append_objects: int
+    append_bytes: int
+    other_objects: int
+    other_bytes: int
+    snapshots: int
+    snapshot_bytes: int = 0
+    columns: int = 0
+    columns_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Daily:
+    """One line of the bill: requests by kind and bytes, a day."""
+
+    what: str
+    puts: float = 0.0
+    gets: float = 0.0
+    lists: float = 0.0
+    bytes_out: float = 0.0
+    bytes_in: float = 0.0
+
+
+def daily(
+    past: Past, *, trigger_ms: int, readers: int, reads_back: bool = False
+) -> Sequence[Daily]:
+    """Returns what a day costs at a trigger interval, with streams that read all of it;
+    ``reads_back``: on a store where each commit is.
+    """
+    batches = DAY_MS / trigger_ms
+    objects = past.append_objects / past.appends if past.appends else 1.0
+    commit_bytes = past.commit_bytes / past.commits if past.commits else 0.0
+    days = past.span_ms / DAY_MS
+    data = past.append_bytes / days if days else 0.0
+    others = (past.commits - past.appends) / days if days else 0.0
+    made = past.other_objects / days if days else 0.0
+    made_bytes = past.other_bytes / days if days else 0.0
+    commits = batches + others
+    share = commits / past.commits if past.commits else 0.0
+    snapshots, columns = share * past.snapshots, share * past.columns
+    written = snapshots * past.snapshot_bytes
+    read_back = commits if reads_back else 0.0
+    lines = (
+        Daily("objects of micro-batches", puts=batches * objects, bytes_out=data),
+        Daily(
+            "commits",
+            puts=commits,
+            gets=commits + read_back,
+            bytes_out=commits * commit_bytes,
+            bytes_in=read_back * commit_bytes,
+        ),
+        Daily("hints", puts=commits / HINT_STRIDE),
+        Daily("snapshots and pages", puts=2 * snapshots, gets=snapshots, bytes_out=written),
+        Daily("columns of partitions", puts=columns, bytes_out=share * past.columns_bytes),
+        Daily("objects of maintenance", puts=made, gets=made, bytes_out=made_bytes),
+        Daily(
+            "polls of readers",
+            gets=readers * (batches + commits),
+            bytes_in=readers * commits * commit_bytes,
+        ),
+        Daily(
+            "reads of readers",
+            gets=readers * batches * objects * READ_REQUESTS_PER_OBJECT,
+            bytes_in=readers * data,
+        ),
+        Daily("the sweep", lists=LISTS_PER_SWEEP),
+    )
+    return [line for line in lines if line.what != "columns of partitions" or past.columns]
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """In dollars: for a thousand requests by kind, and for a GB (10⁹ bytes) kept for a month."""
+
+    name: str
+    as_of: str
+    put_1000: float
+    get_1000: float
+    list_1000: float
+    gb_month: float
+    source: str
+
+
+PRICES = {
+    "aws": Prices(
+        *("S3 Standard, us-east-1", "2025-01", 0.005, 0.0004, 0.005, 0.023),
+        source="https://aws.amazon.com/s3/pricing",
+    ),
+    "gcs": Prices(
+        *("Standard, us-central1", "2025-01", 0.005, 0.0004, 0.005, 0.020),
+        source="https://cloud.google.com/storage/pricing",
+    ),
+    "azure": Prices(
+        *("Blob hot LRS, East US", "2025-01", 0.005, 0.0004, 0.005, 0.018),
+        source="https://azure.microsoft.com/pricing/details/storage/blobs",
+    ),
+}
+"""Storage is that of the first tier; traffic out of the region is not in here."""
+
+
+def prices_named(text: str) -> Prices:
+    """Returns a provider's list prices, or those of a JSON file, an object with the fields of
+    `Prices`.
+
+    Raises:
+        ValueError: neither; says what would be.
+    """
+    if text in PRICES:
+        return PRICES[text]
+    names = [field.name for field in fields(Prices)]
+    form = f"a JSON object of {', '.join(names)}"
+    try:
+        given = json.loads(Path(text).read_text("utf-8"))
+    except (OSError, ValueError) as e:
+        raise ValueError(
+            f"{text!r:.100} is not one of {', '.join(PRICES)}, nor a file with {form}"
+        ) from e
+    if not isinstance(given, dict) or set(given) - {"source"} != set(names) - {"source"}:
+        raise ValueError(f"{text} does not hold {form}")
+    texts = ("name", "as_of", "source")
+    for name, value in given.items():
+        is_right = isinstance(value, str) if name in texts else type(value) in (int, float)
+        if not is_right or (name not in texts and value < 0):
+            raise ValueError(f"{text} has {name}={value!r}; give text, or a number from 0")
+    return Prices(**{"source": text, **given})
+
+
+DAYS_PER_MONTH = 30
+
+
+def _trigger_ms(text: str) -> int:
+    if text.strip().isdecimal():
+        raise typer.BadParameter(f"{quoted(text)} has no unit; give 10s for ten seconds")
+    try:
+        number = definitions.duration_ms(text)
+    except ValueError:
+        number = 0
+    if number == 0:
+        raise typer.BadParameter(f"{quoted(text)} is not an interval; use 500ms, 10s, 5min or 1h")
+    return number
+
+
+def _prices(text: str) -> Prices:
+    try:
+        return prices_named(text)
+    except ValueError as e:
+        raise typer.BadParameter(str(e)) from e
+
+
+Trigger = Annotated[
+    int, typer.Option(parser=_trigger_ms, metavar="INTERVAL", help="How often a batch is written.")
+]
+Readers = Annotated[
+    int,
+    typer.Option(parser=integer(), metavar="N", help="Number of streams that read the whole log."),
+]
+Commits = Annotated[
+    int,
+    typer.Option(parser=integer(2), metavar="N", help="Number of newest commits to examine."),
+]
+PricesOf = Annotated[
+    Prices,
+    typer.Option(
+        "--prices",
+        parser=_prices,
+        metavar="|".join((*PRICES, "FILE")),
+        help="Provider whose list prices to use, or a file with your own: a JSON object of"
+        " name, as_of, put_1000, get_1000, list_1000 and gb_month, in dollars.",
+    ),
+]
+
+
+def cost(
+    url: Url,
+    *,
+    trigger: Trigger = "10s",  # type: ignore[assignment] # the parser makes it a number
+    readers: Readers = 1,
+    prices: PricesOf = "aws",  # type: ignore[assignment] # the parser looks it up
+    commits: Commits = 200,
+    options: Options = None,
+    json: Json = False,
+) -> None:
+    r"""Estimate what a log costs per day.
+
+    Requests follow from the commit protocol and the trigger interval; objects per batch, bytes and
+    cleaning are averages of the newest commits. Costs one GET per commit examined, and one LIST.
+
+    \b
+    clog cost s3://bucket/orders --trigger 10s --prices aws
+    clog cost ./orders --trigger 1min --readers 3 --json
+    """
+    log = open_log(url, options)
+    found = bill(log, prices, trigger_ms=trigger, readers=readers, commits=commits)
+    if json:
+        print_json(found.as_json())
+        return
+    _print(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What a log costs a day. ``stored_bytes``: with the files that wait to be deleted."""
+
+    url: str
+    trigger_ms: int
+    readers: int
+    past: Past
+    prices: Prices
+    stored_bytes: int
+    lines: Sequence[Daily]
+
+    def dollars(self, line: Daily) -> float:
+        """Returns what the requests of a line cost."""
+        price = self.prices
+        puts, gets, lists = line.puts, line.gets, line.lists
+        return (puts * price.put_1000 + gets * price.get_1000 + lists * price.list_1000) / 1000
+
+    @property
+    def stored_dollars(self) -> float:
+        """What is stored, for a month."""
+        return self.stored_bytes / 1e9 * self.prices.gb_month
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it in values that JSON has."""
+        return {
+            "url": self.url,
+            "trigger_ms": self.trigger_ms,
+            "readers": self.readers,
+            "past": asdict(self.past),
+            "prices": asdict(self.prices),
+            "stored_bytes": self.stored_bytes,
+            "daily": [asdict(line) | {"dollars": self.dollars(line)} for line in self.lines],
+        }
+
+
+def bill(
+    log: "Log", prices: Prices, *, trigger_ms: int | None = None, readers: int, commits: int
+) -> Bill:
+    """Returns what a log costs a day, by the averages of its newest commits; one GET for each of
+    them, and one LIST. Without a trigger interval it is the mean one of its appends.
+    """
+    past = _past(log.handle.store, log.handle.tip, commits)
+    if trigger_ms is None:
+        trigger_ms = max(1, past.span_ms // max(1, past.appends))
+    manifest = log.handle.manifest()
+    stored_bytes = sum(r.size_bytes for r in manifest.released) + sum(manifest.files().values())
+    reads_back = not log.handle.store.create_is_proven
+    lines = daily(past, trigger_ms=trigger_ms, readers=readers, reads_back=reads_back)
+    return Bill(log.url, trigger_ms, readers, past, prices, stored_bytes, lines)
+
+
+def _past(store: "Store", tip: "Commit", commits: int) -> Past:
+    """Sums over the newest commits but the creation; one GET for each, and for each large edit."""
+    from clog.storage.format.commits import edit_of, read_commit
+    from clog.storage.store.conformance import CountingStore
+
+    counted_store = CountingStore(store)
+    found = []
+    for version in range(max(1, tip.version + 1 - commits), tip.version + 1):
+        try:
+            found.append(read_commit(counted_store, version))
+        except FileNotFoundError:
+            continue  # Deleted with its block.
+    edits = [edit_of(store, commit.record) for commit in found]
+    added = [{c.object for _, c in e.add.chunks} for e in edits if e.add]
+    made = [_written(edit) for edit in edits if edit.replace]
+    columns = _columns(found)
+    return Past(
+        span_ms=found[-1].record.time_ms - found[0].record.time_ms if found else 0,
+        commits=len(found),
+        commit_bytes=counted_store.bytes_in,
+        appends=len(added),
+        append_objects=sum(map(len, added)),
+        append_bytes=sum(o.size_bytes for objects in added for o in objects),
+        other_objects=sum(map(len, made)),
+        other_bytes=sum(o.size_bytes for objects in made for o in objects),
+        snapshots=len({c.head.snapshot for c in found} - {None}),
+        snapshot_bytes=_snapshot_bytes(store, tip),
+        columns=len(columns),
+        columns_bytes=sum(ref.size_bytes for ref in columns),
+    )
+
+
+def _columns(commits: "Sequence[Commit]") -> "set[ColumnsRef]":
+    """Returns the documents of columns that were made for these commits."""
+    made_at = {commit.version - 1 for commit in commits}
+    refs = {commit.head.partitions.ref for commit in commits}
+    return {ref for ref in refs if ref is not None and ref.version in made_at}
+
+
+def _snapshot_bytes(store: "Store", tip: "Commit") -> int:
+    from clog.storage.format.documents import snapshot_path
+
+    ref = tip.head.snapshot
+    found = [] if ref is None else store.list(snapshot_path(ref.version))
+    return sum(snapshot.size_bytes for snapshot in found)
+
+
+def _written(edit: "Edit") -> "set[ObjectRef]":
+    """Returns the objects of a replacement that were not among its sources."""
+    old = {path for r in edit.replace for path, _ in r.sources}
+    return {c.object for r in edit.replace for c in r.chunks if c.object.path not in old}
+
+
+def _row(line: Daily, dollars: float) -> dict[str, str]:
+    return {
+        "a day": line.what,
+        "PUT": count(round(line.puts)),
+        "GET": count(round(line.gets)),
+        "LIST": count(round(line.lists)),
+        "written": size(round(line.bytes_out)),
+        "read": size(round(line.bytes_in)),
+        "dollars": f"{dollars:.2f}",
+    }
+
+
+def _print(found: Bill) -> None:
+    from rich.table import Table
+
+    names = ("puts", "gets", "lists", "bytes_out", "bytes_in")
+    lines, price, past = found.lines, found.prices, found.past
+    total = Daily("all", **{name: sum(getattr(line, name) for line in lines) for name in names})
+    table = Table(box=None, pad_edge=False)
+    for name in _row(total, 0):
+        table.add_column(name, justify="left" if name == "a day" else "right", no_wrap=True)
+    for line in (*lines, total):
+        table.add_row(*_row(line, found.dollars(line)).values())
+    print_table(table)
+    month = found.dollars(total) * DAYS_PER_MONTH
+    say(
+        f"kept: {size(found.stored_bytes)}, {found.stored_dollars:.2f} dollars a month; requests"
+        f" {month:.2f} dollars a month at {price.name} list prices of {price.as_of}"
+    )
+    say(f"today's, and other regions and tiers: {price.source}; your own: --prices FILE")
+    say(
+        f"from {counted(past.commits, 'commit')}, {past.appends} of them appends,"
+        f" over {duration(past.span_ms)}"
+    )

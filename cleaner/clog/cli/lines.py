@@ -1,0 +1,446 @@
+"""Records as lines, both ways. Pure.
+
+*Text*: ``key<TAB>value``. An empty value is ``key<TAB>``, a tombstone the key alone, without a
+TAB (S4). With a null marker, a key or value that equals it is null. Text holds no headers, no
+timestamps, no TAB in a key and no line feed: JSON lines hold everything.
+
+*JSON lines*: one object a line::
+
+    {"partition":0,"offset":7,"timestamp":"2026-01-31T12:00:00.000001Z","key":"alice","value":null,
+     "headers":[{"key":"source","value":"crm"}]}
+
+Bytes that are not UTF-8 are in ``key_b64`` and ``value_b64`` instead. To append, ``key`` and
+``value`` are needed; a timestamp may be epoch milliseconds, too; ``offset`` is ignored, since the
+log gives offsets.
+
+Of a typed log keys and values are JSON of their types (`typed_json`), in text lines too, where a
+key that is text stands for itself; such lines are not read.
+
+Lines of a stream as they come, with a limit on the wait: what a terminal, a pipe and a file
+have in common.
+"""
+
+import base64
+import binascii
+import io
+import json
+import os
+import select
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import FrameType
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import typer
+
+from clog.storage.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FIELDS = frozenset(
+    {"key", "key_b64", "value", "value_b64", "headers", "timestamp", "partition", "offset"}
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+
+
+@dataclass(slots=True)
+class Rows:
+    """Records by column. An entry of ``partitions`` is None where the record names none."""
+
+    keys: list[Any] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    headers: list[list[dict[str, Any]] | None] = field(default_factory=list)
+    timestamps_us: list[int | None] = field(default_factory=list)
+    partitions: list[int | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def to_typed(self, schema: "pa.Schema", *, first: int) -> "pa.Table":
+        """Returns what `Log.append` of a log with this schema takes; ``first`` as `parse_jsonl`.
+
+        Raises:
+            InvalidInputError: a key or a value that does not fit; the message names the record.
+        """
+        from clog.storage.objects.conforming import UnfitError, conformed, made_of_python
+
+        nothing = [None] * len(self)
+        table = self._to_table(nothing, nothing)
+        for i, (kind, values) in enumerate(zip(schema, (self.keys, self.values), strict=True)):
+            try:
+                made = conformed(made_of_python(values, kind.type, kind.name), kind)
+            except UnfitError as e:
+                raise InvalidInputError(
+                    f"record {first + e.at} of the input {e.what}; nothing of its batch was"
+                    " appended"
+                ) from None
+            table = table.set_column(i, kind, made)
+        return table
+
+    def to_arrow(self) -> "pa.Table":
+        """Returns what `Log.append` takes."""
+        return self._to_table(self.keys, self.values)
+
+    def _to_table(self, keys: list[Any], values: list[Any]) -> "pa.Table":
+        from clog.storage.objects.records import from_columns
+
+        headers = [
+            None if some is None else [(pair["key"].encode(), pair["value"]) for pair in some]
+            for some in self.headers
+        ]
+        return from_columns(keys, values, headers, self.timestamps_us)
+
+
+def parse_text(lines: Sequence[bytes], *, null_marker: bytes | None = None) -> Rows:
+    r"""Reads records of text lines, without their line feeds.
+
+    >>> parse_text([b"a\t1", b"a\t", b"a"]).values
+    [b'1', b'', None]
+    """
+    rows = Rows()
+    for line in lines:
+        key, tab, value = line.partition(b"\t")
+        rows.keys.append(None if key == null_marker else key)
+        rows.values.append(value if tab and value != null_marker else None)
+    count = len(lines)
+    rows.headers, rows.timestamps_us, rows.partitions = (
+        [None] * count,
+        [None] * count,
+        [None] * count,
+    )
+    return rows
+
+
+def parse_jsonl(lines: Sequence[bytes], *, first: int, schema: "pa.Schema | None" = None) -> Rows:
+    """Reads records of JSON lines; ``first`` is the number of the first record, for errors;
+    ``schema`` is that of a typed log.
+
+    Raises:
+        InvalidInputError: a line that is no such record; the message names it by number.
+    """
+    from clog.storage.objects.typed_json import parsed_json
+
+    rows, kinds = Rows(), () if schema is None else schema.types
+    for number, line in enumerate(lines, first):
+        try:
+            _add(rows, parsed_json(line, *kinds), schema)
+        except (ValueError, TypeError, RecursionError) as e:
+            why = "it is not JSON" if isinstance(e, json.JSONDecodeError) else str(e)
+            raise InvalidInputError(f"record {number} of the input cannot be read: {why}") from None
+    return rows
+
+
+def format_text(
+    batch: "pa.RecordBatch",
+    *,
+    null_marker: bytes | None = None,
+    with_offsets: bool = False,
+    with_headers: bool = False,
+) -> Iterator[bytes]:
+    """Yields text lines of a batch, with their line feeds; more columns before the key as asked."""
+    null = null_marker or b""
+    columns: list[list[bytes]] = []
+    if with_offsets:
+        positions = (batch.column(name).to_pylist() for name in ("partition", "offset"))
+        columns.extend(
+            [str(value).encode() for value in column]
+            for column in (*positions, timestamps_of(batch))
+        )
+    if with_headers:
+        columns.append([_headers_text(h, null) for h in batch.column("headers").to_pylist()])
+    keys, values = texts_of(batch.column("key")), texts_of(batch.column("value"))
+    columns.append([null if key is None else key for key in keys])
+    for before, value in zip(zip(*columns, strict=True), values, strict=True):
+        if value is None and null_marker is None:
+            yield b"\t".join(before) + b"\n"
+        else:
+            yield b"\t".join((*before, null if value is None else value)) + b"\n"
+
+
+def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:
+    """Yields JSON lines of a batch; what `parse_jsonl` makes of them appends the same records."""
+    names = ("partition", "offset", "headers")
+    partitions, offsets, pairs = (batch.column(name).to_pylist() for name in names)
+    contents = (_json_fields(batch, name) for name in ("key", "value"))
+    rows = zip(timestamps_of(batch), partitions, offsets, *contents, pairs, strict=True)
+    for timestamp, partition, offset, key, value, headers in rows:
+        record = {
+            "partition": partition,
+            "offset": offset,
+            "timestamp": timestamp,
+            **key,
+            **value,
+        }
+        if headers:
+            record["headers"] = headers_json(headers)
+        yield _compact(record) + b"\n"
+
+
+def of_bytes(schema: "pa.Schema") -> bool:
+    """Tells whether records are those of a log of bytes: in a typed log, one of the two may be."""
+    import pyarrow as pa
+
+    return all(pa.types.is_binary(schema.field(name).type) for name in ("key", "value"))
+
+
+def _json_fields(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
+    column = batch.column(name)
+    if of_bytes(batch.schema):
+        return [_binary_json(name, value) for value in column.to_pylist()]
+    from clog.storage.objects.typed_json import column_json
+
+    return [{name: value} for value in column_json(column)]
+
+
+def texts_of(column: "pa.Array") -> list[bytes | None]:
+    """Returns keys or values as text lines have them."""
+    import pyarrow as pa
+
+    if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+        found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+        return found
+    from clog.storage.objects.typed_json import column_json
+
+    return [None if value is None else _compact(value) for value in column_json(column)]
+
+
+def timestamps_of(batch: "pa.RecordBatch") -> list[str | int]:
+    """Returns the timestamps of records as JSON lines have them."""
+    import pyarrow as pa
+
+    return [_iso(us) for us in batch.column("timestamp").cast(pa.int64()).to_pylist()]
+
+
+def _compact(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def headers_json(headers: Sequence[dict[str, Any]]) -> list[dict[str, str | None]]:
+    """Returns the headers of a record as they stand in JSON lines."""
+    return [{"key": h["key"], **_binary_json("value", h["value"])} for h in headers]
+
+
+def _add(rows: Rows, record: Any, schema: "pa.Schema | None") -> None:
+    if not isinstance(record, dict):
+        raise TypeError("it is not a JSON object")
+    if unknown := record.keys() - FIELDS:
+        raise ValueError(f"unknown fields {sorted(unknown)}; allowed: {', '.join(sorted(FIELDS))}")
+    if schema is None:
+        key, value = _binary(record, "key"), _binary(record, "value")
+    else:
+        key, value = (_typed(record, name, schema) for name in ("key", "value"))
+    headers, partition = _headers(record.get("headers")), record.get("partition")
+    timestamp_us = _timestamp_us(record.get("timestamp"))
+    if partition is not None and type(partition) is not int:
+        raise TypeError("partition is not an integer")
+    rows.keys.append(key)
+    rows.values.append(value)
+    rows.headers.append(headers)
+    rows.timestamps_us.append(timestamp_us)
+    rows.partitions.append(partition)
+
+
+def _typed(record: dict[str, Any], name: str, schema: "pa.Schema") -> Any:
+    from clog.storage.objects.typed_json import from_json
+
+    if name not in record:
+        raise ValueError(f'{name} is missing; for null give "{name}": null')
+    return from_json(record[name], schema.field(name).type)
+
+
+def _binary(record: dict[str, Any], name: str) -> bytes | None:
+    encoded = f"{name}_b64"
+    if (name in record) == (encoded in record):
+        raise ValueError(f'give either {name} or {encoded}; for null, "{name}": null')
+    if name in record:
+        text = record[name]
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"{name} is not a string or null")
+        return None if text is None else text.encode()
+    try:
+        return base64.b64decode(record[encoded], validate=True)
+    except (binascii.Error, TypeError):
+        raise ValueError(f"{encoded} is not base64") from None
+
+
+def _headers(headers: Any) -> list[dict[str, Any]] | None:
+    if headers is None:
+        return None
+    if not isinstance(headers, list) or not all(
+        isinstance(h, dict) and isinstance(h.get("key"), str) for h in headers
+    ):
+        raise TypeError('headers is not a list of {"key": …, "value": …}')
+    return [{"key": h["key"], "value": _binary(h, "value")} for h in _only_values(headers)] or None
+
+
+def _only_values(headers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for header in headers:
+        if unknown := header.keys() - {"key", "value", "value_b64"}:
+            raise ValueError(f"unknown fields {sorted(unknown)} in headers")
+        header["key"].encode()  # ValueError where it is no text
+    return headers
+
+
+def _timestamp_us(timestamp: Any) -> int | None:
+    if timestamp is None:
+        return None
+    if type(timestamp) is int:
+        if timestamp > _TIMESTAMP_MS_MAX:
+            raise ValueError(f"timestamp {timestamp} is above {_TIMESTAMP_MS_MAX} milliseconds")
+        return timestamp * 1000
+    if not isinstance(timestamp, str):
+        raise TypeError("timestamp is neither epoch milliseconds nor ISO 8601")
+    when = datetime.fromisoformat(timestamp)
+    return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+
+
+def _iso(us: int) -> str | int:
+    """Returns ISO 8601 with microseconds; beyond the years of a calendar, epoch milliseconds."""
+    try:
+        when = _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return us // 1000
+    return when.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _binary_json(name: str, value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_b64": base64.b64encode(value).decode()}
+
+
+def _headers_text(headers: list[dict[str, Any]] | None, null: bytes) -> bytes:
+    pairs = [
+        h["key"].encode() + b"=" + (null if h["value"] is None else h["value"])
+        for h in headers or ()
+    ]
+    return b",".join(pairs)
+
+
+def check_base64(texts: Iterable[str], *, is_base64: bool) -> None:
+    """Raises if keys are not given as they are said to be.
+
+    Raises:
+        typer.BadParameter: one is no base64. It is not repeated: keys may be secrets.
+    """
+    try:
+        for text in texts if is_base64 else ():
+            base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise typer.BadParameter("a key is not base64, although --base64 says so") from None
+
+
+def keys_given(texts: Iterable[str], *, is_base64: bool, schema: "pa.Schema | None") -> list[Any]:
+    """Returns the bytes of keys, which are text, or base64 of any bytes; the keys of a typed log.
+
+    Raises:
+        InvalidInputError: the log is typed, and they are base64, or one is no key of its type.
+        typer.BadParameter: as `check_base64`.
+    """
+    if schema is not None:
+        from clog.storage.errors import InvalidInputError
+        from clog.storage.objects.typed_json import key_from_text
+
+        if is_base64:
+            raise InvalidInputError(
+                "--base64 is for logs of bytes; this log is typed: give keys as clog consume --json"
+                " shows them"
+            )
+        return [key_from_text(text, schema.field("key").type) for text in texts]
+    if not is_base64:
+        # What the shell passed that is no UTF-8 comes back as the bytes it was.
+        return [text.encode(errors="surrogateescape") for text in texts]
+    given = list(texts)
+    check_base64(given, is_base64=True)
+    return [base64.b64decode(text) for text in given]
+
+
+BLOCK_BYTES = 1 << 20
+
+
+class LineReader:
+    """Reads a stream by blocks, so that a line is there as soon as its line feed is.
+
+    ``stop`` is a descriptor: once there is something to read in it, the stream has ended, before a
+    line that has no line feed yet.
+    """
+
+    def __init__(self, stream: BinaryIO, stop: int | None = None) -> None:
+        self._stream = stream
+        self._stops = [] if stop is None else [stop]
+        self._tail = b""
+        self._ended = False
+        try:
+            self._fd: int | None = stream.fileno()
+        except (OSError, io.UnsupportedOperation):
+            self._fd = None
+
+    def read(self, timeout_ms: int | None) -> list[bytes] | None:
+        """Returns lines without line feeds that were read at once; None at the end, empty when
+        nothing came in time.
+
+        ``timeout_ms`` None waits for ever. A last line needs no line feed.
+        """
+        if self._ended:
+            return None
+        if self._fd is None:
+            block = self._stream.read(BLOCK_BYTES)
+        else:
+            wait_s = None if timeout_ms is None else timeout_ms / 1000
+            ready = select.select([self._fd, *self._stops], [], [], wait_s)[0]
+            if not ready:
+                return []
+            if ready != [self._fd]:
+                self._ended = True
+                return None
+            block = os.read(self._fd, BLOCK_BYTES)
+        if not block:
+            self._ended = True
+            return [self._tail] if self._tail else None
+        *lines, self._tail = (self._tail + block).split(b"\n")
+        return lines
+
+
+class Interrupts:
+    """Whether Ctrl-C came.
+
+    Attributes:
+        fd: a descriptor in which there is something to read once it came.
+        came: whether it did.
+    """
+
+    def __init__(self) -> None:
+        self.fd, self._signalled = os.pipe()
+        self.came = False
+
+    def note(self, number: int, _frame: FrameType | None) -> None:
+        """Notes it; the next one interrupts as ever."""
+        self.came = True
+        signal.signal(number, signal.default_int_handler)
+        os.write(self._signalled, b"\0")
+
+    def close(self) -> None:
+        """Closes its descriptors."""
+        os.close(self.fd)
+        os.close(self._signalled)
+
+
+@contextmanager
+def noting_interrupts() -> Iterator[Interrupts]:
+    """Notes Ctrl-C in the block, once, instead of raising."""
+    interrupts = Interrupts()
+    before = signal.signal(signal.SIGINT, interrupts.note)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
+        interrupts.close()

@@ -1,1 +1,0 @@
-"""Commands over a log as a whole: create, alter, and their kin."""

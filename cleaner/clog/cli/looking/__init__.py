@@ -1,1 +1,0 @@
-"""Commands that look and check: what is there, whether it is sound, and what it costs."""

@@ -1,0 +1,345 @@
+"""`clog produce`: lines of standard input become records."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import typer
+
+from clog.cli.arguments import (
+    Json,
+    Options,
+    SingleWriter,
+    Url,
+    choice,
+    integer,
+    open_log,
+    typed_schema,
+)
+from clog.cli.lines import LineReader, noting_interrupts
+from clog.cli.output import count, counted, print_json, print_note, say, stderr
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from clog.cli.lines import Rows
+    from clog.storage import Log
+    from clog.storage.append import AppendResult
+    from clog.storage.env import Clock
+
+    _Parse = Callable[[list[bytes], int, pa.Schema | None], Rows]
+
+LineFormat = Literal["text", "jsonl"]
+BATCH_BYTES_MAX = 64 << 20
+"""A batch is appended when it has so many bytes, however few records they are."""
+
+
+_PROMPTS: dict[str, str] = {
+    "text": "type key, TAB, value; a key alone deletes it; Ctrl-D ends",
+    "jsonl": 'type JSON lines such as {"key": "alice", "value": "1"}; Ctrl-D ends',
+}
+"""What to say to who types."""
+
+Format = Annotated[
+    LineFormat,
+    typer.Option(
+        "--format",
+        parser=choice(*get_args(LineFormat)),
+        metavar="|".join(get_args(LineFormat)),
+        help="Format of the input lines.",
+    ),
+]
+NullMarker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT", help="Text that stands for a null key or value.", show_default=False
+    ),
+]
+ToPartition = Annotated[
+    int | None,
+    typer.Option(
+        "--partition",
+        "-p",
+        parser=integer(),
+        metavar="N",
+        help="Append all records to this partition.",
+        show_default=False,
+    ),
+]
+IgnorePartition = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-partition",
+        help="Place records by their keys, even if JSON lines name a partition.",
+    ),
+]
+BatchSize = Annotated[
+    int,
+    typer.Option(
+        parser=integer(), metavar="N", help="Records per commit; 0 puts all input into one."
+    ),
+]
+Linger = Annotated[
+    int,
+    typer.Option(
+        parser=integer(),
+        metavar="MS",
+        help="How long a batch that is not full waits for more records.",
+    ),
+]
+ProducerId = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="Lets a restart with the same input continue where the log ends: each record is"
+        " appended once.",
+        show_default=False,
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no summary.")]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What was appended so far. ``offsets`` by partition: the first one given, and one past the
+    last.
+    """
+
+    records: int = 0
+    commits: int = 0
+    skipped: int = 0
+    version: int | None = None
+    offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, rows: int, result: "AppendResult") -> None:
+        """Counts one append; a duplicate was there before."""
+        self.version = result.version
+        if result.duplicate:
+            self.skipped += rows
+            return
+        self.records += rows
+        self.commits += 1
+        for p, (base, end) in result.offsets.items():
+            self.offsets[p] = (self.offsets.get(p, (base, 0))[0], end)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the summary for programs."""
+        return {
+            "records": self.records,
+            "commits": self.commits,
+            "skipped": self.skipped,
+            "version": self.version,
+            "partitions": [
+                {"partition": p, "start_offset": base, "end_offset": end}
+                for p, (base, end) in sorted(self.offsets.items())
+            ],
+        }
+
+    def __str__(self) -> str:
+        text = f"appended {counted(self.records, 'record')} in {counted(self.commits, 'commit')}"
+        if self.skipped:
+            text += f", skipped {count(self.skipped)} already there"
+        ranges = [f"{p} [{base}, {end})" for p, (base, end) in sorted(self.offsets.items())]
+        return text + (f"; offsets by partition: {', '.join(ranges)}" if ranges else "")
+
+
+def produce(
+    url: Url,
+    *,
+    line_format: Format = "text",
+    null_marker: NullMarker = None,
+    partition: ToPartition = None,
+    ignore_partition: IgnorePartition = False,
+    batch_size: BatchSize = 10_000,
+    linger: Linger = 1000,
+    producer_id: ProducerId = None,
+    quiet: Quiet = False,
+    options: Options = None,
+    single_writer: SingleWriter = False,
+    json: Json = False,
+) -> None:
+    r"""Append the lines of standard input.
+
+    Each batch of lines is one atomic commit. Text lines are key, TAB, value. A key and a TAB is an
+    empty value; a key alone is a tombstone, which deletes the key. JSON lines have key and value
+    (or key_b64 and value_b64; null means null), and may have headers, timestamp and partition.
+    A typed log takes only JSON lines, with key and value as clog consume --json prints them.
+    Empty lines are skipped. Ctrl-C appends the complete lines read so far, and reports what was
+    done.
+
+    \b
+    printf 'alice\t1\nbob\t\ncarol\n' | clog produce ./orders
+    clog consume ./orders --json | clog produce ./copy --format jsonl
+    clog produce ./orders --format jsonl --producer-id load-2026-01 < orders.jsonl
+    """
+    log = open_log(url, options, single_writer=single_writer)
+    parse = _parser(line_format, null_marker, typed=typed_schema(log) is not None)
+    run = _Run(log, parse, producer_id, partition, ignores_rows=ignore_partition)
+    with noting_interrupts() as interrupts:
+        reader = LineReader(sys.stdin.buffer, interrupts.fd)
+        if sys.stdin.isatty() and not quiet:
+            stderr().print(_PROMPTS[line_format], style="dim", soft_wrap=True)
+        _append_all(run, reader, log.handle.clock, batch_size, linger, quiet=quiet)
+    if json:
+        print_json({"url": log.url, "interrupted": interrupts.came} | run.done.as_json())
+    elif not quiet:
+        say(f"interrupted: {run.done}" if interrupts.came else str(run.done))
+    if interrupts.came:
+        raise typer.Exit(130)
+
+
+def _append_all(
+    run: "_Run", reader: LineReader, clock: "Clock", batch_size: int, linger: int, *, quiet: bool
+) -> None:
+    """Appends all lines of the input; says what was done before an error."""
+    try:
+        for lines in batches(reader.read, batch_size=batch_size, linger_ms=linger, clock=clock):
+            run.append(lines)
+            _progress(run.done, quiet=quiet)
+        _progress(None, quiet=quiet)
+    except (Exception, KeyboardInterrupt):
+        if run.done.commits:
+            print_note(f"before the error: {run.done}")
+        raise
+
+
+def batches(
+    read: Callable[[int | None], list[bytes] | None],
+    *,
+    batch_size: int,
+    linger_ms: int,
+    clock: "Clock",
+) -> Iterator[list[bytes]]:
+    """Yields lines in batches: full ones at once, others ``linger_ms`` after their first line.
+    Empty lines are left out.
+
+    ``batch_size`` 0 gathers everything.
+    """
+    pending: list[bytes] = []
+    pending_bytes, due_ms = 0, 0
+    waits = batch_size == 0
+    while True:
+        timeout_ms = max(0, due_ms - clock.monotonic_ms())
+        lines = read(None if waits or not pending else timeout_ms)
+        if lines is None:
+            break
+        for line in filter(None, lines):
+            if not pending:
+                due_ms = clock.monotonic_ms() + linger_ms
+            pending.append(line)
+            pending_bytes += len(line)
+            if not waits and (len(pending) == batch_size or pending_bytes >= BATCH_BYTES_MAX):
+                yield pending
+                pending, pending_bytes = [], 0
+        if pending and not waits and clock.monotonic_ms() >= due_ms:
+            yield pending
+            pending, pending_bytes = [], 0
+    if pending:
+        yield pending
+
+
+class _Run:
+    """One run: which records of the input are appended, where they go, and what was done."""
+
+    def __init__(
+        self,
+        log: "Log",
+        parse: "_Parse",
+        producer_id: str | None,
+        partition: int | None,
+        *,
+        ignores_rows: bool,
+    ) -> None:
+        self.done = Summary()
+        self._log = log
+        self._parse = parse
+        self._partition = partition
+        self._ignores_rows = ignores_rows
+        self._producer_id = producer_id
+        self._read = 0
+        # A producer's sequence number counts the records of its input, so that a restart may batch
+        # them otherwise.
+        self._skip = 0 if producer_id is None else _appended(log, producer_id)
+
+    def append(self, lines: list[bytes]) -> None:
+        """Appends what the producer has not appended before."""
+        first, self._read = self._read, self._read + len(lines)
+        fresh = lines[max(0, self._skip - first) :]
+        self.done.skipped += len(lines) - len(fresh)
+        if not fresh:
+            return
+        rows, records = self._records(fresh, self._read - len(fresh) + 1)
+        producer = None if self._producer_id is None else (self._producer_id, self._read)
+        result = self._log.append(records, partition=self._place(rows), producer=producer)
+        self.done.add(len(rows), result)
+
+    def _records(self, lines: list[bytes], first: int) -> "tuple[Rows, pa.Table]":
+        """Returns the records of lines, by the newest schema before any is refused."""
+        from clog.storage.errors import InvalidInputError
+
+        schema = typed_schema(self._log)
+        try:
+            return self._made(lines, first, schema)
+        except InvalidInputError:
+            self._log.handle.refresh()
+            newest = typed_schema(self._log)
+            if newest == schema:
+                raise
+            return self._made(lines, first, newest)
+
+    def _made(
+        self, lines: list[bytes], first: int, schema: "pa.Schema | None"
+    ) -> "tuple[Rows, pa.Table]":
+        rows = self._parse(lines, first, schema)
+        return rows, rows.to_arrow() if schema is None else rows.to_typed(schema, first=first)
+
+    def _place(self, rows: "Rows") -> Any:
+        """Returns what `Log.append` takes as ``partition``: one for all, what they name, or
+        None.
+        """
+        from clog.storage.errors import InvalidInputError
+
+        named = sum(p is not None for p in rows.partitions)
+        if self._partition is not None or self._ignores_rows or not named:
+            return self._partition
+        if named < len(rows):
+            raise InvalidInputError(
+                f"{named} of {len(rows)} records of a batch name a partition; name it in all of"
+                " them or in none, or place all by their keys with --ignore-partition"
+            )
+        return rows.partitions
+
+
+def _parser(line_format: LineFormat, null_marker: str | None, *, typed: bool) -> "_Parse":
+    from clog.cli.lines import parse_jsonl, parse_text
+
+    if line_format == "jsonl":
+        return lambda lines, first, schema: parse_jsonl(lines, first=first, schema=schema)
+    if typed:
+        from clog.storage.errors import InvalidInputError
+
+        raise InvalidInputError("text lines are of bytes; this log is typed: use --format jsonl")
+    marker = None if null_marker is None else null_marker.encode()
+    return lambda lines, _, __: parse_text(lines, null_marker=marker)
+
+
+def _appended(log: "Log", producer_id: str) -> int:
+    """Returns how many records of its input the producer appended before: its sequence numbers
+    count them.
+    """
+    entry = log.handle.find_writer("producer", producer_id)
+    return 0 if entry is None else entry.sequence
+
+
+def _progress(done: Summary | None, *, quiet: bool) -> None:
+    """Prints one line on a terminal that each commit overwrites, and None takes away."""
+    if quiet or not sys.stderr.isatty():
+        return
+    if done is None:
+        sys.stderr.write("\r\x1b[K")
+    else:
+        sys.stderr.write(
+            f"\r{counted(done.records, 'record')} in {counted(done.commits, 'commit')} "
+        )
+        sys.stderr.flush()

@@ -1,1 +1,0 @@
-"""Commands over records: in, out, and the forms that they have outside."""

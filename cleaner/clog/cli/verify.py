@@ -1,0 +1,249 @@
+"""`clog verify-store`: the axioms that logs need, checked on a store of yours."""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clog.cli.arguments import Json, Options, Url, integer, storage_options, waiting_for
+from clog.cli.output import counted, print_json, say, size, stderr, stdout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clog.storage.diagnostics.verify import VerifyReport
+    from clog.storage.store.conformance import Check
+    from clog.storage.store.contract import Store
+
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick", help="Check only the newest version, and that its objects exist in full size."
+    ),
+]
+Repair = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Write the longest sound history of a log whose commits do not follow one another, or"
+        " whose files of blocks were lost, to this empty place. The log itself stays as it is.",
+        show_default=False,
+    ),
+]
+
+
+def verify(
+    url: Url,
+    *,
+    quick: Quick = False,
+    repair: Repair = None,
+    options: Options = None,
+    json: Json = False,
+) -> None:
+    r"""Check that a log is sound.
+
+    Checks the history, the segments, and every object against the log's metadata. Reads the whole
+    log and changes nothing. The exit code is 1 if something is wrong.
+
+    \b
+    clog verify ./orders
+    clog verify s3://bucket/orders --quick --json
+    clog verify s3://bucket/orders --repair s3://bucket/orders-repaired
+    """
+    from clog.storage.store import open_store
+
+    if repair is not None:
+        _repair(url, repair, storage_options(options), json=json)
+        return
+    given = storage_options(options)
+    with waiting_for(url, given) as answered:
+        report = _verified(open_store(url, given), answered, quick=quick)
+    if json:
+        print_json(asdict(report))
+    else:
+        _print(report)
+    if report.findings:
+        raise typer.Exit(1)
+
+
+def _repair(url: str, place: str, options: dict[str, object], *, json: bool) -> None:
+    from clog.storage.diagnostics.repair import repair_log
+    from clog.storage.store import open_store
+
+    report = repair_log(open_store(url, options), open_store(place, options))
+    if json:
+        print_json(asdict(report))
+    else:
+        for commit in report.left_out:
+            what = commit.operation or "cannot be read"
+            say(f"left out: commit {commit.version} ({what})")
+        for version in report.rebuilt:
+            say(f"rebuilt: commit {version}, from what others carry")
+        for first in report.blocks:
+            say(f"rebuilt: the file of the block from version {first} on, which was lost")
+        say(f"{report.copy} has version {report.version} of {report.url}, which is as it was")
+        _print(report.verified)
+    if report.verified.findings:
+        raise typer.Exit(1)
+
+
+def _verified(store: "Store", answered: "Callable[[], None]", *, quick: bool) -> "VerifyReport":
+    """Verifies and returns the report; a bar on standard error meanwhile, where that is a
+    terminal.
+    """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    from clog.storage.diagnostics.verify import verify_log
+
+    console = stderr()
+    columns = ("verifying", BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    shown = console.is_terminal and not quick
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+        task = progress.add_task("verify", total=None)
+
+        def on_progress(done: int, total: int) -> None:
+            answered()
+            progress.update(task, completed=done, total=total)
+
+        return verify_log(store, quick=quick, on_progress=on_progress)
+
+
+def _print(report: "VerifyReport") -> None:
+    console = stdout()
+    for finding in report.findings:
+        console.print(f"{finding.check}: ", style="bold red", end="", soft_wrap=True)
+        console.print(f"{finding.where}: {finding.message}", soft_wrap=True)
+    looked = (
+        "its newest version cannot be read"
+        if report.version is None
+        else (
+            f"version {report.version}, {counted(report.commits, 'commit')},"
+            f" {counted(report.objects, 'object')} of {size(report.object_bytes)},"
+            f" {counted(report.records, 'record')}"
+        )
+    )
+    if report.findings:
+        found = f"{counted(len(report.findings), 'finding')} in {report.url}: {looked}"
+        console.print(found, style="red", soft_wrap=True)
+    else:
+        console.print(f"{report.url} is sound: {looked}", style="green", soft_wrap=True)
+
+
+Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="Any location on the store; everything written there is deleted at the end.",
+        show_default=False,
+    ),
+]
+Rounds = Annotated[
+    int,
+    typer.Option(
+        parser=integer(1), metavar="N", help="Rounds of each race; more rounds find rarer faults."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one check found: ``problem`` is empty where it passed."""
+
+    check: str
+    axiom: str
+    fact: str
+    problem: str
+
+
+def verify_store(
+    url: Place, *, rounds: Rounds = 20, options: Options = None, json: Json = False
+) -> None:
+    r"""Check whether a store is safe for several writers.
+
+    Writes, reads, races 16 threads and 8 processes, and deletes what it wrote. The exit code is 1
+    if a check fails; a log on that store could then lose commits.
+
+    \b
+    clog verify-store s3://bucket/scratch
+    clog verify-store sftp://me@host/srv/scratch --rounds 200 --json
+    """
+    from clog.storage.env import SystemIds
+    from clog.storage.store.opening import folder_exists, remove_empty_folders
+
+    given = storage_options(options)
+    root = f"{url.rstrip('/')}/clog-verify-store-{SystemIds().new_id()[:12]}"
+    with waiting_for(url, given):
+        was_there = folder_exists(url, given)
+    try:
+        outcomes = _outcomes(root, given, rounds)
+    finally:
+        remove_empty_folders(root if was_there else url, given)
+    if json:
+        print_json({"url": url, "checks": [asdict(outcome) for outcome in outcomes]})
+    else:
+        _print_outcomes(outcomes)
+    if any(outcome.problem for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _outcomes(root: str, options: dict[str, object], rounds: int) -> list[Outcome]:
+    from clog.storage.errors import UnsupportedFilesystemError
+    from clog.storage.store import open_store
+    from clog.storage.store.conformance import CHECKS, Effort
+    from clog.storage.store.memory import MemoryStore
+
+    outcomes = []
+    console = stderr()
+    for check in CHECKS:
+        store = open_store(f"{root}/{check.name}", options)
+        if check.races_processes and isinstance(store, MemoryStore):
+            continue
+        if console.is_terminal:
+            console.print(f"{check.name} …", style="dim")
+        try:
+            problem = _problem(check, store, Effort(rounds, rounds))
+        except UnsupportedFilesystemError as e:
+            problem = f"refused: {e}"
+        finally:
+            _clear(store)
+        outcomes.append(Outcome(check.name, check.axiom, check.fact, problem))
+        if problem.startswith("refused"):
+            break  # Nothing else can be asked of it.
+    return outcomes
+
+
+def _problem(check: "Check", store: "Store", effort: object) -> str:
+    from clog.storage.errors import (
+        InvalidInputError,
+        NotFoundError,
+        StoreUnavailableError,
+        UnsupportedFilesystemError,
+    )
+
+    try:
+        check.run(store, effort)  # type: ignore[arg-type]
+    except (InvalidInputError, NotFoundError, StoreUnavailableError, UnsupportedFilesystemError):
+        raise  # It says nothing about the axiom.
+    except Exception as e:  # noqa: BLE001 - whatever it is, the axiom does not hold
+        return f"{type(e).__name__}: {e}"[:300] if str(e) else type(e).__name__
+    return ""
+
+
+def _clear(store: "Store") -> None:
+    for found in [*store.list(""), *store.list_temporary("")]:
+        store.delete(found.path)
+
+
+def _print_outcomes(outcomes: list[Outcome]) -> None:
+    console = stdout()
+    for outcome in outcomes:
+        style, word = ("red", "FAIL") if outcome.problem else ("green", "ok")
+        console.print(f"{word:4} {outcome.axiom:2} ", style=style, end="", soft_wrap=True)
+        console.print(outcome.fact, soft_wrap=True)
+        if outcome.problem:
+            console.print(f"        {outcome.problem}", style=style, soft_wrap=True)
+    failed = sum(bool(outcome.problem) for outcome in outcomes)
+    if failed:
+        say(f"{failed} of {len(outcomes)} checks failed: many writers are not safe here")
+    else:
+        say(f"all {len(outcomes)} checks passed: many writers are safe here")

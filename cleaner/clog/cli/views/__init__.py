@@ -1,1 +1,0 @@
-"""What commands draw: pictures and tables of logs, partitions and plans."""

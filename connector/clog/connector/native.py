@@ -1,0 +1,346 @@
+"""Reads by Spark's own scan: which files, and which of their rows.
+
+The log's objects as Spark's own Parquet scan names them, where the JVM can reach them.
+
+Which rows of the scanned files count, and what their offsets are, as small tables that Spark
+joins with the scan.
+
+A scanned row is known by its file's name and by its number in the file. Both make one integer, the
+number of its *block* of rows: Spark's own hash of the name, of which as many bits are taken as
+tell the files apart, and then the row's number without its lowest bits.
+
+- *Hidden rows*: for each block of 64 rows of which any is hidden a word with their bits.
+- *Places*: for each block of 4,096 rows, the pieces of the log that have rows in it.
+
+Nothing here knows Spark; what it does with the tables is in `native`.
+
+The log's records and its table as DataFrames over its own objects, by Spark's own Parquet scan.
+
+D1. Scan the objects with the columns that are asked for, as the log's types.
+D2. Take hidden rows out: an anti join with their blocks (`native`) and a bit for each row. Spark's
+    estimate of the size stays that of the scan, so small tables are still broadcast.
+D3. Where columns say a row's place in the log, join the blocks of places.
+
+Filters and column pruning go through both joins into the scan.
+
+Which types of a typed log Spark's Parquet reader has as `schema` says.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from pyspark.sql.types import LongType, StructField, StructType
+
+from clog.connector.schema import CannotScanError, TableColumns
+from clog.storage.format.chunks import NONE
+from clog.storage.format.documents import folder_of
+from clog.storage.numpy_arrays import to_arrow
+from clog.storage.store.contract import LOCAL, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from clog.storage.numpy_arrays import Mask, Offsets
+    from clog.storage.read.scan import ReadPiece
+
+_SCHEMES = {"s3": "s3a", "gs": "gs", "gcs": "gs", "hdfs": "hdfs"}
+"""What Hadoop calls fsspec's protocols."""
+_GLOB = re.compile(r"[*?{}\[\]\\]")
+ROW, FILE = "clog row", "clog file"
+"""Columns that say which row of which file a row is: its number, and a hash of the file's name."""
+_V1_SOURCES = "spark.sql.sources.useV1SourceList"
+_OPTIONS = {
+    # A session may tell Spark to pass over what is gone or damaged: rows would be missing.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+
+
+def folder_in_jvm(url: str, log_id: str) -> str:
+    """Returns the log's folder by the name that the JVM has for it.
+
+    Raises:
+        CannotScanError: it has none.
+    """
+    there = parse(url)
+    if _GLOB.search(there.root):
+        raise CannotScanError("Spark takes one of *?{}[]\\ in a path for a pattern")
+    if there.protocol in LOCAL:
+        root = f"file://{there.root}"
+    elif there.protocol in _SCHEMES:
+        root = f"{_SCHEMES[there.protocol]}://{there.root}"
+    elif there.protocol in ("abfs", "abfss") and "@" in there.root.partition("/")[0]:
+        root = there.url
+    else:
+        raise CannotScanError(f"Spark's JVM has no filesystem for {there.protocol} URLs like this")
+    return f"{root}/{folder_of(log_id)}"
+
+
+def scan(spark: "SparkSession", paths: "Sequence[str]", schema: "StructType") -> "DataFrame":
+    """Returns the rows of these files, which Spark looks for now, with `ROW` and `FILE`.
+
+    Raises:
+        CannotScanError: it does not find them, or does not number their rows.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    try:
+        if "parquet" not in (spark.conf.get(_V1_SOURCES) or "").lower().split(","):
+            raise CannotScanError(
+                f"the session's {_V1_SOURCES} lacks parquet, and only that scan numbers its rows"
+            )
+        frame = spark.read.options(**_OPTIONS).schema(schema).parquet(*paths)
+        frame = frame.select(
+            "*",
+            F.col("_metadata.row_index").alias(ROW),
+            F.xxhash64("_metadata.file_name").alias(FILE),
+        )
+        assert frame.schema is not None  # By Spark Connect only this asks.
+    except (Py4JError, PySparkException) as e:
+        raise CannotScanError(f"Spark's JVM does not read its objects ({_what(e)})") from e
+    return frame
+
+
+def _what(error: Exception) -> str:
+    """Returns what kind of error it was: its text may hold more than is to be shown."""
+    cause = getattr(error, "java_exception", None)
+    if cause is not None:
+        return str(cause.getClass().getSimpleName())
+    condition = getattr(error, "getCondition", lambda: None)()
+    return condition or type(error).__name__
+
+
+NAME_BITS, ROW_BITS = 38, 25
+HIDDEN_BITS, PLACE_BITS = 6, 12
+"""Of a row's number in a block of hidden rows, and in one of places."""
+BLOCKS_MAX = 4 << 20
+"""A table of more is not sent to all executors."""
+OBJECT_ROWS_MAX = 1 << (ROW_BITS + HIDDEN_BITS)
+_HASH_SEED = 42
+_NONE = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True)
+class FileNumbers:
+    """Numbers that tell files apart: ``NAME_BITS`` bits of the hash of their names, without the
+    lowest ``shift``.
+    """
+
+    numbers: Mapping[str, int]
+    shift: int
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> "FileNumbers":
+        """Returns numbers for these files.
+
+        Raises:
+            CannotScanError: no bits of their hashes tell them apart.
+        """
+        hashes = {name: xxhash.xxh64_intdigest(name.encode(), seed=_HASH_SEED) for name in names}
+        for shift in range(64 - NAME_BITS):
+            numbers = {n: (h >> shift) & ((1 << NAME_BITS) - 1) for n, h in hashes.items()}
+            if len(set(numbers.values())) == len(numbers):
+                return cls(numbers, shift)
+        raise CannotScanError("it has too many objects; let the cleaner put small ones together")
+
+    def block(self, name: str, rows: int) -> int:
+        """Returns the number of the first block of a file with so many rows.
+
+        Raises:
+            CannotScanError: its rows have no room.
+        """
+        if rows > OBJECT_ROWS_MAX:
+            raise CannotScanError(f"it has an object of more than {OBJECT_ROWS_MAX:,} rows")
+        return self.numbers[name] << ROW_BITS
+
+
+def hidden_rows(files: FileNumbers, masks: "Mapping[str, Mask]") -> pa.Table:
+    """Returns the hidden rows of each file: ``block``, ``hidden``.
+
+    Raises:
+        CannotScanError: too many blocks have some.
+    """
+    blocks, words = [], []
+    for name, mask in masks.items():
+        packed = np.packbits(mask, bitorder="little")
+        padded = np.zeros(-(-len(packed) // 8) * 8, np.uint8)
+        padded[: len(packed)] = packed
+        word = padded.view("<i8")
+        some = np.flatnonzero(word)
+        blocks.append(files.block(name, len(mask)) + some)
+        words.append(word[some])
+    return _checked({"block": to_arrow(_joined(blocks)), "hidden": to_arrow(_joined(words))})
+
+
+def places(files: FileNumbers, pieces: "Iterable[tuple[str, ReadPiece]]") -> pa.Table:
+    """Returns where rows of each file lie in the log: in a ``block`` rows ``[first_row, end_row)``
+    are of a ``partition``, and their offsets ``delta`` more than their numbers, or, where that is
+    null, in the file; of those ``[start, end)`` are read. ``append_time``: their timestamp, null
+    where the file has it.
+
+    Raises:
+        CannotScanError: there are too many blocks.
+    """
+    rows: list[tuple[int, ...]] = []
+    blocks: list[Offsets] = []
+    for name, piece in pieces:
+        if not piece.rows:
+            continue
+        low, high = piece.first_row, piece.first_row + piece.rows
+        some = np.arange(low >> PLACE_BITS, ((high - 1) >> PLACE_BITS) + 1, dtype=np.int64)
+        blocks.append(files.block(name, high) + some)
+        offset = piece.base - low if piece.object.dense else _NONE
+        append_us = _NONE if piece.append_time_ms == NONE else piece.append_time_ms * 1000
+        place = (low, high, piece.partition, offset, piece.start, piece.end, append_us)
+        rows.append((len(some), *place))
+    counts, *columns = np.array(rows, np.int64).reshape(-1, 8).T
+    first, end, partition, delta, start, stop, time_us = (np.repeat(c, counts) for c in columns)
+    return _checked(
+        {
+            "block": to_arrow(_joined(blocks)),
+            "first_row": to_arrow(first),
+            "end_row": to_arrow(end),
+            "partition": to_arrow(partition.astype(np.int32)),
+            "delta": to_arrow(delta, valid=delta != _NONE),
+            "start": to_arrow(start),
+            "end": to_arrow(stop),
+            "append_time": to_arrow(time_us, pa.timestamp("us", "UTC"), valid=time_us != _NONE),
+        }
+    )
+
+
+def _joined(parts: "Sequence[Offsets]") -> "Offsets":
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _checked(columns: Mapping[str, pa.Array]) -> pa.Table:
+    if len(columns["block"]) > BLOCKS_MAX:
+        raise CannotScanError(f"it takes more than {BLOCKS_MAX:,} blocks of rows to say which")
+    return pa.table(dict(columns))
+
+
+_PLACE_COLUMNS = frozenset({"partition", "offset", "timestampType"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What is scanned: the log's ``folder`` as the JVM names it, of each object by its path the
+    rows that are hidden, and the pieces of the log, where their places matter.
+    """
+
+    folder: str
+    hidden: "Mapping[str, Mask | None]"
+    pieces: "Sequence[ReadPiece] | None"
+
+
+def records(spark: "SparkSession", what: Scanned, schema: StructType, topic: str) -> "DataFrame":
+    """Returns the columns of ``schema`` of the rows that are not hidden.
+
+    Raises:
+        CannotScanError: Spark's scan cannot read this.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    if not what.hidden:
+        return spark.createDataFrame([], schema)
+    names = {path: path.rpartition("/")[2] for path in what.hidden}
+    numbers = FileNumbers.of(names.values())
+    stored = [f for f in schema if f.name in ("key", "value", "headers", "timestamp")]
+    if what.pieces is not None:
+        stored.append(StructField("offset", LongType()))
+    frame = scan(spark, [f"{what.folder}/{path}" for path in what.hidden], StructType(stored))
+    masks = {names[path]: mask for path, mask in what.hidden.items() if mask is not None}
+    if masks:
+        words = spark.createDataFrame(hidden_rows(numbers, masks))
+        bit = F.call_function("bit_get", F.col("hidden"), _low(HIDDEN_BITS).cast("int"))
+        is_hidden = (_block(numbers, HIDDEN_BITS) == F.col("block")) & (bit == 1)
+        frame = frame.join(F.broadcast(words), is_hidden, "left_anti")
+    made: dict[str, Column] = {"topic": F.lit(topic)}
+    if what.pieces is not None:
+        found = places(numbers, [(names[piece.object.path], piece) for piece in what.pieces])
+        place = spark.createDataFrame(found)
+        is_there = (
+            (_block(numbers, PLACE_BITS) == F.col("block"))
+            & (F.col(ROW) >= F.col("first_row"))
+            & (F.col(ROW) < F.col("end_row"))
+        )
+        offset = F.coalesce(F.col(ROW) + F.col("delta"), F.col("offset"))
+        frame = frame.join(F.broadcast(place), is_there).withColumn("offset", offset)
+        frame = frame.where((F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("end")))
+        made["timestampType"] = F.col("append_time").isNotNull().cast("int")
+        if "timestamp" in schema.names:
+            made["timestamp"] = F.coalesce("append_time", "timestamp")
+    return frame.select(*(made.get(f.name, F.col(f.name)).alias(f.name) for f in schema))
+
+
+def rows_of_table(records: "DataFrame", table: TableColumns, schema: StructType) -> "DataFrame":
+    """Returns plain columns of a table's records."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    columns = []
+    for field in schema:
+        name = table.own(field.name) or field.name
+        of_key = F.col("key").getField(name) if table.key_is_struct else F.col("key")
+        column = of_key if name in table.key else F.col("value").getField(name)
+        columns.append(column.alias(field.name))
+    return records.select(*columns)
+
+
+def needs_places(schema: StructType, pieces: "Sequence[ReadPiece]") -> bool:
+    """Tells whether a column says what lies in no object."""
+    overridden = any(piece.append_time_ms != NONE for piece in pieces)
+    asked = {*_PLACE_COLUMNS, "timestamp"} if overridden else _PLACE_COLUMNS
+    return any(f.name in asked for f in schema)
+
+
+def _block(numbers: FileNumbers, bits: int) -> "Column":
+    """Returns the number of a row's block, as `native` makes it."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    number = F.shiftrightunsigned(FILE, numbers.shift).bitwiseAND((1 << NAME_BITS) - 1)
+    return F.shiftleft(number, ROW_BITS) + F.shiftright(ROW, bits)
+
+
+def _low(bits: int) -> "Column":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.col(ROW).bitwiseAND((1 << bits) - 1)
+
+
+def check_types(schema: "pa.Schema", read: "StructType", *, evolved: bool) -> None:
+    """Raises if a column that is read has a type that Spark reads otherwise, or not at all.
+
+    Args:
+        schema: the log's.
+        read: what is read of it, by name.
+        evolved: objects may have narrower types.
+
+    Raises:
+        CannotScanError: there is one.
+    """
+    for field in schema:
+        if field.name in read.names and (kind := _foreign(field.type, evolved=evolved)):
+            raise CannotScanError(f"its schema has the type {kind}, which Spark's reader has not")
+
+
+def _foreign(kind: "pa.DataType", *, evolved: bool) -> "pa.DataType | None":
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_nested(kind):
+        inner = [kind.field(i).type for i in range(kind.num_fields)]
+        return next((k for t in inner if (k := _foreign(t, evolved=evolved)) is not None), None)
+    is_foreign = types.is_float16(kind) or (types.is_timestamp(kind) and kind.unit == "ns")
+    # Narrower unsigned numbers it would read as signed ones.
+    is_foreign |= evolved and (types.is_uint64(kind) or types.is_uint32(kind))
+    return kind if is_foreign else None

@@ -1,1 +1,0 @@
-"""Reads by Spark's own scan: which files, and which of their rows."""

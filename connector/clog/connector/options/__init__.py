@@ -1,1 +1,0 @@
-"""The options of ``format("clog")``, from their text to typed settings."""

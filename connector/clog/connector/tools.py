@@ -1,0 +1,362 @@
+"""A stream beside a table that is fresh in each micro-batch: joins with what is true now.
+
+Spark plans a table that a stream is joined with once, when the query starts; it then shows that
+version until the query ends. In ``foreachBatch`` the table is read anew for each batch, at the
+newest version then, and stays at it for all that is done with the batch. A batch that runs again
+may see a newer version than it saw the first time.
+
+What the options of a batch read leave out: Spark's own ``explain`` knows nothing of it.
+
+Nothing here decides anything: a read gives the same rows whatever was pruned.
+
+How far a streaming query is behind its logs, from Spark's progress.
+
+A Python source cannot report metrics of its own, but the progress holds the offsets: the
+difference is what Spark's Kafka source calls ``minOffsetsBehindLatest``,
+``maxOffsetsBehindLatest`` and ``avgOffsetsBehindLatest``.
+
+A table and what happens to it afterwards: the snapshot and the stream that follows it.
+
+Both are given one version of the log: the snapshot shows it (``asOfVersion``), the stream starts
+after it (``sinceVersion``). So each record is in exactly one of them, whatever is appended or
+cleaned before they run, and a tombstone that was removed in between is noticed (S41). The version
+must stay readable until both have run for the first time: it does for ``file.delete.delay.ms``, a
+day by default. Both are given the log's id as well (``logId``), since a version means nothing in a
+log that was made in its place (S47).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from clog.connector.options import ReadOptions
+    from clog.storage.commit.handle import Handle
+    from clog.storage.format.manifest import Manifest
+    from clog.storage.objects.reader import Footprint
+    from clog.storage.read.scan import ReadPiece
+
+
+def beside_table(
+    url: str, each_batch: "Callable[[DataFrame, DataFrame, int], None]", **options: object
+) -> "Callable[[DataFrame, int], None]":
+    """Returns a function for ``foreachBatch``, which calls ``each_batch(df, table, batch_id)`` with
+    the table view of a log at the time when the batch begins. Costs one request per batch, plus
+    reading what the batch uses of the table.
+
+    Args:
+        url: the log.
+        each_batch: what to do with a batch and the table.
+        options: further options of the table's read, such as ``columns`` or ``keys``.
+
+    Raises:
+        OptionError: an option is unknown, or is ``view`` or a version.
+    """
+    from clog.connector.option_values import as_text
+    from clog.connector.options import read_options
+    from clog.connector.read.batch_reader import check_batch
+    from clog.storage.errors import OptionError
+
+    given = {name: as_text(value) for name, value in options.items()}
+    own = {"view", "asofversion", "asoftimestamp", "path"} & {name.lower() for name in given}
+    if own:
+        raise OptionError(f"options {sorted(own)} are beside_table's own; leave them out")
+    settings = read_options({**given, "view": "table", "path": url})
+    check_batch(settings)
+
+    def with_table(df: "DataFrame", batch_id: int) -> None:
+        from clog.connector.opened_logs import opened
+
+        version = opened(settings.location).handle.refresh().version
+        of_table = {**given, "view": "table", "asOfVersion": str(version)}
+        table = df.sparkSession.read.format("clog").options(**of_table).load(url)
+        each_batch(df, table, batch_id)
+
+    return with_table
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many things a read fetches, and how many there are.
+
+    Attributes:
+        read: how many it fetches.
+        total: how many there are.
+    """
+
+    read: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.read:,} of {self.total:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a read would fetch of a log at one version; `str` prints it.
+
+    Attributes:
+        url: the log.
+        version: the version that would be read.
+        partitions: the share of partitions.
+        segments: the share of segments that hold records.
+        objects: the share of data objects.
+        row_groups: the share of row groups, of the objects that are read.
+        size_bytes: the share of bytes, of all that the version's objects hold; the search for
+            ``keys`` is part of it.
+    """
+
+    url: str
+    version: int
+    partitions: Share
+    segments: Share
+    objects: Share
+    row_groups: Share
+    size_bytes: Share
+
+    def __str__(self) -> str:
+        shares = {
+            "partitions": self.partitions,
+            "segments": self.segments,
+            "objects": self.objects,
+            "row groups": self.row_groups,
+            "bytes": self.size_bytes,
+        }
+        lines = [f"{name:<10}  {share}" for name, share in shares.items()]
+        return "\n".join((f"{self.url} at version {self.version} reads", *lines))
+
+
+def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
+    """Explains what ``spark.read.format("clog")`` with these options would read now; needs no Spark
+    session.
+
+    Costs what opening the log does, and a request for each object that is read; with ``keys`` the
+    search for them, too.
+
+    Args:
+        source: the log's URL, or all options of the read as a mapping (with ``path``).
+        options: the options of the read, as Spark takes them.
+
+    Raises:
+        OptionError: as the read would.
+        NotFoundError: there is no log.
+    """
+    from clog.connector.option_values import as_text
+    from clog.connector.options import read_options
+    from clog.connector.read.batch_reader import check_batch
+    from clog.connector.read.plan_ranges import of_the_logs_keys
+    from clog.storage.log import Log
+
+    given = {"path": source} if isinstance(source, str) else dict(source)
+    given |= {name: as_text(value) for name, value in options.items()}
+    settings = read_options(given)
+    check_batch(settings)
+    handle = Log.open(settings.location.store()).handle
+    return _explained(handle, of_the_logs_keys(handle, settings))
+
+
+def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
+    from clog.connector.opened_logs import types_of
+    from clog.connector.read.plan_ranges import asked_schema, check_columns_of, view_manifest
+    from clog.connector.schema import stored_columns
+    from clog.storage.read.scan import footprints
+
+    schema = asked_schema(options, types_of(handle))
+    table = check_columns_of(handle, options, schema)
+    columns = stored_columns(schema if table is None else table.as_records(schema))
+    if (options.keys is not None or options.view != "log") and "key" not in columns:
+        columns.append("key")
+    store, manifest = handle.store, view_manifest(handle, options)
+    pieces, searched = _pieces(handle, options)
+    prints = list(footprints(store, pieces, columns=columns))
+    objects = {chunk.object.path for _, chunk in manifest.chunks()}
+    return Explanation(
+        store.url,
+        manifest.version,
+        Share(len({piece.partition for piece in pieces}), len(manifest.segments)),
+        _segments(manifest, pieces),
+        Share(len({p.path for p in prints}), len(objects)),
+        Share(sum(p.row_groups for p in prints), _row_groups_total(prints)),
+        Share(sum(p.fetched_bytes for p in prints) + searched, sum(manifest.files().values())),
+    )
+
+
+def _pieces(handle: "Handle", options: "ReadOptions") -> tuple[list["ReadPiece"], int]:
+    """Returns what is read, and how many bytes were fetched to find it."""
+    from clog.storage.read.lookup import is_searched, pieces_of_keys
+    from clog.storage.read.scan import footprints
+
+    store = handle.store
+    pieces = [piece for piece in _planned(handle, options) if piece.rows]
+    if options.keys is None:
+        return pieces, 0
+    searched = [piece for piece in pieces if is_searched(piece)]
+    unknown = [piece for piece in searched if not piece.object.index_bytes]
+    tails = {p.object: p.object.tail for p in searched if p.object.index_bytes}
+    prints = footprints(store, unknown, columns=("offset", "key"))
+    seed = handle.manifest().head.log.key_seed
+    found = list(pieces_of_keys(store, pieces, options.keys, seed))
+    asked_bytes = sum(end - start for start, end in tails.values())
+    return found, asked_bytes + sum(p.fetched_bytes for p in prints)
+
+
+def _planned(handle: "Handle", options: "ReadOptions") -> Iterator["ReadPiece"]:
+    from clog.connector.read.plan_ranges import batch_ranges, isolation_of, view_plans
+    from clog.storage.read.scan import plan_range
+
+    if options.view != "log":
+        for plan in view_plans(handle, options):
+            yield from (*plan.clean, *plan.dirty)
+        return
+    manifest = handle.manifest()
+    for p, (start, end) in batch_ranges(handle.store, manifest, options).items():
+        yield from plan_range(manifest, p, start, end, isolation=isolation_of(options.uncommitted))
+
+
+def _segments(manifest: "Manifest", pieces: list["ReadPiece"]) -> Share:
+    filled = [
+        (p, segment.base, segment.next)
+        for p, segments in enumerate(manifest.segments)
+        for segment in segments
+        if segment.chunks
+    ]
+    starts: dict[int, list[int]] = {}
+    for piece in pieces:
+        starts.setdefault(piece.partition, []).append(piece.start)
+    read = sum(any(base <= start < end for start in starts.get(p, ())) for p, base, end in filled)
+    return Share(read, len(filled))
+
+
+def _row_groups_total(prints: list["Footprint"]) -> int:
+    # An object that is read in several runs has its row groups once.
+    return sum({p.path: p.row_groups_total for p in prints}.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far one source is behind its log.
+
+    Attributes:
+        partitions: by partition, the offsets between the end of the last batch and the end of the
+            log.
+        log: the log's name; empty where an older clog made the last batch.
+    """
+
+    partitions: Mapping[int, int]
+    log: str = ""
+
+    @property
+    def min_offsets_behind_latest(self) -> int:
+        """The smallest lag of a partition; 0 without partitions."""
+        return min(self.partitions.values(), default=0)
+
+    @property
+    def max_offsets_behind_latest(self) -> int:
+        """The lag of the partition that is furthest behind."""
+        return max(self.partitions.values(), default=0)
+
+    @property
+    def avg_offsets_behind_latest(self) -> float:
+        """The mean lag of the partitions."""
+        return sum(self.partitions.values()) / max(1, len(self.partitions))
+
+
+def lag(progress: Any) -> list[Lag]:
+    """Returns one `Lag` for each clog source of a query, in the order of its sources.
+
+    Args:
+        progress: ``query.lastProgress``, or what a ``StreamingQueryListener`` is given; None,
+            before the first progress, has no sources.
+
+    >>> source = {"endOffset": {"0": 5, "1": 9, "version": 3}, "latestOffset": {"0": 7, "1": 9}}
+    >>> lag({"sources": [source]})[0].max_offsets_behind_latest
+    2
+    """
+    found = []
+    for source in _field(progress, "sources") or ():
+        values = (_parsed(_field(source, name)) for name in ("endOffset", "latestOffset"))
+        (at, named), (latest, _) = ((_offsets(value), value) for value in values)
+        if at and latest:
+            behind = {p: max(0, end - at[p]) for p, end in latest.items() if p in at}
+            found.append(Lag(behind, str(named.get("log", ""))))
+    return found
+
+
+def _field(holder: Any, name: str) -> Any:
+    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+
+
+def _parsed(value: Any) -> Mapping[str, Any]:
+    """Returns the object that JSON holds; an empty one for anything else."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+def _offsets(value: Mapping[str, Any]) -> dict[int, int]:
+    """Returns offsets by partition, of a clog source; nothing for another's."""
+    return {int(p): n for p, n in value.items() if p.isdigit() and type(n) is int}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The latest value of each key at a version, and the stream of all records after it.
+
+    Attributes:
+        table: a DataFrame with a row for each key.
+        stream: a streaming DataFrame of the records that came later.
+        version: the version of the table.
+        offsets: by partition, where the stream begins.
+    """
+
+    table: "DataFrame"
+    stream: "DataFrame"
+    version: int
+    offsets: dict[int, int]
+
+
+def snapshot_and_stream(spark: "SparkSession", url: str, **options: object) -> Snapshot:
+    """Returns the table view of a log now, and the stream that follows it, without gap or overlap.
+
+    Nothing is read yet. Opens the log here, on the driver: at most 5 requests.
+
+    Args:
+        spark: the session.
+        url: the log.
+        options: options of both reads, except the path and where they start and end.
+
+    Raises:
+        OptionError: an option is unknown, or is one of those.
+        NotFoundError: there is no log at this URL.
+    """
+    from clog.connector.option_values import as_text
+    from clog.connector.options import read_options
+    from clog.connector.read.batch_reader import check_batch
+    from clog.connector.read.plan_ranges import offset_bounds, partitions_read
+    from clog.connector.read.stream_reader import check_stream
+    from clog.storage.log import Log
+
+    given = {name: as_text(value) for name, value in options.items()}
+    log = Log.open(read_options({**given, "path": url}).location.store())
+    head, version = log.handle.tip.head, log.handle.tip.version
+    meant = {**given, "logId": log.handle.standing.log_id}
+    of_table = {**meant, "view": "table", "asOfVersion": str(version)}
+    of_stream = {**meant, "sinceVersion": str(version)}
+    check_batch(read_options({**of_table, "path": url}))
+    settings = read_options({**of_stream, "path": url})
+    check_stream(settings)
+    starts = offset_bounds(head, partitions_read(head, settings.partitions, url=log.url))[1]
+    return Snapshot(
+        spark.read.format("clog").options(**of_table).load(url),
+        spark.readStream.format("clog").options(**of_stream).load(url),
+        version,
+        starts,
+    )

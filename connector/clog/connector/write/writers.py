@@ -1,0 +1,409 @@
+"""A batch that the log has already: whether it has the same rows now.
+
+Spark runs a batch again when it does not know that it was committed; the log has it then, and its
+first rows stay. With other rows than now, one of two things happened, and the log cannot tell
+which:
+
+- The checkpoint was put back or copied: it is another batch under this number, and its rows would
+  be lost.
+- The query does not repeat itself: random numbers, the time, a source that gives other rows.
+
+So that is an error, unless ``failOnChangedBatch`` is false.
+
+The hashes that are compared first depend on the order of rows and on how tasks share them, which a
+shuffle does not repeat. Where they differ, both sets of rows are read, and compared without order.
+That costs a look at each of their objects, and happens only then.
+
+The batch write: one commit for the whole DataFrame.
+
+With ``txnAppId`` and ``txnVersion`` it happens once, as in Delta: a version at or below the last
+one is skipped. Nothing is taken from the streaming query it may run in: two writes in one
+``foreachBatch`` are two writes.
+
+Whether a log is the one that a streaming query has written to (S47).
+
+Spark's checkpoint remembers nothing of a sink, so the log must: each query leaves its writer entry
+with its first batch, and where that has no rows an entry of sequence -1, in a commit of its own. So
+a query that comes with a later batch and has no entry did not write to this log: the log was
+deleted and recreated, or the query wrote to another path, by another format, or under another
+``writerId``. What it wrote before is not here, and readers would never know.
+
+Only the commit of a batch learns its number, and by then the tasks have written to the log: where
+there was none the query has made one when it began, which is there, empty, after the refusal.
+
+The streaming write: each micro-batch is in the log once.
+
+The log remembers the last batch of each writer. The writer is the query, by its id (which is in
+the checkpoint), or has the name that ``writerId`` or ``txnAppId`` gives. Spark runs a batch again
+when it does not know that it was committed, with the same number: the log then answers with what
+is there (`writers`). `commit` learns no query id from Spark, so the tasks send it.
+
+Only the append mode: in complete mode each batch would be the whole result, see
+``docs/decisions/0023-complete-mode.md``.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from clog.connector.options import WriteOptions
+from clog.connector.schema import shallow
+from clog.connector.write.write_task import (
+    TaskIds,
+    Written,
+    answers_of,
+    content_of,
+    delete_of_new,
+    log_of,
+    objects_of,
+    plan_write,
+    write_task,
+)
+from clog.storage.errors import InvalidInputError, LogReplacedError, NotFoundError, OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from clog.storage.append import AppendResult, Writer
+    from clog.storage.log import Log
+    from clog.storage.objects.layout import DataObject
+    from clog.storage.transactions.deferred import TransactionResult
+
+_Place = tuple[int, Mapping[int, tuple[int, int]]]
+"""A version, and by partition the range of offsets that something has there."""
+LOGGER = logging.getLogger("clog.connector")
+_COMPARED = ("key", "value", "headers")
+"""Timestamps are filled in from the clock where the query gives none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """How many rows, and the sum of a hash of each: equal whatever their order."""
+
+    count: int
+    total: int
+
+
+def check_repeated(
+    log: "Log",
+    first: "AppendResult",
+    writer: "Writer",
+    objects: Sequence["DataObject"],
+    *,
+    fail: bool,
+) -> None:
+    """Raises if a batch that the log has already, as its append's ``first`` result says, has other
+    rows now, and ``fail``; else warns.
+
+    Raises:
+        InvalidInputError: it has, or a later one is in the log, or nobody can say any more.
+    """
+    entry = log.handle.find_writer(writer.kind, writer.writer_id)
+    number = f"{'txnVersion' if writer.kind == 'txn' else 'batch'} {writer.sequence}"
+    what = f"{number} of {writer.writer_id!r} is in {log.url} already"
+    if entry is not None and entry.sequence > writer.sequence:
+        problem = f"or was skipped: {entry.sequence}, a later one, is there"
+    elif entry is None or entry.content == writer.content:
+        problem = None
+    elif fail:
+        problem = _difference(log, partial(_place_of, first), objects)
+    else:
+        problem = "with other rows, or in another order"
+    if problem is None:
+        LOGGER.info("%s", what)
+    elif fail:
+        raise InvalidInputError(
+            f"{what}, {problem}; nothing was appended; if the checkpoint was restored or copied,"
+            " continue with the newest one, or start with a new one and another writerId; if the"
+            " query returns other rows each time a batch runs, set failOnChangedBatch=false to keep"
+            " the first rows"
+        )
+    else:
+        LOGGER.warning("%s, %s; the first rows stay, the new ones are dropped", what, problem)
+
+
+def check_repeated_transaction(
+    home: "Log",
+    job: str,
+    first: "TransactionResult",
+    rows: Sequence[tuple["Log", Sequence["DataObject"]]],
+    content: str,
+) -> None:
+    """Raises if the batch that was committed last under a job, as its ``first`` result says, has
+    other rows now, in any of the logs that it writes to. Nothing is read where ``content`` is what
+    the home has kept.
+
+    Raises:
+        InvalidInputError: it has, or nobody can say any more.
+    """
+    from clog.storage.format.chunks import TransactionName
+    from clog.storage.format.transactions import TRANSACTION
+    from clog.storage.transactions.several import found_part
+
+    entry = home.handle.find_writer(TRANSACTION, job)
+    assert entry is not None, "the id was taken up"
+    assert entry.transaction is not None, "entries of ids have a state"
+    done = entry.transaction.committed
+    if done is None or entry.content in (None, content):
+        return
+    name = TransactionName(home.id, job, done.epoch, done.number)
+
+    def rows_first(log: "Log") -> _Place:
+        return (first.version, first.offsets) if log is home else found_part(log.handle, name)
+
+    for log, objects in rows:
+        problem = _difference(log, partial(rows_first, log), objects)
+        if problem is not None:
+            raise InvalidInputError(
+                f"batch {entry.sequence} of job {job!r} is in {log.url} already, {problem}; nothing"
+                " was written; if the checkpoint was restored or copied, continue with the newest"
+                " one, or start with a new one and another job name; if the query returns other"
+                " rows each time a batch runs, set failOnChangedBatch=false to keep the first rows"
+            )
+
+
+def _difference(
+    log: "Log", first: Callable[[], _Place], objects: Sequence["DataObject"]
+) -> str | None:
+    """Returns how the rows of now differ from the first ones; None where they do not."""
+    try:
+        version, offsets = first()
+    except NotFoundError as e:
+        return f"perhaps with other rows: {e}"
+    try:
+        before = _summed(_rows_at(log, version, offsets))
+    except (NotFoundError, FileNotFoundError):
+        return f"perhaps with other rows: {_expired(version)}"
+    now = _summed(_rows_of(log, objects))
+    if before == now:
+        return None
+    return f"with other rows: {before.count} in version {version}, {now.count} now"
+
+
+def _place_of(first: "AppendResult") -> _Place:
+    if not first.offsets:
+        raise NotFoundError(_expired(first.version))
+    return first.version, first.offsets
+
+
+def _expired(version: int) -> str:
+    return f"version {version}, which has it, expired"
+
+
+def _rows_at(
+    log: "Log", version: int, offsets: Mapping[int, tuple[int, int]]
+) -> Iterable["pa.RecordBatch"]:
+    """Returns the rows that an append brought, at its version: none of them is cleaned there."""
+    from clog.storage.read.scan import Isolation, plan_range, read_pieces
+
+    manifest = log.handle.manifest_at(version)
+    ranges = offsets.items()
+    newest = log.handle.tip.head.log.schema  # What is compared with it is written under that.
+    pieces = [
+        replace(piece, schema=newest)
+        for p, (start, end) in ranges
+        for piece in plan_range(manifest, p, start, end, isolation=Isolation.UNCOMMITTED)
+    ]
+    return read_pieces(log.handle.store, pieces, columns=_COMPARED)
+
+
+def _rows_of(log: "Log", objects: Iterable["DataObject"]) -> Iterable["pa.RecordBatch"]:
+    """Yields the rows of objects that are not committed."""
+    from clog.storage.objects.reader import read_rows
+
+    store, schema = log.handle.store, log.handle.tip.head.log.schema
+    for obj in objects:
+        yield from read_rows(store, obj.ref, 0, obj.rows, columns=_COMPARED, schema=schema)
+
+
+def _summed(batches: Iterable["pa.RecordBatch"]) -> _Rows:
+    import xxhash
+
+    count = total = 0
+    for batch in batches:
+        count += batch.num_rows
+        columns = (batch.column(name).to_pylist() for name in _COMPARED)
+        for row in zip(*columns, strict=True):
+            total += xxhash.xxh3_128_intdigest(repr(row).encode())
+    return _Rows(count, total % (1 << 128))
+
+
+class ClogWriter(DataSourceArrowWriter):
+    """Appends a DataFrame."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidInputError(
+                f"mode overwrite is refused: log {options.location.name!r} keeps its records for"
+                ' its readers; use .mode("append"), after "clog delete-records" if the old records'
+                " should go"
+            )
+        if options.writer_id is not None:
+            raise OptionError(
+                'option "writerId" is for streams; a batch write happens once with "txnAppId" and'
+                ' "txnVersion"'
+            )
+        if (options.txn_app_id is None) != (options.txn_version is None):
+            raise OptionError(
+                'options "txnAppId" and "txnVersion" are given together or not at all'
+            )
+        self._options = options
+        self._plan = plan_write(options, schema, creates_later=True)
+
+    @shallow
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> Written:
+        """Writes a task's rows."""
+        return write_task(self._plan, iterator, TaskIds.current())
+
+    @shallow
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Appends the objects of all tasks at once.
+
+        Raises:
+            InvalidInputError: the log's config refuses a record, or it has this transaction with
+                other rows, and ``failOnChangedBatch``; nothing is appended.
+            CommitStateUnknownError: the rows may be in the log.
+        """
+        answers = answers_of(messages)
+        if not objects_of(answers) and self._plan.new is None:
+            return
+        log, objects = log_of(self._plan.location, answers)
+        if not objects:
+            return
+        writer = self._writer(content_of(answers))
+        result = log.append_objects(objects, writer)
+        if result.duplicate and writer is not None:
+            fail = bool(self._options.fail_on_changed_batch)
+            check_repeated(log, result, writer, objects, fail=fail)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Deletes what was written for a log that is not made; never raises (see `write_task`)."""
+        delete_of_new(self._plan.location, messages)
+
+    def _writer(self, content: str) -> "Writer | None":
+        from clog.storage.append import Writer
+
+        options = self._options
+        if options.txn_app_id is None or options.txn_version is None:
+            return None
+        return Writer(options.txn_app_id, "txn", options.txn_version, content=content)
+
+
+_LOGGER = logging.getLogger("clog.connector")
+
+
+def introduce(log: "Log", writer: "Writer") -> None:
+    """Commits an entry for a query whose first batch has no rows, unless it is known."""
+    from clog.storage.append import BEFORE_THE_FIRST
+
+    if not is_known(log, writer):
+        log.append_objects([], replace(writer, sequence=BEFORE_THE_FIRST, content=None))
+
+
+def check_known(log: "Log", writer: "Writer", *, fail: bool) -> None:
+    """Raises if the log has no entry of a query that is past its first batch, and ``fail``; else
+    warns. Costs nothing where the entry is in the head.
+
+    Raises:
+        LogReplacedError: it has none.
+    """
+    if is_known(log, writer):
+        return
+    message = (
+        f"{log.url} has none of the batches before batch {writer.sequence} of"
+        f" {writer.writer_id!r}: the log was deleted and recreated, or the query wrote elsewhere"
+        " before (another path, format or writerId)"
+    )
+    if fail:
+        # Not deleted: somebody may have appended since we looked, and been told that it is there.
+        empty = " to the log that is there, which is empty: a query makes one as it begins"
+        raise LogReplacedError(
+            f"{message}; nothing was appended{'' if log.version else empty}; start the query with a"
+            " new checkpoint to write all of it, or set failOnChangedBatch=false to continue here"
+            " with this batch"
+        )
+    _LOGGER.warning("%s; continuing with this batch (failOnChangedBatch=false)", message)
+
+
+def is_known(log: "Log", writer: "Writer") -> bool:
+    """Tells whether a query has an entry in the log; one request where the tip does not tell."""
+    key = writer.kind, writer.writer_id
+    if log.handle.find_writer(*key) is not None:
+        return True
+    log.handle.refresh()  # What this process knows of the log may be older than the entry.
+    return log.handle.find_writer(*key) is not None
+
+
+class ClogStreamWriter(DataSourceStreamArrowWriter):
+    """Appends micro-batches, each exactly once."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidInputError(
+                "output mode complete is refused: each batch would append the whole result again;"
+                ' use outputMode("append"), or clog.connector.upsert in foreachBatch'
+            )
+        if options.txn_version is not None:
+            raise OptionError(
+                'option "txnVersion" is for batch writes: a stream numbers its own batches;'
+                " omit it, and give writerId if the log should know the query by a name"
+            )
+        self._options = options
+        self._plan = plan_write(options, schema, creates_later=True)
+
+    @shallow
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> Written:
+        """Writes a task's rows."""
+        return write_task(self._plan, iterator, TaskIds.current())
+
+    @shallow
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Appends the objects of all tasks at once, unless this batch is in the log already.
+
+        Raises:
+            InvalidInputError: another query, a later batch, or this one with other rows was
+                committed by this writer; the log's config refuses a record.
+            CommitStateUnknownError: the rows may be in the log; running the batch again is safe.
+        """
+        answers = answers_of(messages)
+        if not objects_of(answers) and batchId:
+            return  # An empty batch leaves no trace: run again, it is as harmless.
+        log, objects = log_of(self._plan.location, answers)
+        writer = self._writer(answers, batchId)
+        if not objects:
+            introduce(log, writer)
+            return
+        fail = self._options.fail_on_changed_batch is not False
+        if batchId:
+            check_known(log, writer, fail=fail)
+        result = log.append_objects(objects, writer)
+        if result.duplicate:
+            check_repeated(log, result, writer, objects, fail=fail)
+
+    def abort(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: ARG002 - Spark's
+    ) -> None:
+        """Deletes what was written for a log that is not made; never raises (see `write_task`)."""
+        delete_of_new(self._plan.location, messages)
+
+    def _writer(self, answers: Sequence[Written], batch_id: int) -> "Writer":
+        from clog.storage.append import Writer
+
+        queries = {answer.query_id for answer in answers}
+        assert len(queries) == 1, f"tasks of several queries in one batch: {queries}"
+        (query_id,) = queries
+        assert query_id is not None, "Spark tells each task of a stream its query"
+        name = self._options.writer_id or self._options.txn_app_id or query_id
+        content = content_of(answers)
+        return Writer(name, "stream", batch_id, query_id=query_id, content=content)

@@ -1,0 +1,692 @@
+"""Who holds the id of a store: this one, another, or, while it is a standby, this one not yet.
+
+A store's changes as records of its log, and these as rows of its file.
+
+Each change is one record, in the order of the keys, in the partition of its key. The records of a
+partition get offsets one after the other, so what the commit answers, a range for each partition,
+tells the offset of each: nothing is read back.
+
+A store as a named reader of the logs from which its changes come (S64).
+
+What the logs are told decides nothing: the positions are committed with the state. So what cannot
+be told fails no commit, and is a warning.
+
+`StateStore`: keyed state that is read and written, and whose changelog is the log (S54).
+
+Each store has an id, and one holder at a time: a transaction id of the log (COMMIT.md §9). Its file
+is that of a state table, and shows what is committed; what is not yet is in memory (`cache`),
+so a crash leaves nothing of it.
+
+F1. Open: the file as it is, then the id is taken up, by a commit that fences whoever held it. The
+    file follows the log up to that commit at least, so it has all that was ever committed; where
+    undecided records of others come before some of that, nothing is shown until they are decided.
+    Crash: an epoch that nobody holds.
+F2. Put and delete change what is not committed; look-ups show that first.
+F3. Commit: one deferred transaction, with a record for each key that changed and the positions.
+    Crash before it: orphans, swept later; after it: all of it is in the log.
+F4. Enter: the records, at the offsets that they got, go into the file (V6), those of many commits
+    together (V7). Crash: the next F1 reads them from the log; so does the next look-up, where the
+    file could not be written.
+
+A standby has done no more than open the file: it follows the log, until it takes the id up. Who
+decides that is not here: of two that do so at once one fences the other.
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from clog.state.cache import Cache, Change, Uncommitted, merged_many
+from clog.state.sqlite_file import Row
+from clog.state.table import POLL_MS, Follower, Refreshed
+from clog.storage import env
+from clog.storage.commit.handle import Handle
+from clog.storage.config.log_config import LogConfig
+from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.errors import (
+    ClogError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidInputError,
+    StateFencedError,
+    StateFileError,
+    TransactionFencedError,
+)
+from clog.storage.format.chunks import NONE
+from clog.storage.format.head import Head
+from clog.storage.format.schema import LogSchema
+from clog.storage.keys.hashing import partitions_for
+from clog.storage.numpy_arrays import of_bytes, to_arrow
+from clog.storage.objects.records import Appendable
+from clog.storage.read.table import MAP_BYTES
+from clog.storage.readers import NamedReader, check_name, holding_reader
+from clog.storage.store import store_at
+from clog.storage.store.contract import Store
+from clog.storage.store.opening import Reach
+from clog.storage.transactions.deferred import Source, TransactionResult
+from clog.storage.transactions.ids import state_of
+from clog.storage.transactions.transaction import (
+    Holders,
+    Transaction,
+    check_reachable,
+    next_offsets,
+)
+
+TIMEOUT_MS = 3_600_000
+"""Of a commit's transaction, which begins when the commit does."""
+
+
+class Holding:
+    """A store's part in its id. Its owner serialises calls.
+
+    Attributes:
+        id: names the work.
+    """
+
+    def __init__(self, handle: Handle, id: str) -> None:
+        self.id = id
+        self._handle = handle
+        self._url = handle.store.url
+        self._epoch = NONE
+        self._holders = Holders(handle)
+        self._positions: dict[str, dict[int, int]] | None = None
+        self._fenced: StateFencedError | None = None
+        self._closed: InvalidInputError | None = None
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether the id was not taken up here."""
+        return self._positions is None
+
+    def positions(self) -> dict[str, dict[int, int]]:
+        """Returns the next offsets to read, by log id and partition; a standby asks the log."""
+        self._check_open()
+        known = self._positions
+        known = self._holders.positions(self.id) if known is None else known
+        return {log_id: dict(mine) for log_id, mine in known.items()}
+
+    def take_up(self) -> dict[int, int]:
+        """Fences whoever held the id, by one commit. Returns the offsets below which all lies that
+        was committed under it, where undecided records of others may come before some of that.
+        """
+        with self.fencing():
+            self.begin().abort()
+        head = self._handle.tip.head
+        state = state_of(self._handle.writer_pages, head, self.id)
+        done = None if state is None else state.committed
+        if done is None or all(e.version > done.version for e in head.unended if e.first):
+            return {}
+        return dict(enumerate(head.partitions.end))
+
+    def hold(self) -> None:
+        """Makes this the holder, with the positions that are committed."""
+        self._positions = self._holders.positions(self.id)
+
+    def begin(self) -> "Transaction":
+        """Begins the transaction of a commit."""
+        begun = self._holders.begin(self.id, TIMEOUT_MS)
+        self._epoch = begun.epoch
+        return begun
+
+    def committed(self, positions: Mapping[str, Mapping[int, int]]) -> None:
+        """Takes note of positions that are committed."""
+        assert self._positions is not None, "a standby commits nothing"
+        for log_id, mine in positions.items():
+            self._positions.setdefault(log_id, {}).update(mine)
+
+    def left_to_parent(self) -> None:
+        """Holds nothing from now on: this is a forked child."""
+        self._fenced = StateFencedError(
+            f"the store {self.id!r} of {self._url} was opened by a parent process; open one"
+            " with an id of its own here"
+        )
+
+    @contextmanager
+    def fencing(self) -> Iterator[None]:
+        """Turns what another holder refuses into `StateFencedError`."""
+        try:
+            yield
+        except (TransactionFencedError, CommitStateUnknownError) as e:
+            if isinstance(e, CommitStateUnknownError) and not self._is_taken_up():
+                raise
+            self._fenced = StateFencedError(
+                f"the store {self.id!r} of {self._url} has another holder now, and nothing that was"
+                f" not committed will be: {e}; leave the work to it, or open the store again"
+            )
+            raise self._fenced from e
+
+    def _is_taken_up(self) -> bool:
+        """Tells whether somebody took the id up since, as far as is known here: then the new holder
+        goes on from whatever was committed. Whoever never had it has nothing to lose to another.
+        """
+        state = state_of(self._handle.writer_pages, self._handle.tip.head, self.id)
+        return state is not None and state.epoch > self._epoch != NONE
+
+    def close(self) -> None:
+        """Lets go of it; the id stays as it is, until somebody takes it up."""
+        self._closed = InvalidInputError(
+            f"the store {self.id!r} of {self._url} was closed; open it anew"
+        )
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
+    def check_fenced(self) -> None:
+        """Raises if this is closed, or another store took the id up, as far as is known here."""
+        self._check_open()
+        if self._fenced is not None:
+            raise self._fenced
+
+    def check_held(self) -> None:
+        """Raises if this is not the holder, as far as is known here."""
+        self.check_fenced()
+        if self._positions is None:
+            raise InvalidInputError(
+                f"the store {self.id!r} of {self._url} is a standby; call take_over() first"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is committed with a store's changes.
+
+    Attributes:
+        read: by log that was read, by partition the next offset.
+        outputs: records for other logs.
+        missed_deletes: deletes of a log that was read that were missed are no error.
+    """
+
+    read: Mapping[Source, Mapping[int, int]]
+    outputs: Mapping[Source, Appendable]
+    missed_deletes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a transaction was given of a store's changes.
+
+    Attributes:
+        partitions: by part of the changes, the partition of each.
+        timestamp_us: of all records.
+        schema: by which they were made.
+        read: by log that was read, by partition the next offset.
+    """
+
+    partitions: list[NDArray[np.int32]]
+    timestamp_us: int
+    schema: LogSchema | None
+    read: Mapping[Source, Mapping[int, int]]
+
+    def fits(self, head: Head) -> bool:
+        """Tells whether the records are in the log as they were sent: by its schema, and with
+        their own times.
+        """
+        config = LogConfig.from_overrides(head.config)
+        return head.log.schema == self.schema and not config.log_append_time
+
+    def rows(self, changes: Uncommitted, result: TransactionResult) -> Iterator[Iterator[Row]]:
+        """Yields the rows that they are in the file, at the offsets that they got."""
+        next_offsets = np.zeros(max(result.offsets, default=0) + 1, np.int64)
+        for p, (base, _) in result.offsets.items():
+            next_offsets[p] = base
+        for part, partitions in zip(changes.parts(), self.partitions, strict=True):
+            counts = np.bincount(partitions, minlength=len(next_offsets))
+            order = np.argsort(partitions, kind="stable")
+            offsets = np.empty(len(partitions), np.int64)
+            first = (np.cumsum(counts) - counts)[partitions[order]]
+            offsets[order] = next_offsets[partitions[order]] + np.arange(len(order)) - first
+            next_offsets += counts
+            keys, values = zip(*part, strict=True)
+            numbers = partitions.tolist(), offsets.tolist(), repeat(self.timestamp_us, len(keys))
+            yield zip(keys, *numbers, values, strict=True)
+
+
+def send(
+    transaction: Transaction,
+    changes: Uncommitted,
+    handle: Handle,
+    given: Given,
+) -> Sent:
+    """Gives a transaction all positions, all outputs and, part by part, all changes, and returns
+    what was sent; where that fails the transaction is aborted.
+
+    Raises:
+        as `Transaction.append` and `Transaction.positions`; OffsetOutOfRangeError: a position
+            beyond the end of its log.
+    """
+    try:
+        for source, offsets in given.read.items():
+            transaction.positions(source, offsets, missed_deletes=given.missed_deletes)
+            check_reachable(source, offsets)
+        for log, records in given.outputs.items():
+            transaction.append(records, log=log)
+        now_us = handle.clock.now_us()
+        sent = [
+            _append(transaction, part, changes, handle, now_us=now_us) for part in changes.parts()
+        ]
+    except BaseException:
+        transaction.abort()
+        raise
+    read = {source: dict(mine) for source, mine in given.read.items()}
+    return Sent(sent, now_us, changes.codec.schema, read)
+
+
+def _append(
+    transaction: Transaction,
+    part: list[Change],
+    changes: Uncommitted,
+    handle: Handle,
+    *,
+    now_us: int,
+) -> NDArray[np.int32]:
+    keys, values = [key for key, _ in part], [value for _, value in part]
+    log = handle.tip.head.log
+    columns: dict[str, Any] = changes.codec.records(keys, values)
+    hashed = columns["key"] if changes.codec.schema is None else of_bytes(keys)
+    partitions = partitions_for(hashed, partitions=log.partitions, algorithm=log.partitioner)
+    times = np.full(len(keys), now_us, np.int64)
+    columns["timestamp"] = to_arrow(times, pa.timestamp("us", "UTC"))
+    transaction.append(pa.table(columns), partitions)
+    return partitions
+
+
+_LOGGER = logging.getLogger("clog.state")
+
+
+class InputReaders:
+    """The readers of one name, by log; none without a name.
+
+    Args:
+        name: theirs.
+        hold_ms: for how long the cleaners of these logs wait for them, at most.
+    """
+
+    def __init__(self, name: str | None, hold_ms: int) -> None:
+        self._name = None if name is None else check_name(name)
+        self._hold_ms = hold_ms
+        self._readers: dict[str, NamedReader] = {}
+
+    def tell(self, read: Mapping[Source, Mapping[int, int]]) -> None:
+        """Takes note of positions that are committed; each log hears of them at most each ten
+        seconds.
+        """
+        if self._name is None:
+            return
+        for source, offsets in read.items():
+            with self._warning():
+                self._of(source.handle, self._name).commit(offsets)
+
+    def flush(self) -> None:
+        """Tells the logs what they were not told yet."""
+        for reader in self._readers.values():
+            with self._warning():
+                reader.flush()
+
+    def _of(self, handle: Handle, name: str) -> NamedReader:
+        known = self._readers.get(handle.standing.log_id)
+        if known is None or known.handle is not handle:
+            known = holding_reader(handle, name, self._hold_ms)
+            self._readers[handle.standing.log_id] = known
+        return known
+
+    @contextmanager
+    def _warning(self) -> Iterator[None]:
+        try:
+            yield
+        except (ClogError, OSError) as e:
+            _LOGGER.warning("the position of reader %s was not told: %s", self._name, e)
+
+
+MEMORY_BYTES = 64 << 20
+WAITING_SHARE = 2
+"""Of as much memory there may be what is committed and not in the file yet."""
+
+
+class StateStore:
+    """Keyed state whose changelog is the log: it survives its process, its disk and its host.
+
+    Opening takes over the id, and fences the previous holder. Look-ups show all changes made here,
+    committed or not. A context manager, which does not commit at its end. Threads may share it; a
+    forked child may not.
+
+    Args:
+        url: the log's URL, or a store.
+        cache_dir: a local folder, created if it is missing; stores and state tables of several logs
+            may share it.
+        id: names the work across its restarts; only one process at a time holds it.
+        storage_options: what fsspec needs: credentials, endpoints.
+        clock: the source of times; None: the system's clock.
+        standby: only follows the log, until `take_over`.
+        memory_bytes: approximate memory for uncommitted changes; the rest goes to a temporary file.
+            Half as much may hold committed changes that are not in the file yet.
+        map_bytes: memory for finding the last record of each key, in bytes.
+        ids: the source of random ids; None: the operating system.
+        reader: a name under which the store reports its position to its input logs (`Log.reader`).
+        reader_hold_ms: how long their cleaners wait for that reader, at most.
+    """
+
+    def __init__(
+        self,
+        url: str | Store,
+        cache_dir: str | os.PathLike[str],
+        id: str,
+        storage_options: Mapping[str, object] | None = None,
+        clock: Clock | None = None,
+        *,
+        standby: bool = False,
+        memory_bytes: int = MEMORY_BYTES,
+        map_bytes: int = MAP_BYTES,
+        ids: Ids | None = None,
+        reader: str | None = None,
+        reader_hold_ms: int = 0,
+    ) -> None:
+        """Opens the store.
+
+        Raises:
+            NotFoundError: there is no log at this URL.
+            StateFileError: there is no room for the local file.
+        """
+        root = store_at(url, storage_options)
+        reach = Reach.of(url, storage_options)
+        handle = Handle(root, clock=clock or SystemClock(), ids=ids or SystemIds(), reach=reach)
+        self._memory_bytes = memory_bytes
+        self._lock = env.lock()
+        self._holding = Holding(handle, id)
+        self._inputs = InputReaders(reader, reader_hold_ms)
+        self._pending: tuple[Transaction, Sent] | None = None
+        self._reached: dict[int, int] = {}
+        self._is_behind = False
+        self._file = Follower(
+            *(handle, Path(cache_dir)),
+            on_loss="resync",
+            map_bytes=map_bytes,
+            waiting_bytes=memory_bytes // WAITING_SHARE,
+        )
+        self._changes = self._no_changes()
+        env.register(self)
+        if not standby:
+            self._opened()
+
+    def after_fork(self) -> None:
+        """Forgets, in a forked child, what its parent holds."""
+        self._changes, self._pending = self._no_changes(), None
+        self._holding.left_to_parent()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        version = self._file.position.version
+        return f"StateStore({self.url!r}, id={self._holding.id!r}, version={version})"
+
+    @property
+    def url(self) -> str:
+        """The log, without secrets."""
+        return self._file.url
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether it only follows the log."""
+        return self._holding.is_standby
+
+    @property
+    def version(self) -> int:
+        """The version of the log whose state the file shows."""
+        return self._file.shown().version
+
+    @property
+    def positions(self) -> dict[str, dict[int, int]]:
+        """The next offsets to read, by log id and partition; a standby asks the log for them."""
+        return self._holding.positions()
+
+    def next_offsets(self, source: Source) -> dict[int, int]:
+        """Returns where to continue reading the log ``source``, by partition: at the committed
+        position, or at the log start if there is none.
+
+        Raises:
+            OffsetOutOfRangeError: a position below the log start, so that records were missed, or
+                beyond the end, as where a log was restored from an older copy.
+        """
+        return next_offsets(source, self.positions)
+
+    def get(self, key: Any) -> Any:
+        """Returns the value that was put last for a key, committed or not; None if it has none.
+        Keys and values are as those of `Table.get`.
+
+        Raises:
+            StateFencedError: another store took over the id, as far as this one knows.
+            StateFileError: there is no room for the local file.
+        """
+        with self._lock:
+            self._check_readable()
+            return self._file.asked(lambda cache: self._get(cache.codec.stored_key(key), cache))
+
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Returns the values of those keys that exist; raises as `get`."""
+        with self._lock:
+            self._check_readable()
+            asked = list(keys)
+            return self._file.asked(lambda cache: merged_many(cache, self._changes, asked))
+
+    def scan(self, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Returns keys and values in the order of the keys, committed or not; all that begin with
+        ``prefix``, as `StateTable.scan`. Shows the store as it is when `scan` is called, whatever
+        is put, committed or rolled back before the last of them is asked for.
+
+        Raises:
+            CorruptionError: the file was damaged, and built anew: scan again. And as `get`.
+        """
+        with self._lock:
+            self._check_readable()
+            return self._file.scan_with(self._changes, prefix)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Sets the value of a key; nobody else sees it before the commit.
+
+        Raises:
+            InvalidInputError: a key or a value that the log cannot hold; this is a standby, or the
+                outcome of its last commit is not known. And as `get`.
+        """
+        with self._lock:
+            self._check_writable()
+            try:
+                self._changes.put_value(key, value)
+            except InvalidInputError:  # By the newest schema before it is refused (S62).
+                self.refresh()
+                self._changes.put_value(key, value)
+
+    def delete(self, key: Any) -> None:
+        """Deletes a key, whether it exists or not; raises as `put`."""
+        with self._lock:
+            self._check_writable()
+            self._changes.put(self._changes.codec.stored_key(key), None)
+
+    def commit(
+        self,
+        positions: Mapping[Source, Mapping[int, int]] | None = None,
+        *,
+        outputs: Mapping[Source, Appendable] | None = None,
+        missed_deletes: bool = False,
+    ) -> TransactionResult:
+        """Commits all changes together with the positions in the input logs and records for other
+        logs: all or nothing. After a `CommitStateUnknownError` it may be called again, and commits
+        once; after any other error nothing was committed, and the store still has all changes.
+
+        Args:
+            positions: by log and partition, the next offset to read; others stay as they are.
+            outputs: by log, records as for `Log.append`.
+            missed_deletes: accept that deletes of such a log were missed.
+
+        Raises:
+            StateFencedError: another store took over the id.
+            OffsetOutOfRangeError: a position beyond the end of its log.
+            InvalidInputError: not a valid position; the log's configs refuse a record; this is a
+                standby.
+            NotFoundError: an input log removed tombstones before the store read them.
+            CommitConflictError: other writers were first each time, or a log of an earlier commit
+                has yet to hear of its end, and cannot be reached.
+            CommitStateUnknownError: the commit may have happened.
+        """
+        with self._lock:
+            self._holding.check_held()
+            with self._holding.fencing():
+                if self._pending is None:
+                    given = Given(positions or {}, outputs or {}, missed_deletes)
+                    begun = self._holding.begin()
+                    sent = send(begun, self._changes, self._file.handle, given)
+                    self._pending = begun, sent
+                transaction, sent = self._pending
+                try:
+                    result = transaction.commit()
+                except CommitStateUnknownError:
+                    raise
+                except ClogError:
+                    transaction.abort()  # Where that is not certain the outcome is not known.
+                    self._pending = None
+                    raise
+            self._enter(result, sent)
+            return result
+
+    def rollback(self) -> None:
+        """Discards the changes since the last commit, or makes a commit in doubt fail.
+
+        Raises:
+            InvalidInputError: that commit did happen; the store shows it.
+            CommitStateUnknownError: that is still not known.
+        """
+        with self._lock:
+            self._holding.check_held()
+            if self._pending is not None:
+                transaction, sent = self._pending
+                with self._holding.fencing():
+                    try:
+                        transaction.abort()
+                    except InvalidInputError:
+                        self._enter(transaction.result, sent)
+                        raise
+            self._pending, self._changes = None, self._no_changes()
+
+    def refresh(self) -> Refreshed:
+        """Brings the file up to date with what others committed; one request when nothing is new.
+
+        Raises:
+            LogReplacedError: another log is there now.
+            StateFileError: as `get`.
+        """
+        with self._lock:
+            refreshed = self._file.refresh()
+            self._is_behind = not self._file.reaches(self._reached)
+            self._follow_schema()
+            return refreshed
+
+    def follow(self, *, poll_ms: int = POLL_MS) -> Iterator[Refreshed]:
+        """Refreshes for ever, at least ``poll_ms`` apart, and yields each result that is new."""
+        yield from self._file.follow(self.refresh, poll_ms=poll_ms)
+
+    def take_over(self) -> None:
+        """Takes over the id, which fences the previous holder, and brings the file up to date; one
+        commit on a standby, otherwise nothing.
+
+        Raises:
+            StateFencedError: another store took it over after that. And as `refresh`.
+        """
+        with self._lock:
+            self._holding.check_fenced()
+            if not self._holding.is_standby:
+                return
+            self._reached = self._holding.take_up()
+            self.refresh()
+            self._changes = self._no_changes()
+            self._holding.hold()
+
+    def close(self) -> None:
+        """Closes the file and discards uncommitted changes; the store cannot be used any more."""
+        with self._lock:
+            self._holding.close()
+            self._changes.close()
+            self._inputs.flush()
+            try:
+                self._file.settle()
+            except StateFileError as e:
+                _LOGGER.warning("%s", e)  # Whoever opens it next follows the log from there.
+            finally:
+                self._file.close()
+
+    def _no_changes(self) -> Uncommitted:
+        return Uncommitted(self._file.codec, self._memory_bytes)
+
+    def _follow_schema(self) -> None:
+        """Takes changes by the schema of the file, which may have evolved, once there are none."""
+        if not self._changes and self._changes.codec.schema != self._file.codec.schema:
+            self._changes.close()
+            self._changes = self._no_changes()
+
+    def _get(self, key: bytes, cache: Cache) -> Any:
+        change = self._changes.get(key)
+        if change is not None:
+            return None if change[1] is None else self._changes.codec.value(change[1])
+        stored = cache.stored(key)
+        return None if stored is None else cache.codec.value(stored)
+
+    def _enter(self, result: TransactionResult, sent: Sent) -> None:
+        """Does F4. What is committed is committed: a file that cannot follow is told later. As long
+        as the commit is pending it is done again by who was interrupted, and commits again.
+        """
+        changes, self._is_behind = self._changes, True
+        self._reached.update({p: end for p, (_, end) in result.offsets.items()})
+        read = {log.handle.standing.log_id: mine for log, mine in sent.read.items()}
+        self._holding.committed(read)
+        self._changes, self._pending = self._no_changes(), None
+        try:
+            if sent.fits(self._file.handle.tip.head):
+                self._file.enter(result.version, result.offsets, sent.rows(changes, result))
+            else:
+                self._file.refresh()
+            self._is_behind = not self._file.reaches(self._reached)
+            self._follow_schema()
+        except ClogError as e:
+            _LOGGER.warning(
+                "version %d of %s is committed, but its local file is behind: %s",
+                *(result.version, self.url, e),
+            )
+        self._inputs.tell(sent.read)
+
+    def _opened(self) -> None:
+        try:
+            self.take_over()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _check_readable(self) -> None:
+        self._holding.check_fenced()
+        if self._is_behind:
+            self.refresh()
+        if self._is_behind:
+            raise CommitConflictError(
+                f"the store {self._holding.id!r} of {self.url} cannot show what it committed yet:"
+                " another holder's undecided transaction comes before it; ask again once that has"
+                " ended"
+            )
+
+    def _check_writable(self) -> None:
+        self._holding.check_held()
+        self._check_readable()
+        if self._pending is not None:
+            raise InvalidInputError(
+                f"the outcome of the last commit of the store {self._holding.id!r} of {self.url} is"
+                " not known, so nothing can be changed; call commit() again, or rollback()"
+            )

@@ -1,0 +1,694 @@
+"""The files of a state table in its folder: a *generation* is one, built whole.
+
+It is built under a name that no generation had, and renamed when it is complete; then the older
+ones are deleted. So a crash leaves the old one or the new one, and no journal of one is ever taken
+for that of the other. A process that reads an older one may go on.
+
+The position of a state table's file at a version of its log.
+
+Builds the file of a state table from its log: the table view of the newest version.
+
+How the file of a state table follows its log.
+
+V1. Open: the file there is, and only what the log got since (V3 to V5). None there, a damaged
+    one, or one of another log: V2.
+V2. Build: the table view of the newest version, into a new file.
+V3. Refresh: nothing new costs one GET. Else, from the file's offsets on, the changelog slice: the
+    latest record of each key that changed, tombstones included.
+V4. Before that, S41: where a tombstone that lies beyond the file's offsets was removed after its
+    version, keys that are gone could stay. Then V2, or an error, as asked.
+V5. Rows, offsets and version are entered in one transaction. Where nothing was appended since, as
+    by the cleaner's commits, there are none, and nothing of the log is read.
+V6. Enter: what this process has just committed, and has in memory, is entered without reading it
+    back, where the file was at the offsets that come before it; else V3.
+V7. Where rows may wait, V5 and V6 leave them in memory, and enter many together (`cache`).
+
+Several processes may use one folder: a file lock lets one at a time build or refresh.
+
+`StateTable`: the latest value of each key of a log, in a local file that follows the log.
+
+`table` says how.
+"""
+
+import logging
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self, TypeVar
+
+import xxhash
+
+from clog.state import sqlite_file
+from clog.state.cache import Cache, Uncommitted, merged_scan, rows_of
+from clog.state.sqlite_file import (
+    TABLES,
+    TRIGGERS,
+    DamagedCacheError,
+    Position,
+    Row,
+    RowCodec,
+    Rows,
+    connect,
+)
+from clog.storage import env
+from clog.storage.commit.handle import Handle
+from clog.storage.env import Clock, SystemClock, SystemIds
+from clog.storage.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LogReplacedError,
+    NotFoundError,
+    VersionExpiredError,
+)
+from clog.storage.format.commits import Commit
+from clog.storage.format.manifest import Manifest
+from clog.storage.objects.conforming import answered_key
+from clog.storage.read.table import (
+    MAP_BYTES,
+    changes_batches,
+    missed_deletes,
+    plan_table,
+    table_batches,
+)
+from clog.storage.readers import NamedReader, check_name, holding_reader
+from clog.storage.store import store_at
+from clog.storage.store.contract import Store
+
+
+def newest(folder: Path, name: str) -> Cache | None:
+    """Returns the newest generation there is.
+
+    Raises:
+        DamagedCacheError: it cannot be opened.
+    """
+    generation = newest_generation(folder, name)
+    return None if generation == 0 else Cache(_path(folder, name, generation), generation)
+
+
+def newest_generation(folder: Path, name: str) -> int:
+    """Returns the number of the newest generation; 0 when there is none."""
+    pattern = re.compile(rf"{re.escape(name)}\.(\d+)\.sqlite3")
+    try:
+        found = (pattern.fullmatch(path.name) for path in folder.iterdir())
+        return max((int(match[1]) for match in found if match), default=0)
+    except FileNotFoundError:
+        return 0  # Somebody deleted the folder.
+
+
+def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
+    """Builds the next generation. The caller sees to it that nobody else does.
+
+    Rows are sorted by SQLite in bounded memory and written in the order of their keys, without a
+    journal: what a crash leaves is not looked at.
+
+    Raises:
+        DamagedCacheError: somebody deleted it meanwhile.
+    """
+    building = folder / f"{name}.building"
+    building.unlink(missing_ok=True)
+    try:
+        with closing(connect(building, journal=False)) as connection:
+            mine, _ = sqlite_file.identity(building)
+            connection.execute("begin")
+            sqlite_file.stage(connection, rows)
+            connection.execute("commit")
+            # Outside a transaction and before the first table, else SQLite ignores it.
+            connection.execute(f"pragma page_size = {sqlite_file.page_bytes(connection)}")
+            connection.execute("begin")
+            for statement in TABLES:
+                connection.execute(statement)
+            sqlite_file.fill(connection)
+            for statement in TRIGGERS:
+                connection.execute(statement)
+            sqlite_file.move(connection, position)
+            connection.execute("commit")
+            connection.execute("pragma journal_mode = wal")
+        if sqlite_file.identity(building)[0] != mine:
+            raise DamagedCacheError("it was deleted while it was built")
+    except BaseException:
+        building.unlink(missing_ok=True)  # Else a disk that is full stays so.
+        raise
+    generation = newest_generation(folder, name) + 1
+    path = _path(folder, name, generation)
+    _sync(building)
+    building.rename(path)
+    _sync(folder)
+    cache = Cache(path, generation)
+    for older in folder.glob(f"{name}.*.sqlite3*"):
+        if not older.name.startswith(path.name):
+            with suppress(FileNotFoundError):
+                older.unlink()
+    return cache
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _path(folder: Path, name: str, generation: int) -> Path:
+    return folder / f"{name}.{generation}.sqlite3"
+
+
+def position_of(at: Manifest | Commit) -> Position:
+    """Returns the position of a file that shows this version: up to where it is decided."""
+    log, starts = at.head.log, dict(enumerate(at.head.partitions.start))
+    commit_id = at.record.commit_id if isinstance(at, Commit) else at.commit_id
+    offsets = {p: at.head.stable_offset(p) for p in starts}
+    return Position(log.log_id, at.version, commit_id, offsets, starts, log.schema)
+
+
+def is_of(before: Position, now: Position) -> bool:
+    """Tells whether rows may be added to those of before: the log and its schema are the same."""
+    return before.log_id == now.log_id and before.schema == now.schema
+
+
+COLUMNS = ("partition", "offset", "timestamp", "key", "value")
+ATTEMPTS = 5
+"""How often to start over when the cleaner and the sweep overtake it."""
+
+
+def build_from_log(
+    handle: Handle, folder: Path, name: str, *, map_bytes: int
+) -> tuple[Cache, Position]:
+    """Builds the next generation of the file, and returns it and its position. The caller sees to
+    it that nobody else does.
+
+    Raises:
+        VersionExpiredError: the log changed too often meanwhile.
+    """
+    for _ in range(ATTEMPTS):
+        handle.refresh()
+        manifest = handle.manifest()
+        position = position_of(manifest)
+        try:
+            built = build(folder, name, position, _view(handle, manifest, map_bytes))
+        except VersionExpiredError:
+            continue  # The cleaner and the sweep overtook it.
+        return built, position
+    raise VersionExpiredError(
+        f"{handle.store.url} changed {ATTEMPTS} times while its state table was built; raise"
+        " file.delete.delay.ms above the time that building takes"
+    )
+
+
+def _view(handle: Handle, manifest: Manifest, map_bytes: int) -> Iterator[Iterable[Row]]:
+    codec = RowCodec(manifest.head.log.schema)
+    for p in range(manifest.head.log.partitions):
+        plan = plan_table(manifest, p)
+        for batch in table_batches(handle.store, plan, columns=COLUMNS, map_bytes=map_bytes):
+            yield rows_of(batch, codec)
+
+
+CHANGED_MAX = 100_000
+"""More changed keys than this are not named one by one."""
+_LOGGER = logging.getLogger("clog.state")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What a refresh did.
+
+    Attributes:
+        version: the version of the log that the table shows now.
+        changed: the keys that were set or deleted; None: possibly any, because the table was
+            rebuilt, or more than 100,000 keys changed.
+    """
+
+    version: int
+    changed: tuple[Any, ...] | None
+
+
+class Follower:
+    """The file, and the handle on the log that it follows; opened and brought up to date by the
+    constructor. Threads, and processes on one host, may share it.
+
+    Attributes:
+        handle: on the log.
+        folder: where the file is.
+        position: that of the file, when it was read or moved here last.
+
+    Args:
+        on_loss: what to do when a delete was missed, ``resync`` or ``fail``.
+        map_bytes: memory for finding the last record of each key.
+        waiting_bytes: of rows that may wait in memory (V7).
+        reopens: whether it goes on with another log that came to stand there.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        folder: Path,
+        *,
+        on_loss: str,
+        map_bytes: int,
+        reopens: bool = False,
+        waiting_bytes: int = 0,
+    ) -> None:
+        self.handle = handle
+        self._reopens = reopens
+        self.folder = folder
+        self._is_verified = self._is_closed = False
+        self._on_loss = on_loss
+        self._map_bytes = map_bytes
+        self._name = xxhash.xxh3_64_hexdigest(handle.standing.root.url.encode())
+        self._lock = env.lock()
+        with self._telling(), self._locked():
+            self._cache, self.position = self._opened()
+            self._cache.let_wait(waiting_bytes)
+            try:
+                self._refreshed()
+            except BaseException:
+                self._cache.close()
+                raise
+
+    @property
+    def url(self) -> str:
+        """The log, without secrets."""
+        return self.handle.store.url
+
+    def shown(self) -> Position:
+        """Returns what look-ups show: the file's position, not the last one seen here, as another
+        process may have moved it.
+        """
+        self.check_open()
+        try:
+            return self._cache.position()
+        except DamagedCacheError:
+            return self.position  # The next look-up builds the file anew.
+
+    def reaches(self, ends: Mapping[int, int]) -> bool:
+        """Tells whether the file shows all records below these offsets: not where an undecided one
+        comes before them.
+        """
+        return all(self.position.offsets[p] >= end for p, end in ends.items())
+
+    def asked(self, ask: Callable[[Cache], _T]) -> _T:
+        """Returns what is asked of the file; where it is damaged it is built anew first."""
+        try:
+            return ask(self._cache)
+        except sqlite3.ProgrammingError:
+            self.check_open()
+            raise
+        except DamagedCacheError as e:
+            with self._lock, self._telling(), self._locked():
+                self.check_open()
+                self._build(f"its file is damaged: {e}")
+            return ask(self._cache)
+
+    @property
+    def codec(self) -> RowCodec:
+        """What keys and values of the file are encoded by."""
+        return self._cache.codec
+
+    def scan(self, prefix: Any) -> Iterator[tuple[Any, Any]]:
+        """Returns keys and values in the order of the keys; see `StateTable.scan`."""
+        return self._scanned(lambda cache: cache.scan(prefix))
+
+    def scan_with(self, changes: Uncommitted, prefix: Any) -> Iterator[tuple[Any, Any]]:
+        """Returns keys and values as `scan`, with these changes."""
+        return self._scanned(lambda cache: merged_scan(cache, changes, prefix))
+
+    def count(self) -> int:
+        """Returns the number of rows."""
+        self.check_open()
+        return self.asked(lambda cache: cache.count())
+
+    def follow(self, refresh: Callable[[], Refreshed], *, poll_ms: int) -> Iterator[Refreshed]:
+        """Refreshes for ever, at least ``poll_ms`` apart, and yields each result that is new."""
+        while True:
+            refreshed = refresh()
+            if refreshed.changed != ():
+                yield refreshed
+            self.handle.clock.sleep_ms(poll_ms)
+
+    def _scanned(
+        self, scan: Callable[[Cache], Iterator[tuple[Any, Any]]]
+    ) -> Iterator[tuple[Any, Any]]:
+        self.check_open()
+        if not self._is_newest():
+            self.refresh()  # Another process built the file anew, and deleted this one.
+        return self._unless_damaged(self.asked(scan))
+
+    def _unless_damaged(self, rows: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        try:
+            yield from rows
+        except DamagedCacheError as e:
+            with self._lock, self._telling(), self._locked():
+                self.check_open()
+                self._build(f"its file is damaged: {e}")
+            raise CorruptionError(
+                f"the state table of {self.url} in {self.folder} was damaged: {e}; it was built"
+                " anew: scan again"
+            ) from e
+
+    def refresh(self) -> Refreshed:
+        """Brings the file up to date; see `StateTable.refresh`."""
+        with self._lock:
+            self.check_open()
+            if self._is_current() and self._is_newest():
+                return Refreshed(self.position.version, ())
+            with self._telling(), self._locked():
+                return self._refreshed()
+
+    def enter(
+        self, version: int, ranges: Mapping[int, tuple[int, int]], rows: Iterable[Iterable[Row]]
+    ) -> None:
+        """Does V6: enters what the commit of this version appended, in these ranges of offsets."""
+        with self._lock, self._telling(), self._locked():
+            tip, now = self.handle.tip, position_of(self.handle.tip)
+            begin = {p: base for p, (base, _) in ranges.items()}
+            end = {p: after for p, (_, after) in ranges.items()}
+            if (
+                tip.version == version
+                and now.offsets == {**now.offsets, **end}
+                and self._is_newest()
+                and is_of(at := self._cache.position(), now)
+                and at.offsets == {**now.offsets, **begin}
+            ):
+                self.position = at
+                self._move(now, rows)
+            else:
+                self._refreshed()
+
+    def settle(self) -> None:
+        """Enters what waits (V7).
+
+        Raises:
+            StateFileError: there is no room.
+        """
+        with self._lock, self._telling(), self._locked():
+            if self._is_newest():  # Else another process has gone on from the log.
+                self._cache.settle()
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._is_closed = True
+            self._cache.close()
+
+    def check_open(self) -> None:
+        """Raises once it is closed.
+
+        Raises:
+            InvalidInputError: it is.
+        """
+        if self._is_closed:
+            raise InvalidInputError(
+                f"the state of {self.url} in {self.folder} was closed; open it anew"
+            )
+
+    def _opened(self, reason: str = "") -> tuple[Cache, Position]:
+        """Returns the file there is, or a new one for this reason (V1 and V2)."""
+        try:
+            found = newest(self.folder, self._name)
+            if found is not None:
+                return found, found.position()
+        except DamagedCacheError as e:
+            reason = f"its file is damaged: {e}"
+        return self._built(reason)
+
+    def _refreshed(self) -> Refreshed:
+        try:
+            return self._refresh()
+        except DamagedCacheError as e:
+            return self._build(f"its file is damaged: {e}")
+
+    def _is_current(self) -> bool:
+        try:
+            return self.handle.refresh().version == self.position.version
+        except LogReplacedError:
+            if not self._reopens:
+                raise
+            self.handle, self._is_verified = self.handle.opened_anew(), False
+            return False
+
+    def _refresh(self) -> Refreshed:
+        """Does V3 to V5, under both locks."""
+        before = self.position
+        if not self._is_newest():  # Another process built it anew, or somebody deleted it.
+            self._cache.check_journal()
+            newer, self.position = self._opened("its file was deleted")
+            self._cache.switch(newer)
+            self._is_verified = False
+        position = self._cache.position()
+        moved = position != before
+        self.position = position
+        self.handle.refresh()
+        tip = self.handle.recent(settled=True)
+        if reason := self._not_of_this_log():
+            return self._build(reason)
+        if tip.version == position.version:
+            return Refreshed(position.version, None if moved else ())
+        now = position_of(tip)
+        if is_of(position, now) and position.offsets == now.offsets:
+            rose = self._move(now, ())
+            return Refreshed(tip.version, None if moved or rose else ())
+        for _ in range(ATTEMPTS):
+            manifest = self.handle.manifest()
+            if manifest.head.log.schema != position.schema:
+                return self._build("the schema of its log evolved")
+            if loss := self._loss(manifest):
+                if self._on_loss == "fail":
+                    raise NotFoundError(
+                        f"{loss}; open the table with on_loss='resync' to rebuild it; a longer"
+                        " delete.retention.ms prevents this"
+                    )
+                return self._build(loss)
+            try:
+                changed = self._apply(manifest)
+            except VersionExpiredError:
+                self.handle.refresh()  # The cleaner and the sweep overtook it.
+                continue
+            return Refreshed(self.position.version, None if moved else changed)
+        raise VersionExpiredError(
+            f"{self.url} changed {ATTEMPTS} times while its state table was refreshed; raise"
+            " file.delete.delay.ms above the time that a refresh takes"
+        )
+
+    def _not_of_this_log(self) -> str:
+        handle, position = self.handle, self.position
+        if handle.standing.log_id != position.log_id:
+            return "another log is there now"
+        # Once: afterwards the handle sees to it that each commit follows the one before.
+        if not (self._is_verified or handle.has_committed(position.version, position.commit_id)):
+            return f"version {position.version} is another one now: the log was restored"
+        self._is_verified = True
+        return ""
+
+    def _loss(self, manifest: Manifest) -> str:
+        """Does V4: returns what was missed, in words; empty when nothing was."""
+        starts = self._starts(manifest)
+        missed = missed_deletes(manifest.tombstones_removed, starts, self.position.version)
+        if not missed:
+            return ""
+        return (
+            f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
+            f" {self.url} were removed before the state table, at version {self.position.version},"
+            " read them"
+        )
+
+    def _starts(self, manifest: Manifest) -> dict[int, int]:
+        # What lies below the log start is gone for all; the rows of it go with the transaction.
+        low = manifest.head.partitions.start
+        return {p: max(offset, low[p]) for p, offset in self.position.offsets.items()}
+
+    def _apply(self, manifest: Manifest) -> tuple[bytes, ...] | None:
+        batches = changes_batches(
+            self.handle.store,
+            manifest,
+            self._starts(manifest),
+            columns=COLUMNS,
+            map_bytes=self._map_bytes,
+        )
+        changed: list[Any] = []
+        codec = RowCodec(manifest.head.log.schema)
+
+        def rows() -> Iterator[Iterable[Row]]:
+            for batch in batches:
+                if len(changed) <= CHANGED_MAX:
+                    changed.extend(map(answered_key, batch.column("key").to_pylist()))
+                yield rows_of(batch, codec)
+
+        rose = self._move(position_of(manifest), rows())
+        return None if rose or len(changed) > CHANGED_MAX else tuple(changed)
+
+    def _move(self, position: Position, rows: Iterable[Iterable[Row]]) -> bool:
+        """Does V5; tells whether a log start rose, so that rows went."""
+        rose = any(start > self.position.starts[p] for p, start in position.starts.items())
+        self._cache.move(position, rows)
+        self.position = position
+        return rose
+
+    def _build(self, reason: str) -> Refreshed:
+        built, self.position = self._built(reason)
+        self._cache.switch(built)
+        return Refreshed(self.position.version, None)
+
+    def _built(self, reason: str) -> tuple[Cache, Position]:
+        """Does V2."""
+        if reason:
+            _LOGGER.warning(
+                "rebuilding the state table of %s in %s: %s", self.url, self.folder, reason
+            )
+        return build_from_log(self.handle, self.folder, self._name, map_bytes=self._map_bytes)
+
+    def _is_newest(self) -> bool:
+        newest = newest_generation(self.folder, self._name)
+        return newest == self._cache.generation and self._cache.is_in_place()
+
+    def _telling(self) -> AbstractContextManager[None]:
+        return sqlite_file.telling(self.folder, self.url)
+
+    def _locked(self) -> IO[str]:
+        return sqlite_file.locked(self.folder, self._name, self.url)
+
+
+POLL_MS = 1_000
+
+
+class StateTable:
+    """The latest value of each key of a log, in a local file that follows the log.
+
+    Opening builds the file, or brings an older one up to date; `refresh` and `follow` keep it so.
+    Look-ups read the file alone. A context manager; threads, and processes on one host, may share
+    it.
+    """
+
+    def __init__(
+        self,
+        url: str | Store,
+        cache_dir: str | os.PathLike[str],
+        storage_options: Mapping[str, object] | None = None,
+        clock: Clock | None = None,
+        *,
+        on_loss: str = "resync",
+        map_bytes: int = MAP_BYTES,
+        reader: str | None = None,
+        reader_hold_ms: int = 0,
+    ) -> None:
+        """Opens the table and refreshes it.
+
+        Args:
+            url: the log's URL, or a store.
+            cache_dir: a local folder, made if it is missing; tables of several logs may share it.
+            storage_options: what fsspec needs: credentials, endpoints.
+            clock: the source of times; None: the system's clock.
+            on_loss: what to do when the table was away so long that it missed a delete, or the log
+                was recreated meanwhile: ``resync`` builds it anew, with a warning; ``fail`` raises.
+            map_bytes: memory for finding the last record of each key, in bytes.
+            reader: a name under which the log is told how far the table is (`Log.reader`).
+            reader_hold_ms: for how long the cleaner waits for that reader, at most.
+
+        Raises:
+            NotFoundError: there is no log at this URL; or a delete was missed, and ``on_loss`` is
+                ``fail``.
+            InvalidInputError: an unknown ``on_loss``.
+        """
+        if on_loss not in ("resync", "fail"):
+            raise InvalidInputError(f"on_loss={on_loss!r}; allowed: resync, fail")
+        store = store_at(url, storage_options)
+        handle = Handle(store, clock=clock or SystemClock(), ids=SystemIds())
+        self._file = Follower(
+            *(handle, Path(cache_dir)),
+            on_loss=on_loss,
+            map_bytes=map_bytes,
+            reopens=on_loss == "resync",
+        )
+        self._reader_name = None if reader is None else check_name(reader)
+        self._reader: NamedReader | None = None
+        self._reader_hold_ms = reader_hold_ms
+        self._tell()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"StateTable({self.url!r}, version={self._file.position.version})"
+
+    @property
+    def url(self) -> str:
+        """The log, without secrets."""
+        return self._file.url
+
+    @property
+    def version(self) -> int:
+        """The version of the log whose state `get` shows; another process's refresh moves it."""
+        return self._file.shown().version
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """By partition, the offset up to which the table contains the log's records."""
+        return dict(self._file.shown().offsets)
+
+    def get(self, key: Any) -> Any:
+        """Returns the latest value, or None if the key does not exist or was deleted. If writers
+        put the key in several partitions, the value with the latest timestamp counts. Keys and
+        values are as those of `Table.get`.
+        """
+        return self._file.asked(lambda cache: cache.get(key))
+
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Returns the latest values of those keys that exist."""
+        asked = list(keys)
+        return self._file.asked(lambda cache: cache.get_many(asked))
+
+    def scan(self, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Returns keys and values in the order of the keys; all that begin with ``prefix``, if it
+        is given: bytes or text, of keys that are structs a tuple of the first fields. Shows the
+        table as it is when `scan` is called, even where it is refreshed meanwhile.
+
+        Raises:
+            CorruptionError: the file was damaged, and built anew: scan again.
+            InvalidInputError: keys of the log cannot have such a prefix.
+        """
+        return self._file.scan(prefix)
+
+    def __len__(self) -> int:
+        """Returns the number of keys, those in several partitions once for each; reads all of the
+        file.
+        """
+        return self._file.count()
+
+    def refresh(self) -> Refreshed:
+        """Brings the table up to date; one request when nothing is new.
+
+        Raises:
+            NotFoundError: a delete was missed, or the log recreated, and ``on_loss`` is ``fail``;
+                the table stays as it was.
+        """
+        refreshed = self._file.refresh()
+        self._tell()
+        return refreshed
+
+    def follow(self, *, poll_ms: int = POLL_MS) -> Iterator[Refreshed]:
+        """Refreshes for ever, at least ``poll_ms`` apart, and yields each result that is new."""
+        yield from self._file.follow(self.refresh, poll_ms=poll_ms)
+
+    def close(self) -> None:
+        """Closes the file; the table cannot be used any more."""
+        try:
+            if self._reader is not None:
+                self._reader.end()
+        finally:
+            self._reader = None
+            self._file.close()
+
+    def _tell(self) -> None:
+        if self._reader_name is None:
+            return
+        handle, at = self._file.handle, self._file.position
+        if self._reader is None or self._reader.handle is not handle:
+            self._reader = holding_reader(handle, self._reader_name, self._reader_hold_ms)
+        self._reader.commit_at(at.offsets, at.version, at.commit_id)

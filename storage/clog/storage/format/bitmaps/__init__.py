@@ -1,1 +1,0 @@
-"""Bitmaps of rows of chunks, and the masks that are made of them (FORMAT.md §5.4, §13)."""

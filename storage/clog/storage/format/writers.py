@@ -1,0 +1,375 @@
+"""Pages of older writers: a tree over the hashes of writers, in which one is found, and one added,
+by reading and writing few small pages, however many there are (FORMAT.md §4, decision 0016).
+
+Pages of level 0 hold entries, those above name the pages below and the least hash of each. A page
+is never changed. To add entries is to write their pages anew, and the ones above:
+
+T1. Each entry goes down to the page of its hash, where it takes the place of an older one.
+T2. What has become too large is written as several pages, cut between two hashes.
+T3. The page above names what came in place of what it named, and is itself written so.
+T4. Where several are left at the top they get a page above them.
+
+As a path stands for the same bytes for ever, `WriterPages` keeps some of those it read or wrote.
+
+Not here: which writers leave the head (`writers`).
+
+Writer entries: who committed what last, for appends that must not happen twice (design: exactly
+once).
+
+The head holds the recent ones; older ones are in pages. None is ever forgotten: a stream that was
+stopped for a year may come back.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+from typing import Any
+
+import xxhash
+
+from clog.storage import env
+from clog.storage.errors import CorruptionError
+from clog.storage.format import documents
+from clog.storage.format.chunks import columns_of, rows_of, whole
+from clog.storage.format.documents import check_inside, page_path
+from clog.storage.format.edits import (
+    AppendedBy,
+    PagedWriters,
+    PageRef,
+    WriterEntry,
+    writer_from_json,
+    writer_to_json,
+)
+from clog.storage.format.head import WRITERS_MAX, Head, with_writers
+from clog.storage.format.transactions import PositionsAt, read_positions
+from clog.storage.store.contract import Store
+
+PAGE_BYTES_MAX = 64 << 10
+"""Of a page as stored: some 1,000 entries."""
+KEPT_BYTES_MAX = 8 << 20
+"""Of pages kept in memory: those of a full head and of as many unknown writers."""
+
+_CHILD_COLUMNS = ("from", "path", "bytes", "count")
+
+Child = tuple[str, PageRef]
+"""A page, and the least hash that belongs into it."""
+FIRST = ""
+"""The least hash of all, without its zeros."""
+_Row = list[Any]
+_Body = dict[str, Any]
+
+
+def writer_hash(seed: int, kind: str, writer_id: str) -> str:
+    """Returns the 16 hex digits by which a writer's page is found."""
+    return xxhash.xxh3_128_hexdigest(f"{kind}\0{writer_id}".encode(), seed)[:16]
+
+
+class WriterPages:
+    """The pages of older writers of one log. Safe for threads.
+
+    Attributes:
+        store: the log's folder.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lock = env.lock()
+        self.after_fork()
+        env.register(self)
+
+    def after_fork(self) -> None:
+        """Forgets, in a forked child, what another thread may have been changing."""
+        self._kept: dict[str, bytes] = {}
+        self._kept_bytes = 0
+
+    def find(self, root: PageRef, seed: int, kind: str, writer_id: str) -> WriterEntry | None:
+        """Returns the entry of a writer; a GET for each level that is not kept.
+
+        Raises:
+            FileNotFoundError: a page that newer versions need no more is gone.
+        """
+        child, hashed = (FIRST, root), writer_hash(seed, kind, writer_id)
+        while child[1].level:
+            children = self.children(child)
+            child = children[_index(children, hashed)]
+        where = self._where(child[1])
+        for row in self.rows(child[1]):
+            if row[:2] == [writer_id, kind]:
+                return _parsed(row, where)
+        return None
+
+    def homes(self, root: PageRef, hashes: Iterable[str]) -> dict[str, PageRef]:
+        """Returns the page of level 0 for each hash; reads none of level 0."""
+        return dict(self._homes((FIRST, root), sorted((hashed, None) for hashed in hashes)))
+
+    def add(
+        self,
+        root: PageRef | None,
+        entries: Iterable[WriterEntry],
+        *,
+        seed: int,
+        new_id: Callable[[], str],
+    ) -> PageRef:
+        """Writes the entries into the tree; returns its new root.
+
+        Costs a PUT for each page on the way to one of them, and a GET where it is not kept.
+        """
+        rows = ((writer_hash(seed, *entry.key), writer_to_json(entry)) for entry in entries)
+        tree = _Growing(self, seed, new_id)
+        pages = tree.added((FIRST, root), sorted(rows, key=_hash_of))
+        while len(pages) > 1:
+            pages = tree.inner(pages, pages[0][1].level + 1)  # T4
+        return pages[0][1]
+
+    def children(self, child: Child) -> list[Child]:
+        """Returns the pages below a page, and where each begins; a GET where it is not kept.
+
+        Raises:
+            CorruptionError: it violates the format.
+        """
+        start, page = child
+        where, body = self._where(page), self._body(page)
+        try:
+            level = page.level - 1
+            found = [
+                (str(begin), PageRef(check_inside(path, where=where), whole(size), whole(n), level))
+                for begin, path, size, n in rows_of(body["children"], _CHILD_COLUMNS)
+            ]
+        except (KeyError, TypeError, ValueError) as e:
+            raise CorruptionError(f"{where} violates the format: {e}") from e
+        starts = [begin for begin, _ in found]
+        if starts[:1] != [start] or any(a >= b for a, b in pairwise(starts)):
+            raise CorruptionError(f"{where} violates the format: its pages are not in order")
+        return found
+
+    def entries(self, page: PageRef) -> list[WriterEntry]:
+        """Returns the entries of a page of level 0; a GET where it is not kept.
+
+        Raises:
+            CorruptionError: it violates the format.
+        """
+        where = self._where(page)
+        return [_parsed(row, where) for row in self.rows(page)]
+
+    def paths(self, root: PageRef) -> Iterator[str]:
+        """Yields the paths of all pages; reads none of level 0."""
+        return self._paths((FIRST, root))
+
+    def write(self, path: str, data: bytes) -> None:
+        """Stores a page, under a name that is new."""
+        self.store.put(path, data)
+        self._keep(path, data)
+
+    def rows(self, page: PageRef) -> list[_Row]:
+        """Returns the entries of a page of level 0 as they are stored."""
+        rows = self._body(page).get("writers")
+        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+            raise CorruptionError(f"{self._where(page)} violates the format: it has no writers")
+        return rows
+
+    def _homes(
+        self, child: Child, hashes: Sequence[tuple[str, None]]
+    ) -> Iterator[tuple[str, PageRef]]:
+        if not child[1].level:
+            yield from ((hashed, child[1]) for hashed, _ in hashes)
+            return
+        children = self.children(child)
+        for i, below in _by_child(children, hashes):
+            yield from self._homes(children[i], below)
+
+    def _paths(self, child: Child) -> Iterator[str]:
+        yield child[1].path
+        if child[1].level:
+            for below in self.children(child):
+                yield from self._paths(below)
+
+    def _body(self, page: PageRef) -> _Body:
+        with self._lock:
+            data = self._kept.get(page.path)
+        if data is None:
+            data = documents.fetch(self.store, "page", page.path, page.size_bytes)
+        body = documents.decode("page", data, where=self._where(page))
+        self._keep(page.path, data)
+        return body
+
+    def _keep(self, path: str, data: bytes) -> None:
+        with self._lock:
+            self._kept_bytes += len(data) - len(self._kept.pop(path, b""))
+            self._kept[path] = data  # Last: the one used longest ago comes first.
+            while self._kept_bytes > KEPT_BYTES_MAX and len(self._kept) > 1:
+                self._kept_bytes -= len(self._kept.pop(next(iter(self._kept))))
+            if len(self._kept) == 1:
+                self._kept_bytes = len(data)  # Whatever an interrupt has left uncounted.
+
+    def _where(self, page: PageRef) -> str:
+        return f"{page.path} of {self.store.url}"
+
+
+class _Growing:
+    """A tree while entries are added to it."""
+
+    def __init__(self, pages: WriterPages, seed: int, new_id: Callable[[], str]) -> None:
+        self._pages = pages
+        self._seed = seed
+        self._new_id = new_id
+
+    def added(
+        self, child: tuple[str, PageRef | None], new: Sequence[tuple[str, _Row]]
+    ) -> list[Child]:
+        """Returns what comes in place of a page (T1 to T3)."""
+        start, page = child
+        if page is None or not page.level:
+            rows = {} if page is None else {_key(row): row for row in self._pages.rows(page)}
+            rows |= {_key(row): row for _, row in new}
+            return self._leaves(start, list(rows.values()))
+        children = self._pages.children((start, page))
+        replaced = {i: self.added(children[i], mine) for i, mine in _by_child(children, new)}
+        named = [one for i, below in enumerate(children) for one in replaced.get(i, [below])]
+        return self.inner(named, page.level)
+
+    def inner(self, children: list[Child], level: int) -> list[Child]:
+        """Writes pages that name these."""
+        rows = [(start, page.path, page.size_bytes, page.count) for start, page in children]
+        data = documents.encode("page", {"children": columns_of(rows, _CHILD_COLUMNS)})
+        if cuts := _cuts(len(children), len(data)):
+            edges = pairwise([0, *cuts, len(children)])
+            return [one for a, b in edges for one in self.inner(children[a:b], level)]
+        count = sum(page.count for _, page in children)
+        return [(children[0][0], self._written(data, count, level))]
+
+    def _leaves(self, start: str, rows: list[_Row]) -> list[Child]:
+        data = documents.encode("page", {"writers": rows})
+        if cuts := _cuts(len(rows), len(data)):
+            hashed = ((writer_hash(self._seed, *_key(row)), row) for row in rows)
+            pieces = list(_pieces(start, sorted(hashed, key=_hash_of), cuts))
+            if len(pieces) > 1:
+                return [one for begin, piece in pieces for one in self._leaves(begin, piece)]
+        return [(start, self._written(data, len(rows), 0))]
+
+    def _written(self, data: bytes, count: int, level: int) -> PageRef:
+        path = page_path(self._new_id())
+        self._pages.write(path, data)
+        return PageRef(path, len(data), count, level)
+
+
+def _pieces(
+    start: str, hashed: Sequence[tuple[str, _Row]], cuts: Sequence[int]
+) -> Iterator[tuple[str, list[_Row]]]:
+    """Yields the rows between the cuts, and where each piece begins: as few digits as tell it from
+    the one before. Writers of one hash stay together.
+    """
+    first = 0
+    for cut, following in pairwise([*cuts, len(hashed)]):
+        edges = (i for i in range(cut, following) if hashed[i][0] != hashed[i - 1][0])
+        if (edge := next(edges, None)) is not None:
+            yield start, [row for _, row in hashed[first:edge]]
+            before, after = hashed[edge - 1][0], hashed[edge][0]
+            first = edge
+            start = next(after[:n] for n in range(1, 17) if after[:n] > before)
+    yield start, [row for _, row in hashed[first:]]
+
+
+def _cuts(count: int, size_bytes: int) -> list[int]:
+    """Returns where to cut so many things, which together are a page of this size; nowhere where
+    that is small enough, or there is too little to cut.
+    """
+    if size_bytes <= PAGE_BYTES_MAX:
+        return []
+    pieces = min(-(-size_bytes * 4 // (PAGE_BYTES_MAX * 3)), count // 2)  # with room in them
+    return [count * i // pieces for i in range(1, pieces)]
+
+
+def _by_child(
+    children: Sequence[Child], sorted_by_hash: Sequence[tuple[str, Any]]
+) -> Iterator[tuple[int, list[tuple[str, Any]]]]:
+    """Yields the index of each child that has some of them, and these."""
+    for i, mine in groupby(sorted_by_hash, lambda pair: _index(children, pair[0])):
+        yield i, list(mine)
+
+
+def _index(children: Sequence[Child], hashed: str) -> int:
+    # Digits compare as their numbers do, the zeros at their end being left out or not.
+    return bisect_right(children, hashed, key=_hash_of) - 1
+
+
+def _hash_of(pair: tuple[str, Any]) -> str:
+    return pair[0]
+
+
+def _key(row: _Row) -> tuple[str, str]:
+    writer_id, kind, *_ = row
+    return str(kind), str(writer_id)
+
+
+def _parsed(row: _Row, where: str) -> WriterEntry:
+    try:
+        return writer_from_json(row)
+    except (TypeError, ValueError) as e:
+        raise CorruptionError(f"{where} violates the format: {e}") from e
+
+
+def find_writer(pages: WriterPages, head: Head, kind: str, writer_id: str) -> WriterEntry | None:
+    """Returns the writer's entry; where it is not in the head and there are older ones, a GET for
+    each level of pages that is not kept.
+    """
+    for entry in head.writers:
+        if entry.key == (kind, writer_id):
+            return entry
+    if head.older_writers is None:
+        return None
+    return pages.find(head.older_writers, head.log.key_seed, kind, writer_id)
+
+
+def count_writers(pages: WriterPages, head: Head) -> int:
+    """Returns how many writers are remembered; where there are older ones, a GET for each page in
+    which a writer of the head may have an entry, too, and which is not kept.
+    """
+    root, seed = head.older_writers, head.log.key_seed
+    if root is None:
+        return len(head.writers)
+    homes = pages.homes(root, (writer_hash(seed, *entry.key) for entry in head.writers))
+    beside = {older.key for page in set(homes.values()) for older in pages.entries(page)}
+    return root.count + sum(entry.key not in beside for entry in head.writers)
+
+
+def page_out_if_full(
+    pages: WriterPages, head: Head, added: Sequence[AppendedBy], *, new_id: Callable[[], str]
+) -> PagedWriters | None:
+    """Writes pages with those who must leave the head where these writers come to it; None where
+    there is room.
+
+    The oldest leave, as many as there are too many. With them go those of the older half whose page
+    is written anyway: while there are few writers the page is the same for all, and is written once
+    for many of them.
+    """
+    writers = with_writers(head.writers, added)
+    over = len(writers) - WRITERS_MAX
+    oldest = writers[: len(writers) - max(WRITERS_MAX // 2, len(added))]
+    if over <= 0 or not oldest:
+        return None
+    seed, root = head.log.key_seed, head.older_writers
+    left = list(range(len(oldest)))
+    if root is not None:
+        hashes = [writer_hash(seed, *entry.key) for entry in oldest]
+        homes = pages.homes(root, hashes)
+        written = {homes[hashed] for hashed in hashes[:over]}
+        left = [i for i in left if homes[hashes[i]] in written]
+    root = pages.add(
+        root,
+        (with_positions_inline(pages.store, oldest[i]) for i in left),
+        seed=seed,
+        new_id=new_id,
+    )
+    return PagedWriters(root, tuple(left))
+
+
+def with_positions_inline(store: Store, entry: WriterEntry) -> WriterEntry:
+    """Returns the entry as pages hold it: the sweep looks for documents of positions in heads alone
+    (FORMAT.md §11.1). One GET where it has one.
+    """
+    state = entry.transaction
+    if state is None or not isinstance(state.positions, PositionsAt):
+        return entry
+    inline = replace(state, positions=read_positions(store, state.positions))
+    return replace(entry, transaction=inline)

@@ -1,0 +1,884 @@
+"""The table as a Delta table (protocol 3, 7), with deletion vectors over the log's objects.
+
+The log of the Delta table: ``_delta_log/``, read and checked (Delta's PROTOCOL.md).
+
+Its newest version is found by a LIST: names of versions that were cleaned up are gone, and a hint
+may be older than they are. Of what others might have written, checkpoints of several parts or of
+the second kind are passed over: versions that need one cannot be read here.
+
+Checkpoints of the Delta table: all of a version in one Parquet file, of which readers begin.
+
+Of files that were removed it says nothing: only a VACUUM needs that, which the table refuses.
+
+The schema of the view: the columns of the log's objects, in Delta's types.
+
+Not here: a column for partition or offset. Objects hold several partitions, and dense ones no
+offsets.
+
+Deletion vectors of Delta: the rows of a file that a table does not show.
+
+A short one stands in the log of the Delta table, in Z85; those that are longer are together in one
+file of the publication, of which each descriptor names its part.
+
+The log's table as a Delta table: ``_delta_log/`` at the log's root, over the log's own objects.
+
+Each version is the whole difference to the one before, whoever wrote that: an ``add`` for each
+object of which rows show, with those that do not in a deletion vector. Tables that are not of clog
+are left alone; one of another log that stood here is replaced as a whole.
+
+*Who may write.* The protocol names a feature for writers that nobody knows: others refuse to
+append, update, optimise and vacuum, and read as ever.
+
+*Versions that expire.* After each tenth version comes a checkpoint; what is older than the newest
+one that no pin needs is deleted. When a log start offset has risen, the version that says so gets
+one at once, and all before it go: an old version never shows what was deleted. What a crash left
+undone is done with the next publication, as the version itself says which are the first to stay.
+
+*Withdrawn* is a view whose newest version has no files, and is the first to stay.
+"""
+
+import io
+import json
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from clog.storage.commit.committer import SKEW_MS_MAX
+from clog.storage.commit.versions import StandingLog
+from clog.storage.errors import CorruptionError, InvalidInputError
+from clog.storage.format import documents
+from clog.storage.format.schema import LIST, MAP, STRUCT, LogSchema, SchemaField
+from clog.storage.publications.source import (
+    WITHDRAWN,
+    HiddenRows,
+    Seen,
+    ShownObject,
+    Source,
+    TableState,
+    Withdrawal,
+    create_version,
+)
+from clog.storage.store.contract import Store, StoredObject
+
+FOLDER: Final = "_delta_log/"
+LAST_CHECKPOINT: Final = "_delta_log/_last_checkpoint"
+VERSION: Final = re.compile(r"_delta_log/(\d{20})\.json")
+CHECKPOINT: Final = re.compile(r"_delta_log/(\d{20})\.checkpoint\.parquet")
+MAPS: Final = ("partitionValues", "tags", "options", "configuration")
+
+Action = dict[str, Any]
+
+
+def version_path(version: int) -> str:
+    """Returns the path of a version."""
+    return f"{FOLDER}{version:020d}.json"
+
+
+def checkpoint_path(version: int) -> str:
+    """Returns the path of a checkpoint."""
+    return f"{FOLDER}{version:020d}.checkpoint.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Which versions and which checkpoints are there, in ascending order, and when each version
+    was written, by the store's clock.
+    """
+
+    written_ms: Mapping[int, int]
+    checkpoints: tuple[int, ...]
+
+    @property
+    def newest(self) -> int:
+        """The newest version; -1 where there is none."""
+        return max((*self.written_ms, *self.checkpoints), default=-1)
+
+    def complete(self) -> "Listing":
+        """Returns it without what is left of versions that somebody died cleaning up: a checkpoint
+        without its version's own file, or versions that no checkpoint comes before.
+        """
+        first = self.newest
+        while first - 1 in self.written_ms:
+            first -= 1
+        begins = [c for c in self.checkpoints if c >= first]
+        if first > 0 and not begins:
+            return self  # Whoever reads it is told what is missing.
+        low = begins[0] if first > 0 else 0
+        written_ms = {v: ms for v, ms in self.written_ms.items() if v >= low}
+        return Listing(written_ms, tuple(begins))
+
+    def before(self, version: int) -> list[str]:
+        """Returns the paths of all that is of older versions."""
+        old = [version_path(v) for v in self.written_ms if v < version]
+        return [*old, *(checkpoint_path(v) for v in self.checkpoints if v < version)]
+
+
+def listed(root: Store) -> Listing:
+    """Returns what is there; one LIST."""
+    versions, checkpoints = {}, []
+    for found in root.list(FOLDER):
+        if match := VERSION.fullmatch(found.path):
+            versions[int(match[1])] = found.modified_ms
+        elif match := CHECKPOINT.fullmatch(found.path):
+            checkpoints.append(int(match[1]))
+    return Listing(dict(sorted(versions.items())), tuple(sorted(checkpoints)))
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTable:
+    """A version of the table, replayed: its files by path, as they were added; its metadata and
+    protocol; what its commit says of itself. A value: nothing in it is ever changed.
+    """
+
+    version: int = -1
+    adds: Mapping[str, Action] = field(default_factory=dict)
+    metadata: Action = field(default_factory=dict)
+    protocol: Action = field(default_factory=dict)
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+
+def replayed(before: DeltaTable, steps: Iterable[tuple[int, list[Action]]]) -> DeltaTable:
+    """Returns the table after versions, each with its actions, or from a checkpoint on."""
+    adds = dict(before.adds)
+    version, metadata, protocol = before.version, before.metadata, before.protocol
+    said = before.said
+    for number, actions in steps:
+        version, said = number, {}
+        for action in actions:
+            if removed := action.get("remove"):
+                adds.pop(removed["path"], None)
+        for action in actions:
+            if added := action.get("add"):
+                adds[added["path"]] = added
+            metadata = action.get("metaData") or metadata
+            protocol = action.get("protocol") or protocol
+            said = (action.get("commitInfo") or {}).get("operationParameters") or said
+    return DeltaTable(version, adds, metadata, protocol, said)
+
+
+def read_table(root: Store, listing: Listing, known: DeltaTable | None = None) -> DeltaTable:
+    """Returns the newest version; a GET for the checkpoint, and one for each version since.
+
+    Args:
+        root: of the table.
+        listing: what is there.
+        known: a version that was read before, from which it goes on.
+
+    Raises:
+        CorruptionError: it cannot be read.
+    """
+    newest = listing.newest
+    table = DeltaTable() if known is None else known
+    behind = [v for v in listing.checkpoints if v > table.version]
+    try:
+        if behind and (known is None or table.version + 1 not in listing.written_ms):
+            begun = read_checkpoint(root.get(checkpoint_path(behind[-1])))
+            table = replayed(DeltaTable(), [(behind[-1], begun)])
+            if behind[-1] == newest:  # What a version said of itself is in its own file alone.
+                said = replayed(DeltaTable(), [(newest, [*_actions(root, newest)])]).said
+                table = replace(table, said=said)
+        since = range(table.version + 1, newest + 1)
+        if not since:
+            return table
+        return replayed(table, ((version, [*_actions(root, version)]) for version in since))
+    except FileNotFoundError as e:
+        raise CorruptionError(
+            f"version {newest} of the Delta table at {root.url} needs {e.filename or e}, which is"
+            " missing; delete _delta_log to have it published anew"
+        ) from e
+
+
+def actions_of(data: bytes, *, where: str) -> Iterator[Action]:
+    """Yields the actions of a version.
+
+    Raises:
+        CorruptionError: it is no JSON.
+    """
+    for line in data.splitlines():
+        try:
+            action = json.loads(line)
+        except ValueError as e:
+            raise CorruptionError(f"{where} is not a version of a Delta table: {e}") from e
+        if isinstance(action, dict):
+            yield action
+
+
+def read_checkpoint(data: bytes) -> list[Action]:
+    """Returns the actions of a checkpoint.
+
+    Raises:
+        CorruptionError: it is no Parquet file.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        rows = parquet.read_table(io.BytesIO(data)).to_pylist()
+    except (pa.ArrowException, OSError) as e:
+        raise CorruptionError(f"a checkpoint of a Delta table cannot be read: {e}") from e
+    return [
+        {kind: _without_nulls(action) for kind, action in row.items() if action} for row in rows
+    ]
+
+
+def _actions(root: Store, version: int) -> Iterator[Action]:
+    path = version_path(version)
+    return actions_of(root.get(path), where=f"{path} of {root.url}")
+
+
+def _without_nulls(action: Action) -> Action:
+    return {name: _plain(name, value) for name, value in action.items() if value is not None}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name in MAPS:
+        return dict(value)
+    return _without_nulls(value) if isinstance(value, dict) else value
+
+
+_TEXTS = pa.map_(pa.string(), pa.string())
+_LIST = pa.list_(pa.string())
+_VECTOR = pa.struct(
+    [
+        ("storageType", pa.string()),
+        ("pathOrInlineDv", pa.string()),
+        ("offset", pa.int32()),
+        ("sizeInBytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
+_SCHEMA = pa.schema(
+    {
+        "txn": pa.struct(
+            [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]
+        ),
+        "add": pa.struct(
+            [
+                ("path", pa.string()),
+                ("partitionValues", _TEXTS),
+                ("size", pa.int64()),
+                ("modificationTime", pa.int64()),
+                ("dataChange", pa.bool_()),
+                ("stats", pa.string()),
+                ("tags", _TEXTS),
+                ("deletionVector", _VECTOR),
+            ]
+        ),
+        "remove": pa.struct(
+            [
+                ("path", pa.string()),
+                ("deletionTimestamp", pa.int64()),
+                ("dataChange", pa.bool_()),
+            ]
+        ),
+        "metaData": pa.struct(
+            [
+                ("id", pa.string()),
+                ("name", pa.string()),
+                ("description", pa.string()),
+                ("format", pa.struct([("provider", pa.string()), ("options", _TEXTS)])),
+                ("schemaString", pa.string()),
+                ("partitionColumns", _LIST),
+                ("configuration", _TEXTS),
+                ("createdTime", pa.int64()),
+            ]
+        ),
+        "protocol": pa.struct(
+            [
+                ("minReaderVersion", pa.int32()),
+                ("minWriterVersion", pa.int32()),
+                ("readerFeatures", _LIST),
+                ("writerFeatures", _LIST),
+            ]
+        ),
+    }
+)
+
+
+def encode_checkpoint(table: DeltaTable, txn: Action) -> bytes:
+    """Returns the file of a version; ``txn`` is what it says of the log."""
+    from pyarrow import parquet
+
+    actions = [
+        {"protocol": table.protocol},
+        {"metaData": _paired(table.metadata)},
+        {"txn": txn},
+        *({"add": _paired({**add, "dataChange": False})} for add in table.adds.values()),
+    ]
+    sink = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(actions, schema=_SCHEMA), sink)
+    return sink.getvalue()
+
+
+def _paired(action: Action) -> Action:
+    """Returns an action with pairs for maps, as Arrow takes them."""
+    return {
+        name: [*value.items()] if name in MAPS else _paired(value) if name == "format" else value
+        for name, value in action.items()
+    }
+
+
+def last_checkpoint(table: DeltaTable) -> bytes:
+    """Returns the hint that names the checkpoint of this version."""
+    hint: dict[str, Any] = {"version": table.version, "size": len(table.adds) + 3}
+    return json.dumps(hint).encode()
+
+
+_SIMPLE: Final = {
+    "bool": "boolean",
+    "int8": "byte",
+    "int16": "short",
+    "int32": "integer",
+    "int64": "long",
+    "uint8": "short",
+    "uint16": "integer",
+    "uint32": "long",
+    "float32": "float",
+    "float64": "double",
+    "date": "date",
+    "string": "string",
+    "binary": "binary",
+    "timestamp(ms,utc)": "timestamp",
+    "timestamp(us,utc)": "timestamp",
+    "timestamp(ms)": "timestamp_ntz",
+    "timestamp(us)": "timestamp_ntz",
+}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_DECIMAL_DIGITS_MAX: Final = 38
+_REFUSED_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
+"""Delta has no such names without a mapping of columns."""
+
+_HEADERS: Final = {
+    "type": "array",
+    "elementType": {
+        "type": "struct",
+        "fields": [
+            {"name": "key", "type": "string", "nullable": True, "metadata": {}},
+            {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
+        ],
+    },
+    "containsNull": True,
+}
+
+
+def delta_schema(schema: LogSchema | None, *, url: str) -> dict[str, Any]:
+    """Returns the view's schema, as Delta's JSON has it.
+
+    Raises:
+        InvalidInputError: a field that Delta has no type or name for.
+    """
+    key, value = ("binary", "binary") if schema is None else _types(schema, url)
+    columns = {"key": key, "value": value, "headers": _HEADERS, "timestamp": "timestamp"}
+    return {"type": "struct", "fields": [_field(name, type_) for name, type_ in columns.items()]}
+
+
+def has_times_without_zone(schema: LogSchema | None) -> bool:
+    """Tells whether the view needs Delta's feature for timestamps without a zone."""
+    fields = () if schema is None else schema.walk()
+    return any(_SIMPLE.get(field.kind) == "timestamp_ntz" for _, field in fields)
+
+
+def _types(schema: LogSchema, url: str) -> tuple[Any, Any]:
+    return _type(schema.key, "key", url), _type(schema.value, "value", url)
+
+
+def _field(name: str, type_: Any) -> dict[str, Any]:
+    return {"name": name, "type": type_, "nullable": True, "metadata": {}}
+
+
+def _type(field: SchemaField, path: str, url: str) -> Any:
+    if field.kind == STRUCT:
+        _check_names(field.fields, path, url)
+        inside = [_field(f.name, _type(f, f"{path}.{f.name}", url)) for f in field.fields]
+        return {"type": "struct", "fields": inside}
+    if field.kind == LIST:
+        element = _type(field.fields[0], f"{path}.element", url)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if field.kind == MAP:
+        key, value = (_type(f, f"{path}.{f.name}", url) for f in field.fields)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if field.kind in _SIMPLE:
+        return _SIMPLE[field.kind]
+    decimal = _DECIMAL.fullmatch(field.kind)
+    if decimal and int(decimal[1]) <= _DECIMAL_DIGITS_MAX:
+        return field.kind
+    if field.kind.startswith("fixed("):
+        return "binary"
+    raise InvalidInputError(
+        f"{path} of {url} is {field.kind}, which Delta has no type for; the log cannot be published"
+        " as Delta; nothing was changed"
+    )
+
+
+def _check_names(fields: Iterable[SchemaField], path: str, url: str) -> None:
+    """Raises if Delta refuses the names: it has no spaces and punctuation in them, and takes
+    capitals for small letters.
+    """
+    seen: dict[str, str] = {}
+    for one in fields:
+        if _REFUSED_IN_NAMES & set(one.name):
+            raise InvalidInputError(
+                f"{path}.{one.name!r} of {url} has a name that Delta refuses (a space, or one of"
+                " ,;{}()=); the log cannot be published as Delta; nothing was changed"
+            )
+        other = seen.setdefault(one.name.lower(), one.name)
+        if other != one.name:
+            raise InvalidInputError(
+                f"{path} of {url} has fields {other!r} and {one.name!r}, which are one for Delta;"
+                " the log cannot be published as Delta; nothing was changed"
+            )
+
+
+MAGIC = 1681511377
+INLINE_BYTES_MAX = 512
+"""A longer vector goes into the file: readers of the table read all that is inline, always."""
+_FILE_VERSION = b"\x01"
+_ALPHABET = np.frombuffer(
+    b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
+    np.uint8,
+)
+_DIGITS = np.zeros(256, np.uint64)
+_DIGITS[_ALPHABET] = np.arange(85)
+_ID_CHARACTERS = 20
+"""A file's id in Z85, at the end of what names it."""
+
+Descriptor = dict[str, Any]
+"""What an ``add`` says of its deletion vector."""
+
+
+def z85(data: bytes) -> str:
+    """Returns the bytes in Z85, zeros added up to a multiple of four."""
+    padded = data + b"\0" * (-len(data) % 4)
+    numbers = np.frombuffer(padded, ">u4").astype(np.uint64)
+    powers = np.array([85**4, 85**3, 85**2, 85, 1], np.uint64)
+    digits = numbers[:, None] // powers % np.uint64(85)
+    return _ALPHABET[digits.astype(np.int64)].tobytes().decode()
+
+
+def describe(
+    hidden: Sequence[HiddenRows], *, folder: str, file_id: str
+) -> tuple[list[Descriptor], bytes]:
+    """Returns the descriptor of each vector, and the bytes of the file that some of them name;
+    empty where none does.
+
+    Args:
+        hidden: the rows, by object.
+        folder: of the file, relative to the table.
+        file_id: 32 hex digits, by which `file_name` names it.
+    """
+    made: list[Descriptor] = []
+    file = bytearray(_FILE_VERSION)
+    for rows in hidden:
+        data = struct.pack("<I", MAGIC) + rows.roaring
+        described = {"sizeInBytes": len(data), "cardinality": rows.rows}
+        if len(data) <= INLINE_BYTES_MAX:
+            made.append({"storageType": "i", "pathOrInlineDv": z85(data), **described})
+            continue
+        name = folder.rstrip("/") + z85(bytes.fromhex(file_id))
+        where = {"storageType": "u", "pathOrInlineDv": name, "offset": len(file)}
+        made.append({**where, **described})
+        file += struct.pack(">I", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+    return made, bytes(file) if len(file) > len(_FILE_VERSION) else b""
+
+
+def file_name(file_id: str) -> str:
+    """Returns the name of a file of vectors, as Delta makes it of an id."""
+    return f"deletion_vector_{uuid_of(file_id)}.bin"
+
+
+def uuid_of(digits: str) -> str:
+    """Returns 32 hex digits as a UUID is written."""
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def file_of(descriptor: Descriptor | None) -> str | None:
+    """Returns the path of the file that a descriptor names, relative to the table, or in full where
+    it says so; None where it names none.
+    """
+    if descriptor is None or descriptor.get("storageType") not in ("u", "p"):
+        return None
+    named = str(descriptor["pathOrInlineDv"])
+    if descriptor["storageType"] == "p":
+        return named
+    folder, name = named[:-_ID_CHARACTERS], named[-_ID_CHARACTERS:]
+    return folder.rstrip("/") + "/" + file_name(_unz85(name).hex())
+
+
+def _unz85(text: str) -> bytes:
+    digits = _DIGITS[np.frombuffer(text.encode(), np.uint8)].reshape(-1, 5)
+    powers = np.array([85**4, 85**3, 85**2, 85, 1], np.uint64)
+    numbers = (digits * powers).sum(axis=1, dtype=np.uint64)
+    data: bytes = numbers.astype(">u4").tobytes()
+    return data
+
+
+WRITER_FEATURE: Final = "clogView"
+"""What keeps others from writing: a feature for writers that only clog knows."""
+CHECKPOINT_VERSIONS: Final = 10
+_VECTORS, _TIMES = "deletionVectors", "timestampNtz"
+_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_OF_WRITERS = re.compile(
+    rf"part-\d{{5,}}-{_UUID}-c\d{{3,}}(\.[a-z0-9]+)?\.parquet|deletion_vector_{_UUID}\.bin"
+)
+"""What Delta's writers call the files that they write at a table's root."""
+_LOG, _DIGEST = "clog.log", "clog.hidden"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSeen(Seen):
+    """What was found of a Delta table: its newest version, replayed, and what is there."""
+
+    table: DeltaTable
+    listing: Listing
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaVersion:
+    """A version that is ready to be created, the one after ``seen``; its files are written."""
+
+    seen: DeltaSeen
+    actions: list[Action]
+    now_ms: int
+
+
+class DeltaView:
+    """The Delta table of one log. Holds nothing that changes: threads may share it.
+
+    Attributes:
+        format: its name in configs and pins.
+        title: what it is in messages.
+        folder: where its versions stand.
+    """
+
+    format: Final = "delta"
+    title: Final = "a Delta table"
+    folder: Final = FOLDER
+
+    def __init__(self, standing: StandingLog) -> None:
+        self._standing = standing
+        self._root = standing.root
+
+    def look(self, known: DeltaSeen | None = None) -> DeltaSeen:
+        """Finds the newest version; a LIST, and a GET for each version that is not ``known``.
+
+        Raises:
+            CorruptionError: it cannot be read.
+        """
+        listing = listed(self._root)
+        before = None if known is None or known.newest > listing.newest else known.table
+        return _seen(read_table(self._root, listing, before), listing)
+
+    def check_installed(self) -> None:
+        """Raises if a package is missing that publishing needs; here none does."""
+
+    def prepared(
+        self, seen: DeltaSeen, state: TableState, *, now_ms: int, file_id: str
+    ) -> DeltaVersion:
+        """Returns the next version, and writes its file of vectors, which has the name ``file_id``
+        (COMMIT.md, U1).
+        """
+        where = documents.view_folder(self.format, seen.newest + 1)
+        folder = f"{documents.folder_of(self._standing.log_id)}/{where}"
+        actions, file = self._actions(seen, state, now_ms=now_ms, file_id=file_id, folder=folder)
+        if file:
+            self._standing.store.put(where + file_name(file_id), file)
+        return DeltaVersion(seen, actions, now_ms)
+
+    def withdrawn(self, seen: DeltaSeen, said: Withdrawal) -> DeltaVersion:
+        """Returns the next version as one without files, which needs no type of the log's."""
+        table, mine = seen.table, said.log_id
+        about = {
+            "log": mine,
+            "version": str(said.version),
+            "commit": said.commit_id,
+            "first": str(seen.newest + 1),
+            WITHDRAWN: str(said.now_ms),
+        }
+        actions = [_info("CLOG WITHDRAW", about, said.now_ms)]
+        if _configuration(table).get(_LOG) != mine:
+            metadata = _metadata(None, mine, url=self._root.url, created_ms=said.now_ms)
+            actions += [{"protocol": _protocol(None)}, {"metaData": metadata}]
+        actions += ({"remove": _remove(add, said.now_ms)} for add in table.adds.values())
+        return DeltaVersion(seen, actions, said.now_ms)
+
+    def create(self, version: DeltaVersion, _lowest_view: int) -> DeltaSeen | None:
+        """Creates a version (COMMIT.md, U3); None where another came first.
+
+        Raises:
+            LogReplacedError, NotFoundError: the log was deleted.
+        """
+        seen, actions = version.seen, version.actions
+        number = seen.newest + 1
+        body = "".join(json.dumps(a, separators=(",", ":")) + "\n" for a in actions).encode()
+        self._standing.check()
+        if not create_version(self._root, version_path(number), body):
+            return None
+        written_ms = {**seen.listing.written_ms, number: version.now_ms}
+        listing = Listing(written_ms, seen.listing.checkpoints)
+        return _seen(replayed(seen.table, [(number, actions)]), listing)
+
+    def tidy(self, seen: DeltaSeen, lowest_view: int) -> DeltaSeen:
+        """Writes the checkpoint that is due, and deletes versions that have expired; returns what
+        is there then.
+
+        Args:
+            seen: the newest version.
+            lowest_view: the lowest version that a pin is for.
+        """
+        table, checkpoints = seen.table, seen.listing.checkpoints
+        if not seen.is_there or seen.is_foreign:
+            return seen
+        first = int(table.said.get("first", 0))
+        last = max(checkpoints, default=0)
+        if last < first or table.version - last >= CHECKPOINT_VERSIONS:
+            self._write_checkpoint(table)
+            checkpoints = (*checkpoints, table.version)
+        may_go = [c for c in checkpoints if c <= lowest_view]
+        must_go = [c for c in checkpoints if c >= first > 0]
+        keep = max([*may_go[-1:], *must_go[:1]], default=0)
+        for path in seen.listing.before(keep):
+            self._root.delete(path)
+        written_ms = {v: ms for v, ms in seen.listing.written_ms.items() if v >= keep}
+        return _seen(table, Listing(written_ms, tuple(c for c in checkpoints if c >= keep)))
+
+    def unnamed(self, seen: DeltaSeen, files: Mapping[str, int]) -> set[str]:
+        """Returns which of the files in the log's folder, with the versions for which they were
+        made, no version that is left names.
+        """
+        return files.keys() - self.named(seen)
+
+    def named(self, _seen: DeltaSeen, first: int = 0) -> set[str]:
+        """Returns the paths in the log's folder that versions from the ``first`` on name: objects
+        and files of vectors; a LIST, and a GET for each version that is left.
+
+        Raises:
+            CorruptionError: a version cannot be read.
+        """
+        folder = f"{documents.folder_of(self._standing.log_id)}/"
+        named = self._named(first)
+        return {path.removeprefix(folder) for path in named if path.startswith(folder)}
+
+    def left_by_refused(self, seen: DeltaSeen, files: Iterable[StoredObject]) -> list[StoredObject]:
+        """Returns which files at the root can only be what refused writers left, as the view was
+        found; requests as for `named`, where there are any.
+
+        None while another than clog wrote the newest version, or may write one. Else those that
+        Delta's writers name so, that were written since the view was first published, and that no
+        version that is left names, wherever it says that they are.
+
+        Raises:
+            CorruptionError: a version cannot be read.
+        """
+        table, mine = seen.table, self._standing.log_id
+        if seen.log_id != mine:
+            return []
+        if WRITER_FEATURE not in table.protocol.get("writerFeatures", ()):
+            return []
+        since_ms = _first_published_ms(table, mine)
+        found = [f for f in files if _OF_WRITERS.fullmatch(f.path)]
+        found = [
+            f for f in found if since_ms is not None and f.modified_ms > since_ms + SKEW_MS_MAX
+        ]
+        if not found:
+            return []
+        names = {path.rpartition("/")[2] for path in self._named()}
+        return [file for file in found if file.path not in names]
+
+    def _named(self, first: int = 0) -> set[str]:
+        """Returns the paths that versions from the ``first`` on name, as they stand there."""
+        listing = listed(self._root).complete()
+        found: set[str] = set()
+        table: DeltaTable | None = None
+        for version in (*listing.checkpoints[:1], *listing.written_ms):
+            reach = {v: ms for v, ms in listing.written_ms.items() if v <= version}
+            begun = tuple(c for c in listing.checkpoints[:1] if c <= version)
+            table = read_table(self._root, Listing(reach, begun), table)
+            if version < first:
+                continue
+            named = {*table.adds, *map(file_of, map(_vector, table.adds.values()))}
+            found.update(path for path in named if path is not None)
+        return found
+
+    def _write_checkpoint(self, table: DeltaTable) -> None:
+        said = table.said
+        txn = {"appId": said.get("log", ""), "version": int(said.get("version", 0))}
+        self._root.put(checkpoint_path(table.version), encode_checkpoint(table, txn))
+        self._root.put(LAST_CHECKPOINT, last_checkpoint(table))
+
+    def _actions(
+        self, seen: DeltaSeen, state: TableState, *, now_ms: int, file_id: str, folder: str
+    ) -> tuple[list[Action], bytes]:
+        """Returns the next version's actions, and the file of vectors that they name."""
+        table, source, before = seen.table, state.source, seen.source
+        has_same_start = before is not None and (before.log_id, before.starts) == (
+            *(source.log_id, source.starts),
+        )
+        first = int(table.said.get("first", 0)) if has_same_start else seen.newest + 1
+        said = {
+            "log": source.log_id,
+            "version": str(source.version),
+            "commit": source.commit_id,
+            "content": source.content,
+            "starts": source.starts,
+            "first": str(first),
+        }
+        txn = {"appId": source.log_id, "version": source.version, "lastUpdated": now_ms}
+        actions: list[Action] = [_info("CLOG PUBLISH", said, now_ms), {"txn": txn}]
+        began_ms = _first_published_ms(table, source.log_id)
+        protocol = _protocol(state.schema)
+        metadata = _metadata(
+            state.schema,
+            source.log_id,
+            url=self._root.url,
+            created_ms=now_ms if began_ms is None else began_ms,
+        )
+        if protocol != table.protocol:
+            actions.append({"protocol": protocol})
+        if metadata != table.metadata:
+            actions.append({"metaData": metadata})
+        changed, removed = _difference(table, state)
+        described, file = describe(
+            [shown.hidden for _, shown in changed if shown.hidden], folder=folder, file_id=file_id
+        )
+        descriptors = iter(described)
+        actions += ({"remove": _remove(add, now_ms)} for add in removed)
+        for path, shown in changed:
+            vector = next(descriptors) if shown.hidden else None
+            actions.append({"add": _add(path, shown, vector, state.time_ms)})
+        return actions, file
+
+
+def _seen(table: DeltaTable, listing: Listing) -> DeltaSeen:
+    is_foreign = listing.newest >= 0 and not documents.is_log_id(_configuration(table).get(_LOG))
+    source, withdrawn_ms = (None, None) if is_foreign else _said(table)
+    log_id = table.said.get("log") if source or withdrawn_ms is not None else None
+    return DeltaSeen(
+        newest=listing.newest,
+        modified_ms=listing.written_ms,
+        is_there=listing.newest >= 0,
+        is_foreign=is_foreign,
+        log_id=log_id,
+        source=source,
+        withdrawn_ms=withdrawn_ms,
+        table=table,
+        listing=listing,
+    )
+
+
+def _info(operation: str, said: Mapping[str, str], now_ms: int) -> Action:
+    info = {"timestamp": now_ms, "operation": operation, "operationParameters": said}
+    return {"commitInfo": {**info, "engineInfo": "clog"}}
+
+
+def _difference(
+    table: DeltaTable, state: TableState
+) -> tuple[list[tuple[str, ShownObject]], list[Action]]:
+    """Returns what is to be added, and what is to be removed, of before."""
+    folder = documents.folder_of(state.source.log_id)
+    wanted = {f"{folder}/{shown.object.path}": shown for shown in state.objects}
+    changed = [
+        (path, shown) for path, shown in wanted.items() if not _shows(table.adds.get(path), shown)
+    ]
+    paths_changed = {path for path, _ in changed}
+    removed = [
+        add for path, add in table.adds.items() if path in paths_changed or path not in wanted
+    ]
+    return changed, removed
+
+
+def _shows(add: Action | None, shown: ShownObject) -> bool:
+    if add is None:
+        return False
+    return (
+        add.get("tags", {}).get(_DIGEST, "") == shown.digest
+        and ("deletionVector" in add) == (shown.hidden is not None)
+        and add.get("size") == shown.object.size_bytes
+    )
+
+
+def _add(path: str, shown: ShownObject, vector: Descriptor | None, time_ms: int) -> dict[str, Any]:
+    ref = shown.object
+    add: dict[str, Any] = {
+        "path": path,
+        "partitionValues": {},
+        "size": ref.size_bytes,
+        "modificationTime": time_ms,
+        "dataChange": True,
+        "stats": json.dumps({"numRecords": ref.rows}),
+    }
+    if vector is not None:
+        add |= {"deletionVector": vector, "tags": {_DIGEST: shown.digest}}
+    return add
+
+
+def _vector(add: Action) -> Descriptor | None:
+    return add.get("deletionVector")
+
+
+def _remove(add: Action, now_ms: int) -> dict[str, Any]:
+    names = ("path", "size", "deletionVector")
+    return {
+        **{name: add[name] for name in names if name in add},
+        "deletionTimestamp": now_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": {},
+    }
+
+
+def _protocol(schema: LogSchema | None) -> Action:
+    features = [_VECTORS, *([_TIMES] if has_times_without_zone(schema) else [])]
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": features,
+        "writerFeatures": [*features, WRITER_FEATURE],
+    }
+
+
+def _metadata(schema: LogSchema | None, log_id: str, *, url: str, created_ms: int) -> Action:
+    return {
+        "id": uuid_of(log_id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(delta_schema(schema, url=url), separators=(",", ":")),
+        "partitionColumns": [],
+        "configuration": {"delta.enableDeletionVectors": "true", _LOG: log_id},
+        "createdTime": created_ms,
+    }
+
+
+def _configuration(table: DeltaTable) -> dict[str, str]:
+    found: dict[str, str] = table.metadata.get("configuration") or {}
+    return found
+
+
+def _first_published_ms(table: DeltaTable, log_id: str) -> int | None:
+    """Returns when the view of a log was first published, by that publisher's clock; None where it
+    was not.
+    """
+    if _configuration(table).get(_LOG) != log_id:
+        return None
+    created_ms = table.metadata.get("createdTime")
+    return created_ms if isinstance(created_ms, int) else None
+
+
+def _said(table: DeltaTable) -> tuple[Source | None, int | None]:
+    """Returns what a version says it shows, and since when it shows nothing; None and None where
+    another wrote it.
+    """
+    said = table.said
+    try:
+        if WITHDRAWN in said:
+            return None, int(said[WITHDRAWN])
+        return Source(
+            *(str(said["log"]), int(said["version"]), str(said["commit"])),
+            *(str(said["content"]), str(said["starts"])),
+        ), None
+    except (KeyError, ValueError):
+        return None, None

@@ -1,1 +1,0 @@
-"""The table as a Delta table (protocol 3, 7), with deletion vectors over the log's objects."""

@@ -1,0 +1,775 @@
+"""The table as an Iceberg table (format 3), with deletion vectors over the log's objects.
+
+The Puffin file of a publication: the deletion vectors of all its objects, one blob for each.
+
+Manifests and manifest lists of Iceberg, in Avro; needs fastavro, the extra `iceberg`.
+
+Each publication writes all of them anew, so that no reader goes through what earlier ones wrote.
+
+The schema of the view in Iceberg's types, and the names of the columns in objects without field
+ids.
+
+The log's table as an Iceberg table: ``metadata/v<N>.metadata.json`` at the log's root, over the
+log's own objects.
+
+Each version has a snapshot of its own with manifests, their list, and the vectors in one Puffin
+file, all in the log's folder; the metadata, created if absent, makes them a version. It holds the
+snapshots of the versions before, too, as far as a pin is for them, which is what time travel reads.
+
+Iceberg names locations in full: a log that was copied or moved is published anew. Nothing in its
+format keeps writers out: ``gc.enabled=false`` forbids what deletes files, and a metadata file that
+another created is followed by one of ours that says nothing of it.
+
+*Withdrawn* is a view whose newest version has no snapshot, and is the first to stay.
+"""
+
+import io
+import json
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+from clog.storage.commit.versions import StandingLog
+from clog.storage.errors import CorruptionError, InvalidInputError, StoreUnavailableError
+from clog.storage.format import documents
+from clog.storage.format.schema import KEY_ID, LIST, MAP, STRUCT, VALUE_ID, LogSchema, SchemaField
+from clog.storage.publications.source import (
+    WITHDRAWN,
+    HiddenRows,
+    Seen,
+    ShownObject,
+    Source,
+    TableState,
+    Withdrawal,
+    create_version,
+)
+
+_MAGIC = b"PFA1"
+_VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
+_ROW_POSITION = 2147483645
+"""Iceberg's id of the column of a row's position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Where the vector of an object is in the file; ``rows`` is how many it hides."""
+
+    path: str
+    offset: int
+    size_bytes: int
+    rows: int
+
+
+def encode_puffin(hidden: Sequence[tuple[str, HiddenRows]]) -> tuple[bytes, list[Blob]]:
+    """Returns the file with the vectors of these objects, by path, and where they are in it."""
+    file, blobs = bytearray(_MAGIC), []
+    for path, rows in hidden:
+        body = _VECTOR_MAGIC + rows.roaring
+        data = struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+        blobs.append(Blob(path, len(file), len(data), rows.rows))
+        file += data
+    described = [
+        {
+            "type": "deletion-vector-v1",
+            "fields": [_ROW_POSITION],
+            "snapshot-id": -1,
+            "sequence-number": -1,
+            "offset": blob.offset,
+            "length": blob.size_bytes,
+            "properties": {"referenced-data-file": blob.path, "cardinality": str(blob.rows)},
+        }
+        for blob in blobs
+    ]
+    footer = json.dumps({"blobs": described, "properties": {"created-by": "clog"}}).encode()
+    file += _MAGIC + footer + struct.pack("<II", len(footer), 0) + _MAGIC
+    return bytes(file), blobs
+
+
+ADDED: Final = 1
+DATA, DELETES = 0, 1
+
+
+def _field(number: int, name: str, type_: Any, *, optional: bool = False) -> dict[str, Any]:
+    if optional:
+        return {"name": name, "type": ["null", type_], "default": None, "field-id": number}
+    return {"name": name, "type": type_, "field-id": number}
+
+
+_PARTITION = {"type": "record", "name": "r102", "fields": []}
+_FILE = {
+    "type": "record",
+    "name": "r2",
+    "fields": [
+        _field(134, "content", "int"),
+        _field(100, "file_path", "string"),
+        _field(101, "file_format", "string"),
+        _field(102, "partition", _PARTITION),
+        _field(103, "record_count", "long"),
+        _field(104, "file_size_in_bytes", "long"),
+        _field(142, "first_row_id", "long", optional=True),
+        _field(143, "referenced_data_file", "string", optional=True),
+        _field(144, "content_offset", "long", optional=True),
+        _field(145, "content_size_in_bytes", "long", optional=True),
+    ],
+}
+_ENTRY = {
+    "type": "record",
+    "name": "manifest_entry",
+    "fields": [
+        _field(0, "status", "int"),
+        _field(1, "snapshot_id", "long", optional=True),
+        _field(3, "sequence_number", "long", optional=True),
+        _field(4, "file_sequence_number", "long", optional=True),
+        _field(2, "data_file", _FILE),
+    ],
+}
+_LISTED = {
+    "type": "record",
+    "name": "manifest_file",
+    "fields": [
+        _field(500, "manifest_path", "string"),
+        _field(501, "manifest_length", "long"),
+        _field(502, "partition_spec_id", "int"),
+        _field(517, "content", "int"),
+        _field(515, "sequence_number", "long"),
+        _field(516, "min_sequence_number", "long"),
+        _field(503, "added_snapshot_id", "long"),
+        _field(504, "added_files_count", "int"),
+        _field(505, "existing_files_count", "int"),
+        _field(506, "deleted_files_count", "int"),
+        _field(512, "added_rows_count", "long"),
+        _field(513, "existing_rows_count", "long"),
+        _field(514, "deleted_rows_count", "long"),
+        _field(520, "first_row_id", "long", optional=True),
+    ],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The numbers of a snapshot; its rows have ids from ``first_row`` on."""
+
+    id: int
+    sequence: int
+    first_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest as it is stored; ``content`` is `DATA` or `DELETES`."""
+
+    path: str
+    data: bytes
+    content: int
+    files: int
+    rows: int
+
+
+def data_manifest(
+    path: str, objects: Sequence[tuple[str, ShownObject]], snapshot: Snapshot, schema: Any
+) -> Manifest:
+    """Returns the manifest of the objects, by their locations."""
+    entries, row = [], snapshot.first_row
+    for location, shown in objects:
+        ref = shown.object
+        file = _file(DATA, location, "PARQUET", ref.rows, ref.size_bytes)
+        entries.append(_entry({**file, "first_row_id": row}, snapshot))
+        row += ref.rows
+    data = _encoded(_ENTRY, entries, _about(schema, "data"))
+    return Manifest(path, data, DATA, len(entries), row - snapshot.first_row)
+
+
+def delete_manifest(
+    path: str, puffin: tuple[str, int], blobs: Sequence[Blob], snapshot: Snapshot, schema: Any
+) -> Manifest:
+    """Returns the manifest of the vectors in a Puffin file, given by its location and size."""
+    entries = [
+        _entry(
+            {
+                **_file(DELETES, puffin[0], "PUFFIN", blob.rows, puffin[1]),
+                "referenced_data_file": blob.path,
+                "content_offset": blob.offset,
+                "content_size_in_bytes": blob.size_bytes,
+            },
+            snapshot,
+        )
+        for blob in blobs
+    ]
+    rows = sum(blob.rows for blob in blobs)
+    return Manifest(
+        path, _encoded(_ENTRY, entries, _about(schema, "deletes")), DELETES, len(entries), rows
+    )
+
+
+def manifest_list(manifests: Sequence[Manifest], snapshot: Snapshot) -> bytes:
+    """Returns the list of a snapshot's manifests."""
+    rows = [
+        {
+            "manifest_path": manifest.path,
+            "manifest_length": len(manifest.data),
+            "partition_spec_id": 0,
+            "content": manifest.content,
+            "sequence_number": snapshot.sequence,
+            "min_sequence_number": snapshot.sequence,
+            "added_snapshot_id": snapshot.id,
+            "added_files_count": manifest.files,
+            "existing_files_count": 0,
+            "deleted_files_count": 0,
+            "added_rows_count": manifest.rows,
+            "existing_rows_count": 0,
+            "deleted_rows_count": 0,
+            "first_row_id": snapshot.first_row if manifest.content == DATA else None,
+        }
+        for manifest in manifests
+    ]
+    about = {"snapshot-id": str(snapshot.id), "sequence-number": str(snapshot.sequence)}
+    return _encoded(_LISTED, rows, {**about, "format-version": "3"})
+
+
+def records(data: bytes, *, where: str) -> Iterator[dict[str, Any]]:
+    """Yields the records of an Avro file.
+
+    Raises:
+        CorruptionError: it is none.
+    """
+    try:
+        yield from avro().reader(io.BytesIO(data))
+    except (ValueError, EOFError, TypeError, IndexError) as e:
+        raise CorruptionError(f"{where} is no Avro file: {e}") from e
+
+
+def avro() -> Any:
+    """Returns fastavro.
+
+    Raises:
+        InvalidInputError: it is not installed.
+    """
+    try:
+        return import_module("fastavro")
+    except ModuleNotFoundError as e:
+        raise InvalidInputError(
+            "publishing as Iceberg needs fastavro, which is not installed; nothing was changed; run"
+            ' pip install "pyspark-clog[iceberg]"'
+        ) from e
+
+
+def _file(content: int, path: str, kind: str, rows: int, size_bytes: int) -> dict[str, Any]:
+    return {
+        "content": content,
+        "file_path": path,
+        "file_format": kind,
+        "partition": {},
+        "record_count": rows,
+        "file_size_in_bytes": size_bytes,
+    }
+
+
+def _entry(file: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "status": ADDED,
+        "snapshot_id": snapshot.id,
+        "sequence_number": snapshot.sequence,
+        "file_sequence_number": snapshot.sequence,
+        "data_file": file,
+    }
+
+
+def _about(schema: Any, content: str) -> dict[str, str]:
+    return {
+        "schema": json.dumps(schema),
+        "schema-id": str(schema["schema-id"]),
+        "partition-spec": "[]",
+        "partition-spec-id": "0",
+        "format-version": "3",
+        "content": content,
+    }
+
+
+def _encoded(schema: Any, rows: Sequence[Any], about: Mapping[str, str]) -> bytes:
+    sink = io.BytesIO()
+    # The same marker each time: what is written twice is the same file.
+    avro().writer(
+        sink, schema, rows, metadata=dict(about), codec="deflate", sync_marker=b"clog" * 4
+    )
+    return sink.getvalue()
+
+
+_SIMPLE: Final = {
+    "bool": "boolean",
+    "int8": "int",
+    "int16": "int",
+    "int32": "int",
+    "int64": "long",
+    "float32": "float",
+    "float64": "double",
+    "date": "date",
+    "time(us)": "time",
+    "string": "string",
+    "binary": "binary",
+    "timestamp(ms,utc)": "timestamptz",
+    "timestamp(us,utc)": "timestamptz",
+    "timestamp(ns,utc)": "timestamptz_ns",
+    "timestamp(ms)": "timestamp",
+    "timestamp(us)": "timestamp",
+    "timestamp(ns)": "timestamp_ns",
+}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_DECIMAL_DIGITS_MAX: Final = 38
+_FIXED: Final = re.compile(r"fixed\((\d+)\)")
+_INSIDE_HEADERS: Final = [
+    {"id": 5, "name": "key", "required": False, "type": "string"},
+    {"id": 6, "name": "value", "required": False, "type": "binary"},
+]
+_HEADERS: Final = {
+    "type": "list",
+    "element-id": 4,
+    "element-required": False,
+    "element": {"type": "struct", "fields": _INSIDE_HEADERS},
+}
+_NOT_IN_THE_VIEW: Final = {"delete_horizon": 8, "offset": 2147483540}
+"""Columns that objects may have beside, with their ids: readers want each to have one."""
+
+
+def iceberg_schema(schema: LogSchema | None, *, url: str) -> dict[str, Any]:
+    """Returns the view's schema, as Iceberg's JSON has it; ids are those of FORMAT.md §12.2.
+
+    Raises:
+        InvalidInputError: a field that Iceberg has no type for.
+    """
+    key, value = ("binary", "binary")
+    if schema is not None:
+        key, value = _type(schema.key, "key", url), _type(schema.value, "value", url)
+    columns = [
+        (KEY_ID, "key", key),
+        (VALUE_ID, "value", value),
+        (3, "headers", _HEADERS),
+        (7, "timestamp", "timestamptz"),
+    ]
+    fields = [{"id": i, "name": name, "required": False, "type": t} for i, name, t in columns]
+    schema_id = 0 if schema is None else schema.id
+    return {"type": "struct", "schema-id": schema_id, "fields": fields}
+
+
+def name_mapping(schema: dict[str, Any]) -> str:
+    """Returns the ids of columns by their names, for objects that have none."""
+    beside = [{"field-id": i, "names": [name]} for name, i in _NOT_IN_THE_VIEW.items()]
+    return json.dumps([*_mapped(schema), *beside], separators=(",", ":"))
+
+
+def last_column_id(schema: dict[str, Any]) -> int:
+    """Returns the highest id of a column."""
+    return max(_ids(_mapped(schema)))
+
+
+def _ids(mapped: list[dict[str, Any]]) -> Iterator[int]:
+    for one in mapped:
+        yield one["field-id"]
+        yield from _ids(one.get("fields", []))
+
+
+def _mapped(type_: Any) -> list[dict[str, Any]]:
+    if not isinstance(type_, dict):
+        return []
+    if type_["type"] == "struct":
+        inside = [(f["id"], f["name"], f["type"]) for f in type_["fields"]]
+    elif type_["type"] == "list":
+        inside = [(type_["element-id"], "element", type_["element"])]
+    else:
+        inside = [(type_[f"{name}-id"], name, type_[name]) for name in ("key", "value")]
+    return [
+        {"field-id": i, "names": [name], **({"fields": below} if (below := _mapped(t)) else {})}
+        for i, name, t in inside
+    ]
+
+
+def _type(field: SchemaField, path: str, url: str) -> Any:
+    if field.kind in (STRUCT, LIST, MAP):
+        return _nested(field, path, url)
+    if field.kind in _SIMPLE:
+        return _SIMPLE[field.kind]
+    decimal, fixed = _DECIMAL.fullmatch(field.kind), _FIXED.fullmatch(field.kind)
+    if decimal and int(decimal[1]) <= _DECIMAL_DIGITS_MAX:
+        return f"decimal({decimal[1]}, {decimal[2]})"
+    if fixed:
+        return f"fixed[{fixed[1]}]"
+    raise InvalidInputError(
+        f"{path} of {url} is {field.kind}, which Iceberg has no type for; the log cannot be"
+        " published as Iceberg; nothing was changed"
+    )
+
+
+def _nested(field: SchemaField, path: str, url: str) -> dict[str, Any]:
+    types = [_type(inside, f"{path}.{inside.name}", url) for inside in field.fields]
+    if field.kind == STRUCT:
+        fields = [
+            {"id": inside.id, "name": inside.name, "required": False, "type": type_}
+            for inside, type_ in zip(field.fields, types, strict=True)
+        ]
+        return {"type": "struct", "fields": fields}
+    named: dict[str, Any] = {"type": field.kind}
+    for inside, type_ in zip(field.fields, types, strict=True):
+        named |= {f"{inside.name}-id": inside.id, inside.name: type_}
+    optional = "element" if field.kind == LIST else "value"
+    return {**named, f"{optional}-required": False}
+
+
+FOLDER: Final = "metadata/"
+HINT: Final = "metadata/version-hint.text"
+SNAPSHOTS_MAX: Final = 100
+"""Snapshots in one metadata file: it is read whole by every reader."""
+VERSION: Final = re.compile(r"metadata/v(\d{1,18})\.metadata\.json")
+LOG: Final = "clog.log"
+"""The property of a version that says whose it is."""
+_VIEW: Final = "clog.view"
+_FIRST: Final = "clog.first"
+_WITHDRAWN: Final = f"clog.{WITHDRAWN}"
+
+Metadata = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergSeen(Seen):
+    """What was found of an Iceberg table: the metadata of its newest version."""
+
+    metadata: Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class _Addition:
+    """The snapshot that a version adds to those before; `IcebergView.create` keeps these, and says
+    what it shows.
+    """
+
+    source: Source
+    schema: Metadata
+    snapshot: Snapshot
+    rows: int
+    manifest_list: str
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergVersion:
+    """A version that is ready to be created, the one after ``seen``; its files are written.
+    ``shows``: what it adds, or that it is withdrawn.
+    """
+
+    seen: IcebergSeen
+    now_ms: int
+    shows: _Addition | Withdrawal
+
+
+class IcebergView:
+    """The Iceberg table of one log. Holds nothing that changes: threads may share it.
+
+    Attributes:
+        format: its name in configs and pins.
+        title: what it is in messages.
+        folder: where its versions stand.
+    """
+
+    format: Final = "iceberg"
+    title: Final = "an Iceberg table"
+    folder: Final = FOLDER
+
+    def __init__(self, standing: StandingLog) -> None:
+        self._standing = standing
+        self._root = standing.root
+
+    @property
+    def location(self) -> str:
+        """Where the table is, as its files name it."""
+        url = self._root.url
+        return url if "://" in url else f"file://{url}"
+
+    def look(self, known: IcebergSeen | None = None) -> IcebergSeen:
+        """Finds the newest version; a LIST, and a GET where it is not ``known``.
+
+        Raises:
+            CorruptionError: it cannot be read.
+        """
+        written_ms: dict[int, int] = {}
+        for found in self._root.list(FOLDER):
+            if match := VERSION.fullmatch(found.path):
+                written_ms[int(match[1])] = found.modified_ms
+        newest = max(written_ms, default=0)
+        if not newest:
+            return self._seen({}, {})
+        is_known = known is not None and known.newest == newest
+        metadata = known.metadata if known is not None and is_known else self._read(newest)
+        return self._seen(metadata, dict(sorted(written_ms.items())))
+
+    def check_installed(self) -> None:
+        """Raises if a package is missing that publishing needs.
+
+        Raises:
+            InvalidInputError: fastavro is.
+        """
+        avro()
+
+    def prepared(
+        self, seen: IcebergSeen, state: TableState, *, now_ms: int, file_id: str
+    ) -> IcebergVersion:
+        """Returns the next version, and writes its manifests and vectors, whose names begin with
+        ``file_id`` (COMMIT.md, U1).
+        """
+        before, name = (
+            seen.metadata,
+            f"{documents.view_folder(self.format, seen.newest + 1)}{file_id}",
+        )
+        schema = iceberg_schema(state.schema, url=self._root.url)
+        snapshot = Snapshot(
+            int(file_id[:15], 16),
+            int(before.get("last-sequence-number", 0)) + 1,
+            int(before.get("next-row-id", 0)),
+        )
+        rows = self._write_snapshot(state, snapshot, schema, name)
+        listed = self._location(f"{name}-list.avro")
+        added = _Addition(state.source, schema, snapshot, rows, listed)
+        return IcebergVersion(seen, now_ms, added)
+
+    def withdrawn(self, seen: IcebergSeen, said: Withdrawal) -> IcebergVersion:
+        """Returns the next version as one without a snapshot, which needs no type of the log's."""
+        return IcebergVersion(seen, said.now_ms, said)
+
+    def create(self, version: IcebergVersion, lowest_view: int) -> IcebergSeen | None:
+        """Creates a version (COMMIT.md, U3); None where another came first.
+
+        Args:
+            version: the version.
+            lowest_view: the lowest version that a pin is for: it keeps the snapshots since.
+
+        Raises:
+            LogReplacedError, NotFoundError: the log was deleted.
+        """
+        seen, shows, number = version.seen, version.shows, version.seen.newest + 1
+        if isinstance(shows, Withdrawal):
+            metadata = self._without_snapshots(seen, shows)
+        else:
+            metadata = self._with_snapshot(seen, shows, lowest_view)
+        last_ms = max(version.now_ms, int(seen.metadata.get("last-updated-ms", 0)) + 1)
+        metadata["last-updated-ms"] = last_ms
+        for entry in metadata["snapshots"][-1:]:
+            entry["timestamp-ms"] = last_ms
+        self._standing.check()
+        body = json.dumps(metadata, separators=(",", ":")).encode()
+        if not create_version(self._root, f"{FOLDER}v{number}.metadata.json", body):
+            return None
+        with suppress(StoreUnavailableError):  # Nothing depends on it.
+            self._root.put(HINT, str(number).encode())
+        return self._seen(metadata, {**seen.modified_ms, number: version.now_ms})
+
+    def tidy(self, seen: IcebergSeen, lowest_view: int) -> IcebergSeen:
+        """Deletes versions that have expired: those before the ``lowest_view`` that a pin is for,
+        and before the first that shows nothing deleted; returns what is there then.
+        """
+        if not seen.is_there or seen.is_foreign:
+            return seen
+        first = int(seen.metadata["properties"].get(_FIRST, 0))
+        old = [v for v in seen.modified_ms if v < max(first, lowest_view)]
+        for version in old:
+            self._root.delete(f"{FOLDER}v{version}.metadata.json")
+        left = {v: ms for v, ms in seen.modified_ms.items() if v not in old}
+        return self._seen(seen.metadata, left)
+
+    def _seen(self, metadata: Metadata, modified_ms: Mapping[int, int]) -> IcebergSeen:
+        newest, said = max(modified_ms, default=0), metadata.get("properties", {})
+        is_foreign = bool(metadata) and not documents.is_log_id(said.get(LOG))
+        source, withdrawn_ms = (None, None) if is_foreign else self._said(metadata, newest)
+        return IcebergSeen(
+            newest=newest,
+            modified_ms=modified_ms,
+            is_there=newest > 0,
+            is_foreign=is_foreign,
+            log_id=said.get(LOG) if source or withdrawn_ms is not None else None,
+            source=source,
+            withdrawn_ms=withdrawn_ms,
+            metadata=metadata,
+        )
+
+    def unnamed(self, seen: IcebergSeen, files: Mapping[str, int]) -> set[str]:
+        """Returns which of the files in the log's folder, with the versions for which they were
+        made, no version that is left names.
+        """
+        if not seen.modified_ms:
+            return set(files)
+        oldest = min(seen.modified_ms)
+        snapshots = self._read(oldest)["snapshots"]
+        views = (int(s["summary"].get(_VIEW, 0)) for s in snapshots)
+        # Where there is no snapshot the version is withdrawn, and names nothing itself.
+        needed = min(views, default=oldest + 1)
+        return {path for path, version in files.items() if version < needed}
+
+    def named(self, seen: IcebergSeen, first: int = 0) -> set[str]:
+        """Returns the paths in the log's folder that the newest version's snapshots name, from the
+        version ``first`` on: objects, manifests, vectors.
+
+        Raises:
+            CorruptionError: they cannot be read.
+        """
+        found: set[str] = set()
+        for snapshot in seen.metadata.get("snapshots", []):
+            if int(snapshot["summary"].get(_VIEW, 0)) < first:
+                continue
+            found.add(listed := self._relative(snapshot["manifest-list"]))
+            for manifest in self._records(listed):
+                found.add(path := self._relative(manifest["manifest_path"]))
+                files = (entry["data_file"]["file_path"] for entry in self._records(path))
+                found |= {self._relative(file) for file in files}
+        return found
+
+    def _records(self, path: str) -> list[dict[str, Any]]:
+        try:
+            data = self._standing.store.get(path)
+        except FileNotFoundError as e:
+            raise CorruptionError(f"the Iceberg table names {path}, which is missing") from e
+        return list(records(data, where=f"{path} of {self._root.url}"))
+
+    def _read(self, version: int) -> Metadata:
+        path = f"{FOLDER}v{version}.metadata.json"
+        try:
+            metadata = json.loads(self._root.get(path))
+        except (ValueError, FileNotFoundError) as e:
+            raise CorruptionError(f"{path} of {self._root.url} cannot be read: {e}") from e
+        if not isinstance(metadata, dict):
+            raise CorruptionError(f"{path} of {self._root.url} is not Iceberg metadata")
+        return metadata
+
+    def _location(self, path: str) -> str:
+        return f"{self.location}/{documents.folder_of(self._standing.log_id)}/{path}"
+
+    def _relative(self, location: str) -> str:
+        return location.removeprefix(self._location(""))
+
+    def _write_snapshot(self, state: TableState, snapshot: Snapshot, schema: Any, name: str) -> int:
+        """Writes manifests, their list and vectors; returns how many rows the objects have."""
+        store = self._standing.store
+        objects = [(self._location(shown.object.path), shown) for shown in state.objects]
+        made = [data_manifest(self._location(f"{name}-data.avro"), objects, snapshot, schema)]
+        store.put(f"{name}-data.avro", made[0].data)
+        hidden = [(location, shown.hidden) for location, shown in objects if shown.hidden]
+        if hidden:
+            file, blobs = encode_puffin(hidden)
+            store.put(f"{name}.puffin", file)
+            puffin = self._location(f"{name}.puffin"), len(file)
+            path = self._location(f"{name}-deletes.avro")
+            made.append(delete_manifest(path, puffin, blobs, snapshot, schema))
+            store.put(f"{name}-deletes.avro", made[1].data)
+        store.put(f"{name}-list.avro", manifest_list(made, snapshot))
+        return made[0].rows
+
+    def _with_snapshot(self, seen: IcebergSeen, added: _Addition, lowest_view: int) -> Metadata:
+        """Returns the next version's metadata, but for its time."""
+        before, source, shown = seen.metadata, added.source, seen.source
+        version, schema, snapshot = seen.newest + 1, added.schema, added.snapshot
+        is_same = shown is not None and (shown.log_id, shown.starts) == (
+            *(source.log_id, source.starts),
+        )
+        old = before if is_same else {}
+        snapshots = [
+            s for s in old.get("snapshots", []) if int(s["summary"].get(_VIEW, 0)) >= lowest_view
+        ][-SNAPSHOTS_MAX + 1 :]
+        summary = {"operation": "overwrite", _VIEW: str(version), "clog.version": source.version}
+        entry = {
+            "snapshot-id": snapshot.id,
+            "sequence-number": snapshot.sequence,
+            "summary": {name: str(value) for name, value in summary.items()},
+            "schema-id": schema["schema-id"],
+            "first-row-id": snapshot.first_row,
+            "manifest-list": added.manifest_list,
+            "added-rows": added.rows,
+        }
+        if snapshots:
+            entry["parent-snapshot-id"] = snapshots[-1]["snapshot-id"]
+        schemas = {s["schema-id"]: s for s in (*old.get("schemas", []), schema)}
+        first = old.get("properties", {}).get(_FIRST, str(version))
+        shows = {"clog.content": source.content, "clog.starts": source.starts}
+        return {
+            **self._table(source.log_id, [*schemas.values()], schema),
+            "last-sequence-number": snapshot.sequence,
+            "next-row-id": snapshot.first_row + added.rows,
+            "properties": {
+                **_properties(source.log_id, source.version, source.commit_id, schema),
+                **shows,
+                _FIRST: first,
+            },
+            "current-snapshot-id": snapshot.id,
+            "refs": {"main": {"snapshot-id": snapshot.id, "type": "branch"}},
+            "snapshots": [*snapshots, entry],
+        }
+
+    def _without_snapshots(self, seen: IcebergSeen, said: Withdrawal) -> Metadata:
+        """Returns the metadata of a version that is withdrawn, but for its time: with the schema
+        that the table has, as the log's may have none in Iceberg.
+        """
+        before, mine = seen.metadata, seen.metadata.get("properties", {}).get(LOG) == said.log_id
+        schemas = before["schemas"] if mine else [iceberg_schema(None, url=self._root.url)]
+        schema_id = before["current-schema-id"] if mine else 0
+        schema = next(s for s in schemas if s["schema-id"] == schema_id)
+        return {
+            **self._table(said.log_id, schemas, schema),
+            "last-sequence-number": int(before.get("last-sequence-number", 0)),
+            "next-row-id": int(before.get("next-row-id", 0)),
+            "properties": {
+                **_properties(said.log_id, said.version, said.commit_id, schema),
+                _FIRST: str(seen.newest + 1),
+                _WITHDRAWN: str(said.now_ms),
+            },
+            "refs": {},
+            "snapshots": [],
+        }
+
+    def _table(self, log_id: str, schemas: list[Metadata], schema: Metadata) -> Metadata:
+        """Returns what all versions of a log's table say."""
+        return {
+            "format-version": 3,
+            "table-uuid": _uuid(log_id),
+            "location": self.location,
+            "last-column-id": last_column_id(schema),
+            "schemas": schemas,
+            "current-schema-id": schema["schema-id"],
+            "partition-specs": [{"spec-id": 0, "fields": []}],
+            "default-spec-id": 0,
+            "last-partition-id": 999,
+            "sort-orders": [{"order-id": 0, "fields": []}],
+            "default-sort-order-id": 0,
+        }
+
+    def _said(self, metadata: Metadata, version: int) -> tuple[Source | None, int | None]:
+        """Returns what a version says it shows, and since when it shows nothing; None and None
+        where another wrote it, or elsewhere.
+
+        One that only alters the table keeps our snapshot, which is of a version before.
+        """
+        said, snapshots = metadata.get("properties", {}), metadata.get("snapshots") or [{}]
+        if metadata.get("location") != self.location:
+            return None, None
+        is_ours = metadata.get("current-snapshot-id") == snapshots[-1].get("snapshot-id")
+        is_ours &= snapshots[-1].get("summary", {}).get(_VIEW) == str(version)
+        try:
+            if _WITHDRAWN in said and not metadata.get("snapshots"):
+                return None, int(said[_WITHDRAWN])
+            return Source(
+                *(str(said[LOG]), int(said["clog.version"]), str(said["clog.commit"])),
+                *(str(said["clog.content"]), str(said["clog.starts"])),
+            ) if is_ours else None, None
+        except (KeyError, ValueError):
+            return None, None
+
+
+def _properties(log_id: str, version: int, commit_id: str, schema: Metadata) -> dict[str, str]:
+    return {
+        "schema.name-mapping.default": name_mapping(schema),
+        "gc.enabled": "false",
+        LOG: log_id,
+        "clog.version": str(version),
+        "clog.commit": commit_id,
+    }
+
+
+def _uuid(digits: str) -> str:
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

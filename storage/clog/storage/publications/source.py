@@ -1,0 +1,264 @@
+"""Sets of row numbers as Roaring bitmaps, the form in which Delta and Iceberg have them.
+
+The portable format of 64-bit Roaring bitmaps: the number of 32-bit ones, and each of them after
+its upper 32 bits. An object has fewer rows than 2^32, so there is one. A 32-bit one has a
+*container* for each 65,536 numbers, as what is shortest: the numbers, runs of them, or bits.
+
+Not here: reading them; nothing of clog has to.
+
+What is published: the log's table at a version, as objects and the rows that they do not show.
+
+Whoever publishes computes it from the keys and the masks that the log has (`read.hidden_rows`), and
+hands it to a format, which says it in its own words.
+
+Creating a version of a view: if absent, with an answer to every reply and to none.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import xxhash
+
+from clog.storage.commit.handle import Handle
+from clog.storage.errors import InvalidInputError, StoreUnavailableError
+from clog.storage.format.chunks import NONE, ObjectRef
+from clog.storage.format.head import CHANGED, END, START, Head
+from clog.storage.format.manifest import Manifest
+from clog.storage.format.schema import LogSchema, schema_to_json
+from clog.storage.numpy_arrays import Mask
+from clog.storage.read.hidden_rows import ViewMask, view_masks
+from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError
+
+_CONTAINER = 1 << 16
+_ARRAY_MAX = 4096
+"""Numbers that a container may list; with more it has bits or runs."""
+_COOKIE, _COOKIE_OF_RUNS = 12346, 12347
+_OFFSETS_MIN = 4
+"""Bitmaps with runs have the offsets of containers where they have so many."""
+
+
+def to_roaring64(mask: Mask) -> bytes:
+    """Returns the numbers of the elements that are true, as a 64-bit bitmap."""
+    if not mask.any():
+        return struct.pack("<Q", 0)
+    return struct.pack("<QI", 1, 0) + _to_roaring32(mask)
+
+
+def _to_roaring32(mask: Mask) -> bytes:
+    containers: list[tuple[int, int, bool, bytes]] = []  # upper bits, count, as runs, bytes
+    for upper, start in enumerate(range(0, len(mask), _CONTAINER)):
+        part = mask[start : start + _CONTAINER]
+        if count := int(np.count_nonzero(part)):
+            containers.append((upper, count, *_container(part, count)))
+    size = len(containers)
+    has_runs = any(as_runs for _, _, as_runs, _ in containers)
+    if has_runs:
+        flags = np.packbits([as_runs for _, _, as_runs, _ in containers], bitorder="little")
+        head = struct.pack("<I", _COOKIE_OF_RUNS | (size - 1) << 16) + flags.tobytes()
+    else:
+        head = struct.pack("<II", _COOKIE, size)
+    head += b"".join(struct.pack("<HH", upper, count - 1) for upper, count, _, _ in containers)
+    bodies = [body for _, _, _, body in containers]
+    if not has_runs or size >= _OFFSETS_MIN:
+        lengths = [0, *(len(body) for body in bodies[:-1])]
+        offsets = np.cumsum(lengths, dtype=np.uint32) + np.uint32(len(head) + 4 * size)
+        head += offsets.astype("<u4").tobytes()
+    return head + b"".join(bodies)
+
+
+def _container(part: Mask, count: int) -> tuple[bool, bytes]:
+    """Returns whether runs are shortest, and the container's bytes."""
+    padded = np.zeros(len(part) + 2, np.int8)
+    padded[1:-1] = part
+    steps = np.diff(padded)
+    starts, ends = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
+    otherwise = 2 * count if count <= _ARRAY_MAX else _CONTAINER // 8
+    if 2 + 4 * len(starts) < otherwise:
+        runs = np.stack([starts, ends - starts - 1], axis=1).astype("<u2")
+        return True, struct.pack("<H", len(starts)) + runs.tobytes()
+    if count <= _ARRAY_MAX:
+        return False, np.flatnonzero(part).astype("<u2").tobytes()
+    bits = np.zeros(_CONTAINER, np.bool_)
+    bits[: len(part)] = part
+    return False, np.packbits(bits, bitorder="little").tobytes()
+
+
+WITHDRAWN: Final = "withdrawn"
+"""What a version without files says of itself, with the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Which table a view shows: that of ``log_id`` at ``version``, made by ``commit_id``.
+
+    ``content`` is equal for versions between which nothing came that could change the table or its
+    objects, ``starts`` for those with the same log start offsets.
+    """
+
+    log_id: str
+    version: int
+    commit_id: str
+    content: str
+    starts: str
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRows:
+    """Rows of an object that a view must not show: ``roaring`` is the set of them, ``rows`` their
+    number, ``digest`` equal for equal sets.
+    """
+
+    rows: int
+    roaring: bytes
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownObject:
+    """An object of which a view shows rows, all but ``hidden``."""
+
+    object: ObjectRef
+    hidden: HiddenRows | None
+
+    @property
+    def digest(self) -> str:
+        """What tells the hidden rows from others; empty where there are none."""
+        return "" if self.hidden is None else self.hidden.digest
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """The table at one version."""
+
+    source: Source
+    time_ms: int
+    schema: LogSchema | None
+    objects: Sequence[ShownObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look at a view found: its newest version, and what that says. A value: what a thread
+    decides from one is not changed by what another looks at, and the version that it makes is the
+    one after ``newest``, or none.
+
+    Attributes:
+        newest: the newest version; that before the format's first one where there is none.
+        modified_ms: when each version that is there was written, by the store's clock.
+        is_there: whether there is any.
+        is_foreign: whether there is a table that clog did not write.
+        log_id: the log whose publisher wrote the newest version; None where none did.
+        source: what that shows; None where it shows nothing of a log.
+        withdrawn_ms: when it was withdrawn, by the clock of whoever did it; None where it was not.
+    """
+
+    newest: int
+    modified_ms: Mapping[int, int]
+    is_there: bool
+    is_foreign: bool
+    log_id: str | None
+    source: Source | None
+    withdrawn_ms: int | None
+
+    def written_ms(self, view: int) -> int | None:
+        """Returns when a version was written, by the store's clock: 0 where it was cleaned up, None
+        where it is not there yet.
+        """
+        return None if view > self.newest else self.modified_ms.get(view, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """What a version without files says: that the view was withdrawn, at which version of the log,
+    by its commit, and when.
+    """
+
+    log_id: str
+    version: int
+    commit_id: str
+    now_ms: int
+
+
+def source_of(head: Head, *, version: int, commit_id: str) -> Source:
+    """Returns which table is to be published, from the head alone."""
+    columns = head.partitions.folded()
+    content = xxhash.xxh3_128(columns[[START, END, CHANGED]].tobytes())
+    content.update(repr(schema_to_json(head.log.schema)).encode())
+    starts = xxhash.xxh3_64_hexdigest(columns[START].tobytes())
+    return Source(head.log.log_id, version, commit_id, content.hexdigest(), starts)
+
+
+def table_state(handle: Handle, manifest: Manifest) -> TableState:
+    """Returns the table at the manifest's version; reads keys where no masks tell.
+
+    Raises:
+        VersionExpiredError: the version has expired.
+    """
+    head = manifest.head
+    masks = view_masks(handle.store, manifest, handle.tip.head.partitions.start)
+    shown = [_shown(mask) for mask in masks if mask.shown]
+    return TableState(
+        source_of(head, version=manifest.version, commit_id=manifest.commit_id),
+        manifest.time_ms,
+        head.log.schema,
+        sorted(shown, key=lambda one: one.object.path),
+    )
+
+
+def _shown(mask: ViewMask) -> ShownObject:
+    rows = int(np.count_nonzero(mask.hidden))
+    if not rows:
+        return ShownObject(mask.object, None)
+    roaring = to_roaring64(mask.hidden)
+    hidden = HiddenRows(rows, roaring, xxhash.xxh3_128_hexdigest(roaring))
+    return ShownObject(mask.object, hidden)
+
+
+def check_times(manifest: Manifest, *, url: str) -> None:
+    """Raises if a chunk overrides the timestamps of its rows: readers of the objects alone would
+    see others (FORMAT.md §14).
+
+    Raises:
+        InvalidInputError: one does.
+    """
+    overridden = sum(chunk.append_time_ms != NONE for _, chunk in manifest.chunks())
+    if overridden:
+        raise InvalidInputError(
+            f"{overridden} chunks of {url} have the time of their commit as timestamp"
+            " (message.timestamp.type=LogAppendTime), which their objects do not say; set it to"
+            " CreateTime, and let a pass of the cleaner rewrite them before the log is published;"
+            " nothing was changed"
+        )
+
+
+_CREATES_MAX = 5
+
+
+def create_version(root: Store, path: str, body: bytes) -> bool:
+    """Creates the file of a version, and tells whether it is there now with these bytes; False
+    where another came first.
+
+    Raises:
+        StoreUnavailableError: that cannot be found out now.
+    """
+    cause: Exception | None = None
+    for _ in range(_CREATES_MAX):
+        try:
+            root.create(path, body)
+            return True
+        except StoreRefusedError as e:
+            if e.certain:
+                raise
+            cause = e
+        except (ObjectExistsError, StoreUnavailableError) as e:
+            cause = e  # Perhaps our own, repeated by a client whose reply was lost.
+        try:
+            return root.get(path) == body
+        except FileNotFoundError:
+            continue  # Another create that never ended, or ours that was never done.
+    raise StoreUnavailableError(
+        f"{path} of {root.url} can neither be created nor read: {cause}; publish again"
+    ) from cause

@@ -1,0 +1,735 @@
+"""Named readers: how far each has come, which the log is told and nothing depends on (FORMAT.md
+§18, S64).
+
+The document of a named reader: its position, and the version at which it had it (FORMAT.md §18).
+
+It decides nothing. One that is damaged, of another log, of a version beyond the newest or of
+another history is as if it were not there, and whoever reads it is told why.
+
+Holds: named readers that are waited for, for a bounded time (FORMAT.md §18, S64).
+
+A reader that asks for it *holds* what it has not come to: tombstones at or above its offsets, and
+its version. It holds until ``hold_ms`` after its file was written, by the store's times, and
+nothing for longer than ``max_ms`` after it would have gone. So whatever readers, files and clocks
+say, and however many they are, what they hold back goes with a known delay.
+
+Who removes a tombstone or a version asks here before. In a log whose readers may not hold, nobody
+asks the store for anything; else each look is a LIST, and what `read_reader` costs for each file
+that is young enough to hold something.
+
+How far a named reader is behind, and how long until something overtakes it (S64). Pure.
+
+Three things can overtake a reader that lags:
+
+- *retention* removes the segment in which it is;
+- a *tombstone* that it has not come to is removed after its delete horizon, and it misses a delete
+  (S41); one without a horizon is there for ``delete.retention.ms`` after the next pass at least;
+- its *version* expires, so that a batch that was planned at it cannot be read again.
+
+The last two wait for readers that hold (`readers`).
+
+Counted is what the reader would get: from its position on, or from the log start where that has
+moved beyond it, up to the last stable offset; nothing of what is dead or was aborted. Records and
+bytes are counted by chunk, and by share of the one that is cut. What is dead or superseded in it is
+not told apart from what is not.
+
+`NamedReader`: tells the log how far a reader has come, and where it goes on (S64).
+
+A position is a file of its own, not a commit: it costs one PUT when it is worth it, writers nothing
+at all. It is worth it when the reader has moved and `COMMIT_INTERVAL_MS` have passed since it was
+said last, by the monotonic clock; when half of the time until it would be forgotten, or for which
+it is waited for, is over; and when the reader ends. So a crash takes back some seconds: what was
+read in them is read again. Who needs more commits positions in a transaction.
+
+As nothing depends on it, a store that fails or refuses stops no reader: the position stays due, and
+is said when the next one would be.
+"""
+
+import logging
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Self
+
+from clog.storage import env
+from clog.storage.commit.handle import Handle
+from clog.storage.config.definitions import LONG_MAX
+from clog.storage.config.log_config import LogConfig
+from clog.storage.errors import (
+    ClogError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    StoreUnavailableError,
+    UnsupportedFormatError,
+)
+from clog.storage.format import documents
+from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.documents import READERS, reader_name_of, reader_path
+from clog.storage.format.features import FEATURES, READER_HOLDS, FeatureNames, lists_of
+from clog.storage.format.head import Head
+from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.numpy_arrays import Mask, Offsets
+from clog.storage.read.scan import by_partition, check_start
+from clog.storage.read.table import missed_deletes
+from clog.storage.store.contract import Store
+
+KIND = "reader"
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderDocument:
+    """What a reader said of itself.
+
+    Attributes:
+        name: its name.
+        log_id, version, commit_id: the log, the version at which it had the position, its commit.
+        offsets: by partition, the next offset that it wants.
+        time_ms: when it said so.
+        expires_ms: when it may be forgotten.
+        hold_ms: for how long it asks to be waited for; 0: not at all.
+    """
+
+    name: str
+    log_id: str
+    version: int
+    commit_id: str
+    offsets: Mapping[int, int]
+    time_ms: int
+    expires_ms: int
+    hold_ms: int = 0
+
+
+class StrayReaderError(Exception):
+    """The document is none of this log's readers, for the reason in the message."""
+
+
+def check_name(name: object) -> str:
+    """Returns the name, if a reader can have it.
+
+    Raises:
+        InvalidInputError: it cannot.
+    """
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    raise InvalidInputError(
+        f"{name!r:.150} is not a valid reader name; allowed: 1 to 128 characters of A-Z a-z 0-9 ."
+        " _ -, not a dot first"
+    )
+
+
+def encode_reader(reader: ReaderDocument) -> bytes:
+    """Returns the bytes of a reader's document."""
+    body = {
+        "name": reader.name,
+        "log_id": reader.log_id,
+        "version": reader.version,
+        "id": reader.commit_id,
+        "offsets": [reader.offsets[p] for p in range(len(reader.offsets))],
+        "time_ms": reader.time_ms,
+        "expires_ms": reader.expires_ms,
+        "hold_ms": reader.hold_ms,
+    }
+    return documents.encode(KIND, body)
+
+
+def read_reader(handle: Handle, name: str) -> ReaderDocument:
+    """Returns what a reader said last; one GET, and one or two more where it was not at the newest
+    version.
+
+    Raises:
+        FileNotFoundError: nothing.
+        StrayReaderError: what is there is as if it were not.
+    """
+    return _checked(handle, stored_reader(handle.store, name))
+
+
+def readers_of(
+    handle: Handle, *, after_ms: int = NONE
+) -> Iterator[tuple[str, int, ReaderDocument | StrayReaderError]]:
+    """Yields each reader's name, when its file was written by the store's time, and what it said
+    last, or why that counts for nothing; a LIST, and the requests of `read_reader` for each that
+    was written after a time.
+    """
+    listed = ((reader_name_of(f.path), f.modified_ms) for f in handle.store.list(READERS))
+    young = [(name, ms) for name, ms in listed if name is not None and ms > after_ms]
+    for name, written_ms in sorted(young):
+        try:
+            yield name, written_ms, read_reader(handle, name)
+        except StrayReaderError as e:
+            yield name, written_ms, e
+        except FileNotFoundError:
+            continue  # Forgotten since.
+
+
+def stored_reader(store: Store, name: str) -> ReaderDocument:
+    """Returns what stands in a reader's document; one GET.
+
+    Raises:
+        FileNotFoundError: there is none.
+        StrayReaderError: it is damaged.
+    """
+    path = reader_path(name)
+    data = documents.fetch(store, KIND, path)
+    try:
+        reader = _parsed(documents.decode(KIND, data, where=path))
+    except (CorruptionError, UnsupportedFormatError, ValueError, KeyError, TypeError) as e:
+        raise StrayReaderError(f"it cannot be read: {e}") from e
+    if reader.name != name:
+        raise StrayReaderError(f"it is that of reader {reader.name!r:.150}")
+    return reader
+
+
+def _parsed(body: Mapping[str, Any]) -> ReaderDocument:
+    offsets = body["offsets"]
+    numbers = [body[name] for name in ("version", "time_ms", "expires_ms", "hold_ms")]
+    texts = [body[name] for name in ("name", "log_id", "id")]
+    if not isinstance(offsets, list) or any(type(n) is not int for n in [*offsets, *numbers]):
+        raise ValueError("its numbers are none")
+    if min([*offsets, *numbers], default=0) < 0 or any(not isinstance(t, str) for t in texts):
+        raise ValueError("its fields are none of a reader")
+    version, time_ms, expires_ms, hold_ms = numbers
+    name, log_id, commit_id = texts
+    at = dict(enumerate(offsets))
+    return ReaderDocument(name, log_id, version, commit_id, at, time_ms, expires_ms, hold_ms)
+
+
+def _checked(handle: Handle, reader: ReaderDocument) -> ReaderDocument:
+    head = handle.tip.head
+    if reader.log_id != head.log.log_id:
+        raise StrayReaderError("it is of another log, which stood here before")
+    if len(reader.offsets) != head.log.partitions:
+        raise StrayReaderError(
+            f"it has {len(reader.offsets)} partitions, and the log {head.log.partitions}"
+        )
+    if reader.version > handle.tip.version and reader.version > handle.refresh().version:
+        raise StrayReaderError(f"its version {reader.version} is beyond the newest")
+    if not handle.has_committed(reader.version, reader.commit_id):
+        raise StrayReaderError(f"version {reader.version} is another one now: it was restored")
+    is_beyond = handle.tip.head.partitions.end_before(reader.offsets)
+    if is_beyond and handle.refresh().head.partitions.end_before(reader.offsets):
+        raise StrayReaderError("its offsets are beyond the end: the log was restored")
+    return reader
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTombstones:
+    """Which tombstones of a partition are held at a moment: those from ``start`` on whose delete
+    horizon is later than ``after_ms``.
+    """
+
+    start: int = LONG_MAX
+    after_ms: int = LONG_MAX
+
+    def mask(self, offsets: Offsets, horizons_ms: Offsets) -> Mask:
+        """Returns which of these rows would be held, were they tombstones."""
+        held: Mask = (offsets >= self.start) & (horizons_ms > self.after_ms)
+        return held
+
+    def may_hold(self, next_offset: int, horizon_ms: int) -> bool:
+        """Tells whether tombstones below an offset with horizons up to this one may be held."""
+        return next_offset > self.start and horizon_ms > self.after_ms
+
+
+NOTHING_HELD = HeldTombstones()
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What one reader holds: what is at or above its ``offsets``, and versions from ``version`` on,
+    until ``until_ms``.
+    """
+
+    name: str
+    version: int
+    offsets: Mapping[int, int]
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """What readers of a log hold; nothing for longer than ``max_ms`` after it would have gone."""
+
+    holds: tuple[Hold, ...] = ()
+    max_ms: int = 0
+
+    def until_ms(self, name: str) -> int:
+        """Returns until when this reader holds; 0: it does not."""
+        return next((h.until_ms for h in self.holds if h.name == name), 0)
+
+    def of_partition(self, partition: int, *, now_ms: int) -> HeldTombstones:
+        """Returns which tombstones of a partition are held now."""
+        starts = [h.offsets[partition] for h in self.holds if h.until_ms > now_ms]
+        if not starts:
+            return NOTHING_HELD
+        return HeldTombstones(min(starts), max(-1, now_ms - self.max_ms))
+
+    def keeps_version(self, version: int, due_ms: int, *, now_ms: int) -> bool:
+        """Tells whether ``oldest_readable`` may not become this version now, which without holds it
+        could from ``due_ms`` on.
+        """
+        return now_ms < due_ms + self.max_ms and any(
+            h.version < version and h.until_ms > now_ms for h in self.holds
+        )
+
+    def tombstone_ms(self, partition: int, next_offset: int, horizon_ms: int) -> int:
+        """Returns when tombstones below an offset with this horizon may go, as far as is known."""
+        held = [h.until_ms for h in self.holds if h.offsets[partition] < next_offset]
+        return max(horizon_ms, min(max(held, default=0), horizon_ms + self.max_ms))
+
+    def version_ms(self, version: int, due_ms: int) -> int:
+        """Returns when ``oldest_readable`` may become this version, as far as is known, which
+        without holds it could from ``due_ms`` on.
+        """
+        held = [h.until_ms for h in self.holds if h.version < version]
+        return max(due_ms, min(max(held, default=0), due_ms + self.max_ms))
+
+
+NO_HOLDS = Holds()
+
+
+def features_of_holds(config: LogConfig) -> FeatureNames:
+    """Returns the features that a log with these configs has, for its readers may hold."""
+    return lists_of([FEATURES[READER_HOLDS]] if config.reader_hold_max_ms else [])
+
+
+def hold_max_ms(head: Head, config: LogConfig) -> int:
+    """Returns for how long readers of the log may hold anything; 0: they may not."""
+    if READER_HOLDS not in head.log.features:
+        return 0
+    return min(config.reader_hold_max_ms, config.max_compaction_lag_ms)
+
+
+def hold_of(reader: ReaderDocument, *, written_ms: int, max_ms: int, now_ms: int) -> Hold | None:
+    """Returns what a reader holds whose file was written at a time; None where it is nothing."""
+    until_ms = min(written_ms, now_ms) + min(reader.hold_ms, max_ms)
+    if until_ms <= now_ms:
+        return None
+    return Hold(reader.name, reader.version, dict(reader.offsets), until_ms)
+
+
+def read_holds(handle: Handle, config: LogConfig, *, now_ms: int) -> Holds:
+    """Returns what readers of the log hold; no request where they may not."""
+    max_ms = hold_max_ms(handle.tip.head, config)
+    if not max_ms:
+        return NO_HOLDS
+    young = readers_of(handle, after_ms=now_ms - max_ms)
+    return holds_of(young, max_ms=max_ms, now_ms=now_ms)
+
+
+def holds_of(
+    readers: Iterable[tuple[str, int, ReaderDocument | StrayReaderError]],
+    *,
+    max_ms: int,
+    now_ms: int,
+) -> Holds:
+    """Returns what these readers hold, which are as `readers_of` yields them."""
+    found = [
+        hold_of(reader, written_ms=written_ms, max_ms=max_ms, now_ms=now_ms)
+        for _, written_ms, reader in readers
+        if not isinstance(reader, StrayReaderError)
+    ]
+    return Holds(tuple(hold for hold in found if hold is not None), max_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A named reader, as `Log.readers` lists it. Times are in ms.
+
+    Attributes:
+        name: its name.
+        position: by partition, the next offset to read.
+        lag_records: about how many records there are from there to the end, or to the first that an
+            open transaction leaves undecided.
+        lag_ms: how long ago the first of these was written; 0 where there is none.
+        expires_ms: when it may be forgotten, in ms since 1970.
+        lag_bytes: bytes of these records.
+        version: the version at which it had that position.
+        committed_ms: when it reported that, in ms since 1970.
+        until_retention_ms: how long until retention removes the segment at its position; 0: it has
+            missed records, or may now; None: not by time, though ``retention.bytes`` may.
+        until_tombstone_ms: how long until a tombstone that it has not reached may go; 0: one is
+            gone, or may go now; None: there is none.
+        until_version_ms: how long until its version may expire; 0: it has, or may now; None:
+            nothing it needs is replaced.
+        hold_ms: how long it asks the cleaner to wait.
+        held_until_ms: until when the cleaner waits for it, in ms since 1970; 0: it does not wait.
+        damage: why its document is unusable; None if it is usable.
+    """
+
+    name: str
+    position: Mapping[int, int]
+    lag_records: int = 0
+    lag_ms: int = 0
+    expires_ms: int = 0
+    lag_bytes: int = 0
+    version: int = NONE
+    committed_ms: int = 0
+    until_retention_ms: int | None = None
+    until_tombstone_ms: int | None = None
+    until_version_ms: int | None = None
+    hold_ms: int = 0
+    held_until_ms: int = 0
+    damage: str | None = None
+
+
+def lag_of(
+    reader: ReaderDocument, manifest: Manifest, config: LogConfig, holds: Holds, *, now_ms: int
+) -> Reader:
+    """Returns how far a reader is behind at a version, while readers hold what they hold now."""
+    unread = list(_unread(manifest, reader.offsets))
+    first_ms = min((c.first_timestamp_ms for _, c, _ in unread), default=now_ms)
+    return Reader(
+        name=reader.name,
+        position=dict(reader.offsets),
+        lag_records=sum(math.ceil(c.live_rows * share) for _, c, share in unread),
+        lag_ms=max(0, now_ms - first_ms),
+        expires_ms=reader.expires_ms,
+        lag_bytes=sum(round(c.live_bytes * share) for _, c, share in unread),
+        version=reader.version,
+        committed_ms=reader.time_ms,
+        until_retention_ms=_until_retention(reader, manifest, config, now_ms=now_ms),
+        until_tombstone_ms=_until_tombstone(reader, manifest, config, unread, holds, now_ms=now_ms),
+        until_version_ms=_until_version(reader, manifest, config, holds, now_ms=now_ms),
+        hold_ms=reader.hold_ms,
+        held_until_ms=holds.until_ms(reader.name),
+    )
+
+
+def _unread(
+    manifest: Manifest, position: Mapping[int, int]
+) -> Iterator[tuple[int, Chunk, Fraction]]:
+    """Yields the chunks that hold records for a reader at the position, each after its partition,
+    and which share of it does.
+    """
+    for p, segments in enumerate(manifest.segments):
+        at = max(position[p], manifest.head.partitions.start[p])
+        end = manifest.head.stable_offset(p)
+        for segment in reversed(segments):
+            if segment.next <= at:
+                break
+            for chunk in segment.chunks:
+                unread = min(chunk.next, end) - max(chunk.base, at)
+                if unread > 0 and chunk.live_rows:
+                    yield p, chunk, Fraction(unread, chunk.next - chunk.base)
+
+
+def _until_retention(
+    reader: ReaderDocument, manifest: Manifest, config: LogConfig, *, now_ms: int
+) -> int | None:
+    left = []
+    for p, segments in enumerate(manifest.segments):
+        at = reader.offsets[p]
+        if at < manifest.head.partitions.start[p]:
+            return 0
+        upto = [s for s in segments if s.base <= at]
+        if config.delete and upto and upto[-1].chunks and upto[-1].next > at:
+            if _goes_by_size(segments, len(upto), config):
+                return 0
+            if config.retention_ms >= 0:  # Segments go from the oldest on, each after all before.
+                last_ms = max(s.max_timestamp_ms for s in upto)
+                left.append(max(0, last_ms + config.retention_ms - now_ms))
+    return min(left, default=None)
+
+
+def _goes_by_size(segments: Sequence[Segment], count: int, config: LogConfig) -> bool:
+    """Tells whether the next retention removes so many of the oldest by ``retention.bytes``."""
+    sizes = [s.size_bytes for s in segments]
+    return 0 <= config.retention_bytes <= sum(sizes[count:])
+
+
+def _until_tombstone(
+    reader: ReaderDocument,
+    manifest: Manifest,
+    config: LogConfig,
+    unread: list[tuple[int, Chunk, Fraction]],
+    holds: Holds,
+    *,
+    now_ms: int,
+) -> int | None:
+    if missed_deletes(manifest.tombstones_removed, reader.offsets, reader.version):
+        return 0
+    if not config.compact:
+        return None
+    left = []
+    for p, chunk, _ in unread:
+        horizons = [ms for ms in (chunk.horizon_min, chunk.horizon) if ms > NONE]
+        if not horizons and chunk.tombstones:
+            horizons = [now_ms + config.delete_retention_ms]
+        goes_ms = (holds.tombstone_ms(p, chunk.next, ms) for ms in horizons)
+        left += [max(0, ms - now_ms) for ms in goes_ms]
+    return min(left, default=None)
+
+
+def _until_version(
+    reader: ReaderDocument, manifest: Manifest, config: LogConfig, holds: Holds, *, now_ms: int
+) -> int | None:
+    if reader.version < manifest.head.oldest_readable:
+        return 0
+    gone = (
+        holds.version_ms(r.version, r.time_ms + config.file_delete_delay_ms)
+        for r in manifest.released
+        if r.version > reader.version
+    )
+    first_ms = min(gone, default=None)
+    return None if first_ms is None else max(0, first_ms - now_ms)
+
+
+COMMIT_INTERVAL_MS = 10_000
+EXPIRES_AFTER_MS = 7 * 86_400_000
+"""Kafka keeps the offsets of a group as long (``offsets.retention.minutes``)."""
+EXPIRES_AFTER_MS_MAX = 3650 * 86_400_000
+_LOGGER = logging.getLogger("clog.storage.readers")
+
+
+def named_reader(
+    handle: Handle,
+    name: str,
+    *,
+    expires_after_ms: int = EXPIRES_AFTER_MS,
+    interval_ms: int = COMMIT_INTERVAL_MS,
+    hold_ms: int = 0,
+) -> "NamedReader":
+    """Returns the reader of this name; see `ReadersOfLog.reader`."""
+    return NamedReader(
+        *(handle, name),
+        expires_after_ms=expires_after_ms,
+        interval_ms=interval_ms,
+        hold_ms=hold_ms,
+    )
+
+
+def holding_reader(handle: Handle, name: str, hold_ms: int) -> "NamedReader":
+    """Returns the reader of this name, remembered for as long as it is to be waited for."""
+    expires_ms = max(EXPIRES_AFTER_MS, hold_ms)
+    return named_reader(handle, name, expires_after_ms=expires_ms, hold_ms=hold_ms)
+
+
+class NamedReader:
+    """A reader whose name and position the log knows; `Log.reader` makes one. Two readers of one
+    name overwrite each other's position. A context manager, which reports its position at its end.
+    Threads may share it.
+
+    Attributes:
+        handle: on the log; not for users.
+    """
+
+    def __init__(
+        self, handle: Handle, name: str, *, expires_after_ms: int, interval_ms: int, hold_ms: int
+    ) -> None:
+        for what, value, low in (
+            ("expires_after_ms", expires_after_ms, 1),
+            ("interval_ms", interval_ms, 0),
+            ("hold_ms", hold_ms, 0),
+        ):
+            if type(value) is not int or not low <= value <= EXPIRES_AFTER_MS_MAX:
+                raise InvalidInputError(
+                    f"{what}={value!r} is out of range; allowed: {low} to {EXPIRES_AFTER_MS_MAX}"
+                )
+        if hold_ms > expires_after_ms:
+            raise InvalidInputError(
+                f"hold_ms={hold_ms} is above expires_after_ms={expires_after_ms}: nobody is waited"
+                " for after being forgotten; lower the first or raise the second"
+            )
+        self.handle = handle
+        self._name = check_name(name)
+        self._expires_after_ms = expires_after_ms
+        self._interval_ms = interval_ms
+        self._hold_ms = hold_ms
+        self._lock = env.lock()
+        self._said: ReaderDocument | None = None
+        self._said_ms: int | None = None
+        self._tried_ms: int | None = None
+        self._noted: dict[int, int] = {}
+        self._noted_at = NONE, "", NONE
+        self._loaded = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def __repr__(self) -> str:
+        return f"NamedReader({self._name!r}, {self.handle.store.url!r})"
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    @property
+    def position(self) -> dict[int, int]:
+        """By partition, the next offset to read, as last reported; empty for a new reader, and if
+        its document is unusable, which is logged with the reason. Reads the log the first time.
+        """
+        with self._lock:
+            known = self._reached()
+            return {} if known is None else dict(known.offsets)
+
+    def next_offsets(self, *, missed_deletes: bool = False) -> dict[int, int]:
+        """Returns where to continue reading, by partition: at the position, or at the log start if
+        there is none.
+
+        Args:
+            missed_deletes: accept that deletes were missed since.
+
+        Raises:
+            OffsetOutOfRangeError: the position is below the log start, so that records were missed,
+                or beyond the end.
+            NotFoundError: tombstones beyond it were removed since.
+        """
+        with self._lock:
+            known = self._reached()
+            head = self.handle.refresh().head
+            url = self.handle.store.url
+            if known is None:
+                return dict(enumerate(head.partitions.start))
+            for p, offset in known.offsets.items():
+                check_start(head, p, offset, url=url)
+            if not missed_deletes:
+                self._check_missed(known)
+            return dict(known.offsets)
+
+    def commit(self, position: Mapping[int, int]) -> bool:
+        """Notes the next offsets to read, and returns whether it wrote them to the log, which it
+        does at most every ``interval_ms``; `flush` always does. Where the store fails they stay
+        noted, which is a warning, and are written later.
+
+        Args:
+            position: by partition; others keep their position, at first their log start.
+
+        Raises:
+            InvalidInputError: not a valid position.
+            OffsetOutOfRangeError: an offset beyond the end.
+        """
+        return self._commit(position, None)
+
+    def commit_at(self, position: Mapping[int, int], version: int, commit_id: str) -> bool:
+        """Takes note as `commit`, of records that were read at this version; for state tables and
+        connectors, not for users.
+        """
+        return self._commit(position, (version, commit_id))
+
+    def flush(self) -> None:
+        """Writes the position to the log now, if the log does not have it yet; one PUT.
+
+        Raises:
+            StoreUnavailableError: the store failed; the position stays noted.
+        """
+        with self._lock:
+            if not self._noted:
+                return
+            self.handle.recent()  # Another log may stand there since.
+            now = self._reached()
+            assert now is not None, "there is something noted"
+            self.handle.store.put(reader_path(self._name), encode_reader(now))
+            self._said, self._noted, self._tried_ms = now, {}, None
+            self._said_ms = self.handle.clock.monotonic_ms()
+
+    def end(self) -> None:
+        """Writes the position as `flush`; what cannot be written is a warning."""
+        try:
+            self.flush()
+        except StoreUnavailableError as e:
+            self._warn(e)
+
+    def _commit(self, position: Mapping[int, int], read_at: tuple[int, str] | None) -> bool:
+        with self._lock:
+            handle = self.handle
+            asked = by_partition(handle.tip.head, dict(position), "offset", url=handle.store.url)
+            with suppress(StoreUnavailableError):  # It decides nothing: what is noted is believed.
+                self._check_reachable(asked)
+            self._noted |= asked
+            self._noted_at = *(read_at or handle.planned_for(asked)), handle.clock.now_ms()
+            try:
+                if self._is_worth_it():
+                    self.flush()
+                    return True
+            except StoreUnavailableError as e:
+                self._tried_ms = handle.clock.monotonic_ms()
+                self._warn(e)
+            return False
+
+    def _reached(self) -> ReaderDocument | None:
+        """Returns what is to be said; None where there never was anything."""
+        known = self._known()
+        if not self._noted:
+            return known
+        version, commit_id, noted_ms = self._noted_at
+        offsets = dict(enumerate(self.handle.tip.head.partitions.start))
+        offsets |= {} if known is None else known.offsets
+        return ReaderDocument(
+            *(self._name, self.handle.standing.log_id, version, commit_id, offsets | self._noted),
+            *(noted_ms, noted_ms + self._expires_after_ms, self._hold_ms),
+        )
+
+    def _warn(self, error: ClogError) -> None:
+        _LOGGER.warning(
+            "the position of reader %s was not told to %s: %s",
+            *(self._name, self.handle.store.url, error),
+        )
+
+    def _known(self) -> ReaderDocument | None:
+        """Returns what was said last, here or by who had the name before."""
+        if not self._loaded:
+            try:
+                self._said = read_reader(self.handle, self._name)
+            except FileNotFoundError:
+                self._said = None
+            except StrayReaderError as e:
+                _LOGGER.warning(
+                    "the position of reader %s of %s counts for nothing, and it begins anew: %s",
+                    *(self._name, self.handle.store.url, e),
+                )
+            self._loaded = True
+        return self._said
+
+    def _is_worth_it(self) -> bool:
+        now_ms = self.handle.clock.monotonic_ms()
+        if self._tried_ms is not None and now_ms - self._tried_ms < self._interval_ms:
+            return False  # The store failed: it is not asked by each record.
+        said, now = self._known(), self._reached()
+        if said is None or now is None or self._said_ms is None:
+            return True
+        if now.offsets == said.offsets:
+            told_ms = now.time_ms - said.time_ms
+            return 2 * told_ms >= min(self._expires_after_ms, self._held_ms() or LONG_MAX)
+        return now_ms - self._said_ms >= self._interval_ms
+
+    def _held_ms(self) -> int:
+        """Returns for how long a word of it holds anything; 0: not at all."""
+        head = self.handle.tip.head
+        return min(self._hold_ms, hold_max_ms(head, LogConfig.from_overrides(head.config)))
+
+    def _check_reachable(self, asked: Mapping[int, int]) -> None:
+        handle = self.handle
+        if handle.tip.head.partitions.end_before(asked):
+            handle.refresh()
+        partitions = handle.tip.head.partitions
+        for p, offset in asked.items():
+            if not 0 <= offset <= partitions.end[p]:
+                raise OffsetOutOfRangeError(
+                    f"offset {offset} of partition {p} is not a position of reader {self._name} in"
+                    f" {handle.store.url}; allowed: 0 to {partitions.end[p]}, its end",
+                    partition=p,
+                    offset=offset,
+                    start=partitions.start[p],
+                    end=partitions.end[p],
+                )
+
+    def _check_missed(self, known: ReaderDocument) -> None:
+        removed = self.handle.manifest().tombstones_removed
+        missed = missed_deletes(removed, known.offsets, known.version)
+        if missed:
+            raise NotFoundError(
+                f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
+                f" {self.handle.store.url} were removed before reader {self._name}, at version"
+                f" {known.version}, came to them, so it has missed deletes; rebuild what it wrote"
+                " from the log's start, or go on with missed_deletes=True"
+            )

@@ -1,0 +1,760 @@
+"""What clog asks of a filesystem, and the names that all stores share.
+
+A store holds immutable objects under one root. Paths are relative to the root, ``/``-separated,
+and never lead out of it. Every implementation gives these axioms (COMMIT.md §1), and
+`clog.storage.store.conformance` holds it to them:
+
+A1 *Complete.* A reader sees an object whole or not at all, whatever happens to its writer.
+A2 *Exclusive create.* Of all creates of one path at most one succeeds, and its bytes stay.
+A3 *Read after write.* A read that begins after a write returned sees it; a read that begins
+   after a create was refused sees the winner, or nothing while the winner is still under way.
+   Nothing is cached, neither presence nor absence.
+A4 *Listing.* Shows every object that was there before it began and is still there when it ends;
+   what comes or goes meanwhile may show or not.
+A5 *Deletion.* Deleting what is not there succeeds.
+
+The errors of all operations:
+
+- the builtin ``FileNotFoundError``, from reads alone: no such object;
+- `ObjectExistsError`, from ``create`` alone: something is there, or another create was under way;
+- `StoreUnavailableError`: the filesystem failed; after a ``create`` its outcome is unknown;
+- `StoreRefusedError`, a kind of the former: permission was denied; what was sent before is unknown,
+  unless the refusal is ``certain``;
+- `StoreFullError`, another: there is no room, and nothing was written;
+- `NotFoundError`: the bucket does not exist;
+- `InvalidInputError`: a path that leads out of the root, a wrong option, a missing package;
+- `UnsupportedFilesystemError`, from ``create`` alone: A2 cannot be had here. Reading needs nothing.
+
+After `ObjectExistsError` or `StoreUnavailableError` from ``create`` the caller reads the object
+back: a client that repeats a request whose reply was lost is refused by its own first success, or
+since the permission was taken away meanwhile.
+
+Calls that each make requests of a store, begun before their results are asked for.
+
+A request to an object store takes long, whatever it brings, so who reads many small things one
+after the other waits for most of the time. `ahead` begins the next ones meanwhile:
+
+- at most `CALLS_MAX` at a time, and the first few slowly: who stops early has asked for little in
+  vain;
+- as long as what they fetch, and nobody has taken yet, is at most `BYTES_MAX`; one call always,
+  which is under way while the result before it is worked on;
+- results come in the order of the calls, and so do their errors; a single call is made as it is.
+
+Whether a begun call is under way at once is the store's to say (`Store.begin`): where requests are
+short, on local disks and in memory, nothing is begun before it is asked for, and no thread is made.
+A thread lives as long as its call: nothing is left for a forked child to miss, nor for a process to
+wait for.
+
+A store that passes everything on: others override what they count, meter or break.
+
+From the errors of filesystems to ours: what happened to what, why in short, and the remedy.
+
+Never the data, never a secret: the values of storage options are struck out of the causes that
+clients and servers send. s3fs hides botocore's ``ClientError``, which knows the status and the
+code, in ``__cause__``; what it raises itself says less, and the same for different things. adlfs
+does so with some of Azure's errors; gcsfs raises errors of its own.
+
+A folder of a store, as a store: paths are relative to it, and nothing outside is reached.
+
+URLs of roots: which filesystem, where on it, and what of the URL may be shown.
+
+A URL is a path (``/logs/orders``, ``logs/orders``, ``~/orders``) or ``scheme://…``; ``s3a://``,
+as Hadoop writes it, is ``s3://``.
+"""
+
+import builtins
+import errno
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from threading import Thread
+from typing import Any, Protocol, TypeVar
+
+from clog.storage.env import install_extra
+from clog.storage.errors import (
+    ClogError,
+    InvalidInputError,
+    NotFoundError,
+    StoreUnavailableError,
+    UnsupportedFilesystemError,
+)
+
+REQUESTS_FEW = 4
+"""So many requests for one object go out together and are not worth a byte that nobody needs."""
+COALESCE_GAP_BYTES = 1 << 20
+"""Ranges nearer than this come in one request: 1 MiB takes about as long as a round trip."""
+
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
+
+
+class ObjectExistsError(FileExistsError):
+    """A create was refused since something is there, possibly of one's own: read it back."""
+
+
+class StoreRefusedError(StoreUnavailableError):
+    """Permission denied; the same call fails until somebody grants it.
+
+    Attributes:
+        certain: whether nothing was written, for sure. A client that repeats requests by itself
+            tells of the last reply alone: what it sent before may have been done.
+    """
+
+    def __init__(self, message: str, *, certain: bool = False) -> None:
+        super().__init__(message)
+        self.certain = certain
+
+
+class StoreFullError(StoreUnavailableError):
+    """The disk is full, or a quota used up, and nothing was written."""
+
+
+class OnlyRequestError(Exception):
+    """The one request of a create was refused, so that nothing was written; ``__cause__`` says how.
+
+    From the ways to create of each class to `contract`, which makes a `StoreRefusedError` of it.
+    """
+
+
+class ProbeAgainError(Exception):
+    """A create was answered with success by an endpoint that is not any more what was probed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One entry of a listing.
+
+    Attributes:
+        path: relative to the root.
+        size_bytes: of the object.
+        modified_ms: when it was written, by the clock of the store, often in whole seconds.
+    """
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+class Store(Protocol):
+    """A root and the objects under it. Picklable, and safe to use from many threads.
+
+    What it promises, such as that of all creates of one path at most one succeeds, is in the
+    docstring of `clog.storage.store.contract`; `clog.storage.store.conformance` tests it.
+    """
+
+    @property
+    def url(self) -> str:
+        """The root, without secrets: fit for messages."""
+        ...
+
+    @property
+    def create_is_proven(self) -> bool:
+        """Whether exclusive creates (A2) are known to be that here, and not only asked for: servers
+        that speak S3 may check and write in two steps, and then of two creates at once both succeed
+        and the last stays.
+        """
+        ...
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Returns the bytes ``[start, end)`` of an object, by default all, in one request.
+
+        An ``end`` past the end of the object is fine, and so is a ``start``. An empty range costs
+        no request, and so does not tell whether the object is there.
+
+        Raises:
+            FileNotFoundError: there is no such object; its ``filename`` is the path.
+        """
+        ...
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        """Returns the bytes of several half-open ranges of the object ``path``, in their order.
+
+        Costs a request for each of `coalesce` of the ranges.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        ...
+
+    def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        """Begins a call that reads from this store, and returns what waits for its result.
+
+        Where a request takes long it is under way meanwhile; elsewhere the call is made when its
+        result is asked for. For few calls at a time: `clog.storage.store.contract`.
+        """
+        ...
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        """Writes ``data`` as the object ``path``, over another if there is one.
+
+        For unique names, and for the hint, whose content decides nothing.
+        """
+        ...
+
+    def create(self, path: str, data: bytes) -> None:
+        """Writes ``data`` as the object ``path`` if there is none, complete, for one caller alone
+        (A2).
+
+        Raises:
+            ObjectExistsError: something is there, or came at the same time.
+            StoreUnavailableError: whether it was written is unknown.
+            UnsupportedFilesystemError: the filesystem cannot promise A2.
+        """
+        ...
+
+    def delete(self, path: str) -> None:
+        """Deletes the object ``path``, if it is there."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Yields the objects whose path begins with ``prefix``, in no order; no temporary files."""
+        ...
+
+    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
+        """Yields what writes that never ended have left below a folder, for the sweep to delete.
+
+        ``prefix`` ends with a slash. Only names that a store makes for its temporary files, and no
+        folder behind a symbolic link.
+        """
+        ...
+
+
+def check_path(path: str) -> str:
+    """Returns the path itself, if it names something under a root.
+
+    Raises:
+        InvalidInputError: it is empty, absolute, or has an empty, ``.`` or ``..`` element.
+    """
+    if "\\" not in path and "\0" not in path:
+        parts = path.split("/")
+        if all(part not in ("", ".", "..") for part in parts) and ":" not in parts[0]:
+            return path
+    raise InvalidInputError(f"path {path!r} does not name an object under the root; use a/b/c")
+
+
+def check_prefix(prefix: str) -> str:
+    """Returns the prefix itself, if every path that begins with it can be under a root."""
+    if prefix:
+        check_path(prefix.removesuffix("/"))
+    return prefix
+
+
+def check_range(start: int | None, end: int | None) -> tuple[int, int | None]:
+    """Returns the range with its start filled in.
+
+    Raises:
+        InvalidInputError: a bound is negative: not every filesystem counts from the end.
+    """
+    if (start is not None and start < 0) or (end is not None and end < 0):
+        raise InvalidInputError(f"range [{start}, {end}) counts from the end; use offsets from 0")
+    return start or 0, end
+
+
+def is_temporary(path: str) -> bool:
+    """Tells whether the name is that of a write under way, as `temporary_name` makes them."""
+    return _TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def temporary_name(name: str, write_id: str) -> str:
+    """Returns what a file is called while it is written, beside its own name."""
+    return f".{name}.{write_id}.tmp"
+
+
+def coalesce(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns the requests that fetch these ranges: ordered, disjoint, gaps of 1 MiB and more
+    between. Where they are more than `REQUESTS_FEW`, the smallest gaps are read along, too, until
+    they are as few, or twice the bytes would be read.
+
+    >>> coalesce([(4_000_000, 4_000_010), (0, 10), (20, 30), (7, 7)])
+    [(0, 30), (4000000, 4000010)]
+    """
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(check_range(*bounds) for bounds in ranges):
+        assert end is not None
+        if end <= start:
+            continue
+        if merged and start - merged[-1][1] < COALESCE_GAP_BYTES:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return _fewer(merged) if len(merged) > REQUESTS_FEW else merged
+
+
+def _fewer(requests: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns fewer requests, by reading the smallest gaps between them along."""
+    room = sum(end - start for start, end in requests)
+    gaps = sorted((b[0] - a[1], i) for i, (a, b) in enumerate(pairwise(requests), 1))
+    filled: set[int] = set()
+    for gap, i in gaps[: len(requests) - REQUESTS_FEW]:
+        room -= gap
+        if room < 0:
+            break
+        filled.add(i)
+    first = [i for i in range(len(requests)) if i not in filled]
+    ends = [*(i - 1 for i in first[1:]), len(requests) - 1]
+    return [(requests[i][0], requests[j][1]) for i, j in zip(first, ends, strict=True)]
+
+
+def cut(ranges: Sequence[tuple[int, int]], fetched: Sequence[tuple[int, bytes]]) -> list[bytes]:
+    """Returns the bytes of each range, out of ``(start, bytes)`` of the requests of `coalesce`."""
+    return [_cut_one(start, end, fetched) for start, end in ranges]
+
+
+def _cut_one(start: int, end: int, fetched: Sequence[tuple[int, bytes]]) -> bytes:
+    if end <= start:
+        return b""
+    base, data = max(piece for piece in fetched if piece[0] <= start)
+    return data if start == base and end - base >= len(data) else data[start - base : end - base]
+
+
+CALLS_MAX = 16
+BYTES_MAX = 32 << 20
+_CALLS_FIRST = 4
+
+_T = TypeVar("_T")
+
+
+def ahead(store: Store, calls: Iterable[tuple[Callable[[], _T], int]]) -> Iterator[_T]:
+    """Yields what the calls return, in their order. Each comes with the bytes that it fetches, as
+    far as they are known.
+
+    Raises:
+        whatever a call raises, in its turn.
+    """
+    begun: deque[tuple[Callable[[], _T], int]] = deque()
+    held = taken = 0
+    waiting = iter(calls)
+    following = next(waiting, None)
+
+    def begin(call: Callable[[], _T], size_bytes: int, *, is_alone: bool) -> None:
+        nonlocal following, held
+        following = next(waiting, None)
+        is_alone = is_alone and following is None and not begun
+        begun.append((call if is_alone else store.begin(call), size_bytes))
+        held += size_bytes
+
+    while begun or following is not None:
+        room = min(CALLS_MAX, _CALLS_FIRST * (taken + 1))
+        while following is not None and len(begun) < room:
+            if begun and held + following[1] > BYTES_MAX:
+                break
+            begin(*following, is_alone=True)
+        result, size_bytes = begun.popleft()
+        held -= size_bytes
+        taken += 1
+        found = result()
+        if not begun and following is not None:
+            begin(*following, is_alone=False)
+        yield found
+
+
+def begin_in_thread(call: Callable[[], _T]) -> Callable[[], _T]:
+    """Begins a call in a thread of its own; what is returned waits for its result."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            found = call()
+        except BaseException as e:  # noqa: BLE001 - it is for whoever asks for the result
+            future.set_exception(e)
+        else:
+            future.set_result(found)
+
+    Thread(target=run, name="clog-ahead", daemon=True).start()
+    return future.result
+
+
+class WrappingStore:
+    """All operations of ``inner``."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def create_is_proven(self) -> bool:
+        return self.inner.create_is_proven
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        return self.inner.get(path, start, end)
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        return self.inner.get_ranges(path, ranges)
+
+    def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        return self.inner.begin(call)
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        self.inner.put(path, data)
+
+    def create(self, path: str, data: bytes) -> None:
+        self.inner.create(path, data)
+
+    def delete(self, path: str) -> None:
+        self.inner.delete(path)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        return self.inner.list(prefix)
+
+    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
+        return self.inner.list_temporary(prefix)
+
+
+CAUSE_CHARS_MAX = 200
+"""Causes longer than this are cut: some servers answer with a page."""
+
+ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+_SECRET_OPTION = re.compile(r"key|secret|token|pass|cred|sas|connection|auth", re.IGNORECASE)
+_SECRET_PART = re.compile(r"(?:AccountKey|SharedAccessSignature)=([^;]+)")
+"""What an Azure connection string has of them."""
+_SECRET_CHARS_MIN = 4
+_UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument '([^']+)'")
+_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
+_CONFLICTS = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "BlobAlreadyExists"})
+_NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})
+_EXTRAS = {
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "azure"),
+    **dict.fromkeys(("sftp", "ssh"), "sftp"),
+    "hdfs": "hdfs",
+}
+"""The extra of clog that brings the client, by scheme."""
+
+
+def not_found(path: str, url: str) -> FileNotFoundError:
+    """Returns the builtin error that reads of an absent object raise; ``filename`` is the path."""
+    return FileNotFoundError(errno.ENOENT, f"no such object in {url}", path)
+
+
+def exists(path: str, url: str) -> ObjectExistsError:
+    """Returns the error of a create that came second."""
+    return ObjectExistsError(errno.EEXIST, f"object exists in {url}", path)
+
+
+def from_os_error(
+    operation: str, path: str, url: str, cause: OSError, *, certain: bool = False
+) -> Exception:
+    """Makes our error of one of the operating system; ``certain``: nothing was written."""
+    if operation == "get" and cause.errno in ABSENT:
+        return not_found(path, url)
+    if certain and cause.errno in FULL:
+        return StoreFullError(
+            f"{operation} of {path!r} in {url} failed: {short(cause)}; nothing was written; make"
+            ' some MB of room on its disk, then "clog clean" and "clog sweep" delete what is no'
+            " longer needed"
+        )
+    remedy = None
+    if cause.errno in DENIED:
+        remedy = "check the owner and mode of the folder"
+    elif cause.errno == errno.ENOTDIR:
+        remedy = "a file is in the way; correct the URL"
+    if remedy is None:
+        return _unavailable(operation, path, url, short(cause))
+    return _refused(operation, path, url, f"{short(cause)}; {remedy}", certain=certain)
+
+
+def from_client_error(
+    operation: str, path: str, url: str, cause: Exception, options: Mapping[str, object]
+) -> Exception:
+    """Makes our error of one of an fsspec class, by HTTP status and code where there are any.
+
+    409 is the reply to one of two creates under way at once: the object may be there or not.
+    An unknown error of a client may come after the request was sent, so it is unavailability.
+    """
+    certain = isinstance(cause, OnlyRequestError)
+    if isinstance(cause, OnlyRequestError) and isinstance(cause.__cause__, Exception):
+        cause = cause.__cause__
+    status, code = http_status(cause)
+    reason = short(cause, secrets_in(options))
+    if isinstance(cause, ClogError):
+        return cause
+    if isinstance(cause, TypeError) and (option := _UNKNOWN_KEYWORD.search(str(cause))):
+        outer, dot, inner = option[1].partition(".")
+        nested = f', or nest it: storage_options={{"{outer}": {{"{inner}": …}}}}' if dot else ""
+        return InvalidInputError(
+            f"storage option {option[1]!r} of {url} is unknown; correct its name{nested}"
+        )
+    if type(cause).__name__ == "ParamValidationError" or code == "InvalidBucketName":
+        return InvalidInputError(f"{url} is not a valid location: {reason}; correct the URL")
+    if code in _NO_BUCKET or (operation in ("create", "put") and is_absent(cause)):
+        return NotFoundError(f"the bucket of {url} does not exist; create it, or correct the URL")
+    if operation == "create" and (conflict := _of_create(path, url, cause, status, code)):
+        return conflict
+    if operation == "get" and is_absent(cause):
+        return not_found(path, url)
+    if is_denied(cause):
+        reason = f"{reason}; {_permission_remedy(operation)}"
+        return _refused(operation, path, url, reason, certain=certain)
+    return _unavailable(operation, path, url, reason)
+
+
+def cannot_open(url: str, cause: Exception, options: Mapping[str, object]) -> InvalidInputError:
+    """Returns the error for a filesystem that cannot be made: an unknown scheme, a missing package,
+    a wrong option.
+    """
+    extra = _EXTRAS.get(url.partition(":")[0])
+    remedy = "correct the URL or the storage options, or install the package"
+    if isinstance(cause, ImportError) and extra is not None:
+        remedy = install_extra(extra)
+    return InvalidInputError(
+        f"{url} cannot be opened: {short(cause, secrets_in(options))}; {remedy}"
+    )
+
+
+def http_status(cause: BaseException) -> tuple[int | None, str | None]:
+    """Returns the HTTP status and the error code of a botocore, Azure or gcsfs error, wherever it
+    hides.
+    """
+    for error in (cause, cause.__cause__, cause.__context__):
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return status, response.get("Error", {}).get("Code")
+        for name in ("status_code", "code"):
+            if isinstance(status := getattr(error, name, None), int):
+                code = getattr(error, "error_code", None)
+                return status, None if code is None else str(getattr(code, "value", code))
+    return None, None
+
+
+def is_absent(cause: Exception) -> bool:
+    """Tells whether the object is not there (while the bucket is)."""
+    missing = isinstance(cause, FileNotFoundError) or errno_of(cause) in ABSENT
+    return missing and http_status(cause)[1] not in _NO_BUCKET
+
+
+def is_denied(cause: Exception) -> bool:
+    """Returns whether the credentials do not allow it, or there are none."""
+    if http_status(cause)[0] in (401, 403) or lacks_credentials(cause):
+        return True
+    forbidden = str(cause).startswith("Forbidden: ")  # gcsfs, of 403
+    return isinstance(cause, PermissionError) or errno_of(cause) in DENIED or forbidden
+
+
+def lacks_credentials(cause: Exception) -> bool:
+    """Returns whether a client found none."""
+    return type(cause).__name__ in _NO_CREDENTIALS
+
+
+def errno_of(cause: BaseException) -> int | None:
+    """Returns the errno; some classes (smb) do not raise the builtin error that goes with it."""
+    number = getattr(cause, "errno", None)
+    return number if isinstance(number, int) else None
+
+
+def short(cause: BaseException, secrets: Iterable[str] = ()) -> str:
+    """Returns the class and the words of an error, without ``secrets``."""
+    if isinstance(cause, OSError) and cause.strerror:
+        text = cause.strerror  # str(cause) would name the absolute file
+    else:
+        text = " ".join(str(cause).split())
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    name = type(cause).__name__
+    return f"{name}: {text[:CAUSE_CHARS_MAX]}" if text else name
+
+
+def secrets_in(options: Mapping[str, object]) -> list[str]:
+    """Returns the values of storage options, nested ones too, that no message may show."""
+    found: list[str] = []
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            found += secrets_in(value)
+        elif isinstance(value, str) and _SECRET_OPTION.search(str(name)):
+            found.append(value)
+            found += _SECRET_PART.findall(value)
+    found = [value for value in found if len(value) >= _SECRET_CHARS_MIN]
+    return sorted(found, key=len, reverse=True)
+
+
+def _of_create(
+    path: str, url: str, cause: Exception, status: int | None, code: str | None
+) -> Exception | None:
+    if isinstance(cause, FileExistsError) or status in (409, 412) or code in _CONFLICTS:
+        return exists(path, url)
+    if status == 501 or code == "NotImplemented":
+        return UnsupportedFilesystemError(
+            f"the endpoint of {url} does not implement If-None-Match, so concurrent writers could"
+            " overwrite each other's commits; use another, or open with single_writer=True"
+        )
+    return None
+
+
+def _permission_remedy(operation: str) -> str:
+    if operation == "get":
+        # S3 answers 403 for an absent object to those who may not list.
+        return "check the credentials, and that they may list the bucket besides reading it"
+    return "check the credentials and their permissions"
+
+
+def _unavailable(operation: str, path: str, url: str, reason: str) -> StoreUnavailableError:
+    return StoreUnavailableError(f"{operation} of {path!r} in {url} failed: {reason}; retry later")
+
+
+def _refused(
+    operation: str, path: str, url: str, reason: str, *, certain: bool
+) -> StoreRefusedError:
+    message = f"{operation} of {path!r} in {url} was refused: {reason}"
+    return StoreRefusedError(message, certain=certain)
+
+
+class Within(WrappingStore):
+    """The folder ``folder`` of ``inner``. Its URL stays that of ``inner``: what users call the log.
+
+    Errors name the folder, so that an operator finds the file.
+
+    Attributes:
+        folder: as given.
+    """
+
+    def __init__(self, inner: Store, folder: str) -> None:
+        super().__init__(inner)
+        self.folder = check_path(folder)
+        self._prefix = f"{folder}/"
+
+    def __repr__(self) -> str:
+        return f"Within({self.inner!r}, {self._prefix!r})"
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        try:
+            return self.inner.get(self._whole(path), start, end)
+        except FileNotFoundError:
+            raise self._not_found(path) from None
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        try:
+            return self.inner.get_ranges(self._whole(path), ranges)
+        except FileNotFoundError:
+            raise self._not_found(path) from None
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        self.inner.put(self._whole(path), data)
+
+    def create(self, path: str, data: bytes) -> None:
+        self.inner.create(self._whole(path), data)
+
+    def delete(self, path: str) -> None:
+        self.inner.delete(self._whole(path))
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        return self._relative(self.inner.list(self._prefix + check_prefix(prefix)))
+
+    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
+        return self._relative(self.inner.list_temporary(self._prefix + check_prefix(prefix)))
+
+    def _not_found(self, path: str) -> FileNotFoundError:
+        return not_found(path, f"{self.url}/{self._prefix.rstrip('/')}")
+
+    def _whole(self, path: str) -> str:
+        return self._prefix + check_path(path)
+
+    def _relative(self, found: Iterator[StoredObject]) -> Iterator[StoredObject]:
+        return (replace(f, path=f.path.removeprefix(self._prefix)) for f in found)
+
+
+LOCAL = frozenset({"file", "local"})
+MEMORY = "memory"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:::|://)|(file|local):(?=/)")
+_ALIASES = {"s3a": "s3", "local": "file"}
+_BUCKETS = frozenset({"file", MEMORY, "s3", "gs", "gcs"})
+"""What comes first in these URLs is a folder or a bucket: options name the server."""
+_CONTAINERS = frozenset({"abfs", "abfss", "az"})
+"""And in these, unless an account's host comes behind it: ``container@account.…``."""
+_USER_IS_PLACE = frozenset({"abfs", "abfss", "az", "sftp", "ssh", "hdfs"})
+"""Here the part before the ``@`` is a container or a user; elsewhere it can only be a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A root: fsspec's protocol, the URL as fsspec takes it, the path, and the URL as shown."""
+
+    protocol: str
+    url: str
+    root: str
+    shown: str
+
+    @property
+    def host(self) -> str:
+        """Whom requests go to, as far as the URL says it: a host, or an account's; empty where the
+        protocol and options alone do.
+        """
+        authority = self.root.partition("/")[0]
+        if self.protocol in _BUCKETS or (self.protocol in _CONTAINERS and "@" not in authority):
+            return ""
+        return authority.rpartition("@")[2].lower()
+
+
+def parse(url: str) -> Location:
+    """Takes a URL apart.
+
+    Raises:
+        InvalidInputError: it is empty, has no bucket, has a NUL character, which no file system
+            takes, or carries credentials where none belong.
+    """
+    if "\0" in url:
+        raise InvalidInputError(f"URL {redact(url)!r} has a NUL character; leave it out")
+    match = _SCHEME.match(url)
+    if match is None:
+        return _local(url, scheme="")
+    scheme = (match[1] or match[2]).lower()
+    protocol = _ALIASES.get(scheme, scheme)
+    if protocol in LOCAL:
+        return _local(url[match.end() :], scheme="file://")
+    rest = url[match.end() :].rstrip("/")
+    if protocol == MEMORY:
+        root = "/" + rest.strip("/")
+        return Location(protocol, url, root.rstrip("/"), f"memory:/{root}")
+    if not rest:
+        raise InvalidInputError(f"URL {url!r} names no location; use {scheme}://bucket/path")
+    if protocol == "s3" and "@" in rest.partition("/")[0]:
+        raise InvalidInputError(
+            f"URL {redact(url)} carries credentials; pass them as storage options key and secret"
+        )
+    separator = url[match.end(1) : match.end()]
+    return Location(protocol, f"{protocol}{separator}{rest}", rest, redact(url).rstrip("/"))
+
+
+def redact(url: str) -> str:
+    """Returns a URL without what may be secret: passwords, tokens and the values of queries.
+
+    >>> redact("sftp://me:secret@host/log"), redact("https://host/log?sig=abc")
+    ('sftp://***@host/log', 'https://host/log?***')
+    """
+    return "::".join(_redact_one(part) for part in url.split("::"))
+
+
+def _redact_one(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    rest, query, _ = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    if at and (":" in user or scheme.lower() not in _USER_IS_PLACE):
+        authority = f"***@{host}"
+    return f"{scheme}://{authority}{slash}{path}{'?***' if query else ''}"
+
+
+def _local(path: str, *, scheme: str) -> Location:
+    if not path:
+        raise InvalidInputError(
+            "the URL is empty; use a path such as /logs/orders or s3://b/orders"
+        )
+    # Absolute from here on: a store travels to workers that run in other folders.
+    root = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+    return Location("file", root, root, f"{scheme}{root}")

@@ -1,0 +1,198 @@
+"""A disk without a free byte: what makes room goes first, and nothing has to be written for it."""
+
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.cleaner.duties.sweep import sweep_orphans, with_room
+from clog.storage import Log, StoreUnavailableError
+from clog.storage.commit.reserve import RESERVE_BYTES
+from clog.storage.env import SeededIds
+from clog.storage.format.edits import Edit
+from clog.storage.store import open_store
+from clog.storage.store.contract import StoreFullError, WrappingStore, temporary_name
+from clog_testing.clocked import ClockedStore
+from clog_testing.crash import inside
+from clog_testing.invariants import check_log
+
+DAY_MS = 86_400_000
+MIB = 1 << 20
+CONFIG = {
+    "compression.type": "none",
+    "cleanup.policy": "delete",
+    "segment.bytes": str(MIB),
+    "file.delete.delay.ms": "0",
+}
+
+
+def big(key="k"):
+    return {"key": key, "value": os.urandom(MIB - 4096)}
+
+
+@pytest.fixture(params=["8m", "24m"])
+def disk(tmp_path, request):
+    """A file system of its own, which a test may fill."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "none", str(mounted)]
+    with suppress(OSError):
+        if subprocess.run(mount, capture_output=True, check=False).returncode == 0:
+            yield mounted
+            subprocess.run(["umount", str(mounted)], check=True)
+            return
+    pytest.skip("no file system can be mounted here")
+
+
+def fill(disk):
+    """Takes all room that is left."""
+    with (disk / "others").open("ab", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    with (disk / "others").open("ab", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"x")
+    assert shutil.disk_usage(disk).free == 0
+
+
+def full_log(disk, clock=None):
+    """A log that a cleaner has looked after, on a disk that has no room any more."""
+    log = Log.create(f"{disk}/log", 1, CONFIG, clock=clock)
+    for _ in range(3):
+        log.append([big()])
+    Cleaner(log).run_once()
+    fill(disk)
+    with pytest.raises(StoreUnavailableError, match=r"No space left on device; nothing was writ"):
+        log.append([big()])
+    return log
+
+
+def test_delete_records_makes_room_on_a_full_disk(disk):
+    """S36: the commit that deletes takes the place of the reserve; the cleaner then has room for
+    its own, the disk is free, and the reserve is back."""
+    log = full_log(disk)
+    assert log.delete_records({0: -1}) == {0: 3}
+    Cleaner(log).run_once()
+    assert shutil.disk_usage(disk).free > 2 * MIB
+    log.append([big(), big()])
+    Cleaner(log).run_once()
+    sizes = {found.path: found.size_bytes for found in log.handle.store.list("reserve")}
+    assert sizes == {"reserve": RESERVE_BYTES}
+    check_log(log.handle.standing.root, every_version=False)
+
+
+def test_a_round_makes_room_on_a_full_disk(disk, clock):
+    """S32: retention is a commit, which takes the place of the reserve; its objects go once the
+    delay is over, which is none here."""
+    log = full_log(disk, clock)
+    clock.advance(8 * DAY_MS)
+    for _ in range(2):
+        Cleaner(log).run_once()
+        clock.advance(1)
+    assert log.start_offsets() == {0: 3}
+    assert shutil.disk_usage(disk).free > MIB
+    log.append([{"key": "k", "value": "1"}])
+    check_log(log.handle.standing.root, every_version=False)
+
+
+def test_a_disk_that_nothing_can_make_room_on(disk):
+    """The error says what happened and what to do, each time, and nothing is broken."""
+    log = Log.create(f"{disk}/log", 1, CONFIG)
+    log.append([{"key": "k", "value": "1"}])
+    fill(disk)
+    for act in (lambda: log.delete_records({0: 1}), Cleaner(log).run_once):
+        with pytest.raises(StoreFullError, match=r"some MB of room on its disk, then .clog clean"):
+            act()
+    (disk / "others").unlink()
+    assert log.delete_records({0: 1}) == {0: 1}
+
+
+class FullStore(WrappingStore):
+    """A store that takes nothing while it is full; deleting makes no room before ``needed``."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.is_full, self.deleted = False, []
+
+    def put(self, path, data):
+        self._check(path)
+        self.inner.put(path, data)
+
+    def create(self, path, data):
+        self._check(path)
+        self.inner.create(path, data)
+
+    def delete(self, path):
+        self.inner.delete(path)
+        self.deleted.append(path)
+        self.is_full = False
+
+    def _check(self, path):
+        if self.is_full:
+            raise StoreFullError(f"no room for {path}")
+
+
+@pytest.fixture
+def swept_in_part(clock, tmp_path):
+    """A log whose sweeps died after they had committed their bounds, and what they left there."""
+    root = open_store(f"{tmp_path}/log", {"fsync": False})
+    clocked = ClockedStore(root, clock)
+    full = FullStore(clocked)
+    log = Log.create(full, 1, {"file.delete.delay.ms": "1"}, clock=clock, ids=SeededIds(1))
+    for value in ("1", "2"):
+        log.append([{"key": "a", "value": value}])
+    orphan = f"data/{0:020}-{'0' * 32}.parquet"
+    log.handle.store.put(orphan, b"never committed")
+    temporary = f"data/{temporary_name('x', 'a' * 32)}"
+    path = tmp_path / "log" / "_clog" / log.id / temporary
+    path.write_bytes(b"left")
+    os.utime(path, (1, 1))
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    released = {r.path for r in log.handle.manifest().released}
+    clock.advance(2 * DAY_MS)
+    log.append([{"key": "b", "value": "1"}])
+    version = log.version
+    log.handle.commit(
+        lambda tip, _: Edit(oldest_readable=version, orphan_floor=version), operation="sweep"
+    )
+    assert released
+    return log, full, {*released, orphan, temporary}
+
+
+def test_what_committed_bounds_allow_goes_without_a_write(swept_in_part):
+    """COMMIT.md §5: released below the oldest readable version, never committed below the floor,
+    and temporary files that are old; nothing that a reader needs."""
+    log, full, allowed = swept_in_part
+    full.is_full = True
+    full.deleted.clear()
+    with_room(log.handle, lambda: log.append([{"key": "c", "value": "1"}]))
+    prefix = f"_clog/{log.id}/"
+    assert allowed <= {path.removeprefix(prefix) for path in full.deleted}
+    assert {row["key"] for b in log.read() for row in b.to_pylist()} == {b"a", b"b", b"c"}
+    check_log(full.inner, every_version=False)
+
+
+def test_a_round_on_a_full_disk_begins_with_what_may_go(swept_in_part, clock):
+    """So a cleaner needs no reserve where another one died; the round is done as ever."""
+    log, full, allowed = swept_in_part
+    log.alter({"segment.ms": "1"})
+    clock.advance(10)
+    full.is_full = True
+    Cleaner(log).run_once()
+    assert len(log.segments(0)) == 3
+    left = {found.path for found in inside(full).list("data/")}
+    assert not allowed & left
+
+
+def test_nothing_is_deleted_that_a_sweep_would_not(swept_in_part):
+    """A sweep afterwards finds nothing of the kinds that went."""
+    log, full, _ = swept_in_part
+    full.is_full = True
+    with_room(log.handle, lambda: log.append([{"key": "c", "value": "1"}]))
+    now_ms = log.handle.clock.now_ms()
+    swept = sweep_orphans(log.handle, now_ms=now_ms, dry_run=True)
+    assert not [path for path in swept.objects if path.startswith("data/")]

@@ -1,0 +1,44 @@
+"""Stores of the test's log, closed at the end; what they do under which lock."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from clog.storage import StateStore
+from clog.storage.env import SeededIds
+
+
+@pytest.fixture
+def open_store(store, clock, tmp_path):
+    """Opens a store of the test's log, as a process of its own would."""
+    opened = []
+    seeds = iter(range(500, 1000))
+
+    def make(on=None, folder=tmp_path / "cache", id="app", **options):
+        ids = SeededIds(next(seeds))
+        opened.append(StateStore(on or store, folder, id, clock=clock, ids=ids, **options))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def noting():
+    """Makes of a call one that notes each time whether another thread could take a lock."""
+
+    def is_free(lock):
+        if is_mine := lock.acquire(blocking=False):
+            lock.release()
+        return is_mine
+
+    def make(call, lock, notes):
+        def noted(*args):
+            with ThreadPoolExecutor(1) as threads:
+                notes.append(threads.submit(is_free, lock).result())
+            return call(*args)
+
+        return noted
+
+    return make

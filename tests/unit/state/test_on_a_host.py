@@ -1,0 +1,197 @@
+"""What others on the host do to the local file of a table or a store while it is open."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from clog.state import sqlite_file
+from clog.state.cache import Cache
+from clog.storage import Log, StateFileError, StateStore, StateTable
+
+ANOTHER = "import sys; from clog.storage import StateTable; StateTable(*sys.argv[1:]).close()"
+
+
+@pytest.fixture
+def on_disk(tmp_path):
+    """A log that other processes reach, and the folder of their state."""
+    return Log.create(str(tmp_path / "log"), partitions=2), tmp_path / "cache"
+
+
+def put(log, **values):
+    log.append([{"key": key, "value": value} for key, value in values.items()])
+
+
+def test_another_process_closes_the_file(on_disk):
+    """It is not the last that has the file open, so it leaves the journal of the others there."""
+    log, folder = on_disk
+    put(log, a="1", b="1")
+    with StateTable(log.url, folder) as table:
+        put(log, a="2")
+        subprocess.run([sys.executable, "-c", ANOTHER, log.url, str(folder)], check=True)
+        assert table.get("a") == b"2"
+        put(log, a="3", b=None)
+        table.refresh()
+        assert dict(table.scan()) == {b"a": b"3"}
+        assert (table.get("a"), table.get("b")) == (b"3", None)
+        assert len(list(folder.glob("*-wal"))) == 1
+
+
+def delete_file(folder):
+    for path in folder.glob("*.sqlite3*"):
+        path.unlink()
+
+
+def delete_journal(folder):
+    for path in folder.glob("*-wal"):
+        path.unlink()
+
+
+def rename_folder(folder):
+    folder.rename(folder.with_name("old"))
+
+
+def build_another(folder):
+    """As another process that finds nothing there; its file has the same number."""
+    shutil.rmtree(folder)
+    log = Log.open(str(folder.parent / "log"))
+    StateTable(log.url, folder).close()
+
+
+def put_older_back(folder):
+    """As a backup that is restored."""
+    shutil.rmtree(folder)
+    shutil.copytree(folder.with_name("copy"), folder)
+
+
+GOES = [delete_file, delete_journal, shutil.rmtree, rename_folder, build_another, put_older_back]
+
+
+@pytest.mark.parametrize("go", GOES)
+def test_a_file_that_goes_under_a_store(on_disk, go):
+    """What is committed is in the file that stands there, whatever waited for the one that went;
+    nobody writes a file without a name.
+    """
+    log, folder = on_disk
+    StateTable(log.url, folder).close()
+    shutil.copytree(folder, folder.with_name("copy"))
+    right = {}
+    with StateStore(log.url, folder, "app") as s:
+        for n in range(6):
+            for i in range(n, 40):
+                right[f"{i:03}".encode()] = b"%d" % n
+                s.put(f"{i:03}", f"{n}")
+            s.commit()
+            if n == 2:
+                go(folder)
+                assert s.get_many(right) == right
+            if n == 4:
+                s._file.settle()
+            assert dict(s.scan()) == s.get_many(right) == right
+    with sqlite3.connect(max(folder.glob("*.sqlite3"))) as connection:
+        found = dict(connection.execute("select key, value from state where partition >= 0"))
+    assert found == right
+
+
+@pytest.mark.parametrize("go", GOES)
+def test_a_file_that_goes_under_a_table(on_disk, go):
+    """The next refresh or scan notices it, also where the log has nothing new."""
+    log, folder = on_disk
+    StateTable(log.url, folder).close()
+    shutil.copytree(folder, folder.with_name("copy"))
+    put(log, a="1", b="1")
+    with StateTable(log.url, folder) as table:
+        go(folder)
+        assert table.get("a") == b"1"
+        assert dict(table.scan()) == {b"a": b"1", b"b": b"1"}
+        put(log, a="2", b=None)
+        go(folder) if go is not rename_folder else shutil.rmtree(folder)
+        table.refresh()
+        assert (table.get("a"), table.get("b"), len(table)) == (b"2", None, 1)
+        go(folder) if go is not rename_folder else shutil.rmtree(folder)
+        table.refresh()
+        assert table._file._cache.is_in_place()
+
+
+def test_a_file_that_goes_while_it_is_written(on_disk, monkeypatch):
+    """It is told before anything is entered into another's file."""
+    log, folder = on_disk
+    put(log, a="1")
+    with StateTable(log.url, folder) as table:
+        position = sqlite_file.position
+
+        def and_then(connection):
+            found = position(connection)
+            monkeypatch.setattr(sqlite_file, "position", position)
+            build_another(folder)
+            return found
+
+        put(log, a="2")
+        apply = Cache._apply
+
+        def amid(*arguments):
+            monkeypatch.setattr(sqlite_file, "position", and_then)
+            monkeypatch.setattr(Cache, "_apply", apply)
+            apply(*arguments)
+
+        monkeypatch.setattr(Cache, "_apply", amid)
+        table.refresh()
+        assert dict(table.scan()) == {b"a": b"2"}
+        assert table._file._cache.is_in_place()
+
+
+def test_a_lock_that_was_deleted_is_no_lock(on_disk):
+    """Whoever waited for it takes the one that others find."""
+    _, folder = on_disk
+    folder.mkdir()
+    open_path, opened = Path.open, []
+
+    def deleted_once(path, mode):
+        opened.append(open_path(path, mode))
+        if len(opened) == 1:
+            path.unlink()
+        return opened[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "open", deleted_once)
+        with sqlite_file.locked(folder, "name", "url"):
+            held = (folder / "name.lock").stat()
+    assert [file.closed for file in opened] == [True, True]
+    assert len(opened) == 2
+    assert held.st_ino == (folder / "name.lock").stat().st_ino
+
+
+@pytest.mark.parametrize("wrong", ["a file", "below a file", "no folder"])
+def test_a_folder_that_cannot_be(on_disk, wrong):
+    """It is told in a user's words."""
+    log, folder = on_disk
+    folder.write_text("")
+    folder = {"a file": folder, "below a file": folder / "x", "no folder": "/proc/nowhere"}[wrong]
+    with pytest.raises(StateFileError, match="see to it that this process may write there"):
+        StateTable(log.url, folder)
+
+
+def test_a_file_that_goes_while_it_is_built(on_disk, monkeypatch):
+    """What another process builds in its place does not become this one's."""
+    log, folder = on_disk
+    put(log, a="1")
+    fill = sqlite_file.fill
+
+    def deleted(connection):
+        fill(connection)
+        monkeypatch.setattr(sqlite_file, "fill", fill)
+        shutil.rmtree(folder)
+        folder.mkdir()
+        (folder / f"{name}.building").write_text("another's")
+
+    monkeypatch.setattr(sqlite_file, "fill", deleted)
+    name = xxhash.xxh3_64_hexdigest(log.url.encode())
+    with pytest.raises(StateFileError, match=r"deleted while it was built.*nobody else deletes"):
+        StateTable(log.url, folder)
+    assert list(folder.glob("*.sqlite3")) == []
+    with StateTable(log.url, folder) as table:
+        assert dict(table.scan()) == {b"a": b"1"}

@@ -1,0 +1,79 @@
+"""How much of the house a reader meets who follows one flow: the files that it enters, counted."""
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import clog
+from clog.cleaner import Cleaner
+from clog.storage import Log
+
+ROOTS = tuple(str(Path(path).resolve()) for path in clog.__path__)
+FILES_MAX = {
+    "append": 26,
+    "open": 24,
+    "refresh": 16,
+    "read": 22,
+    "table": 26,
+    "get": 22,
+    "transaction": 31,
+    "pass": 49,
+    "idle round": 34,
+}
+"""Ceilings, which only ever become lower (STYLE.md, *Shape*)."""
+
+
+def entered(do) -> set[str]:
+    """The product's files in which a call enters a function, in any thread."""
+    files = set()
+
+    def note(frame, event, _):
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(ROOTS):
+            files.add(name)
+
+    before = sys.getprofile()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        do()
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
+    return files
+
+
+@pytest.fixture(scope="module")
+def flows(tmp_path_factory):
+    """What each flow enters, on a log of a few commits."""
+    url = str(tmp_path_factory.mktemp("flows") / "orders")
+    rows = [{"key": f"k{i}", "value": "v"} for i in range(100)]
+    log = Log.create(url, partitions=2, config={"cleanup.policy": "compact"})
+    log.append(rows)
+    found = {"append": entered(lambda: log.append(rows))}
+    log.append(rows, producer=("p", 1))
+    found["open"] = entered(lambda: Log.open(url))
+    other, third = Log.open(url), Log.open(url)
+    log.append(rows)
+    found["refresh"] = entered(other.end_offsets)
+    found["read"] = entered(lambda: [batch.num_rows for batch in third.read()])
+    found["table"] = entered(lambda: log.table().to_arrow())
+    found["get"] = entered(lambda: log.table().get("k1"))
+
+    def transaction():
+        with log.transaction("t1") as t:
+            t.append(rows)
+
+    found["transaction"] = entered(transaction)
+    log.roll()
+    found["pass"] = entered(lambda: Cleaner(log).run_once(force=True))
+    found["idle round"] = entered(lambda: Cleaner(log).run_once())
+    return found
+
+
+@pytest.mark.parametrize("flow", FILES_MAX)
+def test_a_flow_stays_in_few_files(flows, flow):
+    """Who follows a flow opens so many files, and no more than before."""
+    assert len(flows[flow]) <= FILES_MAX[flow], sorted(flows[flow])

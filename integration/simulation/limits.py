@@ -54,32 +54,32 @@ def patching() -> Iterator[Patch]:
 @contextmanager
 def small_limits(*, parquet: bool = False) -> Iterator[None]:
     """Sets them; with ``parquet`` objects stay what they are."""
-    storage, cleaner = clog.storage, clog.cleaner
+    storage, cleaner, state = clog.storage, clog.cleaner, clog.state
     with patching() as patch:
-        patch(storage.format.paths, "BLOCK_VERSIONS", BLOCK_VERSIONS)
+        patch(storage.format.documents, "BLOCK_VERSIONS", BLOCK_VERSIONS)
         patch(storage.commit.committer, "SNAPSHOT_EDIT_BYTES_MIN", 10)
         patch(storage.format.commits, "INLINE_EDIT_BYTES_MAX", 1500)
         patch(storage.format.snapshots, "PAGE_CHUNKS_MIN", 3)
-        patch(storage.format.producers, "WRITERS_MAX", 3)
-        patch(storage.format.writer_pages, "PAGE_BYTES_MAX", 400)
-        patch(storage.format.columns, "INLINE_PARTITIONS_MAX", 1)
-        patch(storage.format.columns, "MANY", 1)
-        patch(cleaner.sweep.documents, "INLINE_PARTITIONS_MAX", 1)
+        patch(storage.format.writers, "WRITERS_MAX", 3)
+        patch(storage.format.writers, "PAGE_BYTES_MAX", 400)
+        patch(storage.format.head, "INLINE_PARTITIONS_MAX", 1)
+        patch(storage.format.head, "MANY", 1)
+        patch(cleaner.duties.sweep, "INLINE_PARTITIONS_MAX", 1)
         patch(storage.format.transactions, "POSITIONS_BYTES_MAX", 10)
-        patch(storage.read.table_scan, "MAP_BYTES", 1 << 12)
-        patch(storage.state.waiting, "VERSIONS_MAX", 6)
+        patch(storage.read.table, "MAP_BYTES", 1 << 12)
+        patch(state.cache, "VERSIONS_MAX", 6)
         patch(storage.format.documents, "decode", _decoded_document)
-        patch(storage.format.bitmaps.bitmap, "INLINE_BYTES_MAX", 9)
-        patch(cleaner.masks.upkeep, "STEP_ROWS", 12)
-        patch(cleaner.compaction.run_pass, "MAPS_MAX", 2)
-        patch(cleaner.rewrite.coalescing, "RUN_CHUNKS_MIN", 3)
-        patch(cleaner.rewrite.coalescing, "LOOSE_OBJECTS_MIN", 6)
-        patch(cleaner.rewrite.gathering, "GATHERED_BYTES_MAX", 2000)
+        patch(storage.format.chunks, "INLINE_BYTES_MAX", 9)
+        patch(cleaner.masks, "STEP_ROWS", 12)
+        patch(cleaner.passes.run_pass, "MAPS_MAX", 2)
+        patch(cleaner.duties.layout, "RUN_CHUNKS_MIN", 3)
+        patch(cleaner.duties.layout, "LOOSE_OBJECTS_MIN", 6)
+        patch(cleaner.duties.layout, "GATHERED_BYTES_MAX", 2000)
         if not parquet:
             patch(storage.objects.writer, "encoded", _encoded)
-            for reading in (storage.read.scan, cleaner.masks.carrying, cleaner.masks.superseding):
+            for reading in (storage.read.scan, cleaner.masks, cleaner.masks):
                 patch(reading, "open_ranges", _open_ranges)
-            patch(storage.read.key_index_cache, "read_rows", _read_rows)
+            patch(storage.read.lookup, "read_rows", _read_rows)
         yield
 
 

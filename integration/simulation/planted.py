@@ -83,11 +83,11 @@ def delete_before_commit(patch: Patch) -> None:
     def sweep(handle, *, now_ms, **_):
         manifest = handle.manifest()
         config = storage.config.log_config.LogConfig.from_overrides(manifest.head.config)
-        due = cleaner.sweep.objects.due_objects(manifest, config, now_ms=now_ms)
+        due = cleaner.duties.sweep.due_objects(manifest, config, now_ms=now_ms)
         for released in due:
             handle.store.delete(released.path)
         if due:
-            cleaner.sweep.objects.raise_oldest(handle, max(r.version for r in due))
+            cleaner.duties.sweep.raise_oldest(handle, max(r.version for r in due))
             gone = tuple(r.path for r in due)
             handle.commit(lambda _tip, _ms: Edit(forget=gone), operation="sweep")
 
@@ -96,37 +96,37 @@ def delete_before_commit(patch: Patch) -> None:
 
 def horizon_recomputed(patch: Patch) -> None:
     """Each pass sets a tombstone's horizon anew: it never goes, or goes too late (S23)."""
-    judge = cleaner.compaction.judge.decide_retention
+    judge = cleaner.passes.judge.decide_retention
 
     def forgetful(**given):
         horizon = given["delete_horizon_ms"]
         given["delete_horizon_ms"] = horizon * 0 + NONE
         return judge(**given)
 
-    patch(cleaner.compaction.judge, "decide_retention", forgetful)
+    patch(cleaner.passes.judge, "decide_retention", forgetful)
 
 
 def map_end_off_by_one(patch: Patch) -> None:
     """A map that is full is said to cover the record that did not fit (S20)."""
-    build = cleaner.compaction.run_pass.build_map
+    build = cleaner.passes.run_pass.build_map
 
     def generous(store, manifest, partition, dirty, **more):
         mapped = build(store, manifest, partition, dirty, **more)
         mapped.end += mapped.end < dirty[1]
         return mapped
 
-    patch(cleaner.compaction.run_pass, "build_map", generous)
+    patch(cleaner.passes.run_pass, "build_map", generous)
 
 
 def changed_sources_ignored(patch: Patch) -> None:
     """A pass, or a coalescing, commits though others changed its sources."""
-    patch(cleaner.compaction.rebase, "_has_same_rows", lambda *_: True)
-    patch(cleaner.rewrite.relayout, "_is_as_planned", lambda *_: True)
+    patch(cleaner.passes.run_pass, "_has_same_rows", lambda *_: True)
+    patch(cleaner.duties.layout, "is_as_planned", lambda *_: True)
 
 
 def checkpoint_moves(patch: Patch) -> None:
     """A pass goes on after a group whose sources changed, and moves the first dirty offset."""
-    commit = cleaner.compaction.run_pass.commit_pass
+    commit = cleaner.passes.run_pass.commit_pass
 
     def go_on(handle, planned, partition, edit, **more):
         try:
@@ -135,7 +135,7 @@ def checkpoint_moves(patch: Patch) -> None:
             moves = Edit(first_dirty=edit.first_dirty)
             return commit(handle, planned, partition, moves, **more)
 
-    patch(cleaner.compaction.run_pass, "commit_pass", go_on)
+    patch(cleaner.passes.run_pass, "commit_pass", go_on)
 
 
 def sequence_not_checked_again(patch: Patch) -> None:
@@ -156,15 +156,15 @@ def exists_then_write(patch: Patch) -> None:
 def floor_ignored(patch: Patch) -> None:
     """The sweep of orphans takes objects of any stamp, also of appends under way (W3)."""
     blind = SimpleNamespace(**{**vars(documents), "stamp_of": lambda _path: NONE})
-    patch(cleaner.sweep.objects, "paths", blind)
+    patch(cleaner.duties.sweep, "documents", blind)
 
 
 def delay_ignored(patch: Patch) -> None:
     """Released objects are due at once (S27)."""
-    due = cleaner.sweep.objects.due_objects
+    due = cleaner.duties.sweep.due_objects
     late_ms = 1 << 60
     patch(
-        cleaner.sweep.objects,
+        cleaner.duties.sweep,
         "due_objects",
         lambda m, config, now_ms: due(m, config, now_ms=late_ms),
     )
@@ -172,13 +172,13 @@ def delay_ignored(patch: Patch) -> None:
 
 def other_partition_ignored(patch: Patch) -> None:
     """An object is dead when partition 0 does not refer to it any more."""
-    due = cleaner.sweep.objects.due_objects
+    due = cleaner.duties.sweep.due_objects
 
     def narrow(manifest, config, *, now_ms):
         mine = (manifest.segments[0], *(() for _ in manifest.segments[1:]))
         return due(replace(manifest, segments=mine), config, now_ms=now_ms)
 
-    patch(cleaner.sweep.objects, "due_objects", narrow)
+    patch(cleaner.duties.sweep, "due_objects", narrow)
 
 
 def floor_not_committed(patch: Patch) -> None:
@@ -187,20 +187,20 @@ def floor_not_committed(patch: Patch) -> None:
     def no_need(_tip, _floor):
         return NothingToCommit()
 
-    patch(cleaner.sweep.objects, "_raised", no_need)
+    patch(cleaner.duties.sweep, "_raised", no_need)
 
 
 def idle_handle_trusts(patch: Patch) -> None:
     """Who was idle for hours believes the first probe: the block may be closed (COMMIT.md §4)."""
-    patch(storage.commit.tip_tracker.TipTracker, "is_stale", lambda _self: False)
+    patch(storage.commit.tip.TipTracker, "is_stale", lambda _self: False)
 
 
 def relayout_loses_horizons(patch: Patch) -> None:
     """Coalescing writes tombstones without the horizon they have (S23)."""
-    columns = tuple(name for name in cleaner.rewrite.relayout.COLUMNS)
-    read = cleaner.rewrite.relayout.read_or_copy
+    columns = tuple(name for name in cleaner.duties.layout.COLUMNS)
+    read = cleaner.duties.layout.read_or_copy
     patch(
-        cleaner.rewrite.relayout,
+        cleaner.duties.layout,
         "read_or_copy",
         lambda store, wanted, **rest: read(store, wanted, **{**rest, "columns": columns}),
     )
@@ -208,7 +208,7 @@ def relayout_loses_horizons(patch: Patch) -> None:
 
 def removed_tombstone_not_told(patch: Patch) -> None:
     """A tombstone goes, and the manifest does not say so to readers (S41)."""
-    patch(cleaner.compaction.group_cleaner, "last_expired", lambda _group: NONE)
+    patch(cleaner.passes.run_pass, "last_expired", lambda _group: NONE)
 
 
 def deleted_log_not_noticed(patch: Patch) -> None:
@@ -223,7 +223,7 @@ def deleted_log_not_noticed(patch: Patch) -> None:
 
 def deleted_log_polled(patch: Patch) -> None:
     """Who only polls never looks whether its log still stands (COMMIT.md §1)."""
-    patch(storage.commit.tip_tracker.TipTracker, "_is_old", lambda _self, _then_ms: False)
+    patch(storage.commit.tip.TipTracker, "_is_old", lambda _self, _then_ms: False)
 
 
 def other_log_swept(patch: Patch) -> None:
@@ -237,12 +237,12 @@ def other_log_swept(patch: Patch) -> None:
                 root.delete(left.path)
         return found
 
-    patch(cleaner.sweep.objects, "sweep_other_logs", sweep)
+    patch(cleaner.duties.sweep, "sweep_other_logs", sweep)
 
 
 def older_page_dropped(patch: Patch) -> None:
     """New pages of writers have those who left the head, and not those of the pages before."""
-    producers = storage.format.producers
+    producers = storage.format.writers
     page_out = producers.page_out_if_full
 
     def forgetful(pages, head, added, *, new_id):
@@ -253,45 +253,45 @@ def older_page_dropped(patch: Patch) -> None:
 
 def page_beats_head(patch: Patch) -> None:
     """A writer's entry in the page of older ones counts more than that in the head."""
-    find = storage.format.producers.find_writer
+    find = storage.format.writers.find_writer
 
     def backwards(pages, head, kind, writer_id):
         paged = find(pages, replace(head, writers=()), kind, writer_id)
         return paged or find(pages, head, kind, writer_id)
 
-    patch(storage.commit.idempotence, "find_writer", backwards)
+    patch(storage.append, "find_writer", backwards)
 
 
 def kind_ignored(patch: Patch) -> None:
     """A writer is taken for another of its id and another kind."""
-    find = storage.format.producers.find_writer
+    find = storage.format.writers.find_writer
 
     def blind(pages, head, kind, writer_id):
         kinds = (w.kind for w in reversed(head.writers) if w.writer_id == writer_id)
         return find(pages, head, next(kinds, kind), writer_id)
 
-    patch(storage.commit.idempotence, "find_writer", blind)
+    patch(storage.append, "find_writer", blind)
 
 
 def cut_page_loses_writers(patch: Patch) -> None:
     """Where a page of writers is cut, the writer at the cut is in neither part."""
-    pieces = storage.format.writer_pages._pieces
+    pieces = storage.format.writers._pieces
 
     def shorter(start, hashed, cuts):
         first, *others = pieces(start, hashed, cuts)
         return [first, *((begin, rows[1:]) for begin, rows in others)]
 
-    patch(storage.format.writer_pages, "_pieces", shorter)
+    patch(storage.format.writers, "_pieces", shorter)
 
 
 def pages_below_swept(patch: Patch) -> None:
     """A sweep keeps the root of the pages of older writers, and none of those below it."""
 
-    class Shallow(storage.format.writer_pages.WriterPages):
+    class Shallow(storage.format.writers.WriterPages):
         def paths(self, root):
             yield root.path
 
-    patch(cleaner.sweep.documents, "WriterPages", Shallow)
+    patch(cleaner.duties.sweep, "WriterPages", Shallow)
 
 
 def refusal_not_read_back(patch: Patch) -> None:
@@ -312,7 +312,7 @@ def refusal_not_read_back(patch: Patch) -> None:
 
 def search_chases(patch: Patch) -> None:
     """A search goes on as long as others commit meanwhile (COMMIT.md §6)."""
-    tip_tracker = storage.commit.tip_tracker
+    tip_tracker = storage.commit.tip
 
     def chasing(find):
         def search(store, *given, **more):
@@ -329,7 +329,7 @@ def search_chases(patch: Patch) -> None:
 
 def clock_ahead_trusted(patch: Patch) -> None:
     """Who commits does not compare its clock with the store's (COMMIT.md, K2)."""
-    patch(storage.commit.store_clock.StoreClock, "check", lambda _self, newest_ms: None)
+    patch(storage.commit.committer.StoreClock, "check", lambda _self, newest_ms: None)
 
 
 def needed_columns_deleted(patch: Patch) -> None:
@@ -342,7 +342,7 @@ def needed_columns_deleted(patch: Patch) -> None:
             if documents.columns_version_of(found.path) < oldest.version:
                 yield found
 
-    patch(cleaner.sweep.documents, "_columns_before", older)
+    patch(cleaner.duties.sweep, "_columns_before", older)
 
 
 def rows_forgotten(patch: Patch) -> None:
@@ -359,7 +359,7 @@ def rows_forgotten(patch: Patch) -> None:
 
 def epoch_not_compared(patch: Patch) -> None:
     """Who was fenced commits all the same (S48)."""
-    find = storage.transactions.id_states.find_commit
+    find = storage.transactions.ids.find_commit
 
     def lenient(state, ours, *, url, tried):
         if state is not None:
@@ -372,7 +372,7 @@ def epoch_not_compared(patch: Patch) -> None:
 def epoch_not_compared_again(patch: Patch) -> None:
     """The epoch is compared before the commit is tried, and not after a lost race (K2)."""
     prepare = storage.transactions.deferred.CommitRequest.prepare
-    asked: set[storage.transactions.id_states.Number] = set()
+    asked: set[storage.transactions.ids.Number] = set()
 
     def once(self, tip, time_ms):
         if self.ours not in asked:
@@ -390,7 +390,7 @@ def epoch_not_compared_again(patch: Patch) -> None:
 
 def committed_forgotten(patch: Patch) -> None:
     """A commit whose reply was lost is not told from one that did not happen (H-T12)."""
-    find = storage.transactions.id_states.find_commit
+    find = storage.transactions.ids.find_commit
 
     def forgetful(state, ours, *, url, tried):
         known = None if state is None else replace(state, committed=None)
@@ -402,27 +402,27 @@ def committed_forgotten(patch: Patch) -> None:
 def abort_in_doubt_trusted(patch: Patch) -> None:
     """A transaction in doubt is aborted without a look: its commit may be on its way (H-T13)."""
     patch(
-        storage.transactions.committing,
+        storage.transactions.deferred,
         "end_unknown",
-        lambda _handle, _ours: storage.transactions.id_states.NotCommitted(by_us=True),
+        lambda _handle, _ours: storage.transactions.ids.NotCommitted(by_us=True),
     )
 
 
 def positions_swept(patch: Patch) -> None:
     """The sweep does not know the documents of positions (H-T6)."""
-    patch(cleaner.sweep.documents, "_positions", lambda _head: ())
+    patch(cleaner.duties.sweep, "_positions", lambda _head: ())
 
 
 def standing_not_asked(patch: Patch) -> None:
     """Who looks for newer versions never reads ``_clog/log``: what another old handle left in the
     folder of a deleted log is news (COMMIT.md §1).
     """
-    patch(storage.commit.tip_tracker.TipTracker, "_check_standing", lambda _self: None)
+    patch(storage.commit.tip.TipTracker, "_check_standing", lambda _self: None)
 
 
 def strangers_files_swept(patch: Patch) -> None:
     """A sweep takes all that lies in the log's own folders for its own (COMMIT.md §5)."""
-    patch(cleaner.sweep.documents, "_is_document", lambda _path: True)
+    patch(cleaner.duties.sweep, "_is_document", lambda _path: True)
 
 
 def strangers_commits_swept(patch: Patch) -> None:
@@ -430,13 +430,13 @@ def strangers_commits_swept(patch: Patch) -> None:
     version_of = documents.version_of
     loose = SimpleNamespace(**vars(documents))
     loose.version_of = lambda path: version_of(documents.COMMITS + path.rpartition("/")[2])
-    patch(cleaner.sweep.commit_blocks, "paths", loose)
+    patch(cleaner.duties.commit_blocks, "documents", loose)
 
 
 def horizon_from_planning(patch: Patch) -> None:
     """A tombstone's horizon counts from when its pass was planned, hours ago (S23)."""
-    commit = cleaner.compaction.run_pass.commit_pass
-    dated = cleaner.compaction.commit_pass._with_horizons
+    commit = cleaner.passes.run_pass.commit_pass
+    dated = cleaner.passes.run_pass._with_horizons
 
     def early(handle, planned, partition, edit, **more):
         def as_planned(edit, *, commit_ms, delete_retention_ms):
@@ -445,10 +445,10 @@ def horizon_from_planning(patch: Patch) -> None:
             return dated(edit, commit_ms=planned_ms, delete_retention_ms=delete_retention_ms)
 
         with patching() as inner:
-            inner(cleaner.compaction.commit_pass, "_with_horizons", as_planned)
+            inner(cleaner.passes.run_pass, "_with_horizons", as_planned)
             return commit(handle, planned, partition, edit, **more)
 
-    patch(cleaner.compaction.run_pass, "commit_pass", early)
+    patch(cleaner.passes.run_pass, "commit_pass", early)
 
 
 def trouble_marks_partition(patch: Patch) -> None:
@@ -458,12 +458,12 @@ def trouble_marks_partition(patch: Patch) -> None:
 
 def group_shares_offsets(patch: Patch) -> None:
     """Appends of a group are all prepared against the head as it was before them (Q2)."""
-    patch(storage.commit.append_queue, "advance", lambda head, _edit, **_: head)
+    patch(storage.commit.handle, "advance", lambda head, _edit, **_: head)
 
 
 def group_mixes_writers(patch: Patch) -> None:
     """Each writer of a group is said to have appended its first objects (decision 0010)."""
-    patch(storage.commit.append_queue, "_shifted", lambda by, _objects: by)
+    patch(storage.commit.handle, "_shifted", lambda by, _objects: by)
 
 
 def tip_seen_in_two_steps(patch: Patch) -> None:
@@ -473,7 +473,7 @@ def tip_seen_in_two_steps(patch: Patch) -> None:
         self._note(tip=self._whole(tip, self.tip), **changed)
         self._note(recent=self.recent.then(tip))
 
-    patch(storage.commit.tip_tracker.TipTracker, "_see", see)
+    patch(storage.commit.tip.TipTracker, "_see", see)
 
 
 BUGS: dict[str, Callable[[Patch], None]] = {
@@ -538,5 +538,5 @@ def planted(name: str) -> Iterator[None]:
 
 
 def _patch_sweep_released(patch: Patch, sweep) -> None:
-    for module in (cleaner.sweep.objects, cleaner.log_round, keepers):
+    for module in (cleaner.duties.sweep, cleaner.log_round, keepers):
         patch(module, "sweep_released", sweep)

@@ -29,7 +29,7 @@ def late_prepare(patch: Patch) -> None:
             if find_unended(tip.head.unended, name) is not None:
                 return prepare(tip, time_ms)
             with patching() as inner:
-                inner(_transactions.undecided, "_part_state", lambda *_: None)
+                inner(_transactions.several, "_part_state", lambda *_: None)
                 return prepare(tip, time_ms)
 
         return unasked
@@ -39,13 +39,13 @@ def late_prepare(patch: Patch) -> None:
 
 def outcome_guessed(patch: Patch) -> None:
     """Where the home cannot be read, a participant is told that it was aborted (S50)."""
-    finish = _transactions.finishing._finish_part
+    finish = _transactions.several._finish_part
 
     def guess(handle, entry, *, abort, force):
         del force
         return finish(handle, entry, abort=abort, force=True)
 
-    patch(_transactions.finishing, "_finish_part", guess)
+    patch(_transactions.several, "_finish_part", guess)
 
 
 def abort_forgotten(patch: Patch) -> None:
@@ -63,14 +63,14 @@ def abort_forgotten(patch: Patch) -> None:
 
 def fenced_end_obeyed(patch: Patch) -> None:
     """Who takes an id up leaves open what was, and an end is not asked for its epoch (S48)."""
-    find = _transactions.id_states.find_commit
+    find = _transactions.ids.find_commit
 
     def lenient(state, ours, *, url, tried):
         if state is not None:
             state = replace(state, epoch=ours.epoch)
         return find(state, ours, url=url, tried=tried)
 
-    patch(_transactions.id_states, "left_of", lambda _head, _id: [])
+    patch(_transactions.ids, "left_of", lambda _head, _id: [])
     patch(_transactions.deferred, "find_commit", lenient)
 
 
@@ -87,7 +87,7 @@ def undecided_dropped(patch: Patch) -> None:
         undecided = [replace(c, undecided=None, aborted=True) if c.undecided else c for c in inside]
         return marks(r, undecided)
 
-    marks = storage.format.segments.with_marks
+    marks = storage.format.manifest.with_marks
     patch(storage.read.cleanable, "first_uncleanable", beyond)
     patch(storage.format.manifest, "with_marks", taken)
     patch(storage.format.manifest, "check_kept", lambda _r, _inside: None)
@@ -120,7 +120,7 @@ def number_ignored(patch: Patch) -> None:
         entry = loose(unended, ending.name)
         return ending if entry is None else replace(ending, name=entry.name)
 
-    for module in (storage.format.head, _transactions.undecided, _transactions.finishing):
+    for module in (storage.format.head, _transactions.several):
         patch(module, "find_unended", loose)
     patch(storage.format.head, "ended", lambda unended, e: ended(unended, taken(unended, e)))
     patch(work, "end", lambda self, e: end(self, taken(self.unended, e)))
@@ -128,13 +128,13 @@ def number_ignored(patch: Patch) -> None:
 
 def takeover_commits(patch: Patch) -> None:
     """Who takes an id up commits what was left open (S48)."""
-    patch(_transactions.id_states, "ABORTED", COMMITTED)
+    patch(_transactions.ids, "ABORTED", COMMITTED)
 
 
 def timeout_by_own_clock(patch: Patch) -> None:
     """Whether a transaction took too long is told by the clock of who comes by (S50)."""
     patch(
-        _transactions.finishing,
+        _transactions.several,
         "_age_ms",
         lambda home, entry: home.clock.now_ms() - entry.started_ms,
     )
@@ -157,7 +157,7 @@ def decided_before_prepared(patch: Patch) -> None:
 
 def doubt_forgotten(patch: Patch) -> None:
     """A commit that is tried again, and fails, is not committed: the first try may be (T4)."""
-    work = _transactions.committing.Committing
+    work = _transactions.deferred.Committing
     committed = work._committed
 
     def certain(self):
@@ -169,7 +169,7 @@ def doubt_forgotten(patch: Patch) -> None:
 
 def marker_goes_at_once(patch: Patch) -> None:
     """A marker has but one stage: the first pass that covers it removes it (S53)."""
-    marker = storage.format.undecided.Marker
+    marker = storage.format.transactions.Marker
     patch(marker, "may_go", lambda _self, _now_ms: True)
 
 

@@ -12,34 +12,34 @@ _masks = clog.cleaner.masks
 
 def row_too_many(patch: Patch) -> None:
     """Of new chunks the mask hides one row more, the first: it may be the last of its key."""
-    judge = _masks.upkeep.new_rows
+    judge = _masks.new_rows
 
     def eager(store, chunks, schema):
         judged = judge(store, chunks, schema)
         judged.superseded[0][0] = True
         return judged
 
-    patch(_masks.upkeep, "new_rows", eager)
+    patch(_masks, "new_rows", eager)
 
 
 def older_not_asked(patch: Patch) -> None:
     """New chunks are judged among themselves, and no older one is asked for their keys (M1b)."""
-    patch(_masks.upkeep, "superseded_in", lambda *_: ())
+    patch(_masks, "superseded_in", lambda *_: ())
 
 
 def aborted_supersedes(patch: Patch) -> None:
     """Records that were aborted are judged as others are (S53)."""
-    marks = _masks.upkeep.MaskMaker.marks
+    marks = _masks.MaskMaker.marks
 
     def blind(self, partition, older, fresh):
         return marks(self, partition, older, [replace(c, aborted=False) for c in fresh])
 
-    patch(_masks.upkeep.MaskMaker, "marks", blind)
+    patch(_masks.MaskMaker, "marks", blind)
 
 
 def not_renewed(patch: Patch) -> None:
     """What a pass writes counts as covered, and has no bit of the rows that it took over."""
-    patch(_masks.carrying.MaskCarrier, "_bits", lambda *_: None)
+    patch(_masks.MaskCarrier, "_bits", lambda *_: None)
 
 
 def carried_by_place(patch: Patch) -> None:
@@ -48,7 +48,7 @@ def carried_by_place(patch: Patch) -> None:
     def by_place(_store, chunk, _schema):
         return np.arange(chunk.base, chunk.base + chunk.rows)
 
-    patch(_masks.carrying, "offsets_of", by_place)
+    patch(_masks, "offsets_of", by_place)
 
 
 MASK_BUGS = {

@@ -216,10 +216,10 @@ SCENARIOS = {
     "seal": (dirty, seal, BEGIN_MS + 8 * 24 * HOUR_MS),
     "retention": (expired, retain, BEGIN_MS + 2 * HOUR_MS),
     "trim": (below_the_start, trim_it, BEGIN_MS),
-    "coalesce": (dirty, coalesce_it, BEGIN_MS),
+    "coalesce": (shared, coalesce_it, BEGIN_MS),
     "masks": (to_mask, mask, BEGIN_MS),
     "clean, with masks": (masked, clean, BEGIN_MS),
-    "coalesce, with masks": (masked, coalesce_it, BEGIN_MS),
+    "coalesce, with masks": (shared_and_masked, coalesce_it, BEGIN_MS),
     "sweep of replaced objects": (unneeded, sweep_replaced, BEGIN_MS + LATER_MS),
     "sweep of orphans": (unneeded, sweep_the_rest, BEGIN_MS + LATER_MS),
 }

@@ -45,11 +45,11 @@ LIMITS = {
     f"{STORAGE}.commit.committer.SNAPSHOT_EDIT_BYTES_MIN": (500, 2_000),
     f"{STORAGE}.format.snapshots.PAGE_CHUNKS_MIN": (3, 8),
     f"{STORAGE}.format.commits.INLINE_EDIT_BYTES_MAX": (0, 1_500, 1 << 20),
-    f"{STORAGE}.format.producers.WRITERS_MAX": (3, 5),
-    f"{STORAGE}.format.writer_pages.PAGE_BYTES_MAX": (600, 1 << 16),
+    f"{STORAGE}.format.writers.WRITERS_MAX": (3, 5),
+    f"{STORAGE}.format.writers.PAGE_BYTES_MAX": (600, 1 << 16),
     f"{STORAGE}.format.transactions.POSITIONS_BYTES_MAX": (60, 1_024),
-    f"{STORAGE}.format.bitmaps.bitmap.INLINE_BYTES_MAX": (0, 1_024),
-    f"{STORAGE}.format.columns.INLINE_PARTITIONS_MAX": (2, 256),
+    f"{STORAGE}.format.chunks.INLINE_BYTES_MAX": (0, 1_024),
+    f"{STORAGE}.format.head.INLINE_PARTITIONS_MAX": (2, 256),
     f"{STORAGE}.objects.encoding.GROUP_ROWS": (5, 32_768),
     f"{STORAGE}.objects.encoding.WHOLE_BYTES": (0, 1 << 20),
 }
@@ -103,7 +103,7 @@ class RandomLog:
         partitions = draw.choice([1, 2, 3, 7])
         with ExitStack() as stack:
             if draw.random() < 0.5:  # From before there was any feature.
-                names = f"{STORAGE}.create.NEW_LOG_FEATURES"
+                names = f"{STORAGE}.administration.NEW_LOG_FEATURES"
                 stack.enter_context(patch(names, NO_FEATURES))
             of_typed = KEYS if self.has_typed_keys else TYPES
             schema = of_typed if self.is_typed else None

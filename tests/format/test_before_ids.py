@@ -61,8 +61,9 @@ COMMANDS = (
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_command_line_says_so_once(root, command, shell):
     """One line, and no next step that contradicts it; nothing is changed."""
-    before, target = files(root), [f"{root}-copy"] if command == "copy" else []
-    result = shell(command, str(root), *target)
+    more = {"copy": [f"{root}-copy"], "delete": ["--yes"]}
+    before = files(root)
+    result = shell(command, str(root), *more.get(command, []))
     assert files(root) == before
     assert (result.exit_code, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()

@@ -60,6 +60,7 @@ def log(**changes):
         "config_overrides": {"min.compaction.lag.ms": "60000"},
         "holds": {},
         "transactions": [],
+        "views": [],
         "objects": 3,
         "object_bytes": 2048,
         "released_bytes": 0,

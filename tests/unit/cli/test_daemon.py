@@ -221,8 +221,8 @@ def asked(monkeypatch):
     servers = []
 
     class Server(metrics.MonitorServer):
-        def __init__(self, *args):
-            super().__init__(*args)
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
             servers.append(self)
 
     def asked(path):

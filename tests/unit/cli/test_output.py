@@ -87,7 +87,7 @@ def test_nothing_of_others_reaches_a_terminal_as_a_command(logs):
     assert written.count("====") == 12
     assert r"\u001b]0;owned\u0007\u009b31m\u0008\u000d\u2028\u202e\u2066\u2069z" in written
     assert written.count(r"\u001b]0;owned") > 15
-    assert re.search(r"error: .*data/\\u001b]0;owned.* is gone", written)
+    assert re.search(r"error: .*data/\\u001b]0;owned.* is missing", written)
     assert r"z\xff\x9b" in written
     ours = re.sub(r"\x1b\[[0-9;]*m|\r\n|\t", "", written)
     assert not re.findall(f"[{CONTROLS}\t\n]", ours)

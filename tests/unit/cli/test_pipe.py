@@ -100,9 +100,9 @@ def test_output_that_cannot_be_written_is_told(shell, tmp_path):
     done = shell("touch file; mkdir folder; clog export a none/a.csv; clog export a file/a.csv")
     assert done.stderr.count("does not exist; create it first") == 2
     done = shell("clog export a folder --format csv --overwrite; ls -A folder; ls *.part")
-    assert "is no file" in done.stderr
+    assert "is not a file" in done.stderr
     done = shell("clog export a /dev/null --format csv --overwrite; test -c /dev/null")
-    assert (done.returncode, "is no file" in done.stderr) == (0, True)
+    assert (done.returncode, "is not a file" in done.stderr) == (0, True)
 
 
 def test_closed_streams_are_no_error(shell, tmp_path):

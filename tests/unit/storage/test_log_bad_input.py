@@ -125,7 +125,7 @@ def test_a_commit_under_another_name(make_log, open_log, store):
     """A copy of a version is not the next one."""
     make_log().append(ONE)
     inside(store).put("commits/00000000000000000002.json", inside(store).get(SECOND))
-    with pytest.raises(CorruptionError, match="holds versions"):
+    with pytest.raises(CorruptionError, match="holds version 1"):
         open_log()
 
 

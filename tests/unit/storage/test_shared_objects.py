@@ -157,6 +157,8 @@ OF_A_LOG = {
     "reader": named,
     "readers": truth(lambda log, _: not any(r.damage for r in log.readers())),
     "forget_reader": truth(lambda log, me: log.forget_reader(f"forgotten{me}") is None),
+    "publish": truth(lambda log, _: log.publish("delta").version >= THREADS),
+    "withdraw": truth(lambda log, _: not log.withdraw("delta").given_up),
 }
 NOT_OF_A_LOG = {
     "create": "makes another object",
@@ -164,7 +166,6 @@ NOT_OF_A_LOG = {
     "handle": "not for users",
     "object_writer": "not for users",
     "append_objects": "not for users",
-    "publish": "from threads with the issue that mends it",
 }
 
 

@@ -182,7 +182,7 @@ def test_a_group_of_unknown_writers(store):
         store.taken()
         version = log.version
         waiting = [_Waiting(request.prepare, 1) for request in half[:-1]]
-        log.handle._appends._waiting.extend(waiting)
+        log.handle._appends._waiting.update(dict.fromkeys(waiting))
         done = log.handle.append(half[-1].prepare, chunks=1)
         assert done.version == version + 1
         assert all(isinstance(one.outcome, Appended) for one in waiting)

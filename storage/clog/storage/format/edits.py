@@ -589,8 +589,14 @@ def row_texts_from_json(value: dict[str, Any] | None) -> RowTexts | None:
     if value is None:
         return None
     zone = value.get("time_zone")
-    keys = tuple(tuple(_name(name) for name in names) for names in value["keys"])
+    keys = tuple(tuple(map(_name, _names(names))) for names in _names(value["keys"]))
     return RowTexts(natural(value["encoding"]), None if zone is None else _name(zone), keys)
+
+
+def _names(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list of names")
+    return value
 
 
 def _name(value: Any) -> str:

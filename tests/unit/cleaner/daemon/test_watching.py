@@ -332,7 +332,7 @@ def test_a_view_that_keeps_objects_too_long_is_told(make_log, put, clock, monkey
     assert values(cleaner)["clog_cleaner_publications_refused_total",] > 0
     (notice,) = notices(cleaner)
     assert "the delta view keeps" in notice
-    server = MonitorServer("0", list, None, notices=lambda: notices(cleaner))
+    server = MonitorServer("0", list, list, None, notices=lambda: notices(cleaner))
     try:
         answer = urllib.request.urlopen(f"http://{server.address}/healthz")
         assert json.loads(answer.read()) == {"status": "ok", "reasons": [], "notices": [notice]}
@@ -379,7 +379,8 @@ def test_the_server():
             with pytest.raises(urllib.error.HTTPError) as unwell:
                 urllib.request.urlopen(f"http://{server.address}/{path}")
             assert unwell.value.code == 503
-            assert json.loads(unwell.value.read()) == {"status": status, "reasons": [reason]}
+            answer = {"status": status, "reasons": [reason], "notices": []}
+            assert json.loads(unwell.value.read()) == answer
         with pytest.raises(urllib.error.HTTPError) as absent:
             urllib.request.urlopen(f"http://{server.address}/metrics")
         assert absent.value.code == 404

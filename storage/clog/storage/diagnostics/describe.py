@@ -1,11 +1,9 @@
-"""What there is to say about a log: segments, and what is clean, dirty, active in a partition.
-
-The history of a log: what each commit that is still there did, for people and reports.
-
-What commits took out of a log, and what they wrote for it: passes, retention, relayouts.
+"""What there is to say about a log: its segments, how clean and dirty its partitions are, and what
+each commit that is still there did.
 
 A commit says what stands where something stood; how much stood there the manifest before it knows.
-So this walks: the manifest before the first commit, then each edit in turn.
+So what commits took out and wrote (`CommitWalk`) is found by walking: the manifest before the first
+commit, then each edit in turn.
 """
 
 from collections import Counter

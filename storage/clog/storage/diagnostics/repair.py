@@ -1,25 +1,11 @@
-"""Which blocks a log has whose files were lost, as far as its commits tell (`repair`, H1).
-
-Without the file of a block nobody who reads can say which of its commits were made: it may have
-been closed, and then its commits were being deleted, and committers that slept may have left some
-of their own (COMMIT.md §4). With all that is there at hand one can:
-
-- blocks are closed from the oldest on, so those before one that is closed were;
-- the one that holds the newest version never was: its commits are genuine;
-- of the others one that has all its commits needs no file to be told: they follow one another to
-  the newest version, or `repair` leaves out what does not. One that lacks any was closed, where no
-  open one comes before it: what is left of it goes.
-
-A file that cannot be read counts as lost.
-
-Repairs a history that two writers wrote: into a copy, which keeps the longest sound part of it.
+"""Repairs a history that two writers wrote: into a copy, which keeps the longest sound part of it.
 
 A store that checks first and writes then lets two creates of one version succeed, and the last one
 stays (COMMIT.md §1, A2). Its author goes on from it, the other one from what it wrote and nobody
 can read any more: from there on commits do not follow one another.
 
 H1. Read all commits but those of closed blocks; those that cannot be read count as missing. Where
-    files of blocks were lost, commits tell what they said (`repair`).
+    files of blocks were lost, commits tell what they said.
 H2. From the newest one walk back by ``parent``. Where another commit stands in a version's place,
     the right one is rebuilt: a later commit carries its edit (FORMAT.md §3.1), and the edit makes
     its head of the head before. What it makes must lead to the head of the commit after it. A
@@ -30,6 +16,17 @@ H3. Where that fails, too, the history cannot reach the newest version: walk aga
 H4. Copy everything but what is not of this history, and last the file that makes a log: a copy that
     was interrupted is none.
 H5. Verify the copy, rows and all.
+
+*Blocks whose files were lost* (H1; one that cannot be read counts as lost). Without its file nobody
+who reads can say which of a block's commits were made: it may have been closed, and then they were
+being deleted, and committers that slept may have left some of their own (COMMIT.md §4). With all
+that is there at hand one can:
+
+- blocks are closed from the oldest on, so those before one that is closed were;
+- the one that holds the newest version never was: its commits are genuine;
+- of the others one that has all its commits needs no file to be told: they follow one another to
+  the newest version, or are left out. One that lacks any was closed, where no open one comes before
+  it: what is left of it goes.
 
 The broken log is only read: whatever was left out stays there. The store of the copy should be one
 on which creates are exclusive.

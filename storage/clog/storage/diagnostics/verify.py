@@ -1,42 +1,22 @@
-"""The documents that readable versions need besides their commits: snapshots, pages, columns of
-heads, block files.
-
-The newest state is read by `verify` itself; older readable versions start from older snapshots,
-which may be damaged long before anybody reads them.
-
-Checks that each key stands at most once in the clean part of a partition, below the first dirty
-offset: a pass leaves of each key that its map covers the last record, and ends where the map does
-(S20, S21).
-
-What masks hide, compared with what keys say (FORMAT.md §13).
-
-The table of each partition that has masks is made twice, by its masks and without: a record that
-only one of them shows is a finding.
-
-Replaced objects that readers of older versions still need: they stay until
-``file.delete.delay.ms`` is over (S27), and nothing of the newest version refers to them.
-
-Whether what published views name is there (S63), and whether their pins move (S69).
-
-Verifies a log: what its documents say against one another, and against the objects.
+"""Verifies a log: what its documents say against one another, and against the objects.
 
 1. *History*: every commit that is still there can be read, follows its parent, and carries
    earlier edits that are those committed. All edits, replayed from the oldest state there is,
-   lead to the state that the newest commit leads to. Snapshots and pages of all readable versions
-   can be read (`verify`).
+   lead to the state that the newest commit leads to. Snapshots, pages, columns of heads and block
+   files of all readable versions can be read: they may be damaged long before anybody does.
 2. *Segments*: those of each partition tile it up to its end offset; chunks lie inside them, in
    order, apart.
 3. *Objects*: each that a chunk refers to is there, with its size; unless the check is ``quick``,
    its checksum, its key index, its rows, and for each chunk its sizes, timestamps, tombstones,
    horizons and offsets as the rows have them (`verify_objects`). Bitmaps of dead rows. Of replaced
-   objects that readers of older versions need the checksum (`verify`).
-4. *Keys*: each stands at most once below the first dirty offset (`verify`); what masks hide
-   is what keys say (`verify`).
+   objects that readers of older versions need (S27) the checksum.
+4. *Keys*: each stands at most once below the first dirty offset: a pass leaves of each key that its
+   map covers the last record, and ends where the map does (S20, S21). What masks hide is what keys
+   say (FORMAT.md §13): the table is made twice, by its masks and without.
+5. *Views*: what published versions name is there (S63), and their pins move (S69).
 
 Problems are returned as values, `Finding`, and the checks go on, to show their extent. Nothing is
-changed.
-
-Not here: orphans, which a healthy log has (the sweep's).
+changed. Orphans are none: a healthy log has them.
 """
 
 from collections.abc import Callable, Iterator, Sequence

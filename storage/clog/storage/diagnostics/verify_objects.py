@@ -1,9 +1,7 @@
-"""One data object against the manifest: its bytes, its rows, and each chunk that lies in it.
-Pure.
+"""The objects of a version against the manifest: whether each is there, its bytes, its rows, and
+each chunk that lies in it.
 
-The objects of a version: whether each is there, and what is wrong with it (`verify_objects`).
-
-They are fetched whole, the next ones while one is looked at (`store.contract`).
+They are fetched whole, the next ones while one is looked at (`ahead`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

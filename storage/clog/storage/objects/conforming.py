@@ -1,28 +1,19 @@
 """Keys and values that are given for a typed log, made those of its schema, or refused (S62).
 
-Given as Arrow's arrays they may have another layout, a narrower or wider type of numbers, fewer
-nullable fields or another order of fields; each value is checked, none is changed but floats that
-are rounded to 32 or 16 bits. Python's values are made arrays first (`conforming`).
+*Arrow's arrays* may have another layout, a narrower or wider type of numbers, fewer nullable fields
+or another order of fields; each value is checked, none is changed but floats that are rounded to
+32 or 16 bits.
+
+*Python's values* are made arrays first. Their classes are checked before: Arrow drops of some what
+its type has no room for, and ends the process over others. What fits as it is, and is of Python's
+own classes, is made without ``pa.array``, which imports pandas where it is installed; the rest is
+Arrow's to convert or to refuse.
+
+*Keys that are asked for* go the same way, to canonical bytes. A key that is a struct is a tuple of
+its fields, which can stand in a dict; it may be asked for as a dict, too.
 
 A refusal names the first record, the field, what is there (its type, never the value), and what is
 allowed.
-
-Python's own values as arrays of a schema's types, without ``pa.array``, which imports pandas
-where it is installed (`numpy_arrays`).
-
-Only what fits as it is, and is of Python's own classes: for anything else there is no array, and
-whoever asks leaves it to Arrow, which converts it or says why it does not.
-
-Keys and values that are given for a typed log as Python's values, made arrays (S62).
-
-Arrow drops of some values what its type has no room for, and ends the process over others: what it
-is given here is checked before; and most are made arrays without it (`conforming`). What was made
-is then treated as Arrow's arrays are (`conforming`).
-
-Keys as Python's values: those that a user asks for, and those that are answered with.
-
-A key that is a struct is a tuple of its fields, which can stand in a dict; it may be asked for as a
-dict, too.
 """
 
 import datetime as dt

@@ -1,18 +1,4 @@
-"""Values of Thrift's compact protocol, which Parquet's footer and page headers are made of.
-
-A *value* comes with its *kind*, the number that stands for its type in the bytes: so what was read
-can be written again, unknown fields too. A struct is a dict from field id to (kind, value), a list
-or set is (kind of its elements, values); a map, which Parquet has nowhere, stays bytes. Integers
-are read whatever their width; a caller who wants 32 bits asks for them.
-
-Every step of the reader consumes a byte, and no size is believed before the bytes are there: so
-what it makes is in proportion to what it was given, and it ends. Nesting is bounded.
-
-`written` is the inverse: what was read becomes bytes again, those of Parquet's own writers.
-
-Not here: what the fields mean (`footer`).
-
-The Parquet footer of a data object, read before a Parquet reader sees it (FORMAT.md §5.1).
+"""The Parquet footer of a data object, read before a Parquet reader sees it (FORMAT.md §5.1).
 
 Arrow trusts a footer that it can parse: one that lacks a column's metadata, or nests its schema
 deep enough, ends the process, and whoever can write to a log can write a footer with the right
@@ -20,19 +6,25 @@ checksum. So Arrow is not asked where columns lie, and what it follows without a
 here:
 
 1. The tail says Parquet, unencrypted, and the length that the manifest has.
-2. The footer is one struct of Thrift's compact protocol (`footer`), and lists are of what
-   they should be: who generates a parser from Parquet's definitions does not look.
+2. The footer is one struct of Thrift's compact protocol, and lists are of what they should be: who
+   generates a parser from Parquet's definitions does not look.
 3. The schema is a tree of bounded depth and size. Names of columns do not repeat, those that the
    format knows have its physical types; the others are of a newer clog.
 4. Each row group has one chunk for each leaf of the tree, of its type and under its path, in this
    file, with as many values as rows, unless they repeat. Its bytes lie before the key index.
 5. The row groups' rows add up to those of the object.
 
-It takes a tenth of a millisecond for each row group of seven columns, a hundredth of what decoding
-them takes; what was read is remembered by its bytes, for look-ups that come back.
+Logical types, statistics and pages are not looked at: of the first Arrow makes an error, nobody
+asks for the second. It takes a tenth of a millisecond for each row group of seven columns, a
+hundredth of what decoding them takes; what was read is remembered by its bytes, for look-ups that
+come back.
 
-Not here: logical types (Arrow makes an error of them, `reader` compares them), statistics (nobody
-asks for them), pages.
+A *value* of Thrift comes with its *kind*, the number that stands for its type in the bytes: so what
+was read can be written again (`written`), unknown fields too, as Parquet's own writers do. A struct
+is a dict from field id to (kind, value), a list or set is (kind of its elements, values); a map,
+which Parquet has nowhere, stays bytes. Integers are read whatever their width. Every step of the
+reader consumes a byte, and no size is believed before the bytes are there: so what it makes is in
+proportion to what it was given, and it ends. Nesting is bounded.
 """
 
 from collections.abc import Mapping

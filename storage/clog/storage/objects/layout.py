@@ -1,25 +1,17 @@
-"""Columns of any type: what a record of them counts, which leaves of an object hold them, and one
-type's arrays as another's.
-
-*Leaf*: a column of an object as Parquet has it, named by its path with dots (``value.price``). Of a
-struct only those leaves are read that are asked for; where none is, the cheapest, which tells
-whether the struct is null.
-
-Not here: what an append may give for a field (`conforming`).
-
-Data objects as values: schemas, what a writer reports, the size of a record (FORMAT.md §5).
+"""Data objects as values, and their columns of any type (FORMAT.md §5, §12.1).
 
 A *data object* is one immutable Parquet file. Its rows are ordered by partition; the rows of one
 partition in it are a *chunk*. A fresh object is *dense*: it has no offsets, they are given at
 commit as base of the chunk + row number. A *rewritten* one holds records that have their offsets;
 it has an ``offset`` column unless they run without gap.
 
-Not here: bytes (`objects.writer`, `objects.reader`), and where a chunk lies in its log (`chunks`).
+*Leaf*: a column of an object as Parquet has it, named by its path with dots (``value.price``). Of a
+struct only those leaves are read that are asked for; where none is, the cheapest, which tells
+whether the struct is null.
 
-Arrow's types of a log's columns: of bytes, or those of its schema (FORMAT.md §5.1, §12.1).
-
-`schema_of` makes a schema of what a user gives. Layouts are none of it: large strings, views and
-dictionaries are what they hold. What Parquet does not store as it is, is refused.
+Key and value have Arrow's types of bytes, or those of the log's schema. `schema_of` makes a schema
+of what a user gives. Layouts are none of it: large strings, views and dictionaries are what they
+hold. What Parquet does not store as it is, is refused.
 """
 
 import re

@@ -1,8 +1,4 @@
-"""Parts of an object in memory, as the file that Parquet's reader wants.
-
-Not here: which parts are fetched (`reader`).
-
-Reading data objects: runs of rows, with at most two calls of the store (FORMAT.md §5).
+"""Reading data objects: runs of rows, with at most two calls of the store (FORMAT.md §5).
 
 1. An object of up to 1 MiB, or one of which all values are wanted, is fetched whole, in one
    request, and its checksum is verified.
@@ -16,8 +12,6 @@ is verified, and it is read here (`footer`), before Arrow sees it, since some da
 end the process; where the object was not fetched whole, Parquet verifies the checksum of each page.
 What contradicts the manifest or itself is a `CorruptionError`, and what was yielded before that is
 right.
-
-Not here: which rows to read, and their offsets (`read.scan`).
 """
 
 from bisect import bisect_right

@@ -1,17 +1,9 @@
-"""DataFrames as Arrow tables, without importing the library that they come from.
-
-A pandas or Polars frame can only be there when its library is loaded already, so ``sys.modules``
-has it. Everything else comes by the Arrow PyCapsule interface (``__arrow_c_stream__``): Polars
-frames, DuckDB relations, record batch readers and what others will make.
-
-pandas frames do not, although they have it: they would bring their index along, which a filter
-leaves behind as ``__index_level_0__``.
-
-What `Log.append` accepts, made one Arrow table of a log's records.
+"""What `Log.append` accepts, made one Arrow table of a log's records; and a hash of it.
 
 Accepted: a pyarrow Table or RecordBatch, a pandas or Polars DataFrame, anything else with
-``__arrow_c_stream__``, or a list of dicts. All have the columns or fields ``key`` and ``value``,
-and may have ``headers`` and ``timestamp``.
+``__arrow_c_stream__`` (Polars frames, DuckDB relations, record batch readers and what others will
+make), or a list of dicts. All have the columns or fields ``key`` and ``value``, and may have
+``headers`` and ``timestamp``.
 
 - Keys and values of a log of bytes are binary or string: of any Arrow layout, or dictionaries of
   them (categoricals); in dicts bytes, str or None. Those of a typed log are as `conforming` says.
@@ -19,15 +11,17 @@ and may have ``headers`` and ``timestamp``.
 - Timestamps have any unit, and are UTC where they name no zone; or they are integers, milliseconds
   since 1970. Finer ones than microseconds are rounded down. Missing ones are the time of the call.
 
-A hash of records as they were handed over: tells a repeated append from another one under the
-same sequence.
+No library of frames is imported: a frame can only be there when its library is loaded already, so
+``sys.modules`` has it. pandas frames do not go by the PyCapsule interface: they would bring their
+index along, which a filter leaves behind as ``__index_level_0__``.
 
-It does not depend on how the records were cut into batches nor on Arrow's buffers (slices,
-offsets): for each column one stream of lengths, one of bytes, one of nulls. Timestamps count only
-where the caller gave them: those filled in from the clock differ at each attempt.
-
-Nor does it depend on the schema's version: of key and value that have other types than bytes only
-what is not null counts, by its place, and numbers count as the widest ones they can become.
+The hash of records as they were handed over tells a repeated append from another
+one under the same sequence. It does not depend on how the records were cut into batches nor on
+Arrow's buffers (slices, offsets): for each column one stream of lengths, one of bytes, one of
+nulls. Timestamps count only where the caller gave them: those filled in from the clock differ at
+each attempt. Nor does it depend on the schema's version: of key and value that have other types
+than bytes only what is not null counts, by its place, and numbers count as the widest ones they can
+become.
 """
 
 import sys

@@ -1,47 +1,26 @@
-"""Row groups that go from one data object into another as they lie there, without decoding
-(FORMAT.md §5.1).
-
-A row group's pages do not know where in a file they are: their bytes, checksums and encodings stay,
-and the footer of the new object says where they lie now. That takes a twentieth of the CPU of
-decoding and encoding them.
-
-1. The object is there as a whole, and its checksum was verified: a copy gives its bytes a new one.
-2. `RowGroupSource` reads the footer (`footer` has checked it) and takes what the new object's
-   footer needs of it: each column's metadata, the sizes of keys, values and headers, and how many
-   values are null. Of typed columns they follow from how many values each leaf has. Timestamps,
-   offsets and horizons are decoded, which is little, and keys that are structs.
-3. The key index's block comes along; where there is none its keys are read.
-
-A group is not copied, but left to who decodes, where anything about it is not as this module's own
-writer makes it now: the schema, to the last field, and of a typed log the present one; the codec;
-a field of the metadata that nobody here knows, such as a Bloom filter; sizes that are not stated
-(Arrow states them since 19).
-Nor is a small one: copied again and again, it would stay small for ever. Nor a large one, which
-would make a look-up of a key expensive.
-
-Not here: which groups may be copied (`read.copy`), the new object (`writer`).
-
-A data object composed of row groups that are copied and of records that are encoded (FORMAT.md
-§5).
-
-All of an object's row groups have the same columns: those that any of its parts needs. What a
-copied group lacks is made: an ``offset`` column where the object is not dense any more, which is a
-run and a few bytes; headers or horizons that are null. What it has and the object does not need is
-left behind.
-
-The footer is put together from those of the parts: of each column chunk its metadata, with the
-places where its pages lie now. Offset and column indexes, if there were any, are not taken along,
-and nothing points to where they were.
-
-Writing data objects: one writer a task, for all partitions, in bounded memory (FORMAT.md §5).
+"""Writing data objects: one writer a task, for all partitions, in bounded memory (FORMAT.md §5).
 
 1. `ObjectWriter.add` keeps the Arrow batches it is given. Before their records would exceed
    ``object_bytes``, what is kept becomes one object.
 2. An object's rows are ordered by partition, in each partition by the order of `add`.
 3. The object is put under a name nobody has seen. Crash: an orphan, swept later.
 
-Not here: its bytes (`encoding`), which partition a record goes to, whether the log's config
-takes it (`append`).
+A rewritten object may be *composed* of encoded records and of row groups *copied* as they lie in
+another one (§5.1): pages do not know where in a file they are, so bytes, checksums and encodings
+stay, and the new footer, put together from those of the parts, says where they lie now. That takes
+a twentieth of the CPU of decoding and encoding. The source is there as a whole, its checksum
+verified. `RowGroupSource` takes what the new footer needs: metadata, sizes and nulls as stated;
+timestamps, offsets, horizons and keys that are structs are decoded. The key index's block comes
+along; where there is none its keys are read.
+
+All row groups have the same columns. What a copied one lacks is made: an ``offset`` column where
+the object is not dense any more, a run of a few bytes; headers or horizons that are null. What the
+object does not need is left behind.
+
+A group is not copied where anything about it is not as it would be written now: the schema, to the
+last field; the codec; a field of the metadata that nobody here knows; sizes that are not stated
+(Arrow states them since 19). Nor is a small one, which would stay small for ever, nor a large one,
+which would make a look-up of a key expensive.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

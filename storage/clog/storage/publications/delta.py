@@ -1,33 +1,19 @@
-"""The table as a Delta table (protocol 3, 7), with deletion vectors over the log's objects.
-
-The log of the Delta table: ``_delta_log/``, read and checked (Delta's PROTOCOL.md).
-
-Its newest version is found by a LIST: names of versions that were cleaned up are gone, and a hint
-may be older than they are. Of what others might have written, checkpoints of several parts or of
-the second kind are passed over: versions that need one cannot be read here.
-
-Checkpoints of the Delta table: all of a version in one Parquet file, of which readers begin.
-
-Of files that were removed it says nothing: only a VACUUM needs that, which the table refuses.
-
-The schema of the view: the columns of the log's objects, in Delta's types.
-
-Not here: a column for partition or offset. Objects hold several partitions, and dense ones no
-offsets.
-
-Deletion vectors of Delta: the rows of a file that a table does not show.
-
-A short one stands in the log of the Delta table, in Z85; those that are longer are together in one
-file of the publication, of which each descriptor names its part.
-
-The log's table as a Delta table: ``_delta_log/`` at the log's root, over the log's own objects.
+"""The log's table as a Delta table: ``_delta_log/`` at the log's root, over the log's own objects
+(protocol 3, 7).
 
 Each version is the whole difference to the one before, whoever wrote that: an ``add`` for each
-object of which rows show, with those that do not in a deletion vector. Tables that are not of clog
-are left alone; one of another log that stood here is replaced as a whole.
+object of which rows show, with those that do not in a deletion vector. Short vectors stand in the
+version itself, in Z85; longer ones together in one file, of which each names its part. Tables that
+are not of clog are left alone; one of another log that stood here is replaced as a whole. There are
+no columns for partition or offset: objects hold several partitions, and dense ones no offsets.
+
+*Read* is by a LIST for the newest version: names of versions that were cleaned up are gone, and a
+hint may be older than they are. Checkpoints of several parts or of the second kind, which others
+may have written, are passed over: versions that need one cannot be read here.
 
 *Who may write.* The protocol names a feature for writers that nobody knows: others refuse to
-append, update, optimise and vacuum, and read as ever.
+append, update, optimise and vacuum, and read as ever. So checkpoints say nothing of removed files,
+which only a VACUUM needs.
 
 *Versions that expire.* After each tenth version comes a checkpoint; what is older than the newest
 one that no pin needs is deleted. When a log start offset has risen, the version that says so gets

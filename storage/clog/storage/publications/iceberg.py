@@ -1,20 +1,11 @@
-"""The table as an Iceberg table (format 3), with deletion vectors over the log's objects.
+"""The log's table as an Iceberg table (format 3): ``metadata/v<N>.metadata.json`` at the log's
+root, over the log's own objects; needs fastavro, the extra `iceberg`.
 
-The Puffin file of a publication: the deletion vectors of all its objects, one blob for each.
-
-Manifests and manifest lists of Iceberg, in Avro; needs fastavro, the extra `iceberg`.
-
-Each publication writes all of them anew, so that no reader goes through what earlier ones wrote.
-
-The schema of the view in Iceberg's types, and the names of the columns in objects without field
-ids.
-
-The log's table as an Iceberg table: ``metadata/v<N>.metadata.json`` at the log's root, over the
-log's own objects.
-
-Each version has a snapshot of its own with manifests, their list, and the vectors in one Puffin
-file, all in the log's folder; the metadata, created if absent, makes them a version. It holds the
-snapshots of the versions before, too, as far as a pin is for them, which is what time travel reads.
+Each version has a snapshot of its own with manifests and their list, in Avro, written anew, so that
+no reader goes through what earlier ones wrote; and the deletion vectors of all its objects in one
+Puffin file, a blob for each. All are in the log's folder; the metadata, created if absent, makes
+them a version. It holds the snapshots of the versions before, too, as far as a pin is for them,
+which is what time travel reads. A mapping names the columns of objects without field ids.
 
 Iceberg names locations in full: a log that was copied or moved is published anew. Nothing in its
 format keeps writers out: ``gc.enabled=false`` forbids what deletes files, and a metadata file that

@@ -1,15 +1,5 @@
-"""When a pin comes and when it may go (FORMAT.md §14, COMMIT.md U2 and U4), and what pins keep.
-Pure.
-
-A pin stays until the version of the view that the next pin is for was written
-``file.delete.delay.ms`` ago: nobody may begin to read an older one since then. Never by time alone,
-as its publisher may be asleep. So that heads stay short, of pins that came within an eighth of that
-delay only the first stays, and holds for the versions of the others, too.
-
-A view that is withdrawn needs no pin: its newest version names nothing, and has the number that a
-publisher who is asleep would create. Those of the versions before it stay for the delay.
-
-Publishing the log's table as a view (COMMIT.md §10).
+"""Publishing the log's table as a view (COMMIT.md §10), the pins that it needs (FORMAT.md §14), and
+the files of views at a root.
 
 U1. Look at the view, whose newest version is n − 1, then find which rows the table shows, at the
     newest version V of the log, and write the files that version n of the view will name. What the
@@ -18,21 +8,22 @@ U2. Commit the pin [n, V]: from now on nothing goes that V needs. In the same co
     nobody needs any more (U4).
 U3. Create version n of the view if absent: this is the publication. Where another came first,
     begin anew.
+U4. A pin stays until the version of the view that the next pin is for was written
+    ``file.delete.delay.ms`` ago: nobody may begin to read an older one since then. Never by time
+    alone, as its publisher may be asleep. So that heads stay short, of pins that came within an
+    eighth of that delay only the first stays, and holds for the versions of the others, too.
 
 It is done twice without effect: what shows the same content already is left alone, so nobody takes
 turns, and a crash leaves a pin at worst, which the next publication puts in its place. As the look
 at the view comes before that at the log, no version of the view shows less than the one before.
 
-A view is *withdrawn* by a version of it that has no files, which needs no pin (U3 and U4 alone).
-That is also how a pin goes for whose version of the view nobody came: its publisher may be asleep,
-and finds the number taken.
+A view is *withdrawn* by a version of it that has no files, which needs no pin (U3 and U4 alone):
+it has the number that a publisher who is asleep would create, so that its pin can go, too. Pins of
+the versions before it stay for the delay.
 
-The files of views at a root, found without the log that they are of: for its deletion.
-
-Of which log a view is stands in its newest version. So that file goes last: what a deletion that
-was cut short has left is found in the same way.
-
-Not here: tables that clog did not write, and what others put beside versions of ours.
+For a log's deletion the files of views are found without it: of which log a view is stands in its
+newest version, so that file goes last, and what a deletion that was cut short has left is found in
+the same way. Tables that clog did not write, and what others put beside versions of ours, stay.
 """
 
 import json

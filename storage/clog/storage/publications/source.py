@@ -1,17 +1,12 @@
-"""Sets of row numbers as Roaring bitmaps, the form in which Delta and Iceberg have them.
-
-The portable format of 64-bit Roaring bitmaps: the number of 32-bit ones, and each of them after
-its upper 32 bits. An object has fewer rows than 2^32, so there is one. A 32-bit one has a
-*container* for each 65,536 numbers, as what is shortest: the numbers, runs of them, or bits.
-
-Not here: reading them; nothing of clog has to.
-
-What is published: the log's table at a version, as objects and the rows that they do not show.
+"""What is published: the log's table at a version, as objects and the rows that they do not show.
 
 Whoever publishes computes it from the keys and the masks that the log has (`read.hidden_rows`), and
-hands it to a format, which says it in its own words.
+hands it to a format, which says it in its own words and creates the version if absent.
 
-Creating a version of a view: if absent, with an answer to every reply and to none.
+Rows are sets of numbers as Roaring bitmaps, the form in which Delta and Iceberg have them, in the
+portable format of 64 bits: the number of 32-bit ones, and each of them after its upper 32 bits. An
+object has fewer rows than 2^32, so there is one. It has a *container* for each 65,536 numbers, as
+what is shortest: the numbers, runs of them, or bits.
 """
 
 import struct

@@ -1,4 +1,13 @@
-"""The key indexes of a log's objects, kept in memory, and the rows that may hold a key by them.
+"""Finding the rows of few keys, by key indexes that are kept in memory.
+
+A record's key does not tell its partition (a writer may have named another), and keys lie in no
+order: so every object is asked. One with a key index says which of its rows may hold a key; of a
+large one without, keys are read first, and the rest only where a wanted key is.
+
+- `pieces_of_keys`: what to read of pieces that are read once, in a task.
+- `latest_of_keys`: the latest records by indexes that stay in memory, for those who ask again. Of
+  each partition the newest pieces come first; a key that is found is not looked for in older ones.
+- `of_keys`: all records of few keys that are still there, in offset order.
 
 An index is fetched with the Parquet footer behind it, in one request, so that reading rows needs no
 footer any more. An object that has none has its keys read, once, and gets one in memory.
@@ -10,20 +19,6 @@ there less than once in four million times.)
 *Run*: pieces of small objects, of which a log has thousands where nobody coalesces. Their indexes
 are joined, and asked in one step: asking each by itself takes a tenth of a millisecond. Runs begin
 at the oldest piece, so a log that grew has the same ones but for the last.
-
-Not here: what an index says (`key_index`), what is read by it (`lookup`).
-
-Finding the rows of few keys.
-
-A record's key does not tell its partition (a writer may have named another), and keys lie in no
-order: so every object is asked. One with a key index says which of its rows may hold a key; of a
-large one without, keys are read first, and the rest only where a wanted key is.
-
-- `pieces_of_keys`: what to read of pieces that are read once, in a task.
-- `latest_of_keys`: the latest records by indexes that stay in memory, for those who ask again. Of
-  each partition the newest pieces come first; a key that is found is not looked for in older ones.
-
-All records of few keys that are still there, in offset order: what happened to a key.
 """
 
 from collections import OrderedDict, defaultdict

@@ -1,16 +1,14 @@
-"""Rows that a read leaves out of a chunk: by its bitmap of dead rows, by its mask (FORMAT.md §5.4,
-§13).
-
-Plans and reads of a log: which rows of which objects hold a range of offsets, and the records in
+"""Plans and reads of a log: which rows of which objects hold a range of offsets, and the records in
 them.
 
-A *plan* is plain data at one version: a task reads it without the manifest. Records come in offset
-order, each once; compaction's gaps cost nothing. ``start`` and ``end`` of a piece cut what lies
-below the low watermark or beyond the planned end, also in rows that are still there (S36).
+A *plan* is a list of pieces (`ReadPiece`), plain data at one version: a task reads it without the
+manifest. Records come in offset order, each once; compaction's gaps cost nothing. ``start`` and
+``end`` of a piece cut what lies below the low watermark or beyond the planned end, also in rows
+that are still there (S36). Rows are left out by a chunk's bitmap of dead rows, and by its mask
+where `Hidden` says so (FORMAT.md §5.4, §13).
 
-Positions in a log: what callers may ask for, and what it resolves to (S1, S38, S39).
-
-What a read would take: row groups and bytes of each object, for those who explain or count.
+What callers may ask for, and what it resolves to (S1, S38, S39), stands below the reading;
+`footprints` tells what a read would take.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,32 +1,20 @@
-"""What a table is read from: the pieces of one partition, clean and dirty, at one version.
+"""Tables: the latest value of each key at one version, whatever the cleaner has or has not done;
+and what changed since an offset.
 
-*Clean* are pieces in which a table shows each key once: those below the first dirty offset, and
-those at the beginning whose chunks have masks (FORMAT.md §13), whichever reach further. What a mask
-says is left out; and rows of the dirty part, whose masks count for nothing, supersede others.
+A *plan* (`TablePlan`) holds the pieces of one partition. *Clean* are those in which a table shows
+each key once: below the first dirty offset, and at the beginning as far as chunks have masks
+(FORMAT.md §13), whichever reach further. What a mask says is left out. The rest is *dirty*; masks
+there count for nothing. A plan may be *a slice* for one task of several: a run of pieces, and
+``later``, the dirty pieces that follow, which are mapped and not delivered.
 
-A plan may be *a slice* of a partition's table, for one task of several: a run of its pieces, and
-``later``, the dirty pieces that follow. These are mapped too, and nothing of them is delivered.
+Reading a plan:
 
-Not here: reading it (`table`); plans of what changed since an offset (`table`).
-
-Keys that the table view has read once, kept for the records that it delivers.
-
-They are kept as long as they fit what the budget has left beside the map (`latest_keys`); beyond
-that all are dropped, and read again with their records. Of what is kept, those of the last records
-are gathered once: for that moment they are there twice.
-
-Reading a table: the latest value of each key at one version, whatever the cleaner has or has not
-done.
-
-The part below the first dirty offset has each key once, so:
-
-T1. Map the dirty part: key -> last offset, reading only its keys (`hashing`: 128 bits of
-    each).
-T2. Clean part: a record stays when the map does not know its key. Where there are masks
-    (`table`) no value is asked for whether it is a tombstone, and without a dirty part no key.
+T1. Map the dirty part: key -> last offset, reading only its keys (`hashing`: 128 bits of each).
+T2. Clean part: a record stays when the map does not know its key. Where there are masks no value
+    is asked for whether it is a tombstone, and without a dirty part no key.
 T3. Dirty part: exactly the records at the map's offsets stay. Objects without any are not read
-    again. Their keys are kept from T1 if the budget has room for them beside the map
-    (`table`).
+    again. Their keys are kept from T1 if the budget has room for them beside the map: what is over
+    drops all of them, and they are read again.
 T4. Tombstones go, and so do records without a key.
 
 Where what is to be mapped has more keys than the map's budget, the plan is done *map-full by
@@ -40,26 +28,12 @@ U3. Deliver the others, and go on after the last one mapped.
 So with R records of its own and room for C, the keys of the dirty part are read R/C + 2 times at
 most, and memory is the map's and half of it again.
 
-`Table`: what `Log.table` and `Log.changes` return, as frames of several kinds and by key.
+*Changes* are the same view of a range of offsets, in which nothing is clean but what has masks, and
+tombstones stay: applied to the state at its start it gives the state now, if no tombstone was
+removed in between (`missed_deletes`, S41).
 
-The changelog slice: of each key that changed since a position, only the latest record,
-tombstones included.
-
-It is the table view of the range of offsets alone, in which nothing is known to be clean but what
-has masks: keys are read once more than the records that are delivered, and what comes out is as
-many records as keys changed. Applied to the state at that position it gives the state now, if no
-tombstone was removed in between (`missed_deletes`).
-
-The tables of an open log: what one version's table knows serves the next one's.
-
-Kept are the key indexes, the pieces as they were last planned, and the table that was asked for
-last.
-
-The views of several small partitions at once, in memory.
-
-One partition's view reads each of its objects twice, keys first (`table`). A fresh object
-holds rows of all partitions, so small views would open it twice for each of them. Here each object
-is read once for all, and the latest records are found among its rows:
+*Small views*, of several partitions at once, in memory: a fresh object holds rows of all of them,
+and is read once for all.
 
 N1. Read all rows of all plans, object by object.
 N2. Put them in the order of partitions and offsets.
@@ -67,12 +41,6 @@ N3. In each partition keep the last row of each key.
 
 What a plan holds as clean needs no care of its own: its keys are different, and what the dirty part
 supersedes comes before it in N2.
-
-Which deletes a reader can have missed (S41). Pure.
-
-A reader that was at some offsets at some version, and comes back later, misses a delete when a
-tombstone that it had not reached was removed since: it may know a value of that key, and nothing
-tells it any more that the key is gone.
 """
 
 from collections import defaultdict

@@ -1,10 +1,9 @@
 """The filesystem, behind one narrow contract. The only package that imports fsspec.
 
-- `contract`: the contract, its axioms and errors;
-- `local`, `memory`, `remote`: the implementations;
-- `remote`, `remote`: where an exclusive create can be had, by class and by endpoint;
-- `contract`: a store around another;
-- `contract`, `contract`: what is shown of URLs and of errors.
+- `contract`: the contract, its axioms and errors; what is shown of URLs; stores around another;
+- `local`, `memory`, `remote`: the implementations; the last also says where an exclusive create can
+  be had, by class and by endpoint;
+- `opening`: roots by URL, and the logs below them.
 
 Reading needs no capability, so it is looked for at the first create.
 """

@@ -29,10 +29,8 @@ After `ObjectExistsError` or `StoreUnavailableError` from ``create`` the caller 
 back: a client that repeats a request whose reply was lost is refused by its own first success, or
 since the permission was taken away meanwhile.
 
-Calls that each make requests of a store, begun before their results are asked for.
-
-A request to an object store takes long, whatever it brings, so who reads many small things one
-after the other waits for most of the time. `ahead` begins the next ones meanwhile:
+*Ahead.* A request to an object store takes long, whatever it brings, so who reads many small things
+one after the other waits for most of the time. `ahead` begins the next ones meanwhile:
 
 - at most `CALLS_MAX` at a time, and the first few slowly: who stops early has asked for little in
   vain;
@@ -45,21 +43,14 @@ short, on local disks and in memory, nothing is begun before it is asked for, an
 A thread lives as long as its call: nothing is left for a forked child to miss, nor for a process to
 wait for.
 
-A store that passes everything on: others override what they count, meter or break.
+*Messages* say what happened to what, why in short, and the remedy; never the data, never a secret:
+the values of storage options are struck out of the causes that clients and servers send. s3fs hides
+botocore's ``ClientError``, which knows the status and the code, in ``__cause__``; what it raises
+itself says less, and the same for different things. adlfs does so with some of Azure's errors;
+gcsfs raises errors of its own.
 
-From the errors of filesystems to ours: what happened to what, why in short, and the remedy.
-
-Never the data, never a secret: the values of storage options are struck out of the causes that
-clients and servers send. s3fs hides botocore's ``ClientError``, which knows the status and the
-code, in ``__cause__``; what it raises itself says less, and the same for different things. adlfs
-does so with some of Azure's errors; gcsfs raises errors of its own.
-
-A folder of a store, as a store: paths are relative to it, and nothing outside is reached.
-
-URLs of roots: which filesystem, where on it, and what of the URL may be shown.
-
-A URL is a path (``/logs/orders``, ``logs/orders``, ``~/orders``) or ``scheme://…``; ``s3a://``,
-as Hadoop writes it, is ``s3://``.
+*URLs* say which filesystem and where on it. One is a path (``/logs/orders``, ``logs/orders``,
+``~/orders``) or ``scheme://…``; ``s3a://``, as Hadoop writes it, is ``s3://``.
 """
 
 import builtins

@@ -1,11 +1,8 @@
-"""Folders that are left when their files are gone: object stores have none, file systems do.
+"""Opening roots by URL, and finding logs below a folder.
 
-Finding logs below a folder, by what every log has: the folder ``_clog``.
-
-A folder below that one that cannot be listed hides what is in it and nothing else. A store that
-does not answer ends the search.
-
-Opening other roots as one was opened: with its options, where the same server has them.
+Logs are found by what every log has: the folder ``_clog``. A folder below that one that cannot be
+listed hides what is in it and nothing else. A store that does not answer ends the search. Folders
+that are left when their files are gone are deleted: object stores have none, file systems do.
 
 A log may name another one by its URL, in which there is no secret. Credentials are never stored: a
 root elsewhere is opened with what the environment gives. A stranger's log may name any host, so

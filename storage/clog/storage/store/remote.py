@@ -1,44 +1,36 @@
-"""Asking an endpoint whether it keeps its promise: some answer 200 to a second create.
+"""Filesystems behind fsspec: all operations where the table of classes lists the class, reading
+anywhere.
 
-Once in a process for each endpoint and bucket, before the first create: two PUTs, a GET and a
-DELETE of ``.probe-<id>`` under the root. The endpoints of Amazon, Google and Microsoft themselves
-are not asked. The probe finds
-servers that ignore the condition (Ceph where versioning is on; when it is switched on later, the
-next create finds it out); it cannot find a check followed by a write, hence the table of
-classes in `remote`.
+*Exclusive creates* (A2) are known by concrete class, in one table. fsspec's ``mode="create"`` is
+not one primitive: object stores let the server decide; the base class asks whether the file exists
+and then writes, so that two writers both succeed; some classes ignore the mode and overwrite.
+Trying cannot tell a lost race from a promise, so the table lists the classes that are known to
+promise it, exactly: a subclass may override anything. What is not listed can be read, and is
+written by one writer at a time or not at all.
 
-How each class of fsspec creates an object exclusively (A2) and writes one complete (A1).
+*Complete writes* (A1). Object stores do both in one request, if it is the right one: an upload in
+several parts has its condition ignored by some servers, so whatever decides something goes in one
+part (S3 has a module of its own, `s3`). On filesystems with folders the bytes go into a temporary
+file beside the target, which a rename then names: one that refuses an existing target for a create,
+one that replaces it for a put.
 
-Object stores do both in one request, if it is the right one: an upload in several parts has its
-condition ignored by some servers, so whatever decides something goes in one part (S3 has a module
-of its own, `s3`). On filesystems with folders the bytes go into a temporary file beside the target,
-which a rename then names: one that refuses an existing target for a create, one that replaces it
-for a put.
+*Probing.* Some endpoints answer 200 to a second create. Each is asked once in a process and bucket,
+before the first create, but for those of Amazon, Google and Microsoft themselves: two PUTs, a GET
+and a DELETE of ``.probe-<id>`` under the root. That finds servers that ignore the condition (Ceph
+where versioning is on; when it is switched on later, the next create finds it out), not a check
+followed by a write.
 
-Where an exclusive create (A2) can be had: one table, by concrete class.
-
-fsspec's ``mode="create"`` is not one primitive. Object stores let the server decide; the base
-class asks whether the file exists and then writes, so that two writers both succeed; some
-classes ignore the mode and overwrite. Trying cannot tell a lost race from a promise, so the table
-lists the classes that are known to promise it, exactly: a subclass may override anything. What is
-not listed can be read, and is written by one writer at a time or not at all.
-
-A server may ignore the condition where its client sends it: `remote` asks the endpoint itself.
-
-Filesystems behind fsspec: all operations where `remote` lists the class, reading anywhere.
-
-The filesystem object is made when it is needed, in each process for itself: it survives neither a
-fork nor pickling. A forked child never lets go of the one it inherited: that would close its
-parent's connections, on an event loop that is not theirs. It is made without its listing cache,
+*Lifetime.* The filesystem object is made when it is needed, in each process for itself: it survives
+neither a fork nor pickling. A forked child never lets go of the one it inherited: that would close
+its parent's connections, on an event loop that is not theirs. It is made without its listing cache,
 which never expires, and would show another writer's objects late or cut short. Reads always give a
-range: s3fs asks for the size first where there is none.
+range: s3fs asks for the size first where there is none. A class that is not asynchronous belongs to
+the thread that made it: fsspec makes one for each. An SFTP connection that broke is made anew at
+the next call.
 
-A class that is not asynchronous belongs to the thread that made it: fsspec makes one for each. An
-SFTP connection that broke is made anew at the next call.
-
-Requests that fail in passing are repeated by the client: up to 3 times by botocore, each of them
-up to twice by s3fs (and a read twice more, for its body), where their own defaults would add up
-to 125. Nothing is repeated on top of that here; what `storage_options` say of it counts.
+*Repeats.* Requests that fail in passing are repeated by the client: up to 3 times by botocore, each
+of them up to twice by s3fs (and a read twice more, for its body), where their own defaults would
+add up to 125. Nothing is repeated on top of that here; what `storage_options` say of it counts.
 """
 
 import builtins

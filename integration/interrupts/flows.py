@@ -203,6 +203,15 @@ class Transaction(Flow):
                 self.begun.abort()
 
 
+class AbandonedTransaction(Transaction):
+    """One that begins while the last is open, and so takes the id up again."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.left = self.log.transaction("job", visible=self.is_visible)
+        self.left.append(row("left"))
+
+
 class AbortedTransaction(Transaction):
     """One that is aborted afterwards: what it says of the outcome is so."""
 
@@ -299,6 +308,7 @@ FLOWS: dict[str, type[Flow]] = {
     "lost race": LostRace,
     "table": Table,
     "transaction": Transaction,
+    "abandoned transaction": AbandonedTransaction,
     "aborted transaction": AbortedTransaction,
     "visible transaction": VisibleTransaction,
     "publish": Publish,

@@ -39,10 +39,11 @@ def test_others_live_on_after_an_interrupt_at_any_line():
     a look that searches.
     """
     flows = ("state store", "publish", "producer", "visible transaction", "far poll")
-    named = [option for flow in (*flows, "aborted transaction") for option in ("--flow", flow)]
+    begun = ("abandoned transaction", "aborted transaction")
+    named = [option for flow in (*flows, *begun) for option in ("--flow", flow)]
     code, output = run(*named, "--sample", 2)
     assert code == 0, output
-    assert "48 interrupts at lines, 0 failed" in output
+    assert "56 interrupts at lines, 0 failed" in output
 
 
 def test_a_handle_lives_on_after_signals():

@@ -569,11 +569,13 @@ class Holders:
         """Takes an id up, or again; not back from another holder, whatever was left open here."""
         if known is None:
             return take_up(self._handle, transaction_id)
+        # Gone meanwhile: wherever this is interrupted, the epoch may be this one's already.
+        del self._held[transaction_id]
         try:  # One that is lost was taken up here, to end a transaction in doubt (T4).
             return take_up(self._handle, transaction_id, held=known.epoch + known.is_lost)
-        except TransactionFencedError:
-            known.is_fenced = True
-            raise
         except CommitStateUnknownError:
-            del self._held[transaction_id]  # The epoch may be this one's already.
+            raise  # The same.
+        except ClogError as e:
+            known.is_fenced = isinstance(e, TransactionFencedError)
+            self._held[transaction_id] = known
             raise

@@ -22,10 +22,11 @@ from clog.storage.format.head import WRITERS_MAX, head_to_json
 from clog.storage.format.transactions import TRANSACTION, Committed
 from clog.storage.objects.records import to_records
 from clog.storage.store.conformance import CountingStore
+from clog.storage.store.contract import WrappingStore
 from clog.storage.transactions import transaction
 from clog.storage.transactions.ids import ID_BYTES_MAX
 from clog.storage.transactions.transaction import TIMEOUT_MS_MAX
-from clog_testing.crash import discard, inside
+from clog_testing.crash import discard, inside, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
 
@@ -632,3 +633,35 @@ def test_an_append_beside_the_end(make_log, values_of, monkeypatch):
     with pytest.raises(InvalidInputError, match="has ended: it is committed"):
         t.append([{"key": "k", "value": "b"}])
     assert values_of(log) == [b"a"]
+
+
+class _Struck(WrappingStore):
+    """Raises as Ctrl-C does, once, when a commit was made and nobody was told yet."""
+
+    struck = False
+
+    def create(self, path, data):
+        super().create(path, data)
+        if self.struck and "commits/" in path:
+            self.struck = False
+            raise KeyboardInterrupt
+
+
+def test_an_id_whose_taking_up_was_interrupted_is_still_this_handles():
+    """S65: no other holder took it up, whatever the log says of its epoch."""
+    store = _Struck(memory_store())
+    log = Log.create(store, 1)
+    left = log.transaction("job")  # Open, so the next one takes the id up again.
+    left.append([{"key": "k", "value": "left"}])
+    store.struck = True
+    with pytest.raises(KeyboardInterrupt):
+        log.transaction("job")
+    assert not store.struck
+    with log.transaction("job") as next_one:
+        next_one.append([{"key": "k", "value": "next"}])
+    with pytest.raises(TransactionFencedError):
+        left.commit()
+    assert log.table().get("k") == b"next"
+    with log.transaction("job") as again:
+        again.append([{"key": "k", "value": "again"}])
+    assert log.table().get("k") == b"again"

@@ -1,37 +1,24 @@
-"""What a manifest says of one data object: enough to read it without asking the store anything
-first.
-
-Bitmaps: one bit for each row of a chunk, in one zlib stream (FORMAT.md §5.4).
-
-A short one is *inline*, in the manifest; a longer one is a *bitmap file* of its own, written once,
-which lives and dies with its chunk.
-
-Not here: what the bits mean (`chunks`, `masks`).
-
-Dead rows: rows of a chunk that nobody sees any more, though their bytes are still there
-(FORMAT.md §5.4).
-
-A `format.chunks` says which. A later one of the chunk takes its place, and holds its rows, too.
-
-Not here: which rows are dead, and when a chunk is rewritten without them (cleaner).
-
-Masks: which rows of a chunk no table shows, known beforehand (FORMAT.md §13).
-
-A mask has a bitmap of the rows that a later record of their key superseded, and one of the
-tombstones. A chunk with a mask is *covered*: whatever came before the offset up to which its
-partition is covered was compared with it. Masks decide nothing that keys do not; who ignores them
-gets the same table.
-
-Not here: which rows they are (cleaner), what a table makes of them (`read.table`).
-
-Chunks and the objects they lie in: the atoms of a manifest, and their JSON columns (FORMAT.md
-§3.3, §4).
+"""Chunks, the atoms of a manifest: the objects that they lie in, their bitmaps, and the JSON of all
+of these (FORMAT.md §3.3, §4, §5.4, §13).
 
 A *chunk* is a run of rows of one data object, bound to the offsets ``[base, next)`` of one
 partition. Its *identity* is (object, first row): the same rows keep it, whatever is trimmed off or
-set for them.
+set for them. What a manifest says of an object is enough to read it without asking the store
+anything first.
 
-Bitmaps of rows of chunks, and the masks that are made of them (FORMAT.md §5.4, §13).
+A *bitmap* has one bit for each row of a chunk, in one zlib stream. A short one is *inline*, in the
+manifest; a longer one is a *bitmap file* of its own, written once, which lives and dies with its
+chunk. A chunk may have up to three:
+
+- *Dead rows*, which nobody sees any more, though their bytes are still there. Later ones of the
+  chunk take their place, and hold them, too.
+- Its *mask*: the rows that a later record of their key superseded, and the tombstones, as no table
+  shows them. A chunk with a mask is *covered*: whatever came before the offset up to which its
+  partition is covered was compared with it. Masks decide nothing that keys do not; who ignores them
+  gets the same table.
+
+The last functions read single values of JSON, as the format allows them. They raise TypeError or
+ValueError; who reads the document names the errors.
 """
 
 import re
@@ -48,8 +35,21 @@ from clog.storage.errors import CorruptionError
 from clog.storage.format.documents import check_inside, dead_path
 from clog.storage.store.contract import Store
 
+NONE = -1
+"""Stands for "none" in a column of numbers that are never negative. Part of the format."""
 FOOTER_SUM_BYTES: Final = 16
 """An object's bytes before its Parquet footer: the footer's XXH3-128. Part of the format."""
+INLINE_BYTES_MAX = 1024
+"""A longer bitmap is a file: every snapshot repeats what is inline."""
+TIME_MS_MAX = (1 << 63) - 1
+"""The latest time there is: what would lie beyond counts as this (FORMAT.md §5.3)."""
+_INTEGERS = 1 << 63
+_OVERHEAD = 12
+"""What each record counts, whatever is in it (FORMAT.md §3.3)."""
+_CHECKSUM = re.compile("[0-9a-f]{32}")
+_PARTITION = re.compile("0|[1-9][0-9]{0,9}")
+
+Rows = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,6 @@ class ObjectRef:
         """The bytes from the key index on: it, the footer's checksum, the footer."""
         rest = self.index_bytes + FOOTER_SUM_BYTES + self.footer_bytes
         return self.size_bytes - rest, self.size_bytes
-
-
-INLINE_BYTES_MAX = 1024
-"""A longer bitmap is a file: every snapshot repeats what is inline."""
-
-Rows = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,88 +107,6 @@ class Bitmap:
     bitmap: bytes | BitmapFile
 
 
-def write_bitmap(store: Store, rows: Rows, path: Callable[[], str]) -> Bitmap:
-    """Stores a bitmap, one element for each row of its chunk; a PUT where it is not inline, to a
-    ``path`` that nobody has.
-    """
-    data = zlib.compress(np.packbits(rows, bitorder="little").tobytes(), 9)
-    count = int(np.count_nonzero(rows))
-    if len(data) <= INLINE_BYTES_MAX:
-        return Bitmap(count, data)
-    file = BitmapFile(path(), len(data), xxhash.xxh3_128_hexdigest(data))
-    store.put(file.path, data)
-    return Bitmap(count, file)
-
-
-def read_bitmap(store: Store, bitmap: AnyBitmap, chunk_rows: int) -> Rows:
-    """Returns which of the chunk's rows have their bit; one GET where the bitmap is not inline.
-
-    Raises:
-        FileNotFoundError: the bitmap's file is gone.
-        CorruptionError: its bytes are not those that the manifest describes.
-    """
-    if isinstance(bitmap.bitmap, bytes):
-        return _unpacked(bitmap.bitmap, bitmap.rows, chunk_rows, f"a bitmap of {store.url}")
-    file = bitmap.bitmap
-    where = f"{file.path} of {store.url}"
-    data = store.get(file.path, 0, file.size_bytes + 1)
-    if len(data) != file.size_bytes:
-        raise CorruptionError(f"{where} has {len(data)} bytes, expected {file.size_bytes}")
-    checksum = xxhash.xxh3_128_hexdigest(data)
-    if checksum != file.checksum:
-        raise CorruptionError(f"{where} has xxh3_128 {checksum}, expected {file.checksum}")
-    return _unpacked(data, bitmap.rows, chunk_rows, where)
-
-
-def files_of(*bitmaps: AnyBitmap | None) -> dict[str, int]:
-    """Returns path -> bytes of those that are files."""
-    files = (b.bitmap for b in bitmaps if b is not None)
-    return {f.path: f.size_bytes for f in files if isinstance(f, BitmapFile)}
-
-
-def bitmap_to_json(bitmap: AnyBitmap) -> dict[str, Any]:
-    """Returns the JSON that stands in edits, snapshots and pages."""
-    file = bitmap.bitmap
-    if isinstance(file, bytes):
-        return {"rows": bitmap.rows, "bits": file.hex()}
-    sizes = {"bytes": file.size_bytes, "xxh3_128": file.checksum}
-    return {"rows": bitmap.rows, "path": file.path, **sizes}
-
-
-def bitmap_from_json(value: dict[str, Any], *, where: str) -> Bitmap:
-    """Reads what `bitmap_to_json` made.
-
-    Raises:
-        CorruptionError: it violates the format.
-    """
-    rows = value["rows"]
-    if type(rows) is not int or rows < 1:
-        raise CorruptionError(f"{where} has a bitmap of {rows!r} rows")
-    if "bits" in value:
-        return Bitmap(rows, bytes.fromhex(value["bits"]))
-    path, size = check_inside(value["path"], where=where), value["bytes"]
-    if type(size) is not int:
-        raise CorruptionError(f"{where} has a bitmap of {size!r} bytes")
-    return Bitmap(rows, BitmapFile(path, size, str(value["xxh3_128"])))
-
-
-def _unpacked(data: bytes, rows: int, chunk_rows: int, where: str) -> Rows:
-    stream = zlib.decompressobj()
-    expected = (chunk_rows + 7) // 8
-    try:
-        packed = stream.decompress(data, expected + 1)
-    except zlib.error as e:
-        raise CorruptionError(f"{where} does not inflate: {e}") from e
-    if len(packed) != expected or not stream.eof or stream.unused_data:
-        raise CorruptionError(f"{where} is not the bitmap of {chunk_rows} rows")
-    bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
-    if bits[chunk_rows:].any() or np.count_nonzero(bits) != rows:
-        raise CorruptionError(
-            f"{where} marks {np.count_nonzero(bits)} of {chunk_rows} rows, expected {rows}"
-        )
-    return bits[:chunk_rows].view(np.bool_)
-
-
 @dataclass(frozen=True, slots=True)
 class DeadRows:
     """``rows`` of a chunk's rows are dead, the first of them since ``since_ms``.
@@ -205,35 +117,6 @@ class DeadRows:
     rows: int
     since_ms: int
     bitmap: bytes | BitmapFile
-
-
-def write_dead_rows(
-    store: Store, dead: Rows, *, since_ms: int, stamp: int, new_id: Callable[[], str]
-) -> DeadRows:
-    """Stores the dead rows of a chunk, one element for each of its rows; a PUT where they are not
-    inline.
-
-    ``stamp``: a version that was read before (FORMAT.md §6).
-    """
-    written = write_bitmap(store, dead, lambda: dead_path(stamp, new_id()))
-    return DeadRows(written.rows, since_ms, written.bitmap)
-
-
-def dead_rows_to_json(dead: DeadRows) -> dict[str, Any]:
-    """Returns the JSON that stands in edits, snapshots and pages."""
-    return {**bitmap_to_json(dead), "since_ms": dead.since_ms}
-
-
-def dead_rows_from_json(value: dict[str, Any], *, where: str) -> DeadRows:
-    """Reads what `dead_rows_to_json` made.
-
-    Raises:
-        CorruptionError: it violates the format.
-    """
-    bitmap, since_ms = bitmap_from_json(value, where=where), value["since_ms"]
-    if type(since_ms) is not int:
-        raise CorruptionError(f"{where} has dead rows since {since_ms!r}")
-    return DeadRows(bitmap.rows, since_ms, bitmap.bitmap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +136,9 @@ class ChunkMask:
         as numbers tell.
         """
         old = before or ChunkMask()
-        return all(
-            _count(was) <= _count(now) <= chunk_rows
-            for was, now in (
-                (old.superseded, self.superseded),
-                (old.tombstones, self.tombstones),
-            )
-        )
+        pairs = (old.superseded, self.superseded), (old.tombstones, self.tombstones)
+        counts = ([0 if bitmap is None else bitmap.rows for bitmap in pair] for pair in pairs)
+        return all(was <= now <= chunk_rows for was, now in counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,54 +154,6 @@ class MaskMark:
     def place(self) -> tuple[int, tuple[str, int]]:
         """The partition and the chunk's identity."""
         return self.partition, (self.object_path, self.first_row)
-
-
-def mask_to_json(mask: ChunkMask) -> dict[str, Any]:
-    """Returns the JSON that stands in edits, snapshots and pages."""
-    parts = {"superseded": mask.superseded, "tombstones": mask.tombstones}
-    return {name: bitmap_to_json(part) for name, part in parts.items() if part is not None}
-
-
-def mask_from_json(value: dict[str, Any], *, where: str) -> ChunkMask:
-    """Reads what `mask_to_json` made.
-
-    Raises:
-        CorruptionError: it violates the format.
-    """
-    superseded, tombstones = (
-        bitmap_from_json(value[name], where=where) if name in value else None
-        for name in ("superseded", "tombstones")
-    )
-    return ChunkMask(superseded, tombstones)
-
-
-def check_covered(partition: int, before: int, offset: int, end: int) -> None:
-    """Raises unless a partition that is covered up to ``before``, and stable up to ``end``, may be
-    covered up to an offset; at 0 it has no masks.
-
-    Raises:
-        CorruptionError: it may not.
-    """
-    if offset and not before <= offset <= end:
-        raise CorruptionError(
-            f"partition {partition}: masks cover offsets up to {offset}, which lies outside of"
-            f" [{before}, {end}]"
-        )
-
-
-def _count(bitmap: Bitmap | None) -> int:
-    return 0 if bitmap is None else bitmap.rows
-
-
-NONE = -1
-"""Stands for "none" in a column of numbers that are never negative. Part of the format."""
-_INTEGERS = 1 << 63
-_CHECKSUM = re.compile("[0-9a-f]{32}")
-_PARTITION = re.compile("0|[1-9][0-9]{0,9}")
-_OVERHEAD = 12
-"""What each record counts, whatever is in it (FORMAT.md §3.3)."""
-TIME_MS_MAX = (1 << 63) - 1
-"""The latest time there is: what would lie beyond counts as this (FORMAT.md §5.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,57 +286,128 @@ def object_from_json(value: dict[str, Any], *, where: str) -> ObjectRef:
     )
 
 
-def natural(value: object) -> int:
-    """Returns the value, which must be an integer of 64 bits and not negative."""
-    if (number := whole(value)) < 0:
-        raise ValueError(f"{number}, where no number is below 0")
-    return number
+def files_of(*bitmaps: AnyBitmap | None) -> dict[str, int]:
+    """Returns path -> bytes of those that are files."""
+    files = (b.bitmap for b in bitmaps if b is not None)
+    return {f.path: f.size_bytes for f in files if isinstance(f, BitmapFile)}
 
 
-def partition_of(text: str) -> int:
-    """Returns the partition that is the key of an object: a number without leading zeros."""
-    if not _PARTITION.fullmatch(text):
-        raise ValueError(f"no partition: {text!r:.80}")
-    return int(text)
-
-
-def text_from(value: object) -> str:
-    """Returns the value, which must be text."""
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, found {value!r:.80}")
-    return value
-
-
-def checksum_from(value: object) -> str:
-    """Returns the value, which must be an XXH3-128, or an id, in hex."""
-    if not isinstance(value, str) or not _CHECKSUM.fullmatch(value):
-        raise ValueError(f"a checksum or id that is not 32 hex digits: {value!r:.80}")
-    return value
-
-
-def flag(value: object) -> bool:
-    """Returns the value, which must be true or false."""
-    if not isinstance(value, bool):
-        raise TypeError(f"expected true or false, found {value!r:.80}")
-    return value
-
-
-def whole(value: object) -> int:
-    """Returns the value, which must be an integer of 64 bits: JSON has floats, booleans and longer
-    ones, the format has not.
+def write_bitmap(store: Store, rows: Rows, path: Callable[[], str]) -> Bitmap:
+    """Stores a bitmap, one element for each row of its chunk; a PUT where it is not inline, to a
+    ``path`` that nobody has.
     """
-    if type(value) is not int:
-        raise TypeError(f"expected an integer, found {value!r}")
-    if not -_INTEGERS <= value < _INTEGERS:
-        raise ValueError("an integer of more than 64 bits")
-    return value
+    data = zlib.compress(np.packbits(rows, bitorder="little").tobytes(), 9)
+    count = int(np.count_nonzero(rows))
+    if len(data) <= INLINE_BYTES_MAX:
+        return Bitmap(count, data)
+    file = BitmapFile(path(), len(data), xxhash.xxh3_128_hexdigest(data))
+    store.put(file.path, data)
+    return Bitmap(count, file)
 
 
-def horizon_from(value: object) -> int:
-    """Reads a delete horizon; one beyond all time is `TIME_MS_MAX` (FORMAT.md §5.3)."""
-    if type(value) is not int:
-        raise TypeError(f"expected an integer, found {value!r}")
-    return min(value, TIME_MS_MAX)
+def write_dead_rows(
+    store: Store, dead: Rows, *, since_ms: int, stamp: int, new_id: Callable[[], str]
+) -> DeadRows:
+    """Stores the dead rows of a chunk, one element for each of its rows; a PUT where they are not
+    inline.
+
+    ``stamp``: a version that was read before (FORMAT.md §6).
+    """
+    written = write_bitmap(store, dead, lambda: dead_path(stamp, new_id()))
+    return DeadRows(written.rows, since_ms, written.bitmap)
+
+
+def read_bitmap(store: Store, bitmap: AnyBitmap, chunk_rows: int) -> Rows:
+    """Returns which of the chunk's rows have their bit; one GET where the bitmap is not inline.
+
+    Raises:
+        FileNotFoundError: the bitmap's file is gone.
+        CorruptionError: its bytes are not those that the manifest describes.
+    """
+    if isinstance(bitmap.bitmap, bytes):
+        return _unpacked(bitmap.bitmap, bitmap.rows, chunk_rows, f"a bitmap of {store.url}")
+    file = bitmap.bitmap
+    where = f"{file.path} of {store.url}"
+    data = store.get(file.path, 0, file.size_bytes + 1)
+    if len(data) != file.size_bytes:
+        raise CorruptionError(f"{where} has {len(data)} bytes, expected {file.size_bytes}")
+    checksum = xxhash.xxh3_128_hexdigest(data)
+    if checksum != file.checksum:
+        raise CorruptionError(f"{where} has xxh3_128 {checksum}, expected {file.checksum}")
+    return _unpacked(data, bitmap.rows, chunk_rows, where)
+
+
+def _unpacked(data: bytes, rows: int, chunk_rows: int, where: str) -> Rows:
+    stream = zlib.decompressobj()
+    expected = (chunk_rows + 7) // 8
+    try:
+        packed = stream.decompress(data, expected + 1)
+    except zlib.error as e:
+        raise CorruptionError(f"{where} does not inflate: {e}") from e
+    if len(packed) != expected or not stream.eof or stream.unused_data:
+        raise CorruptionError(f"{where} is not the bitmap of {chunk_rows} rows")
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
+    if bits[chunk_rows:].any() or np.count_nonzero(bits) != rows:
+        raise CorruptionError(
+            f"{where} marks {np.count_nonzero(bits)} of {chunk_rows} rows, expected {rows}"
+        )
+    return bits[:chunk_rows].view(np.bool_)
+
+
+def dead_rows_to_json(dead: DeadRows) -> dict[str, Any]:
+    """Returns the JSON that stands in edits, snapshots and pages."""
+    return {**_bitmap_to_json(dead), "since_ms": dead.since_ms}
+
+
+def dead_rows_from_json(value: dict[str, Any], *, where: str) -> DeadRows:
+    """Reads what `dead_rows_to_json` made.
+
+    Raises:
+        CorruptionError: it violates the format.
+    """
+    bitmap, since_ms = _bitmap_from_json(value, where), value["since_ms"]
+    if type(since_ms) is not int:
+        raise CorruptionError(f"{where} has dead rows since {since_ms!r}")
+    return DeadRows(bitmap.rows, since_ms, bitmap.bitmap)
+
+
+def mask_to_json(mask: ChunkMask) -> dict[str, Any]:
+    """Returns the JSON that stands in edits, snapshots and pages."""
+    parts = {"superseded": mask.superseded, "tombstones": mask.tombstones}
+    return {name: _bitmap_to_json(part) for name, part in parts.items() if part is not None}
+
+
+def mask_from_json(value: dict[str, Any], *, where: str) -> ChunkMask:
+    """Reads what `mask_to_json` made.
+
+    Raises:
+        CorruptionError: it violates the format.
+    """
+    superseded, tombstones = (
+        _bitmap_from_json(value[name], where) if name in value else None
+        for name in ("superseded", "tombstones")
+    )
+    return ChunkMask(superseded, tombstones)
+
+
+def _bitmap_to_json(bitmap: AnyBitmap) -> dict[str, Any]:
+    file = bitmap.bitmap
+    if isinstance(file, bytes):
+        return {"rows": bitmap.rows, "bits": file.hex()}
+    sizes = {"bytes": file.size_bytes, "xxh3_128": file.checksum}
+    return {"rows": bitmap.rows, "path": file.path, **sizes}
+
+
+def _bitmap_from_json(value: dict[str, Any], where: str) -> Bitmap:
+    rows = value["rows"]
+    if type(rows) is not int or rows < 1:
+        raise CorruptionError(f"{where} has a bitmap of {rows!r} rows")
+    if "bits" in value:
+        return Bitmap(rows, bytes.fromhex(value["bits"]))
+    path, size = check_inside(value["path"], where=where), value["bytes"]
+    if type(size) is not int:
+        raise CorruptionError(f"{where} has a bitmap of {size!r} bytes")
+    return Bitmap(rows, BitmapFile(path, size, str(value["xxh3_128"])))
 
 
 def columns_of(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> dict[str, list[Any]]:
@@ -529,3 +431,56 @@ def rows_of(columns: dict[str, Any], names: Sequence[str]) -> Iterable[tuple[Any
         lengths = {name: len(columns[name]) for name in names}
         raise CorruptionError(f"columns of different lengths: {lengths}")
     return zip(*lists, strict=True)
+
+
+def whole(value: object) -> int:
+    """Returns the value, which must be an integer of 64 bits: JSON has floats, booleans and longer
+    ones, the format has not.
+    """
+    if type(value) is not int:
+        raise TypeError(f"expected an integer, found {value!r}")
+    if not -_INTEGERS <= value < _INTEGERS:
+        raise ValueError("an integer of more than 64 bits")
+    return value
+
+
+def natural(value: object) -> int:
+    """Returns the value, which must be an integer of 64 bits and not negative."""
+    if (number := whole(value)) < 0:
+        raise ValueError(f"{number}, where no number is below 0")
+    return number
+
+
+def horizon_from(value: object) -> int:
+    """Reads a delete horizon; one beyond all time is `TIME_MS_MAX` (FORMAT.md §5.3)."""
+    if type(value) is not int:
+        raise TypeError(f"expected an integer, found {value!r}")
+    return min(value, TIME_MS_MAX)
+
+
+def flag(value: object) -> bool:
+    """Returns the value, which must be true or false."""
+    if not isinstance(value, bool):
+        raise TypeError(f"expected true or false, found {value!r:.80}")
+    return value
+
+
+def text_from(value: object) -> str:
+    """Returns the value, which must be text."""
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, found {value!r:.80}")
+    return value
+
+
+def checksum_from(value: object) -> str:
+    """Returns the value, which must be an XXH3-128, or an id, in hex."""
+    if not isinstance(value, str) or not _CHECKSUM.fullmatch(value):
+        raise ValueError(f"a checksum or id that is not 32 hex digits: {value!r:.80}")
+    return value
+
+
+def partition_of(text: str) -> int:
+    """Returns the partition that is the key of an object: a number without leading zeros."""
+    if not _PARTITION.fullmatch(text):
+        raise ValueError(f"no partition: {text!r:.80}")
+    return int(text)

@@ -1,31 +1,25 @@
-"""Pins: which versions of the log published views still need (FORMAT.md §14).
+"""Edits: changes of a log as values, and their JSON (FORMAT.md §3.2, §3.3).
 
-A pin holds for the versions of its view from its own up to that of the next pin. The head has the
-pins of each format, so whoever expires versions decides from the head alone.
+An edit says what changed and decides nothing: `head.advance` and `manifest.apply` apply it. Some of
+its parts stand in heads, snapshots and pages, too, in the same JSON: what a log is, the entries of
+writers and the references to pages of older ones (FORMAT.md §3.4), chunks, pins (§14), the rules of
+texts (§19).
 
-Not here: when a pin may go (`publications.publish`).
-
-Edits: a change of a log as a value (FORMAT.md §3.2, §3.3).
-
-An edit says what changed and decides nothing: `head.advance` and `manifest.apply` apply it.
-
-Not here: their JSON (`edits`).
-
-The JSON of writer entries, and of references to the pages of older ones (FORMAT.md §3.4).
-
-The JSON of edits, and of the values in them (FORMAT.md §3.2, §3.3).
+A *pin* says which version of the log a version of a published view needs, and those after it up to
+the next pin. The head has the pins of each format, so whoever expires versions decides from the
+head alone.
 
 What is read is checked as far as the edit alone tells: types, columns of one length, paths under
-the root, rows inside their objects. Whether it fits the log is for `head` and `manifest`.
-
-What the log knows of published views of its table (FORMAT.md §14).
+the root, rows inside their objects. Whether it fits the log is for those who apply it. Functions
+that read a part raise KeyError, TypeError, ValueError, AttributeError or IndexError; who reads the
+document names these.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import (
@@ -71,69 +65,18 @@ from clog.storage.format.transactions import (
     state_to_json,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """``version`` of the log is needed by versions of a view from ``view`` on; committed at
-    ``time_ms``.
-    """
-
-    view: int
-    version: int
-    time_ms: int
-
-
-Pins = Mapping[str, tuple[Pin, ...]]
-"""By format of the view."""
-
-
-def pins_after(before: Pins, given: Pins, features: FeatureNames) -> Pins:
-    """Returns the pins after an edit that gives these, in place of those of the same formats.
-
-    Raises:
-        CorruptionError: the log lacks the feature, or pins are not in order.
-    """
-    if not given:
-        return before
-    if PUBLICATIONS not in features:
-        raise CorruptionError(f"an edit has pins, but the log lacks feature {PUBLICATIONS!r}")
-    for name, pins in given.items():
-        views = [pin.view for pin in pins]
-        if views != sorted({*views}):
-            raise CorruptionError(f"pins of {name!r} name views {views}, which do not ascend")
-    return {name: pins for name, pins in {**before, **given}.items() if pins}
-
-
-def lowest_pinned(pins: Pins) -> int | None:
-    """Returns the lowest version that is pinned, None where none is."""
-    return min((pin.version for some in pins.values() for pin in some), default=None)
-
-
-def pins_to_json(pins: Pins) -> dict[str, Any]:
-    """Returns the pins as in edits and heads."""
-    return {
-        name: [[pin.view, pin.version, pin.time_ms] for pin in some]
-        for name, some in sorted(pins.items())
-    }
-
-
-def pins_from_json(value: Mapping[str, Sequence[Sequence[Any]]]) -> Pins:
-    """Reads what `pins_to_json` made.
-
-    Raises:
-        ValueError, TypeError, AttributeError: it violates the format.
-    """
-    return {
-        str(name): tuple(Pin(*_numbers(view, version, ms)) for view, version, ms in some)
-        for name, some in value.items()
-    }
-
-
-def _numbers(*values: Any) -> tuple[int, ...]:
-    numbers = tuple(map(whole, values))
-    if min(numbers) < 0:
-        raise ValueError(f"a pin of negative numbers: {list(numbers)}")
-    return numbers
+_PARTITIONS_MAX = 1 << 16
+"""A head has columns of so many entries. Part of the format; `Log.create` allows those tested."""
+WRITER_ID_BYTES_MAX = 1024
+"""The head repeats the ids of recent writers in each commit. Part of the format."""
+WRITER_LEVEL_MAX = 8
+"""Levels of pages of older writers, above the lowest. Part of the format."""
+CHUNK_COLUMNS = (
+    *("row", "rows", "base", "next", "bytes", "first_ms", "max_ms", "tombstones"),
+    *("version", "append_time_ms", "horizon_min", "horizon_max", "horizon", "up_to"),
+)
+"""A chunk in full, in the order of the fields of `Chunk` after its object."""
+_ADD_COLUMNS = ("p", "rows", "base", "bytes", "first_ms", "max_ms", "tombstones")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +131,28 @@ class AppendedBy:
 
 
 @dataclass(frozen=True, slots=True)
+class PageRef:
+    """A page of older writers; ``count`` entries are in it, or below it where it has a level above
+    0 (`writers`).
+    """
+
+    path: str
+    size_bytes: int
+    count: int
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PagedWriters:
+    """Writers who left the head for pages, of which ``root`` is the new root: those at the places
+    ``left`` of the head's list, the edit's own writers in it.
+    """
+
+    root: PageRef
+    left: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RowTexts:
     """By which rules rows become the texts of a log of bytes (FORMAT.md §19).
 
@@ -208,25 +173,18 @@ class RowTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class PageRef:
-    """A page of older writers; ``count`` entries are in it, or below it where it has a level above
-    0 (`writers`).
+class Pin:
+    """``version`` of the log is needed by versions of a view from ``view`` on; committed at
+    ``time_ms``.
     """
 
-    path: str
-    size_bytes: int
-    count: int
-    level: int = 0
+    view: int
+    version: int
+    time_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class PagedWriters:
-    """Writers who left the head for pages, of which ``root`` is the new root: those at the places
-    ``left`` of the head's list, the edit's own writers in it.
-    """
-
-    root: PageRef
-    left: tuple[int, ...]
+Pins = Mapping[str, tuple[Pin, ...]]
+"""By format of the view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +228,11 @@ class ChunkHorizon:
     horizon_ms: int
     up_to: int
 
+    @property
+    def place(self) -> tuple[int, tuple[str, int]]:
+        """The partition and the chunk's identity."""
+        return self.partition, (self.object_path, self.first_row)
+
 
 @dataclass(frozen=True, slots=True)
 class DeadMark:
@@ -279,6 +242,11 @@ class DeadMark:
     object_path: str
     first_row: int
     dead: DeadRows
+
+    @property
+    def place(self) -> tuple[int, tuple[str, int]]:
+        """The partition and the chunk's identity."""
+        return self.partition, (self.object_path, self.first_row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,115 +346,6 @@ class Edit:
         return cleaned
 
 
-WRITER_ID_BYTES_MAX = 1024
-"""The head repeats the ids of recent writers in each commit. Part of the format."""
-WRITER_LEVEL_MAX = 8
-"""Levels of pages of older writers, above the lowest. Part of the format."""
-
-
-def writer_to_json(entry: WriterEntry) -> list[Any]:
-    """Returns a writer's entry as in the head."""
-    return [*_named(entry), entry.version, *_state_json(entry)]
-
-
-def writer_from_json(value: list[Any]) -> WriterEntry:
-    """Reads what `writer_to_json` made; what an entry of another kind has more is ignored."""
-    writer_id, kind, query_id, sequence, content, version, *more = value
-    if not all(isinstance(text, str) for text in (writer_id, kind)):
-        raise TypeError("a writer's id and kind are text")
-    if not 1 <= len(writer_id.encode()) <= WRITER_ID_BYTES_MAX:
-        raise ValueError(f"a writer's id has {len(writer_id.encode())} bytes")
-    if not all(text is None or isinstance(text, str) for text in (query_id, content)):
-        raise TypeError("a writer's query id and content are text, or null")
-    state = _state_from_json(kind, more)
-    named = (writer_id, kind, query_id, whole(sequence), content)
-    return WriterEntry(*named, natural(version), state)
-
-
-def _state_from_json(kind: str, more: list[Any]) -> TransactionState | None:
-    if kind == PARTICIPANT:
-        epoch, number = whole(more[0]["epoch"]), whole(more[0]["number"])
-        return TransactionState(epoch, number, forced=more[0].get("forced") is True)
-    return state_from_json(more[0], where="a writer's entry") if kind == TRANSACTION else None
-
-
-def _named(entry: WriterEntry) -> list[Any]:
-    return [entry.writer_id, entry.kind, entry.query_id, entry.sequence, entry.content]
-
-
-def _state_json(entry: WriterEntry) -> list[Any]:
-    state = entry.transaction
-    if state is None:
-        return []
-    if entry.kind == PARTICIPANT:
-        forced = {"forced": True} if state.forced else {}
-        return [{"epoch": state.epoch, "number": state.number, **forced}]
-    return [state_to_json(state)]
-
-
-def appended_by_to_json(by: AppendedBy) -> list[Any]:
-    """Returns an entry as in ``writers`` of an edit."""
-    return [*_named(by.entry), by.first, by.next, *_state_json(by.entry)]
-
-
-def appended_by_from_json(value: dict[str, Any], version: int) -> Iterator[AppendedBy]:
-    """Yields the entries in ``writers`` of the edit of a version; who reads it names the errors."""
-    objects = len(value["add"]["objects"]) if "add" in value else 0
-    for w in value.get("writers", ()):
-        named, (first, end), state = w[:5], w[5:7], w[7:]
-        if not 0 <= whole(first) <= whole(end) <= objects:
-            raise ValueError(f"objects [{first}, {end}) of {objects} have a writer")
-        yield AppendedBy(writer_from_json([*named, version, *state]), first, end)
-
-
-def page_to_json(page: PageRef) -> dict[str, Any]:
-    """Returns a reference to the root of the pages of older writers."""
-    return {
-        "path": page.path,
-        "bytes": page.size_bytes,
-        "count": page.count,
-        "level": page.level,
-    }
-
-
-def page_from_json(value: dict[str, Any] | None, where: str) -> PageRef | None:
-    """Reads what `page_to_json` made; None for null."""
-    return None if value is None else _page_from_json(value, where)
-
-
-def _page_from_json(value: dict[str, Any], where: str) -> PageRef:
-    path, level = check_inside(value["path"], where=where), whole(value["level"])
-    if not 0 <= level <= WRITER_LEVEL_MAX:
-        raise ValueError(f"pages of level {level}; allowed: 0 to {WRITER_LEVEL_MAX}")
-    return PageRef(path, natural(value["bytes"]), natural(value["count"]), level)
-
-
-def paged_to_json(paged: PagedWriters) -> dict[str, Any]:
-    """Returns ``older_writers`` of an edit."""
-    return {**page_to_json(paged.root), "left": list(paged.left)}
-
-
-def paged_from_json(value: dict[str, Any], where: str) -> PagedWriters:
-    """Reads what `paged_to_json` made."""
-    root, left = _page_from_json(value, where), tuple(map(natural, value["left"]))
-    if not isinstance(value["left"], list) or list(left) != sorted({*left}):
-        raise ValueError(f"places {list(left)}, which are not ascending")
-    return PagedWriters(root, left)
-
-
-ADD_COLUMNS = ("p", "rows", "base", "bytes", "first_ms", "max_ms", "tombstones")
-CHUNK_COLUMNS = (
-    *("row", "rows", "base", "next", "bytes", "first_ms", "max_ms", "tombstones"),
-    *("version", "append_time_ms", "horizon_min", "horizon_max", "horizon", "up_to"),
-)
-"""A chunk in full, in the order of the fields of `Chunk` after its object."""
-
-PARTITIONS_MAX = 1 << 16
-"""A head has columns of so many entries. Part of the format; `Log.create` allows those tested."""
-
-_T = TypeVar("_T")
-
-
 def edit_to_json(edit: Edit) -> dict[str, Any]:
     """Returns the edit's JSON; empty parts are left out."""
     parts = {
@@ -510,8 +369,8 @@ def edit_to_json(edit: Edit) -> dict[str, Any]:
         "tombstones_removed": _by_partition(edit.tombstones_removed),
         "uncleanable": {str(p): uncleanable_json(u) for p, u in edit.uncleanable.items()} or None,
         "add": edit.add and _append_to_json(edit.add),
-        "writers": [appended_by_to_json(by) for by in edit.writers] or None,
-        "older_writers": edit.older_writers and paged_to_json(edit.older_writers),
+        "writers": [_appended_by_to_json(by) for by in edit.writers] or None,
+        "older_writers": edit.older_writers and _paged_to_json(edit.older_writers),
         "orphan_floor": edit.orphan_floor,
         "oldest_readable": edit.oldest_readable,
         "forget": list(edit.forget) or None,
@@ -559,8 +418,8 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
                 for p, u in value.get("uncleanable", {}).items()
             },
             add=_append_from_json(value["add"], version, where) if "add" in value else None,
-            writers=tuple(appended_by_from_json(value, version)),
-            older_writers=paged_from_json(value["older_writers"], where)
+            writers=tuple(_appended_by_from_json(value, version, objects)),
+            older_writers=_paged_from_json(value["older_writers"], where)
             if "older_writers" in value
             else None,
             orphan_floor=_version(value, "orphan_floor"),
@@ -572,37 +431,6 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
         raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
-
-
-def row_texts_to_json(texts: RowTexts) -> dict[str, Any]:
-    """Returns the rules of texts, as in edits and heads."""
-    zone = {} if texts.time_zone is None else {"time_zone": texts.time_zone}
-    return {"encoding": texts.encoding, **zone, "keys": [list(names) for names in texts.keys]}
-
-
-def row_texts_from_json(value: dict[str, Any] | None) -> RowTexts | None:
-    """Reads what `row_texts_to_json` made; None where there is nothing.
-
-    Raises:
-        KeyError, TypeError, ValueError: it violates the format.
-    """
-    if value is None:
-        return None
-    zone = value.get("time_zone")
-    keys = tuple(tuple(map(_name, _names(names))) for names in _names(value["keys"]))
-    return RowTexts(natural(value["encoding"]), None if zone is None else _name(zone), keys)
-
-
-def _names(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list of names")
-    return value
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no name")
-    return value
 
 
 def info_to_json(info: LogInfo) -> dict[str, Any]:
@@ -649,8 +477,8 @@ def _features_from_json(value: dict[str, Any]) -> FeatureNames:
 
 
 def _partitions(value: Any) -> int:
-    if not 1 <= whole(value) <= PARTITIONS_MAX:
-        raise ValueError(f"{value} partitions; allowed: 1 to {PARTITIONS_MAX}")
+    if not 1 <= whole(value) <= _PARTITIONS_MAX:
+        raise ValueError(f"{value} partitions; allowed: 1 to {_PARTITIONS_MAX}")
     return int(value)
 
 
@@ -660,82 +488,34 @@ def _seed(value: Any) -> str:
     return value
 
 
-def uncleanable_json(given: Uncleanable | None) -> dict[str, Any] | None:
-    """Returns a mark, or null where it is cleared."""
-    if given is None:
-        return None
-    return {"reason": given.reason, "time_ms": given.time_ms, "attempts": given.attempts}
+def texts(value: dict[str, Any]) -> dict[str, str]:
+    """Returns configs, which are text by name."""
+    if not all(isinstance(text, str) for text in value.values()):
+        raise TypeError("config values must be text")
+    return dict(value)
 
 
-def uncleanable_from_json(value: dict[str, Any] | None) -> Uncleanable | None:
-    """Reads what `uncleanable_json` made."""
-    if value is None:
-        return None
-    return Uncleanable(str(value["reason"]), whole(value["time_ms"]), natural(value["attempts"]))
+def _by_partition(offsets: Mapping[int, int]) -> dict[str, int] | None:
+    return {str(p): offset for p, offset in sorted(offsets.items())} or None
 
 
-def chunk_row(c: Chunk) -> tuple[int, ...]:
-    """Returns the chunk as a row of `CHUNK_COLUMNS`."""
-    return (
-        *(c.first_row, c.rows, c.base, c.next, c.size_bytes, c.first_timestamp_ms),
-        *(c.max_timestamp_ms, c.tombstones, c.version, c.append_time_ms),
-        *(c.horizon_min, c.horizon_max, c.horizon, c.up_to),
-    )
+def _offsets(value: dict[str, Any], name: str) -> dict[int, int]:
+    return {partition_of(p): natural(offset) for p, offset in value.get(name, {}).items()}
 
 
-def chunk_of(ref: ObjectRef, row: Sequence[Any]) -> Chunk:
-    """Returns the chunk of a row of `CHUNK_COLUMNS`."""
-    *numbers, horizon_ms, up_to = row
-    made = (*map(whole, numbers), horizon_from(horizon_ms), whole(up_to))
-    return checked(Chunk(ref, *made))  # type: ignore[arg-type] # the rest but `dead`
+def _version(value: dict[str, Any], name: str) -> int | None:
+    return natural(value[name]) if name in value else None
 
 
-def _by_object(
-    chunks: Iterable[_T], key: Callable[[_T], ObjectRef]
-) -> list[tuple[ObjectRef, list[_T]]]:
-    return [(ref, list(group)) for ref, group in groupby(chunks, key=key)]
-
-
-def _append_to_json(add: Append) -> dict[str, Any]:
-    objects = []
-    for pairs in add.by_object():
-        rows = [
-            (
-                *(p, c.rows, c.base, c.size_bytes),
-                *(c.first_timestamp_ms, c.max_timestamp_ms, c.tombstones),
-            )
-            for p, c in pairs
-        ]
-        ref = pairs[0][1].object
-        objects.append({**object_json(ref), "chunks": columns_of(rows, ADD_COLUMNS)})
-    out: dict[str, Any] = {"objects": objects, "rolls": [list(roll) for roll in add.rolls]}
-    if add.chunks and (append_time_ms := add.chunks[0][1].append_time_ms) != NONE:
-        out["append_time_ms"] = append_time_ms
-    return out
-
-
-def _append_from_json(value: dict[str, Any], version: int, where: str) -> Append:
-    append_time_ms = whole(value.get("append_time_ms", NONE))
-    chunks = []
-    for entry in value["objects"]:
-        ref = object_from_json(entry, where=where)
-        first_row = 0
-        for row in rows_of(entry["chunks"], ADD_COLUMNS):
-            p, rows, base, size, first_ms, max_ms, tombstones = map(whole, row)
-            sizes = (first_row, rows, base, base + rows, size)
-            chunk = Chunk(ref, *sizes, first_ms, max_ms, tombstones, version, append_time_ms)
-            if append_time_ms != NONE and not first_ms == max_ms == append_time_ms:
-                raise ValueError(f"times {first_ms} and {max_ms} of an append at {append_time_ms}")
-            chunks.append((p, checked(chunk)))
-            first_row += rows
-        _check_rows(ref, first_row, where)
-    rolls = tuple((natural(p), natural(base), natural(ms)) for p, base, ms in value["rolls"])
-    return Append(tuple(chunks), rolls)
+def _is_said(value: dict[str, Any], name: str) -> bool:
+    if name in value and value[name] is not True:
+        raise ValueError(f"{name} is {value[name]!r:.80}; it is true, or absent")
+    return name in value
 
 
 def _replacement_to_json(r: Replacement) -> dict[str, Any]:
     objects = []
-    for ref, chunks in _by_object(r.chunks, lambda chunk: chunk.object):
+    for ref, chunks in groupby(r.chunks, lambda chunk: chunk.object):
         columns = columns_of(map(chunk_row, chunks), CHUNK_COLUMNS)
         objects.append({**object_json(ref), "chunks": columns})
     out: dict[str, Any] = {
@@ -775,15 +555,20 @@ def _tile(base: object, end: object, created_ms: object) -> tuple[int, int, int]
     return natural(base), natural(end), whole(created_ms)
 
 
-def _check_rows(ref: ObjectRef, found: int, where: str) -> None:
-    if found != ref.rows:
-        raise CorruptionError(
-            f"{where}: chunks of {ref.path} have {found} rows, the object {ref.rows}"
-        )
+def chunk_row(c: Chunk) -> tuple[int, ...]:
+    """Returns the chunk as a row of `CHUNK_COLUMNS`."""
+    return (
+        *(c.first_row, c.rows, c.base, c.next, c.size_bytes, c.first_timestamp_ms),
+        *(c.max_timestamp_ms, c.tombstones, c.version, c.append_time_ms),
+        *(c.horizon_min, c.horizon_max, c.horizon, c.up_to),
+    )
 
 
-def _by_partition(offsets: Mapping[int, int]) -> dict[str, int] | None:
-    return {str(p): offset for p, offset in sorted(offsets.items())} or None
+def chunk_of(ref: ObjectRef, row: Sequence[Any]) -> Chunk:
+    """Returns the chunk of a row of `CHUNK_COLUMNS`."""
+    *numbers, horizon_ms, up_to = row
+    made = (*map(whole, numbers), horizon_from(horizon_ms), whole(up_to))
+    return checked(Chunk(ref, *made))  # type: ignore[arg-type] # the rest but `dead`
 
 
 def _horizon_to_json(h: ChunkHorizon) -> list[Any]:
@@ -816,22 +601,218 @@ def _mask_mark_from_json(value: list[Any], where: str) -> MaskMark:
     return MaskMark(whole(p), path, whole(row), mask_from_json(mask, where=where))
 
 
-def _offsets(value: dict[str, Any], name: str) -> dict[int, int]:
-    return {partition_of(p): natural(offset) for p, offset in value.get(name, {}).items()}
+def uncleanable_json(given: Uncleanable | None) -> dict[str, Any] | None:
+    """Returns a mark, or null where it is cleared."""
+    if given is None:
+        return None
+    return {"reason": given.reason, "time_ms": given.time_ms, "attempts": given.attempts}
 
 
-def texts(value: dict[str, Any]) -> dict[str, str]:
-    """Returns configs, which are text by name."""
-    if not all(isinstance(text, str) for text in value.values()):
-        raise TypeError("config values must be text")
-    return dict(value)
+def uncleanable_from_json(value: dict[str, Any] | None) -> Uncleanable | None:
+    """Reads what `uncleanable_json` made."""
+    if value is None:
+        return None
+    return Uncleanable(str(value["reason"]), whole(value["time_ms"]), natural(value["attempts"]))
 
 
-def _version(value: dict[str, Any], name: str) -> int | None:
-    return natural(value[name]) if name in value else None
+def _append_to_json(add: Append) -> dict[str, Any]:
+    objects = []
+    for pairs in add.by_object():
+        rows = [
+            (
+                *(p, c.rows, c.base, c.size_bytes),
+                *(c.first_timestamp_ms, c.max_timestamp_ms, c.tombstones),
+            )
+            for p, c in pairs
+        ]
+        ref = pairs[0][1].object
+        objects.append({**object_json(ref), "chunks": columns_of(rows, _ADD_COLUMNS)})
+    out: dict[str, Any] = {"objects": objects, "rolls": [list(roll) for roll in add.rolls]}
+    if add.chunks and (append_time_ms := add.chunks[0][1].append_time_ms) != NONE:
+        out["append_time_ms"] = append_time_ms
+    return out
 
 
-def _is_said(value: dict[str, Any], name: str) -> bool:
-    if name in value and value[name] is not True:
-        raise ValueError(f"{name} is {value[name]!r:.80}; it is true, or absent")
-    return name in value
+def _append_from_json(value: dict[str, Any], version: int, where: str) -> Append:
+    append_time_ms = whole(value.get("append_time_ms", NONE))
+    chunks = []
+    for entry in value["objects"]:
+        ref = object_from_json(entry, where=where)
+        first_row = 0
+        for row in rows_of(entry["chunks"], _ADD_COLUMNS):
+            p, rows, base, size, first_ms, max_ms, tombstones = map(whole, row)
+            sizes = (first_row, rows, base, base + rows, size)
+            chunk = Chunk(ref, *sizes, first_ms, max_ms, tombstones, version, append_time_ms)
+            if append_time_ms != NONE and not first_ms == max_ms == append_time_ms:
+                raise ValueError(f"times {first_ms} and {max_ms} of an append at {append_time_ms}")
+            chunks.append((p, checked(chunk)))
+            first_row += rows
+        if first_row != ref.rows:
+            raise CorruptionError(
+                f"{where}: chunks of {ref.path} have {first_row} rows, the object {ref.rows}"
+            )
+    rolls = tuple((natural(p), natural(base), natural(ms)) for p, base, ms in value["rolls"])
+    return Append(tuple(chunks), rolls)
+
+
+def writer_to_json(entry: WriterEntry) -> list[Any]:
+    """Returns a writer's entry as in the head."""
+    return [*_named(entry), entry.version, *_state_json(entry)]
+
+
+def writer_from_json(value: list[Any]) -> WriterEntry:
+    """Reads what `writer_to_json` made; what an entry of another kind has more is ignored."""
+    writer_id, kind, query_id, sequence, content, version, *more = value
+    if not all(isinstance(text, str) for text in (writer_id, kind)):
+        raise TypeError("a writer's id and kind are text")
+    if not 1 <= len(writer_id.encode()) <= WRITER_ID_BYTES_MAX:
+        raise ValueError(f"a writer's id has {len(writer_id.encode())} bytes")
+    if not all(text is None or isinstance(text, str) for text in (query_id, content)):
+        raise TypeError("a writer's query id and content are text, or null")
+    state = _state_from_json(kind, more)
+    named = (writer_id, kind, query_id, whole(sequence), content)
+    return WriterEntry(*named, natural(version), state)
+
+
+def _appended_by_to_json(by: AppendedBy) -> list[Any]:
+    return [*_named(by.entry), by.first, by.next, *_state_json(by.entry)]
+
+
+def _appended_by_from_json(
+    value: dict[str, Any], version: int, objects: int
+) -> Iterator[AppendedBy]:
+    for w in value.get("writers", ()):
+        named, (first, end), state = w[:5], w[5:7], w[7:]
+        if not 0 <= whole(first) <= whole(end) <= objects:
+            raise ValueError(f"objects [{first}, {end}) of {objects} have a writer")
+        yield AppendedBy(writer_from_json([*named, version, *state]), first, end)
+
+
+def _named(entry: WriterEntry) -> list[Any]:
+    return [entry.writer_id, entry.kind, entry.query_id, entry.sequence, entry.content]
+
+
+def _state_json(entry: WriterEntry) -> list[Any]:
+    state = entry.transaction
+    if state is None:
+        return []
+    if entry.kind == PARTICIPANT:
+        forced = {"forced": True} if state.forced else {}
+        return [{"epoch": state.epoch, "number": state.number, **forced}]
+    return [state_to_json(state)]
+
+
+def _state_from_json(kind: str, more: list[Any]) -> TransactionState | None:
+    if kind == PARTICIPANT:
+        epoch, number = whole(more[0]["epoch"]), whole(more[0]["number"])
+        return TransactionState(epoch, number, forced=more[0].get("forced") is True)
+    return state_from_json(more[0], where="a writer's entry") if kind == TRANSACTION else None
+
+
+def page_to_json(page: PageRef) -> dict[str, Any]:
+    """Returns a reference to the root of the pages of older writers."""
+    return {
+        "path": page.path,
+        "bytes": page.size_bytes,
+        "count": page.count,
+        "level": page.level,
+    }
+
+
+def page_from_json(value: dict[str, Any], where: str) -> PageRef:
+    """Reads what `page_to_json` made."""
+    path, level = check_inside(value["path"], where=where), whole(value["level"])
+    if not 0 <= level <= WRITER_LEVEL_MAX:
+        raise ValueError(f"pages of level {level}; allowed: 0 to {WRITER_LEVEL_MAX}")
+    return PageRef(path, natural(value["bytes"]), natural(value["count"]), level)
+
+
+def _paged_to_json(paged: PagedWriters) -> dict[str, Any]:
+    return {**page_to_json(paged.root), "left": list(paged.left)}
+
+
+def _paged_from_json(value: dict[str, Any], where: str) -> PagedWriters:
+    root, left = page_from_json(value, where), tuple(map(natural, value["left"]))
+    if not isinstance(value["left"], list) or list(left) != sorted({*left}):
+        raise ValueError(f"places {list(left)}, which are not ascending")
+    return PagedWriters(root, left)
+
+
+def pins_to_json(pins: Pins) -> dict[str, Any]:
+    """Returns the pins as in edits and heads."""
+    return {
+        name: [[pin.view, pin.version, pin.time_ms] for pin in some]
+        for name, some in sorted(pins.items())
+    }
+
+
+def pins_from_json(value: Mapping[str, Sequence[Sequence[Any]]]) -> Pins:
+    """Reads what `pins_to_json` made.
+
+    Raises:
+        ValueError, TypeError, AttributeError: it violates the format.
+    """
+    return {
+        str(name): tuple(Pin(*_numbers(view, version, ms)) for view, version, ms in some)
+        for name, some in value.items()
+    }
+
+
+def _numbers(*values: Any) -> tuple[int, ...]:
+    numbers = tuple(map(whole, values))
+    if min(numbers) < 0:
+        raise ValueError(f"a pin of negative numbers: {list(numbers)}")
+    return numbers
+
+
+def pins_after(before: Pins, given: Pins, features: FeatureNames) -> Pins:
+    """Returns the pins after an edit that gives these, in place of those of the same formats.
+
+    Raises:
+        CorruptionError: the log lacks the feature, or pins are not in order.
+    """
+    if not given:
+        return before
+    if PUBLICATIONS not in features:
+        raise CorruptionError(f"an edit has pins, but the log lacks feature {PUBLICATIONS!r}")
+    for name, pins in given.items():
+        views = [pin.view for pin in pins]
+        if views != sorted({*views}):
+            raise CorruptionError(f"pins of {name!r} name views {views}, which do not ascend")
+    return {name: pins for name, pins in {**before, **given}.items() if pins}
+
+
+def lowest_pinned(pins: Pins) -> int | None:
+    """Returns the lowest version that is pinned, None where none is."""
+    return min((pin.version for some in pins.values() for pin in some), default=None)
+
+
+def row_texts_to_json(texts: RowTexts) -> dict[str, Any]:
+    """Returns the rules of texts, as in edits and heads."""
+    zone = {} if texts.time_zone is None else {"time_zone": texts.time_zone}
+    return {"encoding": texts.encoding, **zone, "keys": [list(names) for names in texts.keys]}
+
+
+def row_texts_from_json(value: dict[str, Any] | None) -> RowTexts | None:
+    """Reads what `row_texts_to_json` made; None where there is nothing.
+
+    Raises:
+        KeyError, TypeError, ValueError: it violates the format.
+    """
+    if value is None:
+        return None
+    zone = value.get("time_zone")
+    keys = tuple(tuple(map(_name, _names(names))) for names in _names(value["keys"]))
+    return RowTexts(natural(value["encoding"]), None if zone is None else _name(zone), keys)
+
+
+def _names(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list of names")
+    return value
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no name")
+    return value

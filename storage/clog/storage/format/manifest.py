@@ -1,18 +1,12 @@
-"""Segments, and the rules by which replacements change them (FORMAT.md §3.3). Pure.
+"""The manifest: all segments at one version, and how an edit changes them (FORMAT.md §3.2, §3.3).
 
-The manifest: all segments at one version, and how an edit changes them (FORMAT.md §3.2).
+A manifest is a value: `apply` returns the next one and shares what did not change. Pure. Segments
+that a snapshot keeps in pages may be left there (`Manifest.pages`): an append needs none of them,
+and an edit of a paged range is refused until `snapshots.unpage` has brought it in. Which edits are
+wise is the cleaner's to know.
 
-A manifest is a value: `apply` returns the next one and shares what did not change. Segments that a
-snapshot keeps in pages may be left there (`Manifest.pages`): an append needs none of them, and an
-edit of a paged range is refused until `snapshots.unpage` has brought it in.
-
-Not here: which edits are wise (cleaner), how they are committed (`committer`), where manifests come
-from (`versions`, `snapshots`).
-
-When an append rolls the active segment (S7). Pure.
-
-Each chunk counts as one append to its partition. The active segment is sealed before a chunk when
-it is not empty and
+`rolls_for` says when an append rolls the active segment (S7). Each chunk counts as one append to
+its partition; the active segment is sealed before a chunk when it is not empty and
 
 - its bytes + the chunk's would exceed ``segment.bytes``, or
 - the chunk's largest timestamp − its first record's timestamp > effective ``segment.ms`` − its
@@ -24,16 +18,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TypeVar
 
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import (
     NONE,
     Chunk,
-    DeadRows,
     MaskMark,
     TransactionName,
-    check_covered,
 )
 from clog.storage.format.edits import Append, ChunkHorizon, DeadMark, Edit, Replacement, Uncleanable
 from clog.storage.format.head import (
@@ -54,6 +47,8 @@ from clog.storage.format.transactions import (
     find_unended,
     markers_after,
 )
+
+_Mark = TypeVar("_Mark", ChunkHorizon, DeadMark, MaskMark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,181 +86,6 @@ class Segment:
     @property
     def first_timestamp_ms(self) -> int:
         return self.chunks[0].first_timestamp_ms if self.chunks else self.created_ms
-
-
-def index_at(segments: tuple[Segment, ...], offset: int) -> int:
-    """Returns the index of the segment that covers the offset; the first one for anything below."""
-    return max(0, bisect_right(segments, offset, key=lambda s: s.base) - 1)
-
-
-def check_order(segment: Segment, *, after: list[Segment], partition: int) -> None:
-    """Raises unless a segment comes after the one before it, and its chunks lie in it, in order.
-
-    Raises:
-        ValueError: it does not, or they do not.
-    """
-    edges = [segment.base, *(at for c in segment.chunks for at in (c.base, c.next)), segment.next]
-    if segment.base < 0 or edges != sorted(edges):
-        raise ValueError(f"partition {partition}: chunks at {edges[1:-1]} in [{segment.base}, …")
-    if after and after[-1].next > segment.base:
-        raise ValueError(f"partition {partition}: two segments have offset {segment.base}")
-
-
-def check_follow(segments: Sequence[Segment], partition: int) -> None:
-    """Raises where there is a gap between two segments.
-
-    Raises:
-        ValueError: there is one.
-    """
-    for before, after in pairwise(segments):
-        if before.next != after.base:
-            raise ValueError(
-                f"partition {partition}: segment [{before.base}, {before.next}) is followed by one"
-                f" at {after.base}"
-            )
-
-
-def check_places(partition: int, paged: Sequence[tuple[int, int]], mine: Sequence[Segment]) -> None:
-    """Raises unless the ranges that pages have, and the segments after them, follow one another.
-
-    Raises:
-        ValueError: they do not.
-    """
-    ranges = [*paged, (mine[0].base, mine[0].base)]
-    for (base, end), (after, _) in pairwise(ranges):
-        if not base < end == after:
-            raise ValueError(
-                f"pages of partition {partition} have [{base}, {end}), and go on at {after}"
-            )
-    check_follow(mine, partition)
-
-
-def check_active(partition: int, row: Row, active: Segment) -> None:
-    """Raises unless the active segment is that of which a head has the row.
-
-    Raises:
-        ValueError: it is not.
-    """
-    chunks = active.chunks
-    first_ms = chunks[0].first_timestamp_ms if chunks else NONE
-    sums = sum(c.size_bytes for c in chunks), len(chunks), first_ms
-    found = active.next, active.base, *sums, active.created_ms
-    if found != row[END : CREATED_MS + 1] or row[START] > active.next:
-        raise ValueError(
-            f"the active segment of partition {partition} is {found}, in the head {row}"
-        )
-
-
-def check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
-    """Raises unless the chunks, and the segments where there are any, tile the range."""
-    edges = [r.base, *(offset for c in r.chunks for offset in (c.base, c.next)), r.next]
-    if r.base >= r.next or edges != sorted(edges):
-        raise CorruptionError(
-            f"partition {r.partition}: chunks of a replacement do not lie in order in"
-            f" [{r.base}, {r.next})"
-        )
-    if r.segments is None:
-        return
-    ends = [r.base, *(end for _, end, _ in r.segments)]
-    bases = [*(base for base, _, _ in r.segments), r.next]
-    empty = any(base >= end for base, end, _ in r.segments)
-    if empty or ends != bases or (touched[0].base, touched[-1].next) != (r.base, r.next):
-        raise CorruptionError(
-            f"partition {r.partition}: segments {r.segments} do not tile [{r.base}, {r.next})"
-        )
-
-
-def with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
-    """Returns the new chunks; those that were there before keep their marks, and their
-    masks where they have as many rows.
-    """
-    if any(c.undecided for c in inside):
-        raise CorruptionError(
-            f"partition {r.partition}: a replacement of [{r.base}, {r.next}) changes a chunk that"
-            " is undecided"
-        )
-    marked = {c.identity: c for c in inside if c.dead is not None or c.aborted}
-    before = {c.identity: c for c in inside}
-    objects = {c.object.path for c in marked.values()}
-    made = []
-    for c in r.chunks:
-        old = marked.get(c.identity)
-        if (old is None and c.object.path in objects) or (old is not None and old.rows != c.rows):
-            raise CorruptionError(
-                f"partition {r.partition}: a replacement refers to a part of {c.object.path},"
-                " which has dead rows, or was aborted"
-            )
-        marks = (None, False) if old is None else (old.dead, old.aborted)
-        same = before.get(c.identity)
-        mask = same.mask if same is not None and same.rows == c.rows else None
-        made.append(replace(c, dead=marks[0], aborted=marks[1], mask=mask))
-    return made
-
-
-def decided(segment: Segment, name: TransactionName, *, aborted: bool) -> Segment:
-    """Returns the segment after the end of a transaction."""
-    if all(c.undecided != name for c in segment.chunks):
-        return segment
-    chunks = tuple(
-        replace(c, undecided=None, aborted=aborted) if c.undecided == name else c
-        for c in segment.chunks
-    )
-    return replace(segment, chunks=chunks)
-
-
-def may_follow(dead: DeadRows, c: Chunk) -> bool:
-    """Tells whether these dead rows may take the place of those that the chunk has."""
-    if c.undecided is not None or c.aborted:
-        return False
-    before = c.dead or dead
-    return before.rows <= dead.rows < c.rows and before.since_ms == dead.since_ms
-
-
-def check_kept(r: Replacement, inside: list[Chunk]) -> None:
-    """Raises unless a replacement in the active segment keeps every record."""
-    before, after = (
-        (sum(c.rows for c in chunks), sum(c.size_bytes for c in chunks))
-        for chunks in (inside, r.chunks)
-    )
-    if before != after:
-        raise CorruptionError(
-            f"partition {r.partition}: a replacement in the active segment has {after[0]} records"
-            f" of {after[1]} bytes, it takes away {before[0]} of {before[1]}"
-        )
-
-
-def cut(
-    chunks: list[Chunk], tiles: tuple[tuple[int, int, int], ...], partition: int
-) -> list[Segment]:
-    """Returns the chunks, cut into the given segments; a chunk lies in exactly one."""
-    made, at = [], 0
-    for base, end, created_ms in tiles:
-        mine = []
-        while at < len(chunks) and chunks[at].next <= end:
-            if chunks[at].base < base:
-                break
-            mine.append(chunks[at])
-            at += 1
-        made.append(Segment(base, end, created_ms, tuple(mine)))
-    if at != len(chunks):
-        raise CorruptionError(f"partition {partition}: chunks do not fit the segments {tiles}")
-    return made
-
-
-def with_times_reset(segment: Segment, time_ms: int) -> Segment:
-    """Returns the segment with no time later than ``time_ms``: what a clock that was far ahead has
-    left is set back (FORMAT.md §3.2, ``reset_times``).
-    """
-    chunks = tuple(_chunk(c, time_ms) for c in segment.chunks)
-    return replace(segment, created_ms=min(segment.created_ms, time_ms), chunks=chunks)
-
-
-def _chunk(c: Chunk, time_ms: int) -> Chunk:
-    if c.append_time_ms > time_ms:
-        c = replace(c, append_time_ms=time_ms, first_timestamp_ms=time_ms, max_timestamp_ms=time_ms)
-    if c.dead is not None and c.dead.since_ms > time_ms:
-        c = replace(c, dead=replace(c.dead, since_ms=time_ms))
-    return c
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +188,7 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
     for p, offset in edit.first_dirty.items():
         work.first_dirty[p] = offset
     if edit.add is not None:
-        work.add(_with_undecided(edit, edit.add))
+        work.add(_with_undecided(edit, edit.add) if edit.unended else edit.add)
     uncleanable = {**manifest.uncleanable, **edit.uncleanable}
     made = replace(
         manifest,
@@ -381,31 +201,20 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
         released=_with_released(manifest.released, work.released, edit.forget),
         tombstones_removed=_with_steps(manifest, edit, version),
         uncleanable={p: why for p, why in uncleanable.items() if why is not None},
-        markers=_with_markers(manifest.markers, edit, work.markers, head),
+        markers=markers_after(
+            manifest.markers,
+            marked=edit.marked,
+            unmarked=edit.unmarked,
+            starts=head.partitions.start if edit.start else None,
+            fresh=work.markers,
+        ),
         covered=tuple(work.covered) if any(work.covered) else (),
     )
     return _with_times_reset(made, time_ms) if edit.reset_times else made
 
 
-def _with_times_reset(manifest: Manifest, time_ms: int) -> Manifest:
-    """Returns the manifest with no time later than ``time_ms``, but those in its objects."""
-    return replace(
-        manifest,
-        segments=tuple(
-            tuple(with_times_reset(s, time_ms) for s in mine) for mine in manifest.segments
-        ),
-        released=tuple(replace(r, time_ms=min(r.time_ms, time_ms)) for r in manifest.released),
-        uncleanable={
-            p: replace(why, time_ms=min(why.time_ms, time_ms))
-            for p, why in manifest.uncleanable.items()
-        },
-    )
-
-
 def _with_undecided(edit: Edit, add: Append) -> Append:
     """Returns what is appended; chunks of transactions that have not ended name theirs."""
-    if not edit.unended:
-        return add
     names = {
         chunk.object.path: joining.entry.name
         for joining in edit.unended
@@ -413,18 +222,6 @@ def _with_undecided(edit: Edit, add: Append) -> Append:
     }
     chunks = ((p, replace(c, undecided=names.get(c.object.path))) for p, c in add.chunks)
     return replace(add, chunks=tuple(chunks))
-
-
-def _with_markers(
-    before: tuple[Marker, ...], edit: Edit, fresh: Sequence[Marker], head: Head
-) -> tuple[Marker, ...]:
-    return markers_after(
-        before,
-        marked=edit.marked,
-        unmarked=edit.unmarked,
-        starts=head.partitions.start if edit.start else None,
-        fresh=fresh,
-    )
 
 
 def _with_steps(manifest: Manifest, edit: Edit, version: int) -> tuple[tuple[int, int, int], ...]:
@@ -454,6 +251,37 @@ def _with_released(
     return (*left, *(r for r in fresh.values() if r.path not in forgotten))
 
 
+def _with_times_reset(manifest: Manifest, time_ms: int) -> Manifest:
+    """Returns the manifest with no time later than ``time_ms``, but those in its objects."""
+    return replace(
+        manifest,
+        segments=tuple(
+            tuple(_segment_reset(s, time_ms) for s in mine) for mine in manifest.segments
+        ),
+        released=tuple(replace(r, time_ms=min(r.time_ms, time_ms)) for r in manifest.released),
+        uncleanable={
+            p: replace(why, time_ms=min(why.time_ms, time_ms))
+            for p, why in manifest.uncleanable.items()
+        },
+    )
+
+
+def _segment_reset(segment: Segment, time_ms: int) -> Segment:
+    """Returns the segment with no time later than ``time_ms``: what a clock that was far ahead has
+    left is set back (FORMAT.md §3.2, ``reset_times``).
+    """
+    chunks = tuple(_chunk_reset(c, time_ms) for c in segment.chunks)
+    return replace(segment, created_ms=min(segment.created_ms, time_ms), chunks=chunks)
+
+
+def _chunk_reset(c: Chunk, time_ms: int) -> Chunk:
+    if c.append_time_ms > time_ms:
+        c = replace(c, append_time_ms=time_ms, first_timestamp_ms=time_ms, max_timestamp_ms=time_ms)
+    if c.dead is not None and c.dead.since_ms > time_ms:
+        c = replace(c, dead=replace(c.dead, since_ms=time_ms))
+    return c
+
+
 class _Work:
     """The manifest while an edit is applied."""
 
@@ -474,7 +302,7 @@ class _Work:
         self.unended = ended(self.unended, ending)
         for p in sorted(() if entry is None else entry.first):
             is_aborted = ending.outcome == ABORTED
-            segments = [decided(s, name, aborted=is_aborted) for s in self.segments[p]]
+            segments = [_decided(s, name, aborted=is_aborted) for s in self.segments[p]]
             offset = segments[-1].next
             marker = Marker(p, offset, name.id, name.epoch, name.number, ending.outcome)
             segments[-1] = replace(segments[-1], next=offset + 1)
@@ -512,8 +340,8 @@ class _Work:
     def replace(self, r: Replacement) -> None:
         self._need_unpaged(r.partition, r.base)
         segments = self.segments[r.partition]
-        first = index_at(segments, r.base)
-        last = index_at(segments, max(r.base, r.next - 1))
+        first = _index_at(segments, r.base)
+        last = _index_at(segments, max(r.base, r.next - 1))
         touched = segments[first : last + 1]
         old = [c for s in touched for c in s.chunks]
         inside = [c for c in old if r.base <= c.base and c.next <= r.next]
@@ -523,14 +351,14 @@ class _Work:
                 f"partition {r.partition}: a replacement of [{r.base}, {r.next}) does not name"
                 f" exactly the {len(inside)} chunks that are there"
             )
-        check_tiling(r, touched)
+        _check_tiling(r, touched)
         if last == len(segments) - 1:
-            check_kept(r, inside)
+            _check_kept(r, inside)
         tiles = r.segments or tuple((s.base, s.next, s.created_ms) for s in touched)
         before = [c for c in old if c.next <= r.base]
         after = [c for c in old if c.base >= r.next]
-        new = with_marks(r, inside)
-        made = cut([*before, *new, *after], tiles, r.partition)
+        new = _with_marks(r, inside)
+        made = _cut([*before, *new, *after], tiles, r.partition)
         self.segments[r.partition] = (*segments[:first], *made, *segments[last + 1 :])
         kept = {path for c in new for path in c.files}
         files = [{path: n for path, n in c.files.items() if path not in kept} for c in inside]
@@ -538,63 +366,75 @@ class _Work:
 
     def horizons(self, given: Sequence[ChunkHorizon]) -> None:
         """Gives chunks their horizons; none may have one."""
-        wanted = {(h.partition, (h.object_path, h.first_row)): h for h in given}
 
-        def with_horizon(p: int, c: Chunk) -> Chunk | None:
-            h = wanted.get((p, c.identity))
-            if h is None or c.horizon != NONE:
-                return None
-            return replace(c, horizon=h.horizon_ms, up_to=h.up_to)
+        def with_horizon(c: Chunk, h: ChunkHorizon) -> Chunk | None:
+            return replace(c, horizon=h.horizon_ms, up_to=h.up_to) if c.horizon == NONE else None
 
-        changed = self._change({h.partition for h in given}, with_horizon)
-        if changed != len(given):
-            raise CorruptionError(
-                f"{len(given) - changed} of {len(given)} horizons are for a chunk that is not"
-                " there, or has one already"
-            )
+        self._mark(
+            given,
+            with_horizon,
+            "horizons are for a chunk that is not there, or has one already",
+        )
 
     def dead(self, given: Sequence[DeadMark]) -> None:
         """Gives sealed chunks their dead rows; the file of an older bitmap is released."""
-        wanted = {(mark.partition, (mark.object_path, mark.first_row)): mark.dead for mark in given}
-        partitions = {mark.partition for mark in given}
-        active = {p: self.segments[p][-1].chunks for p in partitions}
+        active = {mark.partition: self.segments[mark.partition][-1].chunks for mark in given}
 
-        def marked(p: int, c: Chunk) -> Chunk | None:
-            dead = wanted.get((p, c.identity))
-            if dead is None or c in active[p] or not may_follow(dead, c):
+        def with_dead(c: Chunk, mark: DeadMark) -> Chunk | None:
+            dead, before = mark.dead, c.dead or mark.dead
+            fits = before.rows <= dead.rows < c.rows and before.since_ms == dead.since_ms
+            if c in active[mark.partition] or c.undecided is not None or c.aborted or not fits:
                 return None
             return replace(c, dead=dead)
 
-        changed = self._change(partitions, marked)
-        if changed != len(given):
-            raise CorruptionError(
-                f"{len(given) - changed} of {len(given)} bitmaps of dead rows are for a chunk that"
-                " is not there or not sealed, or do not fit the one it has"
-            )
+        self._mark(
+            given,
+            with_dead,
+            "bitmaps of dead rows are for a chunk that is not there or not sealed, or do not fit"
+            " the one it has",
+        )
 
     def masks(self, given: Sequence[MaskMark], covered: Mapping[int, int]) -> None:
         """Gives chunks their masks, then partitions the offset up to which they are covered; at 0
         all masks of the partition go. The files of older masks are released.
         """
         for p, offset in covered.items():
-            check_covered(p, self.covered[p], offset, self.manifest.head.stable_offset(p))
+            before, end = self.covered[p], self.manifest.head.stable_offset(p)
+            if offset and not before <= offset <= end:
+                raise CorruptionError(
+                    f"partition {p}: masks cover offsets up to {offset}, which lies outside of"
+                    f" [{before}, {end}]"
+                )
             self.covered[p] = offset
-        wanted = {mark.place: mark.mask for mark in given}
 
-        def masked(p: int, c: Chunk) -> Chunk | None:
-            mask = wanted.get((p, c.identity))
-            if mask is None or c.next > self.covered[p] or not mask.may_follow(c.mask, c.rows):
-                return None
-            return replace(c, mask=mask)
+        def with_mask(c: Chunk, mark: MaskMark) -> Chunk | None:
+            is_covered = c.next <= self.covered[mark.partition]
+            fits = is_covered and mark.mask.may_follow(c.mask, c.rows)
+            return replace(c, mask=mark.mask) if fits else None
 
-        changed = self._change({mark.partition for mark in given}, masked)
-        if changed != len(given):
-            raise CorruptionError(
-                f"{len(given) - changed} of {len(given)} masks are for a chunk that is not there or"
-                " not covered, or do not fit the one it has"
-            )
+        self._mark(
+            given,
+            with_mask,
+            "masks are for a chunk that is not there or not covered, or do not fit the one it has",
+        )
         uncovered = {p for p, offset in covered.items() if offset == 0}
         self._change(uncovered, lambda _, c: None if c.mask is None else replace(c, mask=None))
+
+    def _mark(
+        self, given: Sequence[_Mark], change: Callable[[Chunk, _Mark], Chunk | None], wrong: str
+    ) -> None:
+        """Puts what ``change`` makes of a chunk and its mark in the chunk's place; it must make
+        something of each.
+        """
+        wanted = {mark.place: mark for mark in given}
+
+        def marked(p: int, c: Chunk) -> Chunk | None:
+            mark = wanted.get((p, c.identity))
+            return None if mark is None else change(c, mark)
+
+        changed = self._change({mark.partition for mark in given}, marked)
+        if changed != len(given):
+            raise CorruptionError(f"{len(given) - changed} of {len(given)} {wrong}")
 
     def _change(self, partitions: set[int], change: Callable[[int, Chunk], Chunk | None]) -> int:
         """Puts what ``change`` makes of a chunk in its place, where it makes anything; returns
@@ -626,6 +466,157 @@ class _Work:
     def _need_unpaged(self, p: int, base: int) -> None:
         if base < self.manifest.paged_below(p):
             raise AssertionError(f"partition {p} is paged at {base}; unpage it first")
+
+
+def _index_at(segments: tuple[Segment, ...], offset: int) -> int:
+    """Returns the index of the segment that covers the offset; the first one for anything below."""
+    return max(0, bisect_right(segments, offset, key=lambda s: s.base) - 1)
+
+
+def _check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
+    """Raises unless the chunks, and the segments where there are any, tile the range."""
+    edges = [r.base, *(offset for c in r.chunks for offset in (c.base, c.next)), r.next]
+    if r.base >= r.next or edges != sorted(edges):
+        raise CorruptionError(
+            f"partition {r.partition}: chunks of a replacement do not lie in order in"
+            f" [{r.base}, {r.next})"
+        )
+    if r.segments is None:
+        return
+    ends = [r.base, *(end for _, end, _ in r.segments)]
+    bases = [*(base for base, _, _ in r.segments), r.next]
+    empty = any(base >= end for base, end, _ in r.segments)
+    if empty or ends != bases or (touched[0].base, touched[-1].next) != (r.base, r.next):
+        raise CorruptionError(
+            f"partition {r.partition}: segments {r.segments} do not tile [{r.base}, {r.next})"
+        )
+
+
+def _check_kept(r: Replacement, inside: list[Chunk]) -> None:
+    """Raises unless a replacement in the active segment keeps every record."""
+    before, after = (
+        (sum(c.rows for c in chunks), sum(c.size_bytes for c in chunks))
+        for chunks in (inside, r.chunks)
+    )
+    if before != after:
+        raise CorruptionError(
+            f"partition {r.partition}: a replacement in the active segment has {after[0]} records"
+            f" of {after[1]} bytes, it takes away {before[0]} of {before[1]}"
+        )
+
+
+def _with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
+    """Returns the new chunks; those that were there before keep their marks, and their
+    masks where they have as many rows.
+    """
+    if any(c.undecided for c in inside):
+        raise CorruptionError(
+            f"partition {r.partition}: a replacement of [{r.base}, {r.next}) changes a chunk that"
+            " is undecided"
+        )
+    marked = {c.identity: c for c in inside if c.dead is not None or c.aborted}
+    before = {c.identity: c for c in inside}
+    objects = {c.object.path for c in marked.values()}
+    made = []
+    for c in r.chunks:
+        old = marked.get(c.identity)
+        if (old is None and c.object.path in objects) or (old is not None and old.rows != c.rows):
+            raise CorruptionError(
+                f"partition {r.partition}: a replacement refers to a part of {c.object.path},"
+                " which has dead rows, or was aborted"
+            )
+        marks = (None, False) if old is None else (old.dead, old.aborted)
+        same = before.get(c.identity)
+        mask = same.mask if same is not None and same.rows == c.rows else None
+        made.append(replace(c, dead=marks[0], aborted=marks[1], mask=mask))
+    return made
+
+
+def _cut(
+    chunks: list[Chunk], tiles: tuple[tuple[int, int, int], ...], partition: int
+) -> list[Segment]:
+    """Returns the chunks, cut into the given segments; a chunk lies in exactly one."""
+    made, at = [], 0
+    for base, end, created_ms in tiles:
+        mine = []
+        while at < len(chunks) and chunks[at].next <= end:
+            if chunks[at].base < base:
+                break
+            mine.append(chunks[at])
+            at += 1
+        made.append(Segment(base, end, created_ms, tuple(mine)))
+    if at != len(chunks):
+        raise CorruptionError(f"partition {partition}: chunks do not fit the segments {tiles}")
+    return made
+
+
+def _decided(segment: Segment, name: TransactionName, *, aborted: bool) -> Segment:
+    """Returns the segment after the end of a transaction."""
+    if all(c.undecided != name for c in segment.chunks):
+        return segment
+    chunks = tuple(
+        replace(c, undecided=None, aborted=aborted) if c.undecided == name else c
+        for c in segment.chunks
+    )
+    return replace(segment, chunks=chunks)
+
+
+def check_order(segment: Segment, *, after: list[Segment], partition: int) -> None:
+    """Raises unless a segment comes after the one before it, and its chunks lie in it, in order.
+
+    Raises:
+        ValueError: it does not, or they do not.
+    """
+    edges = [segment.base, *(at for c in segment.chunks for at in (c.base, c.next)), segment.next]
+    if segment.base < 0 or edges != sorted(edges):
+        raise ValueError(f"partition {partition}: chunks at {edges[1:-1]} in [{segment.base}, …")
+    if after and after[-1].next > segment.base:
+        raise ValueError(f"partition {partition}: two segments have offset {segment.base}")
+
+
+def check_follow(segments: Sequence[Segment], partition: int) -> None:
+    """Raises where there is a gap between two segments.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for before, after in pairwise(segments):
+        if before.next != after.base:
+            raise ValueError(
+                f"partition {partition}: segment [{before.base}, {before.next}) is followed by one"
+                f" at {after.base}"
+            )
+
+
+def check_places(partition: int, paged: Sequence[tuple[int, int]], mine: Sequence[Segment]) -> None:
+    """Raises unless the ranges that pages have, and the segments after them, follow one another.
+
+    Raises:
+        ValueError: they do not.
+    """
+    ranges = [*paged, (mine[0].base, mine[0].base)]
+    for (base, end), (after, _) in pairwise(ranges):
+        if not base < end == after:
+            raise ValueError(
+                f"pages of partition {partition} have [{base}, {end}), and go on at {after}"
+            )
+    check_follow(mine, partition)
+
+
+def check_active(partition: int, row: Row, active: Segment) -> None:
+    """Raises unless the active segment is that of which a head has the row.
+
+    Raises:
+        ValueError: it is not.
+    """
+    chunks = active.chunks
+    first_ms = chunks[0].first_timestamp_ms if chunks else NONE
+    sums = sum(c.size_bytes for c in chunks), len(chunks), first_ms
+    found = active.next, active.base, *sums, active.created_ms
+    if found != row[END : CREATED_MS + 1] or row[START] > active.next:
+        raise ValueError(
+            f"the active segment of partition {partition} is {found}, in the head {row}"
+        )
 
 
 def rolls_for(

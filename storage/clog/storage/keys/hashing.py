@@ -1,16 +1,9 @@
-"""xxh3_128 and xxh3_64 of many short keys at once, bit for bit what the library says of each.
+"""Keys of any type as canonical bytes, and what is made of these: hashes, fingerprints, partitions.
 
-A call of the library for each key makes a Python object of each key and of each digest: 100 ns and
-more, of which the hash itself is a few. Keys of 4 to 16 bytes, which most are (numbers, names, hex
-ids), need no loop inside: each is two words that overlap, so NumPy takes every step for all rows.
-
-Names are those of the published algorithm (XXH3, version 0.8, frozen): lengths 4 to 8 and 9 to 16.
-
-The canonical bytes of keys of any type: what is hashed, compared and counted (FORMAT.md §12.3).
-
-They say nothing of a language or a library, and nothing that evolution changes: an integer has
-eight bytes whatever its width. Their order is that of the keys, and those of different keys of one
-log differ. A string's are its UTF-8, so it hashes as the bytes it would be in a log of bytes.
+**Canonical bytes** are what is hashed, compared and counted (FORMAT.md §12.3). They say nothing of
+a language or a library, and nothing that evolution changes: an integer has eight bytes whatever its
+width. Their order is that of the keys, and those of different keys of one log differ. A string's
+are its UTF-8, so it hashes as the bytes it would be in a log of bytes.
 
 1. string, binary, fixed: the bytes themselves.
 2. Integers: eight bytes, the highest first; of signed ones with the sign bit flipped.
@@ -20,21 +13,22 @@ log differ. A string's are its UTF-8, so it hashes as the bytes it would be in a
 5. A struct, field by field: 00 where the field is null; else 01 and its bytes. So that one field
    does not run into the next, 00 in bytes of variable length is 00 FF, and 00 00 ends them.
 
-Key hashes: 128 bits that stand for a key in the offset map (S18, S19).
+**Hashes** are 128 bits that stand for a key in the offset map (S18, S19), and keys are compared by
+hash alone, as in Kafka. With N distinct keys in one map the chance that any two share a 128-bit
+hash is about N² / 2^129: 10^-21 for a billion keys. That holds against an adversary, too, as long
+as the seed is unknown when the keys are chosen: each pass draws its own. If that is not enough,
+choose ``blake2b``, a keyed cryptographic hash, at a tenth of the speed.
 
-Keys are compared by hash alone, as in Kafka. With N distinct keys in one map the chance that any
-two share a 128-bit hash is about N² / 2^129: 10^-21 for a billion keys. That holds against an
-adversary, too, as long as the seed is unknown when the keys are chosen: each pass draws its own. If
-that is not enough, choose ``blake2b``, a keyed cryptographic hash, at a tenth of the speed.
+A call of a library for each key makes a Python object of each key and of each digest: 100 ns and
+more, of which the hash itself is a few. Keys of 4 to 16 bytes, the *short* ones, which most are
+(numbers, names, hex ids), need no loop inside: each is two words that overlap, so NumPy takes every
+step of XXH3 (version 0.8, frozen) for all rows, with the names of the published algorithm and bit
+for bit its results. Slices of some thousand keys stay in the processor's cache from Arrow to
+digest; where not all keys of one are short they are hashed one by one.
 
-Slices of some thousand keys stay in the processor's cache from Arrow to digest. Where all of one
-have 4 to 16 bytes they are hashed together (`hashing`), else one by one.
-
-128 bits that tell the keys of one read apart: what the table view compares (decision 0008).
-
-Keys of 4 to 16 bytes, which most are, are not hashed: each is two words that overlap, and the two
-and their number of bytes say which key it is. All that they need is to be *spread*, in steps that
-can be undone:
+**Fingerprints** are 128 bits that tell the keys of one read apart: what the table view compares
+(decision 0008). Short keys are not hashed: their two words and their number of bytes say which key
+it is. All that they need is to be *spread*, in steps that can be undone:
 
     last'  = last ^ b
     first' = (first ^ a) * p + last' * q    (mod 2^64)
@@ -42,29 +36,22 @@ can be undone:
 *a* and *b* are secrets of that length, *p* and *q* odd ones of all; they come from the seed. So
 
 1. different keys of one length have different words, always;
-2. of different lengths, or with any other key, which is hashed (`hashing`), they are the same with
-   a chance of 2^-128, as hashes are (S19);
+2. of different lengths, or with any other key, which is hashed, they are the same with a chance of
+   2^-128, as hashes are (S19);
 3. any two keys share the upper n bits of ``first'`` with a chance of about 2^-n, so they serve to
    sort and to look up by, and no keys that share them can be prepared.
 
 That is a tenth of the time of a hash. Nothing of it is stored: another version may do otherwise.
 
-Keys from their canonical bytes: what `key_bytes` made of them, as Python's values.
-
-A struct is a tuple of its fields, which can stand in a dict.
-
-Which partition a record goes to: by its key's hash, round robin where it has none.
-
-Both algorithms are part of the format: a log is created with one, and a key stays in its partition.
+**Partitions**: a record goes to that of its key's hash, round robin where it has none. Both
+algorithms are part of the format: a log is created with one, and a key stays in its partition.
 
 - ``xxh3``: ``xxh3_64(key) % partitions`` with seed 0, unsigned. The remainder of a good 64-bit hash
   is as even as the hash for any number of partitions that fits memory.
 - ``murmur2``: ``(murmur2(key) & 0x7fffffff) % partitions``, as Kafka's default partitioner, so that
-  a log and a topic with the same number of partitions hold the same keys in each.
-
-Murmur2 is computed for all keys at once, block by block: step i mixes the i-th 4 bytes of every key
-that has them. The few longest keys are finished one by one, since a step on few keys costs as much
-as on many.
+  a log and a topic with the same number of partitions hold the same keys in each. It is computed
+  for all keys at once, block by block: step i mixes the i-th 4 bytes of every key that has them.
+  The few longest keys are finished one by one, since a step on few keys costs as much as on many.
 """
 
 import sys
@@ -76,7 +63,6 @@ from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -85,10 +71,23 @@ from numpy.typing import NDArray
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import BYTES_MAX, dtype_of, null, of_bytes, to_arrow, to_numpy
 
-Words = npt.NDArray[np.uint64]
+ALGORITHMS = ("xxh3_128", "blake2b")
+PARTITIONERS = ("xxh3", "murmur2")
 
-LENGTH_MIN: Final = 4
-LENGTH_MAX: Final = 16
+_LENGTH_MIN: Final = 4
+_LENGTH_MAX: Final = 16
+_SLICE_KEYS = 8192
+_PARTITIONER_SLICE_KEYS = 4096
+_DIGEST_BYTES = 16
+_LONE_KEYS = 16
+"""So few keys left in a step are finished one by one."""
+
+_SIGN: Final = np.uint64(1 << 63)
+_NULL: Final = b"\x00"
+_THERE: Final = b"\x01"
+_ESCAPED: Final = b"\x00\xff"
+_END: Final = b"\x00\x00"
+_EXACT: Final = Context(prec=38)
 
 _ALL = (1 << 64) - 1
 _SECRET = {
@@ -109,170 +108,14 @@ _PRIME_MX2 = np.uint64(0x9FB21C651E98DF25)
 _LOWER = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
+_MURMUR2_M = 0x5BD1E995
+_MURMUR2_R = 24
+_MURMUR2_SEED = 0x9747B28C
+_LOWER_BITS = 0xFFFFFFFF
 
-def hash_short(
-    data: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    seed: int,
-) -> tuple[Words, Words]:
-    """Returns the high and low words of the hashes of ``data[start:start + length]``, each of
-    `LENGTH_MIN` to `LENGTH_MAX` bytes.
-    """
-    high, low = np.empty(len(starts), np.uint64), np.empty(len(starts), np.uint64)
-    for of_class, is_in in ((_up_to_8, lengths <= 8), (_up_to_16, lengths > 8)):
-        rows = np.flatnonzero(is_in)
-        if len(rows) == len(starts):
-            return of_class(data, starts, lengths, seed)
-        if len(rows):
-            high[rows], low[rows] = of_class(data, starts[rows], lengths[rows], seed)
-    return high, low
-
-
-def hash_short_64(
-    data: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-) -> Words:
-    """Returns the xxh3_64 with seed 0 of ``data[start:start + length]``, as `hash_short`."""
-    hashes = np.empty(len(starts), np.uint64)
-    for of_class, is_in in ((_up_to_8_64, lengths <= 8), (_up_to_16_64, lengths > 8)):
-        rows = np.flatnonzero(is_in)
-        if len(rows) == len(starts):
-            return of_class(data, starts, lengths)
-        if len(rows):
-            hashes[rows] = of_class(data, starts[rows], lengths[rows])
-    return hashes
-
-
-def both_ends(
-    data: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    word: str,
-) -> tuple[npt.NDArray[np.unsignedinteger], npt.NDArray[np.unsignedinteger]]:
-    """Returns the first word (``<u4`` or ``<u8``) and the last one of each key, which has at least
-    one; not to be written to.
-    """
-    size = np.dtype(word).itemsize
-    # The word that begins at each byte.
-    words = np.ndarray((max(0, len(data) - size + 1),), word, data, strides=(1,))
-    begin, end, width = int(starts[0]), int(starts[-1]) + 1, int(lengths[0])
-    if end - begin == width * (len(starts) - 1) + 1 and bool((lengths == width).all()):
-        # One stride for all: they are read where they lie.
-        apart = width - size
-        return words[begin:end:width], words[begin + apart : end + apart : width]
-    return words[starts], words[starts + lengths - size]
-
-
-def _up_to_8(
-    data: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    seed: int,
-) -> tuple[Words, Words]:
-    seed ^= int.from_bytes((seed & 0xFFFFFFFF).to_bytes(4, "little"), "big") << 32
-    first, last = both_ends(data, starts, lengths, "<u4")
-    keyed = last.astype(np.uint64) << _HALF
-    keyed |= first
-    keyed ^= _word((_SECRET[16] ^ _SECRET[24]) + seed)
-    high, low = _product(keyed, (lengths.astype(np.uint64) << np.uint64(2)) + _word(_PRIME64_1))
-    high += low << np.uint64(1)
-    low ^= high >> np.uint64(3)
-    low ^= low >> np.uint64(35)
-    low *= _PRIME_MX2
-    low ^= low >> np.uint64(28)
-    return _avalanche(high), low
-
-
-def _up_to_16(
-    data: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    seed: int,
-) -> tuple[Words, Words]:
-    first, last = both_ends(data, starts, lengths, "<u8")
-    keyed = first ^ last
-    keyed ^= _word((_SECRET[32] ^ _SECRET[40]) - seed)
-    high, low = _product(keyed, _word(_PRIME64_1))
-    low += (lengths - 1).view(np.uint64) << np.uint64(54)
-    keyed = last ^ _word((_SECRET[48] ^ _SECRET[56]) + seed)
-    high += keyed
-    keyed &= _LOWER
-    keyed *= _word(_PRIME32_2 - 1)
-    high += keyed
-    low ^= high.byteswap()
-    mixed, low = _product(low, _word(_PRIME64_2))
-    high *= _word(_PRIME64_2)
-    mixed += high
-    return _avalanche(mixed), _avalanche(low)
-
-
-def _up_to_8_64(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> Words:
-    first, last = both_ends(data, starts, lengths, "<u4")
-    keyed = first.astype(np.uint64) << _HALF
-    keyed += last
-    keyed ^= _word(_SECRET[8] ^ _SECRET[16])
-    keyed ^= _rotated(keyed, 49) ^ _rotated(keyed, 24)
-    keyed *= _PRIME_MX2
-    keyed ^= (keyed >> np.uint64(35)) + lengths.view(np.uint64)
-    keyed *= _PRIME_MX2
-    keyed ^= keyed >> np.uint64(28)
-    return keyed
-
-
-def _up_to_16_64(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> Words:
-    first, last = both_ends(data, starts, lengths, "<u8")
-    low = first ^ _word(_SECRET[24] ^ _SECRET[32])
-    high = last ^ _word(_SECRET[40] ^ _SECRET[48])
-    upper, lower = _product(low, high)
-    upper ^= lower
-    upper += low.byteswap()
-    upper += high
-    upper += lengths.view(np.uint64)
-    return _avalanche(upper)
-
-
-def _rotated(words: Words, bits: int) -> Words:
-    return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
-
-
-def _word(number: int) -> np.uint64:
-    return np.uint64(number & _ALL)
-
-
-def _product(a: Words, b: Words | np.uint64) -> tuple[Words, Words]:
-    """Returns the high and low word of the 128-bit products."""
-    low, high = a & _LOWER, a >> _HALF
-    b_low, b_high = b & _LOWER, b >> _HALF
-    crossed = high * b_low
-    high *= b_high
-    high += crossed >> _HALF
-    crossed &= _LOWER
-    crossed += (low * b_low) >> _HALF
-    low *= b_high
-    crossed += low
-    crossed >>= _HALF
-    high += crossed
-    return high, a * b
-
-
-def _avalanche(words: Words) -> Words:
-    words ^= words >> np.uint64(37)
-    words *= _PRIME_MX1
-    words ^= words >> _HALF
-    return words
-
-
-_SIGN: Final = np.uint64(1 << 63)
-_NULL: Final = b"\x00"
-_THERE: Final = b"\x01"
-_ESCAPED: Final = b"\x00\xff"
-_END: Final = b"\x00\x00"
+_Words = NDArray[np.uint64]
+Fingerprints = NDArray[np.uint64]
+_Numbers = NDArray[np.int64]
 
 
 def key_bytes(keys: pa.Array) -> pa.Array:
@@ -284,13 +127,13 @@ def key_bytes(keys: pa.Array) -> pa.Array:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return keys
     if pa.types.is_struct(kind):
-        return _of_structs(keys)
+        return _struct_bytes(keys)
     if pa.types.is_boolean(kind):
-        return _of_one_width(to_numpy(keys).view(np.uint8), keys)
+        return _number_bytes(to_numpy(keys).view(np.uint8), keys)
     if pa.types.is_decimal(kind):
-        return _of_one_width(_pairs(keys), keys)
+        return _number_bytes(_pairs(keys), keys)
     if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return _of_one_width(_ordered_words(keys).astype(">u8"), keys)
+        return _number_bytes(_ordered_words(keys).astype(">u8"), keys)
     assert pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind), kind
     return keys.cast(pa.binary())
 
@@ -311,7 +154,7 @@ def _pairs(keys: pa.Array) -> NDArray[np.void]:
     return pairs.view("V16").reshape(-1)
 
 
-def _of_one_width(data: NDArray[Any], keys: pa.Array) -> pa.Array:
+def _number_bytes(data: NDArray[Any], keys: pa.Array) -> pa.Array:
     """Returns the bytes of numbers that have as many each."""
     rows, width = len(data), data.dtype.itemsize
     ends = np.arange(0, width * rows + 1, width, dtype=np.int64)
@@ -327,13 +170,13 @@ def _of_one_width(data: NDArray[Any], keys: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
-def _of_structs(keys: pa.Array) -> pa.Array:
-    parts = [_of_field(field) for field in keys.flatten()]
+def _struct_bytes(keys: pa.Array) -> pa.Array:
+    parts = [_field_bytes(field) for field in keys.flatten()]
     joined = pc.binary_join_element_wise(*parts, _constant(b""))
     return pc.if_else(keys.is_valid(), joined, null(pa.binary()))
 
 
-def _of_field(field: pa.Array) -> pa.Array:
+def _field_bytes(field: pa.Array) -> pa.Array:
     """Returns the bytes of one field in its struct, never null."""
     found = key_bytes(field)
     if pa.types.is_string(field.type) or pa.types.is_binary(field.type):
@@ -353,9 +196,59 @@ def _bits(truths: NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(truths, bitorder="little"))
 
 
-ALGORITHMS = ("xxh3_128", "blake2b")
-_SLICE_KEYS = 8192
-_DIGEST_BYTES = 16
+def key_of_bytes(data: bytes, kind: pa.DataType) -> Any:
+    """Returns the key of this type with these canonical bytes."""
+    if pa.types.is_struct(kind):
+        return _struct_of_bytes(data, 0, kind)[0]
+    if pa.types.is_string(kind):
+        return data.decode()
+    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return data
+    number = int.from_bytes(data, "big")
+    if pa.types.is_boolean(kind):
+        return bool(number)
+    if pa.types.is_decimal(kind):
+        return Decimal(number - (1 << 127)).scaleb(-kind.scale, _EXACT)
+    if pa.types.is_unsigned_integer(kind):
+        return number
+    number -= 1 << 63
+    if pa.types.is_integer(kind):
+        return number
+    buffers = [None, pa.py_buffer(np.array([number], dtype_of(kind)))]
+    return pa.Array.from_buffers(kind, 1, buffers)[0].as_py()
+
+
+def _struct_of_bytes(data: bytes, at: int, kind: pa.DataType) -> tuple[tuple[Any, ...], int]:
+    """Returns the fields of the struct that begins at a byte, and where it ends."""
+    found: list[Any] = []
+    for field in kind:
+        is_there, at = data[at], at + 1
+        if not is_there:
+            found.append(None)
+        elif pa.types.is_struct(field.type):
+            inner, at = _struct_of_bytes(data, at, field.type)
+            found.append(inner)
+        else:
+            end, after = _end_of(data, at, field.type)
+            octets = data[at:end]
+            if after > end:
+                octets = octets.replace(_ESCAPED, b"\x00")
+            found.append(key_of_bytes(octets, field.type))
+            at = after
+    return tuple(found), at
+
+
+def _end_of(data: bytes, at: int, kind: pa.DataType) -> tuple[int, int]:
+    """Returns where a field's bytes end, and where the next field begins."""
+    if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        width = 1 if pa.types.is_boolean(kind) else 8
+        if pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
+            width = kind.byte_width
+        return at + width, at + width
+    end = data.index(0, at)
+    while data[end + 1] == 0xFF:
+        end = data.index(0, end + 2)
+    return end, end + len(_END)
 
 
 def hash_keys(
@@ -388,27 +281,10 @@ def hash_keys(
     return hashes
 
 
-def contents(keys: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Returns the bytes of the keys, one after the other, and where each begins; the last entry is
-    the end.
-    """
-    _, offsets, data = keys.buffers()
-    wide = 8 if pa.types.is_large_binary(keys.type) else 4
-    ends = np.frombuffer(
-        offsets, f"<i{wide}", count=len(keys) + 1, offset=keys.offset * wide
-    ).astype(np.int64)
-    first = int(ends[0])
-    size = int(ends[-1]) - first
-    stored = np.frombuffer(data, np.uint8, count=size, offset=first) if size else _NOTHING
-    return stored, ends - first
-
-
-def _xxh3(keys: pa.Array, seed: int, out: NDArray[np.uint64]) -> None:
-    data, ends = contents(keys)
-    starts, lengths = ends[:-1], np.diff(ends)
-    is_short = (lengths >= LENGTH_MIN) & (lengths <= LENGTH_MAX)
-    if is_short.all():
-        out[:, 0], out[:, 1] = hash_short(data, starts, lengths, seed)
+def _xxh3_128s(keys: pa.Array, seed: int, out: NDArray[np.uint64]) -> None:
+    data, starts, lengths = _layout(keys)
+    if _are_short(lengths).all():
+        out[:, 0], out[:, 1] = _hash_short(data, starts, lengths, seed)
     else:
         out[:] = _words(map(xxhash.xxh3_128_digest, _objects(keys), repeat(seed)))
 
@@ -433,15 +309,10 @@ def _words(digests: Iterable[bytes]) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)
 
 
-_NOTHING = np.empty(0, np.uint8)
 _HASHES: dict[str, Callable[[pa.Array, int, NDArray[np.uint64]], None]] = {
-    "xxh3_128": _xxh3,
+    "xxh3_128": _xxh3_128s,
     "blake2b": _blake2b,
 }
-
-
-Fingerprints = NDArray[np.uint64]
-_Numbers = NDArray[np.int64]
 
 
 def fingerprints_of(keys: pa.Array, *, seed: int) -> Fingerprints:
@@ -455,12 +326,11 @@ def fingerprints_of(keys: pa.Array, *, seed: int) -> Fingerprints:
     if not len(keys):
         return words
     keys = key_bytes(keys)
-    data, ends = contents(keys)
-    starts, lengths = ends[:-1], np.diff(ends)
-    if lengths.min() >= LENGTH_MIN and lengths.max() <= LENGTH_MAX:
+    data, starts, lengths = _layout(keys)
+    if lengths.min() >= _LENGTH_MIN and lengths.max() <= _LENGTH_MAX:
         _spread(data, starts, lengths, seed, words)
         return words
-    is_short = (lengths >= LENGTH_MIN) & (lengths <= LENGTH_MAX)
+    is_short = _are_short(lengths)
     short, others = np.flatnonzero(is_short), np.flatnonzero(~is_short)
     if len(short):
         spread = np.empty((len(short), 2), np.uint64)
@@ -473,7 +343,7 @@ def fingerprints_of(keys: pa.Array, *, seed: int) -> Fingerprints:
 def _spread(
     data: NDArray[np.uint8], starts: _Numbers, lengths: _Numbers, seed: int, out: Fingerprints
 ) -> None:
-    """Enters the words of keys of `LENGTH_MIN` to `LENGTH_MAX` bytes, at least one of them."""
+    """Enters the words of keys of `_LENGTH_MIN` to `_LENGTH_MAX` bytes, at least one of them."""
     low, high = int(lengths.min()), int(lengths.max())
     if low < 8 <= high:
         for rows in (np.flatnonzero(lengths < 8), np.flatnonzero(lengths >= 8)):
@@ -483,7 +353,7 @@ def _spread(
         return
     p, q, a, b = _secrets(seed)
     of_length = low if low == high else lengths
-    ends = both_ends(data, starts, lengths, "<u8" if low >= 8 else "<u4")
+    ends = _both_ends(data, starts, lengths, "<u8" if low >= 8 else "<u4")
     # NumPy 1 takes a lone number for no wider than its value needs.
     first, last = (words.astype(np.uint64, copy=False) for words in ends)
     spread = first ^ a[of_length]
@@ -497,80 +367,11 @@ def _spread(
 @lru_cache(maxsize=16)
 def _secrets(seed: int) -> tuple[np.uint64, np.uint64, Fingerprints, Fingerprints]:
     """Returns *p*, *q*, and by length *a* and *b*."""
-    lengths = LENGTH_MAX + 1
+    lengths = _LENGTH_MAX + 1
     drawn = shake_256(seed.to_bytes(8, "big")).digest(8 * (2 + 2 * lengths))
     words = np.frombuffer(drawn, "<u8").astype(np.uint64)
     odd = words[:2] | np.uint64(1)
     return odd[0], odd[1], words[2 : 2 + lengths], words[2 + lengths :]
-
-
-_SIGN_BIT: Final = 1 << 63
-_EXACT: Final = Context(prec=38)
-
-
-def key_of_bytes(data: bytes, kind: pa.DataType) -> Any:
-    """Returns the key of this type with these canonical bytes."""
-    if pa.types.is_struct(kind):
-        return _of_struct(data, 0, kind)[0]
-    if pa.types.is_string(kind):
-        return data.decode()
-    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return data
-    number = int.from_bytes(data, "big")
-    if pa.types.is_boolean(kind):
-        return bool(number)
-    if pa.types.is_decimal(kind):
-        return Decimal(number - (1 << 127)).scaleb(-kind.scale, _EXACT)
-    if pa.types.is_unsigned_integer(kind):
-        return number
-    number -= _SIGN_BIT
-    if pa.types.is_integer(kind):
-        return number
-    buffers = [None, pa.py_buffer(np.array([number], dtype_of(kind)))]
-    return pa.Array.from_buffers(kind, 1, buffers)[0].as_py()
-
-
-def _of_struct(data: bytes, at: int, kind: pa.DataType) -> tuple[tuple[Any, ...], int]:
-    """Returns the fields of the struct that begins at a byte, and where it ends."""
-    found: list[Any] = []
-    for field in kind:
-        is_there, at = data[at], at + 1
-        if not is_there:
-            found.append(None)
-        elif pa.types.is_struct(field.type):
-            inner, at = _of_struct(data, at, field.type)
-            found.append(inner)
-        else:
-            end, after = _end_of(data, at, field.type)
-            octets = data[at:end]
-            if after > end:
-                octets = octets.replace(_ESCAPED, b"\x00")
-            found.append(key_of_bytes(octets, field.type))
-            at = after
-    return tuple(found), at
-
-
-def _end_of(data: bytes, at: int, kind: pa.DataType) -> tuple[int, int]:
-    """Returns where a field's bytes end, and where the next field begins."""
-    if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
-        width = 1 if pa.types.is_boolean(kind) else 8
-        if pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
-            width = kind.byte_width
-        return at + width, at + width
-    end = data.index(0, at)
-    while data[end + 1] == 0xFF:
-        end = data.index(0, end + 2)
-    return end, end + len(_END)
-
-
-PARTITIONERS = ("xxh3", "murmur2")
-_PARTITIONER_SLICE_KEYS = 4096
-_MASK = 0xFFFFFFFF
-_M = 0x5BD1E995
-_R = 24
-_SEED = 0x9747B28C
-_LONE_KEYS = 16
-"""So few keys left in a step are finished one by one."""
 
 
 def partitions_for(
@@ -581,7 +382,7 @@ def partitions_for(
     Args:
         keys: of any type that keys have; a null goes round robin.
         partitions: how many there are.
-        algorithm: one of `ALGORITHMS`.
+        algorithm: one of `PARTITIONERS`.
         start: the first null key goes to ``start % partitions``, the next to the one after it.
 
     Raises:
@@ -602,17 +403,14 @@ def partitions_for(
     return result
 
 
-def _xxh3_64(keys: pa.Array) -> NDArray[np.uint64]:
+def _xxh3_64s(keys: pa.Array) -> NDArray[np.uint64]:
     hashes = np.empty(len(keys), np.uint64)
-    for first in range(
-        0, len(keys), _PARTITIONER_SLICE_KEYS
-    ):  # Slices stay in the cache (`hashing`).
+    for first in range(0, len(keys), _PARTITIONER_SLICE_KEYS):
         part = keys.slice(first, _PARTITIONER_SLICE_KEYS)
         out = hashes[first : first + len(part)]
-        starts, ends, data = _layout(part)
-        lengths = ends - starts
-        if ((lengths >= LENGTH_MIN) & (lengths <= LENGTH_MAX)).all():
-            out[:] = hash_short_64(data, starts, lengths)
+        data, starts, lengths = _layout(part)
+        if _are_short(lengths).all():
+            out[:] = _hash_short_64(data, starts, lengths)
         else:
             digests = map(xxhash.xxh3_64_intdigest, part.to_pylist())
             out[:] = np.fromiter(digests, np.uint64, len(part))
@@ -625,43 +423,42 @@ def _murmur2_positive(keys: pa.Array) -> NDArray[np.uint32]:
 
 def murmur2(keys: pa.Array) -> NDArray[np.uint32]:
     """Returns Kafka's murmur2 of each key; as a signed number it is the one that Java shows."""
-    starts, ends, data = _layout(keys)
-    lengths = ends - starts
-    hashes = np.uint32(_SEED) ^ lengths.astype(np.uint32)
+    data, starts, lengths = _layout(keys)
+    hashes = np.uint32(_MURMUR2_SEED) ^ lengths.astype(np.uint32)
     blocks = lengths >> 2
     if not blocks.any():
-        return _finish(hashes, data, ends, lengths)
+        return _murmur2_end(hashes, data, starts + lengths, lengths)
     # Every 4 bytes as a little-endian word, at every byte.
     words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     rows = np.flatnonzero(blocks)
     step = 0
     while len(rows) > _LONE_KEYS:
         k = words[starts[rows] + 4 * step]
-        hashes[rows] = (hashes[rows] * np.uint32(_M)) ^ _scrambled(k)
+        hashes[rows] = (hashes[rows] * np.uint32(_MURMUR2_M)) ^ _scrambled(k)
         step += 1
         rows = rows[blocks[rows] > step]
     for row in rows.tolist():
         first = int(starts[row]) + 4 * step
         rest = words[first : first + 4 * (int(blocks[row]) - step) : 4]
         hashes[row] = _mixed(int(hashes[row]), _scrambled(rest).tolist())
-    return _finish(hashes, data, ends, lengths)
+    return _murmur2_end(hashes, data, starts + lengths, lengths)
 
 
 def _scrambled(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Returns what of a block does not depend on the blocks before it."""
-    k = words * np.uint32(_M)
-    k ^= k >> np.uint32(_R)
-    k *= np.uint32(_M)
+    k = words * np.uint32(_MURMUR2_M)
+    k ^= k >> np.uint32(_MURMUR2_R)
+    k *= np.uint32(_MURMUR2_M)
     return k
 
 
 def _mixed(h: int, scrambled: list[int]) -> int:
     for k in scrambled:
-        h = (h * _M & _MASK) ^ k
+        h = (h * _MURMUR2_M & _LOWER_BITS) ^ k
     return h
 
 
-def _finish(
+def _murmur2_end(
     hashes: NDArray[np.uint32],
     data: NDArray[np.uint8],
     ends: NDArray[np.int64],
@@ -676,24 +473,187 @@ def _finish(
         for byte in (1, 2):
             has = tails[rows] > byte
             tail[has] ^= data[first[has] + byte].astype(np.uint32) << np.uint32(8 * byte)
-        hashes[rows] = (hashes[rows] ^ tail) * np.uint32(_M)
+        hashes[rows] = (hashes[rows] ^ tail) * np.uint32(_MURMUR2_M)
     hashes ^= hashes >> np.uint32(13)
-    hashes *= np.uint32(_M)
+    hashes *= np.uint32(_MURMUR2_M)
     hashes ^= hashes >> np.uint32(15)
     return hashes
 
 
-def _layout(keys: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """Returns where each key starts and ends in the array's bytes."""
-    assert sys.byteorder == "little", "Arrow buffers are read as they lie"
-    is_large = pa.types.is_large_binary(keys.type)
-    _, offsets, data = keys.buffers()
-    bounds: NDArray[Any] = np.frombuffer(offsets or b"", np.int64 if is_large else np.int32)
-    bounds = bounds[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
-    return bounds[:-1], bounds[1:], np.frombuffer(data or b"", np.uint8)
-
-
 _PARTITION_HASHES: dict[str, Callable[[pa.Array], NDArray[Any]]] = {
-    "xxh3": _xxh3_64,
+    "xxh3": _xxh3_64s,
     "murmur2": _murmur2_positive,
 }
+
+
+def _layout(keys: pa.Array) -> tuple[NDArray[np.uint8], _Numbers, _Numbers]:
+    """Returns the bytes of the array, and where in them each key begins, and how many it has."""
+    assert sys.byteorder == "little", "Arrow buffers are read as they lie"
+    if not len(keys):
+        return np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int64)
+    _, offsets, data = keys.buffers()
+    wide = 8 if pa.types.is_large_binary(keys.type) else 4
+    ends = np.frombuffer(offsets, f"<i{wide}", len(keys) + 1, keys.offset * wide).astype(np.int64)
+    return np.frombuffer(data or b"", np.uint8), ends[:-1], np.diff(ends)
+
+
+def _are_short(lengths: _Numbers) -> NDArray[np.bool_]:
+    return (lengths >= _LENGTH_MIN) & (lengths <= _LENGTH_MAX)
+
+
+def _hash_short(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    seed: int,
+) -> tuple[_Words, _Words]:
+    """Returns the high and low words of the hashes of ``data[start:start + length]``, each of
+    `_LENGTH_MIN` to `_LENGTH_MAX` bytes.
+    """
+    high, low = np.empty(len(starts), np.uint64), np.empty(len(starts), np.uint64)
+    for of_class, is_in in ((_up_to_8, lengths <= 8), (_up_to_16, lengths > 8)):
+        rows = np.flatnonzero(is_in)
+        if len(rows) == len(starts):
+            return of_class(data, starts, lengths, seed)
+        if len(rows):
+            high[rows], low[rows] = of_class(data, starts[rows], lengths[rows], seed)
+    return high, low
+
+
+def _hash_short_64(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+) -> _Words:
+    """Returns the xxh3_64 with seed 0 of ``data[start:start + length]``, as `_hash_short`."""
+    hashes = np.empty(len(starts), np.uint64)
+    for of_class, is_in in ((_up_to_8_64, lengths <= 8), (_up_to_16_64, lengths > 8)):
+        rows = np.flatnonzero(is_in)
+        if len(rows) == len(starts):
+            return of_class(data, starts, lengths)
+        if len(rows):
+            hashes[rows] = of_class(data, starts[rows], lengths[rows])
+    return hashes
+
+
+def _up_to_8(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    seed: int,
+) -> tuple[_Words, _Words]:
+    seed ^= int.from_bytes((seed & 0xFFFFFFFF).to_bytes(4, "little"), "big") << 32
+    first, last = _both_ends(data, starts, lengths, "<u4")
+    keyed = last.astype(np.uint64) << _HALF
+    keyed |= first
+    keyed ^= _word((_SECRET[16] ^ _SECRET[24]) + seed)
+    high, low = _product(keyed, (lengths.astype(np.uint64) << np.uint64(2)) + _word(_PRIME64_1))
+    high += low << np.uint64(1)
+    low ^= high >> np.uint64(3)
+    low ^= low >> np.uint64(35)
+    low *= _PRIME_MX2
+    low ^= low >> np.uint64(28)
+    return _avalanche(high), low
+
+
+def _up_to_16(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    seed: int,
+) -> tuple[_Words, _Words]:
+    first, last = _both_ends(data, starts, lengths, "<u8")
+    keyed = first ^ last
+    keyed ^= _word((_SECRET[32] ^ _SECRET[40]) - seed)
+    high, low = _product(keyed, _word(_PRIME64_1))
+    low += (lengths - 1).view(np.uint64) << np.uint64(54)
+    keyed = last ^ _word((_SECRET[48] ^ _SECRET[56]) + seed)
+    high += keyed
+    keyed &= _LOWER
+    keyed *= _word(_PRIME32_2 - 1)
+    high += keyed
+    low ^= high.byteswap()
+    mixed, low = _product(low, _word(_PRIME64_2))
+    high *= _word(_PRIME64_2)
+    mixed += high
+    return _avalanche(mixed), _avalanche(low)
+
+
+def _up_to_8_64(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> _Words:
+    first, last = _both_ends(data, starts, lengths, "<u4")
+    keyed = first.astype(np.uint64) << _HALF
+    keyed += last
+    keyed ^= _word(_SECRET[8] ^ _SECRET[16])
+    keyed ^= _rotated(keyed, 49) ^ _rotated(keyed, 24)
+    keyed *= _PRIME_MX2
+    keyed ^= (keyed >> np.uint64(35)) + lengths.view(np.uint64)
+    keyed *= _PRIME_MX2
+    keyed ^= keyed >> np.uint64(28)
+    return keyed
+
+
+def _up_to_16_64(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> _Words:
+    first, last = _both_ends(data, starts, lengths, "<u8")
+    low = first ^ _word(_SECRET[24] ^ _SECRET[32])
+    high = last ^ _word(_SECRET[40] ^ _SECRET[48])
+    upper, lower = _product(low, high)
+    upper ^= lower
+    upper += low.byteswap()
+    upper += high
+    upper += lengths.view(np.uint64)
+    return _avalanche(upper)
+
+
+def _both_ends(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    word: str,
+) -> tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]]:
+    """Returns the first word (``<u4`` or ``<u8``) and the last one of each key, which has at least
+    one; not to be written to.
+    """
+    size = np.dtype(word).itemsize
+    # The word that begins at each byte.
+    words = np.ndarray((max(0, len(data) - size + 1),), word, data, strides=(1,))
+    begin, end, width = int(starts[0]), int(starts[-1]) + 1, int(lengths[0])
+    if end - begin == width * (len(starts) - 1) + 1 and bool((lengths == width).all()):
+        # One stride for all: they are read where they lie.
+        apart = width - size
+        return words[begin:end:width], words[begin + apart : end + apart : width]
+    return words[starts], words[starts + lengths - size]
+
+
+def _rotated(words: _Words, bits: int) -> _Words:
+    return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
+
+
+def _word(number: int) -> np.uint64:
+    return np.uint64(number & _ALL)
+
+
+def _product(a: _Words, b: _Words | np.uint64) -> tuple[_Words, _Words]:
+    """Returns the high and low word of the 128-bit products."""
+    low, high = a & _LOWER, a >> _HALF
+    b_low, b_high = b & _LOWER, b >> _HALF
+    crossed = high * b_low
+    high *= b_high
+    high += crossed >> _HALF
+    crossed &= _LOWER
+    crossed += (low * b_low) >> _HALF
+    low *= b_high
+    crossed += low
+    crossed >>= _HALF
+    high += crossed
+    return high, a * b
+
+
+def _avalanche(words: _Words) -> _Words:
+    words ^= words >> np.uint64(37)
+    words *= _PRIME_MX1
+    words ^= words >> _HALF
+    return words

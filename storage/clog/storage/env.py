@@ -1,18 +1,14 @@
-"""Time as an argument: the only module that asks the operating system what time it is.
+"""What is of this process and this machine: time, chance, locks, and how clog was installed.
 
-Everything else takes a `Clock`. `SystemClock` is real time, `ManualClock` moves when it is told
-to, so that tests wait for a week of retention in no time.
+Time and randomness are arguments: only this module asks the operating system what time it is, and
+draws random numbers. `SystemClock` is real time, `ManualClock` moves when it is told to, so that
+tests wait for a week of retention in no time. `SystemIds` draws from the operating system, so that
+two processes forked from one never agree; `SeededIds` repeats itself, for tests and simulations.
 
-Randomness as an argument: the only module that draws a random number.
-
-`SystemIds` draws from the operating system, so that two processes forked from one never agree.
-`SeededIds` repeats itself, for tests and simulations.
-
-Locks that outlive a fork and an interrupt.
-
-In a forked child a thread that holds one in the parent is not there to release it. So in a child
-each lock is made anew, before the child's own code runs. What another thread was changing while the
-process forked may be half changed: its owner registers, and forgets it.
+Locks outlive a fork and an interrupt. In a forked child a thread that holds one in the parent is
+not there to release it. So in a child each lock is made anew, before the child's own code runs.
+What another thread was changing while the process forked may be half changed: its owner registers,
+and forgets it.
 
 An interrupt (Ctrl-C, a signal handler that raises) comes between two steps of Python code, in a
 method written in Python, too. A lock that is entered and left by C code (`lock`) is held in its
@@ -20,10 +16,8 @@ method written in Python, too. A lock that is entered and left by C code (`lock`
 one that was interrupted as it entered or left stays taken, and whoever comes next waits for ever.
 They have no place in what lives on after an interrupt.
 
-Not here: connections to a store, which fsspec's classes refuse in a child, or make anew.
-
-What to install where something is missing: clog comes as a wheel or a checkout, and is in no
-index, so that its extras cannot be installed by name.
+Clog comes as a wheel or a checkout, and is in no index, so that its extras cannot be installed by
+name: `install_extra` says what to install where something is missing.
 """
 
 import os
@@ -115,7 +109,7 @@ class ManualClock:
         self.advance(ms)
 
 
-ID_HEX_DIGITS = 32
+_ID_HEX_DIGITS = 32
 """Length of an id: 128 random bits, in lower-case hex."""
 
 
@@ -141,7 +135,7 @@ class SystemIds:
     __slots__ = ()
 
     def new_id(self) -> str:
-        return secrets.token_hex(ID_HEX_DIGITS // 2)
+        return secrets.token_hex(_ID_HEX_DIGITS // 2)
 
     def uniform(self) -> float:
         return secrets.randbits(53) / (1 << 53)
@@ -163,7 +157,7 @@ class SeededIds:
         self._random = random.Random(seed)  # noqa: S311 - it is to be repeatable
 
     def new_id(self) -> str:
-        return f"{self._random.getrandbits(4 * ID_HEX_DIGITS):0{ID_HEX_DIGITS}x}"
+        return f"{self._random.getrandbits(4 * _ID_HEX_DIGITS):0{_ID_HEX_DIGITS}x}"
 
     def uniform(self) -> float:
         return self._random.random()
@@ -206,14 +200,14 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-DISTRIBUTION = "pyspark-clog"
+_DISTRIBUTION = "pyspark-clog"
 UPGRADE = "upgrade clog: install a newer wheel, or update the checkout"
 
 
 def install_extra(extra: str) -> str:
     """Returns the command that installs what an extra of clog names."""
     try:
-        stated = requires(DISTRIBUTION) or []
+        stated = requires(_DISTRIBUTION) or []
     except PackageNotFoundError:  # A zip of the sources, on a Spark cluster.
         stated = []
     marker = re.compile(rf"""\s*;\s*extra\s*==\s*["']{extra}["']""")

@@ -1,16 +1,13 @@
-"""The table of a log's configs: names, types, defaults and ranges.
+"""The table of a log's configs: names, types, defaults, ranges, and how people write values.
 
 Names, units and defaults are those of Kafka's topic configs, so that what people know carries over;
 where a default differs the definition says why. Names and values are part of the format: a log
-stores its overrides as ``name -> string``.
+stores its overrides as ``name -> string``. The cleaner's own settings hold for a process, not for a
+log, and stand there.
 
-Not here: parsing (`log_config`); the cleaner's own settings, which hold for a process, not for a
-log.
-
-Times, sizes and moments as people write them: ``1d``, ``64m``, ``2026-01-31T12:00:00Z``.
-
-A bare number is milliseconds, or bytes. Sizes are powers of 1024. ``m`` is minutes of a time, mebi
-of a size. What a config is, its name says: ``….ms`` is a time, ``….bytes`` a size.
+Times, sizes and moments are written as ``1d``, ``64m``, ``2026-01-31T12:00:00Z``. A bare number is
+milliseconds, or bytes. Sizes are powers of 1024. ``m`` is minutes of a time, mebi of a size. What a
+config is, its name says: ``….ms`` is a time, ``….bytes`` a size.
 """
 
 import re
@@ -18,6 +15,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
+
+LONG_MAX = (1 << 63) - 1
+_INT_MAX = (1 << 31) - 1
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+ZSTD_LEVEL = 2
+"""Leaves a fifth less of half-random values than level 1 at the same speed; level 3, which is
+Kafka's default, leaves 2 to 8 % less than this and takes 1.6 times as long.
+"""
+
+_DURATIONS = 'a time such as "500ms", "10s", "15m", "12h" or "1d"'
+"""What must be given, for messages; `SIZES` and `_MOMENTS`, too."""
+SIZES = 'a number of bytes such as "1048576", "512k", "64m" or "1g"'
+_MOMENTS = 'milliseconds since 1970, or ISO 8601 such as "2026-01-31T12:00:00Z"'
+_UNLIMITED = "unlimited"
+
+_UNITS_MS = {
+    **dict.fromkeys(("", "ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * 86_400_000),
+}
+_SHIFTS = {
+    **dict.fromkeys(("", "b"), 0),
+    **{unit + end: 10 * i for i, unit in enumerate("kmgt", 1) for end in ("", "b", "ib")},
+}
+_SHOWN_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+_SHOWN_BYTES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{1,30})?) *([a-z]*)", re.ASCII)
+_DIGITS_MAX = 19
+"""Of milliseconds: 2^63 has as many."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +59,7 @@ class Compression:
     level: int | None = None
 
 
-ZSTD_LEVEL = 2
-"""Leaves a fifth less of half-random values than level 1 at the same speed; level 3, which is
-Kafka's default, leaves 2 to 8 % less than this and takes 1.6 times as long.
-"""
 ZSTD = Compression("zstd", ZSTD_LEVEL)
-
-
-LONG_MAX = (1 << 63) - 1
-INT_MAX = (1 << 31) - 1
-_HOUR_MS = 3_600_000
-_DAY_MS = 24 * _HOUR_MS
-
 Value = int | float | str | frozenset[str] | tuple[str, ...]
 """A parsed value: integers and floats of numbers, text of a choice, a set of a list, names."""
 
@@ -168,7 +188,7 @@ _ALL = (
     ),
     Definition(
         "segment.chunks",
-        Integer(1, INT_MAX),
+        Integer(1, _INT_MAX),
         1024,
         "chunks at which the active segment rolls, as Kafka's does when its index is full",
     ),
@@ -213,7 +233,7 @@ _ALL = (
     ),
     Definition(
         "max.message.bytes",
-        Integer(0, INT_MAX),
+        Integer(0, _INT_MAX),
         1_048_588,
         "largest record accepted, in bytes with its overhead of 12",
         {"message.max.bytes": 1},
@@ -253,7 +273,7 @@ _ALL = (
     ),
     Definition(
         "object.bytes",
-        Integer(1, INT_MAX),
+        Integer(1, _INT_MAX),
         64 << 20,
         "bytes of records after which a writing task starts another data object",
     ),
@@ -283,15 +303,12 @@ _ALL = (
         " columns: these and the fields of the value",
     ),
 )
-
 DEFINITIONS: Mapping[str, Definition] = MappingProxyType({d.name: d for d in _ALL})
 """Every config by name."""
-
 BROKER_NAMES: Mapping[str, tuple[str, int]] = MappingProxyType(
     {broker: (d.name, factor) for d in _ALL for broker, factor in d.broker.items()}
 )
 """Kafka's broker-level name -> (our name, factor from its unit to ours)."""
-
 SUCCESSORS: Mapping[str, str] = MappingProxyType(
     {
         "delete.and.compact": "cleanup.policy=compact,delete of each log",
@@ -307,7 +324,6 @@ SUCCESSORS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Names from Kafka's past, and names that are often taken for one -> what to set today."""
-
 POINTLESS: Mapping[str, str] = MappingProxyType(
     {
         "flush.messages": "every commit is durable",
@@ -322,32 +338,6 @@ POINTLESS: Mapping[str, str] = MappingProxyType(
 """Kafka's topic configs that mean nothing here -> why."""
 
 
-DURATIONS = 'a time such as "500ms", "10s", "15m", "12h" or "1d"'
-SIZES = 'a number of bytes such as "1048576", "512k", "64m" or "1g"'
-MOMENTS = 'milliseconds since 1970, or ISO 8601 such as "2026-01-31T12:00:00Z"'
-"""What must be given, for messages."""
-UNLIMITED = "unlimited"
-
-_UNITS_MS = {
-    **dict.fromkeys(("", "ms", "millisecond", "milliseconds"), 1),
-    **dict.fromkeys(("s", "second", "seconds"), 1000),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
-    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
-    **dict.fromkeys(("d", "day", "days"), 86_400_000),
-    **dict.fromkeys(("w", "week", "weeks"), 7 * 86_400_000),
-}
-_SHIFTS = {
-    **dict.fromkeys(("", "b"), 0),
-    **{unit + end: 10 * i for i, unit in enumerate("kmgt", 1) for end in ("", "b", "ib")},
-}
-_SHOWN_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
-_SHOWN_BYTES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
-_QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{1,30})?) *([a-z]*)", re.ASCII)
-_DIGITS_MAX = 19
-"""Of milliseconds: 2^63 has as many."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def duration_ms(text: str) -> int:
     """Reads a time, in milliseconds.
 
@@ -357,7 +347,7 @@ def duration_ms(text: str) -> int:
     Raises:
         ValueError: it is none, or no whole number of milliseconds.
     """
-    return _quantity(text, _UNITS_MS, DURATIONS)
+    return _quantity(text, _UNITS_MS, _DURATIONS)
 
 
 def size_bytes(text: str) -> int:
@@ -386,7 +376,7 @@ def time_ms(text: str) -> int:
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(MOMENTS) from None
+        raise ValueError(_MOMENTS) from None
     since = (when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH
     # Whole arithmetic: a float of microseconds since 1970 is not exact.
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
@@ -406,7 +396,7 @@ def config_number(name: str, text: str, *, low: int, high: int) -> int | None:
     """
     if not _is_time(name) and not _is_size(name):
         return None
-    if text.strip().lower() == UNLIMITED:
+    if text.strip().lower() == _UNLIMITED:
         return -1 if low == -1 else high
     return duration_ms(text) if _is_time(name) else size_bytes(text)
 
@@ -423,7 +413,7 @@ def config_text(name: str, value: str) -> str:
         return value
     number = int(value)
     if number in (-1, (1 << 63) - 1):
-        return UNLIMITED
+        return _UNLIMITED
     for unit, factor in _SHOWN_MS if _is_time(name) else _SHOWN_BYTES:
         if number and number % factor == 0:
             return f"{number // factor}{unit}"
@@ -433,7 +423,7 @@ def config_text(name: str, value: str) -> str:
 def must(name: str) -> str:
     """Returns what units a config takes, for messages; empty where it takes none."""
     if _is_time(name):
-        return f", or {DURATIONS}"
+        return f", or {_DURATIONS}"
     return f", or {SIZES}" if _is_size(name) else ""
 
 

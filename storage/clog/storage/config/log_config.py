@@ -1,12 +1,8 @@
-"""The nearest valid name to one that is not, for messages: "did you mean …?".
-
-A log's configs: parse what was given, and know what holds.
+"""A log's configs: reads what was given, knows what holds, and what a wrong name was meant to be.
 
 A log stores its *overrides*, canonical strings by Kafka's names; `LogConfig` is what holds with
 them (S42: it is made anew from the head at each use). Configs that contradict each other are
 refused where they come together (S43), one that is wrong in itself as soon as it is given.
-
-Not here: the table of names, ranges and defaults (`definitions`).
 """
 
 import math
@@ -37,46 +33,10 @@ from clog.storage.config.definitions import (
 )
 from clog.storage.errors import InvalidInputError
 
-
-def did_you_mean(name: str, valid: Iterable[str]) -> str | None:
-    """Returns the valid name that was probably meant, or None when none is near.
-
-    Case and separators do not count, so a Python or Java spelling finds the name.
-
-    >>> did_you_mean("minCompactionLag", ["min.compaction.lag.ms", "max.compaction.lag.ms"])
-    'min.compaction.lag.ms'
-    """
-    import difflib
-
-    plain = {_plain(candidate): candidate for candidate in sorted(valid)}
-    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.7)
-    return plain[close[0]] if close else None
-
-
-def _plain(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
-
-
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _SHOWN_MAX = 60
-
 NO_DEFAULTS: Mapping[str, str] = MappingProxyType({})
 """Of a process that has none of its own (S45)."""
-
-
-def parse_overrides(given: Mapping[str, object]) -> dict[str, str]:
-    """Returns the same configs as canonical strings; numbers may be numbers.
-
-    Each is checked by itself: whether they fit together depends on what else the log has, so that
-    is for `LogConfig.from_overrides`.
-
-    Raises:
-        InvalidInputError: a name that is no config, or a value out of its range (S43).
-
-    >>> parse_overrides({"cleanup.policy": " Delete,compact", "segment.bytes": 1e6})
-    {'cleanup.policy': 'compact,delete', 'segment.bytes': '1000000'}
-    """
-    return {name: _text(_parse(name, value)) for name, value in given.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +114,21 @@ class LogConfig:
         return {name: _text(getattr(self, d.attribute)) for name, d in DEFINITIONS.items()}
 
 
+def parse_overrides(given: Mapping[str, object]) -> dict[str, str]:
+    """Returns the same configs as canonical strings; numbers may be numbers.
+
+    Each is checked by itself: whether they fit together depends on what else the log has, so that
+    is for `LogConfig.from_overrides`.
+
+    Raises:
+        InvalidInputError: a name that is no config, or a value out of its range (S43).
+
+    >>> parse_overrides({"cleanup.policy": " Delete,compact", "segment.bytes": 1e6})
+    {'cleanup.policy': 'compact,delete', 'segment.bytes': '1000000'}
+    """
+    return {name: _text(_parse(name, value)) for name, value in given.items()}
+
+
 def with_defaults(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> LogConfig:
     """Returns what holds with a log's overrides, and below them with a process's own defaults
     (S45). A default that contradicts the log's configs does not count, the others do.
@@ -182,12 +157,41 @@ def fitting_defaults(overrides: Mapping[str, str], defaults: Mapping[str, str]) 
     return fitting
 
 
+def check_known(name: str) -> None:
+    """Raises if there is no such config.
+
+    Raises:
+        InvalidInputError: there is none; the nearest is named.
+    """
+    if name not in DEFINITIONS:
+        raise InvalidInputError(_unknown(name, None))
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str | None:
+    """Returns the valid name that was probably meant, or None when none is near.
+
+    Case and separators do not count, so a Python or Java spelling finds the name.
+
+    >>> did_you_mean("minCompactionLag", ["min.compaction.lag.ms", "max.compaction.lag.ms"])
+    'min.compaction.lag.ms'
+    """
+    import difflib
+
+    plain = {_plain(candidate): candidate for candidate in sorted(valid)}
+    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.7)
+    return plain[close[0]] if close else None
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
 @lru_cache(maxsize=64)  # each append asks, and a log has few sets of configs in its life
 def _from_overrides(overrides: tuple[tuple[str, str], ...]) -> LogConfig:
     values: dict[str, Any] = {d.attribute: d.default for d in DEFINITIONS.values()}
     for name, text in overrides:
-        value = _parse(name, text)
-        values[DEFINITIONS[name].attribute] = value
+        parsed = _parse(name, text)
+        values[DEFINITIONS[name].attribute] = parsed
     config = LogConfig(**values)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise InvalidInputError(
@@ -201,16 +205,6 @@ def _from_overrides(overrides: tuple[tuple[str, str], ...]) -> LogConfig:
             " out"
         )
     return config
-
-
-def check_known(name: str) -> None:
-    """Raises if there is no such config.
-
-    Raises:
-        InvalidInputError: there is none; the nearest is named.
-    """
-    if name not in DEFINITIONS:
-        raise InvalidInputError(_unknown(name, None))
 
 
 def _parse(name: str, value: object) -> Value:

@@ -1,4 +1,4 @@
-"""Documents: the envelope of every file under ``_clog/`` (FORMAT.md §2).
+"""Documents: the envelope of every file under ``_clog/``, and every name there (FORMAT.md §1, §2).
 
 One line of JSON with kind, format, length and hash; then the body, JSON or one zlib stream of it.
 Length and hash are checked before a byte of the body is believed, the format's number before that.
@@ -8,14 +8,9 @@ no more is read than one of its kind may have, and a body inflates step by step,
 many times what is stored (`RATIOS`): JSON takes up to thirty times its length in memory. Text is
 UTF-8 that can be written again: no half of a surrogate pair.
 
-Not here: what the bodies mean (`edits`, `head`, `manifest`, `snapshots`).
-
-Every name under a log's root, made and parsed here (FORMAT.md §1).
-
 ``_clog/log`` names the log that stands there, by its id (S47). All else that belongs to the log
-lies in its *folder*, ``_clog/<id>/``, and is named relative to it.
-
-Versions are 20 decimal digits, so that names sort as numbers.
+lies in its *folder*, ``_clog/<id>/``, and is named relative to it. Versions are 20 decimal digits,
+so that names sort as numbers.
 """
 
 import json

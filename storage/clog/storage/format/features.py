@@ -2,12 +2,11 @@
 
 A name stands in one of two lists of the head. Readers and writers must know those in ``read``,
 writers those in ``write`` too. Both lists only grow; a log without a feature has nothing of it.
+Whoever reads or writes refuses what it does not know (`head`).
 
 `FEATURES` holds every name that FORMAT.md specifies, built or not. What is built by nobody yet has
 its name here, so that a log that has it is refused by this name, and nobody uses it for something
 else.
-
-Not here: what a feature means (its section), who refuses (`head`, `commit.committer`).
 """
 
 from collections.abc import Sequence

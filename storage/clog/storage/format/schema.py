@@ -1,10 +1,8 @@
 """The schema of a typed log: a tree of fields for the key and one for the value (FORMAT.md §12.1).
 
-Plain data, named by the format's own words: types of Arrow and of Parquet are those of `objects`.
-A schema never loses a field and never changes one's name or id, so what was written under an
-earlier one is read under every later one (§12.4).
-
-Not here: Arrow's types (`objects.layout`), the bytes of a key (`keys.hashing`).
+Plain data, named by the format's own words: types of Arrow and of Parquet are those of
+`objects.layout`. A schema never loses a field and never changes one's name or id, so what was
+written under an earlier one is read under every later one (§12.4).
 """
 
 import re

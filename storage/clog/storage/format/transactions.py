@@ -1,20 +1,18 @@
-"""What a log keeps of a transaction id, and the positions that were committed with it (FORMAT.md
-§11).
+"""Transactions in the format: what a log keeps of their ids, and of records that are undecided
+(FORMAT.md §11). Pure, but for documents of positions.
 
 The state of an id is part of its writer entry, of kind ``transaction``: its epoch, the last number
 that the log knows of, which transaction was committed last (kept apart from the current state), and
-how far the readers behind it have come. Large positions are a document of their own, since each
-commit repeats the entries in the head.
-
-Undecided records: what a log knows of transactions that are neither committed nor aborted yet,
-and the markers that their ends leave (FORMAT.md §11.2, §11.3).
+the *positions*, how far the readers behind it have come. Large positions are a document of their
+own, since each commit repeats the entries in the head.
 
 The head lists the transactions that have not ended, so that every reader knows from it alone up to
 where all is decided (the *last stable offset*), and every writer whether a transaction is still
 open. An end decides all chunks of the transaction at once, and takes one offset in each partition
-that it touched: a *marker*.
+that it touched: a *marker*. Who decides, and when, is the room `transactions`; what an end does to
+chunks, `manifest`.
 
-Pure. Not here: who decides, and when (`transactions`); what an end does to chunks (`manifest`).
+Whoever reads a document with these parts names the errors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +43,16 @@ PARTICIPANT = "participant"
 """The kind of those in a log that takes part in a transaction of another log."""
 POSITIONS_BYTES_MAX = 1 << 10
 """Positions whose JSON is longer are a document of their own."""
+UNENDED_MAX = 64
+"""Transactions of a log that have not ended, at most. Part of the format."""
+OPEN = "open"
+PREPARED = "prepared"
+COMMITTED = "committed"
+ABORTED = "aborted"
+_OUTCOMES = (COMMITTED, ABORTED)
+_STATES = (OPEN, PREPARED, *_OUTCOMES)
 _COLUMNS = ("p", "offset", "version")
+_MARKER_COLUMNS = ("p", "offset", "id", "epoch", "number", "outcome", "horizon")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,93 +98,6 @@ class TransactionState:
     committed: Committed | None = None
     positions: Positions | PositionsAt = field(default_factory=dict)
     forced: bool = False
-
-
-def state_to_json(state: TransactionState) -> dict[str, Any]:
-    """Returns the state as writer entries hold it."""
-    done, positions = state.committed, state.positions
-    value: dict[str, Any] = {
-        "epoch": state.epoch,
-        "number": state.number,
-        "committed": done and [done.epoch, done.number, done.version],
-    }
-    if isinstance(positions, PositionsAt):
-        value["positions_at"] = {"path": positions.path, "bytes": positions.size_bytes}
-    elif positions:
-        value["positions"] = positions_to_json(positions)
-    return value
-
-
-def state_from_json(value: dict[str, Any], *, where: str) -> TransactionState:
-    """Reads what `state_to_json` made; whoever reads the entry names the errors."""
-    done, at = value["committed"], value.get("positions_at")
-    positions: Positions | PositionsAt = positions_from_json(value.get("positions", {}))
-    if at is not None:
-        positions = PositionsAt(check_inside(at["path"], where=where), whole(at["bytes"]))
-    committed = None if done is None else Committed(*map(whole, done))
-    return TransactionState(whole(value["epoch"]), whole(value["number"]), committed, positions)
-
-
-def positions_to_json(positions: Positions) -> dict[str, Any]:
-    """Returns positions as in an entry or a document: columns by log id."""
-    return {
-        log_id: columns_of([(p, at.offset, at.version) for p, at in sorted(mine.items())], _COLUMNS)
-        for log_id, mine in sorted(positions.items())
-    }
-
-
-def positions_from_json(value: dict[str, Any]) -> Positions:
-    """Reads what `positions_to_json` made; whoever reads the entry names the errors."""
-    if unknown := [name for name in value if not is_log_id(name)]:
-        raise ValueError(f"positions in {unknown[0]!r:.80}, which is not a log's id")
-    return {
-        log_id: {
-            whole(p): Position(whole(offset), whole(version))
-            for p, offset, version in rows_of(columns, _COLUMNS)
-        }
-        for log_id, columns in value.items()
-    }
-
-
-def stored_positions(
-    store: Store, positions: Positions, *, new_id: Callable[[], str]
-) -> Positions | PositionsAt:
-    """Returns positions as an entry holds them: large ones are written as a document first."""
-    value = positions_to_json(positions)
-    if len(documents.body_json(value)) <= POSITIONS_BYTES_MAX:
-        return positions
-    path, data = page_path(new_id()), documents.encode("page", {"positions": value})
-    store.put(path, data)
-    return PositionsAt(path, len(data))
-
-
-def read_positions(store: Store, positions: Positions | PositionsAt) -> Positions:
-    """Returns the positions of an entry; one GET where they are a document.
-
-    Raises:
-        FileNotFoundError: newer versions need the document no more, and it was swept.
-        CorruptionError: it violates the format.
-    """
-    if not isinstance(positions, PositionsAt):
-        return positions
-    where = f"{positions.path} of {store.url}"
-    data = documents.fetch(store, "page", positions.path, positions.size_bytes)
-    body = documents.decode("page", data, where=where)
-    try:
-        return positions_from_json(body["positions"])
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise CorruptionError(f"{where} violates the format: {e}") from e
-
-
-UNENDED_MAX = 64
-"""Transactions of a log that have not ended, at most. Part of the format."""
-OPEN = "open"
-PREPARED = "prepared"
-COMMITTED = "committed"
-ABORTED = "aborted"
-_OUTCOMES = (COMMITTED, ABORTED)
-_STATES = (OPEN, PREPARED, *_OUTCOMES)
-_MARKER_COLUMNS = ("p", "offset", "id", "epoch", "number", "outcome", "horizon")
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,3 +398,79 @@ def _outcome(value: object) -> str:
     if value not in _OUTCOMES:
         raise ValueError(f"an outcome {value!r:.80}")
     return str(value)
+
+
+def state_to_json(state: TransactionState) -> dict[str, Any]:
+    """Returns the state as writer entries hold it."""
+    done, positions = state.committed, state.positions
+    value: dict[str, Any] = {
+        "epoch": state.epoch,
+        "number": state.number,
+        "committed": done and [done.epoch, done.number, done.version],
+    }
+    if isinstance(positions, PositionsAt):
+        value["positions_at"] = {"path": positions.path, "bytes": positions.size_bytes}
+    elif positions:
+        value["positions"] = _positions_to_json(positions)
+    return value
+
+
+def state_from_json(value: dict[str, Any], *, where: str) -> TransactionState:
+    """Reads what `state_to_json` made; whoever reads the entry names the errors."""
+    done, at = value["committed"], value.get("positions_at")
+    positions: Positions | PositionsAt = _positions_from_json(value.get("positions", {}))
+    if at is not None:
+        positions = PositionsAt(check_inside(at["path"], where=where), whole(at["bytes"]))
+    committed = None if done is None else Committed(*map(whole, done))
+    return TransactionState(whole(value["epoch"]), whole(value["number"]), committed, positions)
+
+
+def _positions_to_json(positions: Positions) -> dict[str, Any]:
+    """Returns positions as in an entry or a document: columns by log id."""
+    return {
+        log_id: columns_of([(p, at.offset, at.version) for p, at in sorted(mine.items())], _COLUMNS)
+        for log_id, mine in sorted(positions.items())
+    }
+
+
+def _positions_from_json(value: dict[str, Any]) -> Positions:
+    """Reads what `_positions_to_json` made; whoever reads the entry names the errors."""
+    if unknown := [name for name in value if not is_log_id(name)]:
+        raise ValueError(f"positions in {unknown[0]!r:.80}, which is not a log's id")
+    return {
+        log_id: {
+            whole(p): Position(whole(offset), whole(version))
+            for p, offset, version in rows_of(columns, _COLUMNS)
+        }
+        for log_id, columns in value.items()
+    }
+
+
+def stored_positions(
+    store: Store, positions: Positions, *, new_id: Callable[[], str]
+) -> Positions | PositionsAt:
+    """Returns positions as an entry holds them: large ones are written as a document first."""
+    value = _positions_to_json(positions)
+    if len(documents.body_json(value)) <= POSITIONS_BYTES_MAX:
+        return positions
+    path, data = page_path(new_id()), documents.encode("page", {"positions": value})
+    store.put(path, data)
+    return PositionsAt(path, len(data))
+
+
+def read_positions(store: Store, positions: Positions | PositionsAt) -> Positions:
+    """Returns the positions of an entry; one GET where they are a document.
+
+    Raises:
+        FileNotFoundError: newer versions need the document no more, and it was swept.
+        CorruptionError: it violates the format.
+    """
+    if not isinstance(positions, PositionsAt):
+        return positions
+    where = f"{positions.path} of {store.url}"
+    data = documents.fetch(store, "page", positions.path, positions.size_bytes)
+    body = documents.decode("page", data, where=where)
+    try:
+        return _positions_from_json(body["positions"])
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise CorruptionError(f"{where} violates the format: {e}") from e

@@ -1,8 +1,11 @@
-"""Pages of older writers: a tree over the hashes of writers, in which one is found, and one added,
-by reading and writing few small pages, however many there are (FORMAT.md §4, decision 0016).
+"""Writer entries: who committed what last, for appends that must not happen twice (design: exactly
+once). None is ever forgotten: a stream that was stopped for a year may come back.
 
-Pages of level 0 hold entries, those above name the pages below and the least hash of each. A page
-is never changed. To add entries is to write their pages anew, and the ones above:
+The head holds the recent ones; older ones are in *pages*: a tree over the hashes of writers, in
+which one is found, and one added, by reading and writing few small pages, however many there are
+(FORMAT.md §4, decision 0016). Pages of level 0 hold entries, those above name the pages below and
+the least hash of each. A page is never changed. To add entries is to write their pages anew, and
+the ones above:
 
 T1. Each entry goes down to the page of its hash, where it takes the place of an older one.
 T2. What has become too large is written as several pages, cut between two hashes.
@@ -10,14 +13,6 @@ T3. The page above names what came in place of what it named, and is itself writ
 T4. Where several are left at the top they get a page above them.
 
 As a path stands for the same bytes for ever, `WriterPages` keeps some of those it read or wrote.
-
-Not here: which writers leave the head (`writers`).
-
-Writer entries: who committed what last, for appends that must not happen twice (design: exactly
-once).
-
-The head holds the recent ones; older ones are in pages. None is ever forgotten: a stream that was
-stopped for a year may come back.
 """
 
 from bisect import bisect_right
@@ -49,20 +44,14 @@ PAGE_BYTES_MAX = 64 << 10
 """Of a page as stored: some 1,000 entries."""
 KEPT_BYTES_MAX = 8 << 20
 """Of pages kept in memory: those of a full head and of as many unknown writers."""
-
+FIRST = ""
+"""The least hash of all, without its zeros."""
 _CHILD_COLUMNS = ("from", "path", "bytes", "count")
 
 Child = tuple[str, PageRef]
 """A page, and the least hash that belongs into it."""
-FIRST = ""
-"""The least hash of all, without its zeros."""
 _Row = list[Any]
 _Body = dict[str, Any]
-
-
-def writer_hash(seed: int, kind: str, writer_id: str) -> str:
-    """Returns the 16 hex digits by which a writer's page is found."""
-    return xxhash.xxh3_128_hexdigest(f"{kind}\0{writer_id}".encode(), seed)[:16]
 
 
 class WriterPages:
@@ -206,6 +195,77 @@ class WriterPages:
         return f"{page.path} of {self.store.url}"
 
 
+def find_writer(pages: WriterPages, head: Head, kind: str, writer_id: str) -> WriterEntry | None:
+    """Returns the writer's entry; where it is not in the head and there are older ones, a GET for
+    each level of pages that is not kept.
+    """
+    for entry in head.writers:
+        if entry.key == (kind, writer_id):
+            return entry
+    if head.older_writers is None:
+        return None
+    return pages.find(head.older_writers, head.log.key_seed, kind, writer_id)
+
+
+def count_writers(pages: WriterPages, head: Head) -> int:
+    """Returns how many writers are remembered; where there are older ones, a GET for each page in
+    which a writer of the head may have an entry, too, and which is not kept.
+    """
+    root, seed = head.older_writers, head.log.key_seed
+    if root is None:
+        return len(head.writers)
+    homes = pages.homes(root, (writer_hash(seed, *entry.key) for entry in head.writers))
+    beside = {older.key for page in set(homes.values()) for older in pages.entries(page)}
+    return root.count + sum(entry.key not in beside for entry in head.writers)
+
+
+def page_out_if_full(
+    pages: WriterPages, head: Head, added: Sequence[AppendedBy], *, new_id: Callable[[], str]
+) -> PagedWriters | None:
+    """Writes pages with those who must leave the head where these writers come to it; None where
+    there is room.
+
+    The oldest leave, as many as there are too many. With them go those of the older half whose page
+    is written anyway: while there are few writers the page is the same for all, and is written once
+    for many of them.
+    """
+    writers = with_writers(head.writers, added)
+    over = len(writers) - WRITERS_MAX
+    oldest = writers[: len(writers) - max(WRITERS_MAX // 2, len(added))]
+    if over <= 0 or not oldest:
+        return None
+    seed, root = head.log.key_seed, head.older_writers
+    left = list(range(len(oldest)))
+    if root is not None:
+        hashes = [writer_hash(seed, *entry.key) for entry in oldest]
+        homes = pages.homes(root, hashes)
+        written = {homes[hashed] for hashed in hashes[:over]}
+        left = [i for i in left if homes[hashes[i]] in written]
+    root = pages.add(
+        root,
+        (_with_positions_inline(pages.store, oldest[i]) for i in left),
+        seed=seed,
+        new_id=new_id,
+    )
+    return PagedWriters(root, tuple(left))
+
+
+def _with_positions_inline(store: Store, entry: WriterEntry) -> WriterEntry:
+    """Returns the entry as pages hold it: the sweep looks for documents of positions in heads alone
+    (FORMAT.md §11.1). One GET where it has one.
+    """
+    state = entry.transaction
+    if state is None or not isinstance(state.positions, PositionsAt):
+        return entry
+    inline = replace(state, positions=read_positions(store, state.positions))
+    return replace(entry, transaction=inline)
+
+
+def writer_hash(seed: int, kind: str, writer_id: str) -> str:
+    """Returns the 16 hex digits by which a writer's page is found."""
+    return xxhash.xxh3_128_hexdigest(f"{kind}\0{writer_id}".encode(), seed)[:16]
+
+
 class _Growing:
     """A tree while entries are added to it."""
 
@@ -307,69 +367,3 @@ def _parsed(row: _Row, where: str) -> WriterEntry:
         return writer_from_json(row)
     except (TypeError, ValueError) as e:
         raise CorruptionError(f"{where} violates the format: {e}") from e
-
-
-def find_writer(pages: WriterPages, head: Head, kind: str, writer_id: str) -> WriterEntry | None:
-    """Returns the writer's entry; where it is not in the head and there are older ones, a GET for
-    each level of pages that is not kept.
-    """
-    for entry in head.writers:
-        if entry.key == (kind, writer_id):
-            return entry
-    if head.older_writers is None:
-        return None
-    return pages.find(head.older_writers, head.log.key_seed, kind, writer_id)
-
-
-def count_writers(pages: WriterPages, head: Head) -> int:
-    """Returns how many writers are remembered; where there are older ones, a GET for each page in
-    which a writer of the head may have an entry, too, and which is not kept.
-    """
-    root, seed = head.older_writers, head.log.key_seed
-    if root is None:
-        return len(head.writers)
-    homes = pages.homes(root, (writer_hash(seed, *entry.key) for entry in head.writers))
-    beside = {older.key for page in set(homes.values()) for older in pages.entries(page)}
-    return root.count + sum(entry.key not in beside for entry in head.writers)
-
-
-def page_out_if_full(
-    pages: WriterPages, head: Head, added: Sequence[AppendedBy], *, new_id: Callable[[], str]
-) -> PagedWriters | None:
-    """Writes pages with those who must leave the head where these writers come to it; None where
-    there is room.
-
-    The oldest leave, as many as there are too many. With them go those of the older half whose page
-    is written anyway: while there are few writers the page is the same for all, and is written once
-    for many of them.
-    """
-    writers = with_writers(head.writers, added)
-    over = len(writers) - WRITERS_MAX
-    oldest = writers[: len(writers) - max(WRITERS_MAX // 2, len(added))]
-    if over <= 0 or not oldest:
-        return None
-    seed, root = head.log.key_seed, head.older_writers
-    left = list(range(len(oldest)))
-    if root is not None:
-        hashes = [writer_hash(seed, *entry.key) for entry in oldest]
-        homes = pages.homes(root, hashes)
-        written = {homes[hashed] for hashed in hashes[:over]}
-        left = [i for i in left if homes[hashes[i]] in written]
-    root = pages.add(
-        root,
-        (with_positions_inline(pages.store, oldest[i]) for i in left),
-        seed=seed,
-        new_id=new_id,
-    )
-    return PagedWriters(root, tuple(left))
-
-
-def with_positions_inline(store: Store, entry: WriterEntry) -> WriterEntry:
-    """Returns the entry as pages hold it: the sweep looks for documents of positions in heads alone
-    (FORMAT.md §11.1). One GET where it has one.
-    """
-    state = entry.transaction
-    if state is None or not isinstance(state.positions, PositionsAt):
-        return entry
-    inline = replace(state, positions=read_positions(store, state.positions))
-    return replace(entry, transaction=inline)

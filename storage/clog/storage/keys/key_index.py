@@ -9,8 +9,6 @@ for which a filter with a chance of 1 % or 0.4 % is of no use (decision 0007).
 
 Hashes are those of the log's seed (S19). An index only spares work: where it says "maybe", keys are
 compared; without one, keys are read.
-
-Not here: where it lies in its object (`objects.encoding`), who keeps it (`lookup`).
 """
 
 import struct

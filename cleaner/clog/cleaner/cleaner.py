@@ -26,7 +26,6 @@ fails, or whose store does, waits alone.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -148,12 +147,12 @@ class Cleaner:
                 f"io_bytes_per_second={io_bytes_per_second!r} is out of range;"
                 " allowed: above 0, or None for no limit"
             )
-        self._stopping = threading.Event()
+        self._is_stopping = False
         self._given_clock = clock
         self._clock = clock or (given[0].handle.clock if given else SystemClock())
         self._threads = CleanerThreads(threads, dedupe_buffer_bytes // threads)
         check_share(self._threads.map_bytes)
-        self._throttle = Throttle(io_bytes_per_second, self._clock, self._stopping.is_set)
+        self._throttle = Throttle(io_bytes_per_second, self._clock, self._stops)
         self._room = self._gathering_room()
         self.backoff_ms = backoff_ms
         self._settings = settings or CleanerSettings()
@@ -214,7 +213,7 @@ class Cleaner:
         its next round begins while the passes of other logs continue.
         """
         with self._workers() as pool:
-            while not self._stopping.is_set():
+            while not self._is_stopping:
                 self._look_around()
                 if not self._open:  # Else a pass that hangs would look alive.
                     self.monitor.looked()
@@ -227,11 +226,14 @@ class Cleaner:
                 self._end_some()
                 if not self._open:
                     waits_ms = min(map(self._waits_ms, self._log_rounds), default=self.backoff_ms)
-                    nap(self._clock, min(waits_ms, self.backoff_ms), self._stopping.is_set)
+                    nap(self._clock, min(waits_ms, self.backoff_ms), self._stops)
 
     def stop(self) -> None:
         """Makes `run` return before the next request to the store; safe from a signal handler."""
-        self._stopping.set()
+        self._is_stopping = True  # One step: a second signal may strike within the first.
+
+    def _stops(self) -> bool:
+        return self._is_stopping
 
     def _look_around(self) -> None:
         """Takes logs that were found, drops those that are gone."""
@@ -363,7 +365,7 @@ class Cleaner:
         (S28).
         """
         try:
-            if not self._stopping.is_set():
+            if not self._is_stopping:
                 with enough_memory(f"the cleaning of {mine.log_round.log.url}", MORE_MEMORY):
                     step()
         except StoppedError:
@@ -379,7 +381,10 @@ class Cleaner:
 
     @contextmanager
     def _workers(self) -> Iterator[Executor | None]:
-        """Yields what passes are done by; None: the caller's own thread, where one is enough."""
+        """Yields what passes are done by; None: the caller's own thread, where one is enough.
+        Rounds that an interrupt ended begin anew.
+        """
+        self._open, self._running = {}, {}
         if self._threads.count == 1:
             yield None
         else:

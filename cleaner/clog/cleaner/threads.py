@@ -52,17 +52,23 @@ class CleanerThreads:
     def __init__(self, count: int, map_bytes: int) -> None:
         self.count = count
         self.map_bytes = map_bytes
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._freed = threading.Condition(self._lock)
         self._free = count
         self._passes_waiting = 0
         self._bytes_left = (count - 1) * AHEAD_BYTES
 
     @contextmanager
     def of_a_pass(self) -> Iterator[None]:
-        """Takes a thread for a pass; waits until one that works ahead for another is done."""
-        with self._condition:
+        """Takes a thread for a pass; waits until one that works ahead for another is done. The only
+        one is the caller's and is not taken: no Ctrl-C can leave it so.
+        """
+        if self.count == 1:
+            yield
+            return
+        with self._lock:
             self._passes_waiting += 1
-            self._condition.wait_for(lambda: self._free)
+            self._freed.wait_for(lambda: self._free)
             self._passes_waiting -= 1
             self._free -= 1
         try:
@@ -113,7 +119,7 @@ class CleanerThreads:
         """Begins a call in a thread that is free; None where none is, or it is not worth it, or
         too much was begun.
         """
-        with self._condition:
+        with self._lock:
             can = self._free > 0 and not self._passes_waiting and size_bytes >= WORTH_BYTES
             if not can or not self._took(size_bytes):
                 return None
@@ -134,12 +140,12 @@ class CleanerThreads:
 
     def took(self, size_bytes: int) -> bool:
         """Takes room for what is done ahead, if there is as much."""
-        with self._condition:
+        with self._lock:
             return self._took(size_bytes)
 
     def gave(self, size_bytes: int) -> None:
         """Gives it back."""
-        with self._condition:
+        with self._lock:
             self._bytes_left += size_bytes
 
     def _took(self, size_bytes: int) -> bool:
@@ -149,9 +155,9 @@ class CleanerThreads:
         return True
 
     def _end(self) -> None:
-        with self._condition:
+        with self._lock:
             self._free += 1
-            self._condition.notify()
+            self._freed.notify()
 
 
 ALONE = CleanerThreads(1, 0)

@@ -208,9 +208,9 @@ class SparkCleaner(Cleaner):
         with ThreadPoolExecutor(1) as thread:
             future = thread.submit(run_job, self._spark, task, tag)
             while not wait([future], NAP_MS / 1000).done:
-                if self._stopping.is_set():
+                if self._is_stopping:
                     self._spark.interruptTag(tag)
-            if self._stopping.is_set() and future.exception() is not None:
+            if self._is_stopping and future.exception() is not None:
                 raise StoppedError
             return future.result()
 

@@ -1,5 +1,6 @@
 """The round, and what becomes of it when something fails."""
 
+import sys
 import threading
 
 import numpy as np
@@ -199,6 +200,44 @@ def test_the_daemon_survives_a_store_that_fails(make_log, put, store, open_log, 
     assert sorted(done) == [0, 1]
     assert clock.monotonic_ms() - start >= BACKOFF_MS
     assert there(log) == "1:b=1 2:a=2"
+
+
+@pytest.mark.parametrize("again", ["run", "run_once"])
+def test_a_round_that_an_interrupt_ended_is_begun_anew(make_log, put, there, again):
+    """A pass that Ctrl-C ended does not go on for ever: the log's next round comes, and ends."""
+    log = make_log(min_cleanable_dirty_ratio=0)
+    done, rounds = [], []
+
+    def on_pass(*_):
+        done.append(1)
+        if len(done) == 1:
+            raise KeyboardInterrupt
+
+    def find():
+        rounds.append(1)
+        if len(rounds) == 5:
+            cleaner.stop()
+        return FoundLogs()
+
+    cleaner = Cleaner(log, on_pass=on_pass, find=find)
+    put(log, "a=1 b=1 a=2")
+    log.roll()
+    with pytest.raises(KeyboardInterrupt):
+        cleaner.run()
+    put(log, "a=3")
+    log.roll()
+    getattr(cleaner, again)()
+    assert len(done) == 2
+    assert there(log) == "1:b=1 3:a=3"
+
+
+def test_a_second_signal_may_strike_as_the_cleaner_stops(make_log):
+    """Its handler runs within the first one's, so `stop` takes no lock and calls nothing."""
+    cleaner, called = Cleaner(make_log()), []
+    sys.setprofile(lambda frame, event, _: called.append((frame.f_code.co_name, event)))
+    cleaner.stop()
+    sys.setprofile(None)
+    assert [name for name, event in called if event == "call"] == ["stop"]
 
 
 def test_one_log_that_fails_does_not_stop_the_others(make_log, put, store, clock):

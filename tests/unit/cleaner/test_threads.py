@@ -1,12 +1,14 @@
 """What threads without a pass of their own do for the others: ahead, in turn, within bounds."""
 
 import threading
+from itertools import count
 
 import pytest
 
 from clog.cleaner import Cleaner, threads
 from clog.cleaner.passes import offset_map, rewriter, run_pass
 from clog.cleaner.threads import CleanerThreads
+from clog_testing.interrupts import interrupted
 from clog_testing.invariants import check_log
 
 BIG = 2 << 20
@@ -21,15 +23,15 @@ def named(name):
     return lambda: (name, threading.current_thread() is threading.main_thread())
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_results_come_in_the_order_of_the_calls(count):
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_results_come_in_the_order_of_the_calls(number):
     """Whoever made them; with one thread nobody else does."""
-    mine = CleanerThreads(count, 0)
+    mine = CleanerThreads(number, 0)
     with mine.of_a_pass():
         found = results(mine, [(named(n), BIG) for n in range(9)])
     assert [n for n, _ in found] == [*range(9)]
-    assert all(here for _, here in found) == (count == 1)
-    assert (mine._free, mine._bytes_left) == (count, (count - 1) * threads.AHEAD_BYTES)
+    assert all(here for _, here in found) == (number == 1)
+    assert (mine._free, mine._bytes_left) == (number, (number - 1) * threads.AHEAD_BYTES)
 
 
 def test_with_one_thread_each_call_is_made_when_its_result_is_asked_for():
@@ -69,14 +71,14 @@ def test_where_the_system_gives_no_thread_nothing_is_begun(monkeypatch):
 
 def test_a_pass_that_waits_has_its_thread_first():
     """Nothing more is begun ahead for the others."""
-    mine = CleanerThreads(1, 0)
+    mine = CleanerThreads(2, 0)
     began = threading.Event()
 
     def other_pass():
         with mine.of_a_pass():
             began.set()
 
-    with mine.of_a_pass():
+    with mine.of_a_pass(), mine.of_a_pass():
         waiting = threading.Thread(target=other_pass)
         waiting.start()
         while not mine._passes_waiting:
@@ -85,6 +87,24 @@ def test_a_pass_that_waits_has_its_thread_first():
         assert not began.is_set()
     waiting.join()
     assert began.is_set()
+
+
+def test_an_interrupt_leaves_the_only_thread_free():
+    """Whichever line Ctrl-C strikes as a pass begins or ends: the next one need not wait for ever
+    (COMMIT.md Q4).
+    """
+
+    def a_pass():
+        with mine.of_a_pass():
+            mine.gave(0)
+
+    for at in count():
+        mine = CleanerThreads(1, 0)
+        struck = interrupted(a_pass, at)
+        assert mine._free == 1, struck
+        if struck is None:
+            break
+    assert at > 5
 
 
 def test_an_error_is_raised_in_its_turn_and_what_is_under_way_is_waited_for():

@@ -1,19 +1,4 @@
-"""Publishing one log's table, when it is due (S63).
-
-A format is due ``table.publish.interval.ms`` after it was looked at last, and at once when a log
-start offset has risen: no view shows for longer what was deleted. One that somebody published by
-hand is brought up to date each ``file.delete.delay.ms``, or it would hold back the sweep for ever.
-
-What is not published, whoever refuses it, is told and counted, holds nothing else up, and is tried
-again. A view that cannot follow is withdrawn, rather than show what was deleted:
-
-- at once where a log start offset has risen and it is refused for good;
-- where it has not shown for ``delete.retention.ms`` what the log has: so long does a deleted key
-  stay in the log itself, at least;
-- where a pin is ``file.delete.delay.ms`` old and nobody came for its version of a view that shows
-  nothing.
-
-One log, looked after round by round: its share of what `cleaner.Cleaner` does.
+"""One log, looked after round by round: its share of what `cleaner.Cleaner` does.
 
 `begin`, then `candidates`, each of them by `clean`, then `end`. None of it is lost when the
 next fails; a log that failed waits before it is tried again, longer each time, and at random, so
@@ -22,6 +7,19 @@ place of is opened anew for the next round (S47).
 
 Where two cleaners work on one log, the one that finds its sources changed lets the partition rest:
 it wastes one group, not one after the other.
+
+*Publishing* (S63). A format is due ``table.publish.interval.ms`` after it was looked at last, and
+at once when a log start offset has risen: no view shows for longer what was deleted. One that
+somebody published by hand is brought up to date each ``file.delete.delay.ms``, or it would hold
+back the sweep for ever. What is not published, whoever refuses it, is told and counted, holds
+nothing else up, and is tried again. A view that cannot follow is withdrawn, rather than show what
+was deleted:
+
+- at once where a log start offset has risen and it is refused for good;
+- where it has not shown for ``delete.retention.ms`` what the log has: so long does a deleted key
+  stay in the log itself, at least;
+- where a pin is ``file.delete.delay.ms`` old and nobody came for its version of a view that shows
+  nothing.
 """
 
 import logging

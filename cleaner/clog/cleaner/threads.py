@@ -1,4 +1,4 @@
-"""The threads of a cleaner, and what those without a pass of their own do for the others.
+"""The threads of a cleaner, what those without a pass do for the others, and the stores they use.
 
 Where fewer partitions are dirty than there are threads, a pass lets the others work ahead: hash the
 keys of the next objects, judge and decode the next chunk while it encodes one, write the next
@@ -10,13 +10,10 @@ group. It takes the results in order, so what is committed, and when, is the sam
 - Who would wait for another thread takes up what comes next meanwhile.
 - With one thread nothing is begun ahead: each call is made when its result is asked for.
 
-A store that counts the bytes of a pass, slows it down to the operator's limit (S29), and ends it
+`MeteredStore` counts the bytes of a pass, slows it down to the operator's limit (S29), and ends it
 when the cleaner is to stop: between two requests, so within seconds. A sweep likewise: it may have
-very many objects to list and to delete.
-
-What is lost by that is the group under way; its objects are orphans.
-
-Beside it one that has some objects in memory.
+very many objects to list and to delete. The group under way is lost by that; its objects are
+orphans.
 """
 
 import builtins

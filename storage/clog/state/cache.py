@@ -1,35 +1,24 @@
-"""Rows that wait in memory to be entered into the file of a state table, and the position that the
-file has with them.
+"""One file of a state table, what waits in memory to be entered into it, and what is not committed.
 
-A page of the file is written for each row that is entered by itself; of rows that wait, and are
-entered together in the order of their keys, many share one, and of a key that changes again and
-again only the last is entered. They are in the log already, so a crash takes nothing: whoever opens
-the file next reads them again from there. So that this is little, few versions wait, and few bytes.
+The file holds rows, and the position in the log that they are the state of. A refresh is one
+transaction, rows and position together: readers in this and other processes see the state before
+it or after it. Keys and values are bytes everywhere here.
 
-They are all that the log got from `contract` on, where the file was when the first of them came. So
+*Waiting* rows. A page of the file is written for each row that is entered by itself; of rows that
+wait, and are entered together in the order of their keys, many share one, and of a key that changes
+again and again only the last is entered. They are in the log already, so a crash takes nothing:
+whoever opens the file next reads them again from there. So that this is little, few versions wait,
+and few bytes. They are all that the log got since the file's position when the first of them came:
 where another process moves the file meanwhile, it lacks nothing with them, and they are forgotten
 once it is as far by itself.
 
-One file of a state table: rows, and the position in the log that they are the state of.
-
-A refresh is one transaction, rows and position together. Readers in this and other processes see
-the state before it or after it.
-
-Not here: what the log says (`table`), locks between processes that write.
-
-What a store was told and has not committed yet: of each key its newest value, or that it is
-deleted.
-
-It is a dict up to a limit of memory. Beyond that all of it goes to a database that SQLite keeps for
-this connection alone, in its temporary folder, and that goes with the connection: nothing of it
-survives a crash, and nobody else ever sees it. What goes there while a range is gone through is
-kept beside what was there before, by a number that is higher; so a range shows what there was when
-it was asked for. Where there is no room for it the change that asked for some is refused, and all
-others are there: they can be looked up, and committed.
-
-Keys and values are bytes, as they are in the file of a state table.
-
-What a store shows: the rows of its file with what is not committed in their place.
+*Uncommitted* changes: of each key its newest value, or that it is deleted; a store shows the rows
+of its file with these in their place. They are a dict up to a limit of memory. Beyond that all of
+it goes to a database that SQLite keeps for this connection alone, in its temporary folder, and that
+goes with the connection. What goes there while a range is gone through is kept beside what was
+there before, by a number that is higher; so a range shows what there was when it was asked for.
+Where there is no room for it the change that asked for some is refused, and all others are there:
+they can be looked up, and committed.
 """
 
 import heapq

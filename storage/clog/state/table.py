@@ -1,14 +1,4 @@
-"""The files of a state table in its folder: a *generation* is one, built whole.
-
-It is built under a name that no generation had, and renamed when it is complete; then the older
-ones are deleted. So a crash leaves the old one or the new one, and no journal of one is ever taken
-for that of the other. A process that reads an older one may go on.
-
-The position of a state table's file at a version of its log.
-
-Builds the file of a state table from its log: the table view of the newest version.
-
-How the file of a state table follows its log.
+"""`StateTable`: the latest value of each key of a log, in a local file that follows the log.
 
 V1. Open: the file there is, and only what the log got since (V3 to V5). None there, a damaged
     one, or one of another log: V2.
@@ -23,11 +13,10 @@ V6. Enter: what this process has just committed, and has in memory, is entered w
     back, where the file was at the offsets that come before it; else V3.
 V7. Where rows may wait, V5 and V6 leave them in memory, and enter many together (`cache`).
 
+A *generation* of the file is built whole, under a name that no generation had, and renamed when it
+is complete; then the older ones are deleted. So a crash leaves the old one or the new one, and no
+journal of one is ever taken for that of the other. A process that reads an older one may go on.
 Several processes may use one folder: a file lock lets one at a time build or refresh.
-
-`StateTable`: the latest value of each key of a log, in a local file that follows the log.
-
-`table` says how.
 """
 
 import logging

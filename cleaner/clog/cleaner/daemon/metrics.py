@@ -1,27 +1,20 @@
-"""Whether the daemon goes on, and whether it looks after every log; if not, why.
+"""What a daemon tells of itself: whether it is well, its metrics, and both over HTTP; JSON logs.
 
-Two questions, for two who ask: who starts processes again asks `ailments`, and who wants to know
-that logs are kept small asks `neglects`. A store that is away, a log that may only be read and a
-writer whose clock is ahead neglect a log, and to start again would mend nothing, but end the passes
-of all others.
+*Health* answers two questions, for two who ask: who starts processes again asks `ailments`, and who
+wants to know that logs are kept small asks `neglects`. A store that is away, a log that may only be
+read and a writer whose clock is ahead neglect a log, and to start again would mend nothing, but end
+the passes of all others.
 
-A store that meters all requests of one log, by kind, for the daemon's metrics.
-
-The daemon's metrics for Prometheus, computed when they are asked for.
-
+*Metrics* for Prometheus are computed when they are asked for, requests by kind counted by a store.
 Where Kafka's cleaner has a metric, its name is kept, but for the unit, which is Prometheus's:
 seconds, bytes, ratios (``max-dirty-percent`` is ``clog_cleaner_max_dirty_ratio``);
-cleaner/README.md has the table.
-What Kafka says of each cleaner thread's last pass is said here of each log's.
+cleaner/README.md has the table. What Kafka says of each cleaner thread's last pass is said here of
+each log's.
 
-``/metrics``, ``/healthz`` and ``/readyz`` over HTTP, where they are asked for, and whatever page
-comes beside them: Starlette, served by uvicorn in a thread.
-
-*Safe*: a page that shows records is only for the machine itself, so it is there only where the
-address is a loopback one. A connection that says nothing for `PATIENCE_S` is closed, else strangers
-could take all files that the process may open.
-
-Log messages as JSON lines, one object each, for programs that collect them.
+*HTTP*: ``/metrics``, ``/healthz``, ``/readyz``, and whatever page comes beside them: Starlette,
+served by uvicorn in a thread. A page that shows records is only for the machine itself, so it is
+there only where the address is a loopback one. A connection that says nothing for `PATIENCE_S` is
+closed, else strangers could take all files that the process may open.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""Rewriting for the layout alone: coalescing, merging, trimming, and purging dead rows.
-
-Rewriting runs of chunks without judging them: what coalescing, trimming and
-purging dead rows have in common.
+"""Rewriting for the layout alone: runs of neighbouring chunks, without judging their rows.
 
 E1. Read the objects of all runs, each once for all its partitions, in the order of their rows; row
     groups of which all stays as it is are copied, undecoded (`read.copy`).
@@ -10,79 +7,52 @@ E2. Write the rows of each run as objects of its partition alone: offsets, times
     are left out.
 E3. One commit replaces all runs whose chunks are still exactly those planned. A run that somebody
     else changed meanwhile is left out; its new objects are orphans. Appends never conflict: they
-    add behind, and a replacement inside the active segment names its chunks.
+    add behind, and a replacement inside the active segment names its chunks. So nobody starves.
 
-Chunks of an object that is damaged or gone are left out, and reported after the others are
-committed, so that they do not hold these up. So is a run of which fewer or more rows are read than
-the manifest says. Nor is a chunk rewritten that is left of a run by that, and would become itself
-again.
+Crash before E3: orphans. After: done. Chunks of an object that is damaged or gone, and runs of
+which fewer or more rows are read than the manifest says, are left out, and reported after the
+others are committed. Nor is a chunk rewritten that is left of a run by that, and would become
+itself again. What is due is taken in parts of `ROUND_BYTES_MAX` of records (`bounded`), which
+bounds the memory; run by run, so that chunks that are to become one are read together: else each
+would become itself again, for ever.
 
-Crash before E3: orphans. After: done.
+Five duties, under every policy but for merging:
 
-What is due goes to `relayout_all` in parts of `ROUND_BYTES_MAX` of records (`bounded`), which
-bounds its memory. They are taken run by run, so that chunks that are to become one are read
-together: else each would become itself again, for ever.
+*Coalescing*: the small objects of micro-batches become big ones of one partition each. A fresh
+object holds rows of all partitions: it lives as long as any of them needs it, and a reader of one
+partition opens the object of every micro-batch. So runs of neighbouring *loose* chunks (`is_loose`)
+of a segment are rewritten together: those that share their object, with the small ones before them
+that are not larger than all after them; a run without a shared chunk when it is `RUN_CHUNKS_MIN`
+long. So a record is rewritten O(log) times, and few small chunks are left. A shared chunk that is a
+run by itself would become an object by itself: while nothing but such chunks lies in an object it
+stays. It is taken apart once rows lie in it that nobody refers to any more, or that others rewrite:
+else their bytes would stay as long as it does (S46). It is due when `LOOSE_OBJECTS_MIN` objects are
+loose, or one that is shared has waited `WAIT_MS_MAX` since its commit. What comes after the first
+round began waits for the next call, so that fast writers do not keep the cleaner here.
 
-Coalescing: the small objects of micro-batches become big ones of one partition each, under every
-policy (design: many small chunks).
+*Purging*: chunks whose dead rows have waited ``dead.rows.delay.ms`` are rewritten without them
+(S46). A log that was compacted once may hold bitmaps. Most chunks never come here: passes,
+coalescing and trimming rewrite them first.
 
-A fresh object holds rows of all partitions: it lives as long as any of them needs it, and a reader
-of one partition opens the object of every micro-batch. So runs of neighbouring *loose* chunks
-(`is_loose`) of a segment are rewritten together: those that share their object, with the
-small ones before them that are not larger than all after them; a run without a shared chunk when it
-is `RUN_CHUNKS_MIN` long. So a record is rewritten O(log) times, and few small chunks are left.
-
-A shared chunk that is a run by itself would become an object by itself. While nothing but such
-chunks lies in an object it stays as it is: many would be made of one, and nobody would read fewer.
-It is taken apart once rows lie in it that nobody refers to any more, or that others rewrite: else
-their bytes would stay as long as it does (S46).
-
-It is due when `LOOSE_OBJECTS_MIN` objects are loose, or one that is shared has waited `WAIT_MS_MAX`
-since its commit. A round takes a bounded number of objects (`relayout`); all chunks of an object
-that is taken go with it, so that it is released as a whole.
-
-Nobody starves: an append conflicts with no replacement, so it never undoes a round; and what comes
-after the first round began waits for the next call, so that fast writers do not keep the cleaner
-here.
-
-Purging dead rows: chunks whose dead rows have waited ``dead.rows.delay.ms`` are rewritten
-without them, so that their bytes go in bounded time (S46).
-
-Under every policy: a log that was compacted once may hold bitmaps. Most chunks never come here: a
-pass rewrites them when enough of their rows are dead, coalescing and trimming when they touch them.
-
-Merging segments that were sealed by their number of chunks, where no pass does it: in logs that
-do not compact (design: many small chunks).
-
-A segment rolls after ``segment.chunks`` chunks. Once coalesced it is small, and there is one for so
-many micro-batches, for ever. So `SEGMENTS_MIN` and more sealed neighbours that fit one segment, by
+*Merging*: segments that were sealed by their number of chunks, in logs that do not compact. Once
+coalesced such a one is small. So `SEGMENTS_MIN` and more sealed neighbours that fit one segment, by
 bytes, time and chunks, become one: retention keeps the grain that ``segment.bytes`` and
-``segment.ms`` give it. Their chunks stay as they are, so it is one commit and no I/O; coalescing
-does the rest. Why a segment was sealed is not known any more: those of `Log.roll` merge likewise.
+``segment.ms`` give it. Their chunks stay as they are, so it is one commit and no I/O. Why a segment
+was sealed is not known any more: those of `Log.roll` merge likewise.
 
-Trimming: records below the low watermark in a segment that is kept become physically absent.
+*Trimming*: records below the log start in a sealed segment that is kept become physically absent,
+within one round (S37; Kafka leaves them, and copies them). Only the chunk in which the log start
+lies is rewritten, and those of its segment before it go without being read.
 
-Under every policy and within one round (S37; Kafka leaves them, and copies them).
-
-Only the chunk in which the log start lies is rewritten, and those of its segment before it go
-without being read. The active segment waits until it is sealed, which S8 bounds.
-
-Gathering: objects that many partitions share are read once for the passes of a round, not twice
-for each partition (docs/decisions/0047).
-
-A micro-batch is one object with a few rows of every partition. A cleaner that comes late would
-fetch and decode each of them twice for each partition. So before the first pass runs of fresh
-chunks that share their objects are coalesced *in memory*: the passes find the rows of their
-partition in few chunks, and what they commit takes the place of the chunks that are there
-(`rebase`). Nothing of it is written: what is superseded is never copied. Only what coalescing would
-rewrite in this round anyway is gathered, and a pass rewrites all of it, so that nobody does it
-again.
-
-Where that takes more than its share of memory, or each pass has a process of its own, coalescing
-comes first instead, for real, if it is the cheaper way (`is_worth_coalescing`): it writes records
-once more, those as well that the passes are about to remove.
-
-A run of one chunk is not gathered: it would become one chunk again.
+*Gathering* (docs/decisions/0047): a cleaner that comes late would fetch and decode the object of
+each micro-batch twice for each partition. So before the first pass runs of fresh chunks that share
+their objects are coalesced *in memory*: the passes find the rows of their partition in few chunks,
+and what they commit takes the place of the chunks that are there (`rebase`). What is superseded is
+never copied. Only what coalescing would rewrite in this round anyway is gathered, and a pass
+rewrites all of it. A run of one chunk is not: it would become one chunk again. Where gathering
+takes more than its share of memory, or each pass has a process of its own, coalescing comes first
+instead, if it is the cheaper way (`is_worth_coalescing`): it writes those records as well that the
+passes are about to remove.
 """
 
 import threading

@@ -1,76 +1,46 @@
-"""Deleting files that no readable version needs: objects, documents, blocks of old commits.
+"""Deleting files that no readable version needs (COMMIT.md §5, W1 to W6).
 
-Documents that no readable version needs: snapshots, pages and edits (COMMIT.md §5, W2).
+Two kinds of garbage, two functions: *released* objects are known from the manifest, so
+`sweep_released` lists nothing; *orphans* were never committed, or belong to nobody any more, and
+`sweep_orphans` finds them by listing, once in a long while.
 
-They bear no stamp, so their age is the store's. A writer that slept over a page or an edit comes
-to nothing: since it was written a version was committed, the one that the writer was about to
-create. A snapshot that refers to a page deleted in this way may appear; no head ever names it.
+*Orphans* are
 
-What lies in ``_clog/`` beside the log's own folder.
+- objects with a stamp below the orphan floor that no readable version refers to;
+- documents: snapshots, pages, edits, positions. They bear no stamp, so their age is the store's. A
+  writer that slept over a page or an edit comes to nothing: since it was written a version was
+  committed, the one that the writer was about to create. A snapshot that refers to a page deleted
+  in this way may appear; no head ever names it;
+- files of published views that no version of them names any more (FORMAT.md §14). A publisher may
+  sleep for any time between such a file and the version of the view that names it; once that
+  version is there, by whomever, he cannot create it;
+- positions of readers that say themselves that they may be forgotten (FORMAT.md §18); one that
+  cannot be read may be a newer release's, and stays until somebody forgets it by its name;
+- in ``_clog/`` beside the log's own folder, what a creator left that died before it created
+  ``_clog/log``, or lost that race: a first commit, or the objects of a first write, and nothing
+  else can never become a log while another stands there. So do temporary files. Any other folder
+  held a log, which was deleted in part or is being restored: it is named in a warning;
+- at the log's root, what writers of a Delta view left when they were refused, which they are after
+  their work: a whole table where each night's OPTIMIZE is refused. It goes where nothing else can
+  be meant: the newest version of the view is clog's, of this log, and keeps others out; the name is
+  one that Delta's writers give, at the root itself; the file was written since the view was first
+  published; and no version that is left names it. All else is told, and left: also rows of Iceberg
+  in ``data/``, as a catalog elsewhere may name them in a table of its own.
 
-A creator that died before it created ``_clog/log``, or lost that race, leaves a folder with a first
-commit, or with the objects of a first write, and nothing else: it can never become a log while
-another stands there, so it goes once it is old. So do temporary files of its writes, of
-``_clog/log`` too. Any other folder held a log, which was deleted in part or is being restored: it
-is named in a warning and left alone.
+*When*. The log itself knows when orphans were looked for last, since cleaners come and go. A sweep
+raises the orphan floor to what was the newest version `ORPHAN_AGE_MS` before it. So when it was
+done the version after the floor was younger than that, and once this one is `SWEEP_MS` older still
+the last sweep is at least `SWEEP_MS` ago, whoever did it. A log on which nothing happened since but
+sweeps is left alone: what bears the stamp of its newest version may still be committed (§6).
 
-Positions of readers that nobody told anything of for long (FORMAT.md §18).
+*Clocks*. A wrong clock would remove tombstones before their horizon, expire segments, and delete
+objects that readers still need. So a cleaner takes the time from a `WatchedClock`: it is compared
+with the store's, by the mtime of an object just written, and with the log's newest commit, again as
+soon as it may have become wrong. A commit's own time is its committer's, and never below its
+parent's, so it says nothing about age: what goes because it is old goes by the store's times. A
+manual clock is unrelated to these and never compared: beside one, commits are as old as they say.
 
-A document says itself when it may be forgotten. One that cannot be read says nothing: it stays
-until somebody forgets it by its name, as it may be a newer release's.
-
-What other writers of a published view left at the log's root when they were refused.
-
-Delta's Spark learns that it may not write when it commits, after its work: its rows and deletion
-vectors stay at the root, a whole table of them where each night's OPTIMIZE is refused. Delta's own
-VACUUM would take them, and cannot be let in. They go a day after they were written, where nothing
-else can be meant:
-
-- the newest version of the Delta view is clog's, of this log, and demands the feature that keeps
-  others out;
-- the name is one that Delta's writers give, at the root itself;
-- it was written since the view was first published: what stood there before is somebody's;
-- no version that is left names it.
-
-All else is told, and left: also rows of Iceberg in ``data/``, as a catalog elsewhere may name them
-in a table of its own.
-
-Files of published views that no version of them names any more (FORMAT.md §14).
-
-A publisher may sleep for any time between such a file and the version of the view that names it;
-once that version is there, by whomever, he cannot create it.
-
-Whether this machine's clock can be trusted: it is compared with the store's, by the mtime of an
-object just written, and with the log's newest commit (COMMIT.md §5).
-
-A wrong clock would remove tombstones before their horizon, expire segments, and delete objects that
-readers still need. So a cleaner takes the time from a `WatchedClock`, which looks again as soon as
-the clock may have become wrong. A manual clock is never compared: it is unrelated to the store's.
-
-When commits were written, by the store's clock.
-
-A commit's own time is its committer's, and never below its parent's: where a writer's clock is days
-behind, or one was ahead once, it says nothing about age. What is deleted because it is old goes by
-the store's times, which are one clock. A manual clock is unrelated to them: beside one, commits
-are as old as they say.
-
-Deleting what no readable version needs (COMMIT.md §5).
-
-Two kinds of garbage, two functions: *released* objects are known from the manifest, so they go
-without listing anything; *orphans* were never committed, or belong to nobody any more, and are
-found by listing, once in a long while.
-
-When to look for what was never committed: the log itself knows when that was done last, since
-cleaners come and go.
-
-A sweep raises the orphan floor to what was the newest version `ORPHAN_AGE_MS` before it
-(`objects`). So when it was done the version after the floor was younger than that, and once this
-one is `SWEEP_MS` older still the last sweep is at least `SWEEP_MS` ago, whoever did it.
-
-A log on which nothing happened since but sweeps is left alone: what bears the stamp of its newest
-version may still be committed (FORMAT.md §6).
-
-Making room on a disk that is full: deleting begins with a commit, and there is no room for one.
+*Room* on a disk that is full: deleting begins with a commit, and there is no room for one.
 
 D1. What bounds that are committed allow goes without a byte written: released objects that no
     readable version needs, objects below the floor that were never committed, temporary files that

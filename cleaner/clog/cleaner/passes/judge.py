@@ -1,17 +1,20 @@
-"""Which records a pass retains, given the map of its dirty range (S21, S23).
+"""P2: what is dead in each sealed segment (S21, S23), and whether each row that goes may go.
 
-Pure: what to read, what to write and when are decided elsewhere. Control records and records of
-aborted transactions (S22, S24) are not rows here.
+*Judging*. Only what can be dead is read, and of it only keys; values only of chunks with tombstones
+that may go, or that get their horizon while their chunk is marked: in a fresh chunk all that stay
+get one, and which these are is seen when it is rewritten, and does not matter where all of its rows
+stay. Chunks wholly below the log start, wholly beyond the map, or without any record that could go
+are judged without reading, and so are clean ones that hold no key of the map by their key index,
+and those of the range of the last map by their offsets (`offset_map`). Control records and records
+of aborted transactions (S22, S24) are not rows here.
 
-The recheck: whether each row that goes may go, found once more from the rows themselves.
-
-Judging works with masks, row numbers and chunks. A fault there could drop a row that lives while
-every sum is right. So rows that are about to be left out are checked again, as they were read, and
-by nothing of judging but the map. Each must
+*The recheck*. Judging works with masks, row numbers and chunks. A fault there could drop a row that
+lives while every sum is right. So rows that are about to be left out are checked again, as they
+were read, and by nothing of judging but the map. Each must
 
 - lie below the log start (S37), or
 - lie in the range of the last map and not be the last of its key, by its own offset: the map knows
-  all last offsets of its range (`offset_map`), or
+  all last offsets of its range, or
 - have no key, or have one for which the map has a higher offset (S21); an earlier map of the pass
   may have had it, and that one's finding is believed, or
 - be a tombstone whose delete horizon has come (S23), and which no reader holds (S64).
@@ -19,22 +22,12 @@ by nothing of judging but the map. Each must
 The second needs no hash, so it does not show that the row's key is in the map at all. That is shown
 by two sums and by a sample. As many rows with a key as the map took of the segments that are judged
 must be judged in its range, and as many of them must stay, or be such tombstones, as it has entries
-that lie there. The first `ALL_ROWS` rows
-that go by their offsets are looked up by their keys, too, and of those after them one of `ONE_OF`.
-
-Where one of it does not hold nothing is committed, and the partition is uncleanable (S28).
+that lie there. The first `ALL_ROWS` rows that go by their offsets are looked up by their keys, too,
+and of those after them one of `ONE_OF`. Where one of it does not hold nothing is committed, and the
+partition is uncleanable (S28).
 
 Costs: a look at a byte for each row of the range that goes; a hash and a look-up for each one below
 it, and for the sample; and the keys of rewritten chunks of which nothing is left.
-
-P2: what is dead in each sealed segment (S21, S23).
-
-Only what can be dead is read, and of it only keys; values only of chunks with tombstones that may
-go, or that get their horizon while their chunk is marked: in a fresh chunk all that stay get one,
-and which these are is seen when it is rewritten, values and all, and does not matter where all of
-its rows stay. Chunks wholly below the log start, wholly beyond the map, or without any record that
-could go are judged without reading, and so are clean ones that hold no key of the map by their key
-index (`offset_map`); those of the range of the last map by their offsets (`offset_map`).
 """
 
 import threading

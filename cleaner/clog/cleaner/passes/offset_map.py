@@ -1,5 +1,7 @@
-"""Offset map: the last offset of every key in a range of the log, 24 bytes an entry (S18).
+"""P1: the offset map over the dirty sealed range, as far as its memory goes (S18, S20), and what it
+says of rows without their keys being read again.
 
+*Offset map*: the last offset of every key in a range of the log, 24 bytes an entry.
 *Hash*: 128 bits of a key (`keys.hashing`), a row of two unsigned words (high, low). Keys are told
 apart by their hash alone (S19); the map never sees a key. *Slot*: 24 bytes, three words: low half,
 high half, last offset + 1. 24 zero bytes are an empty slot, so a fresh map is zeroed memory that
@@ -51,10 +53,6 @@ put, and asking for absent keys four times as long, with those sorted, too (1 to
 for each word is as fast. Slices spare a third of put: 95 instead of 150 ns a row, 4 M rows over 2 M
 keys. ``benchmarks/parts/offset_map.py`` measures all that today's does.
 
-Not here: hashing, reading keys, deciding what stays (``record_retention``).
-
-What maps say of rows without their keys being read again.
-
 *Mapped range*: the offsets that the map covers. A row there is superseded exactly when its offset
 is not the last one of its key, and the map knows all last offsets. So fresh chunks, which are the
 dirty part as a rule, are judged without being read: the keys were hashed once, for the map.
@@ -62,26 +60,18 @@ dirty part as a rule, are judged without being read: the keys were hashed once, 
 *Found dead*: what several maps of one pass found, a bit for each live row of the chunks that have
 any. It is kept until the pass rewrites, once for all of its maps (S20).
 
-Which chunks of the clean part hold none of the keys of a map, by their objects' key indexes: 3.5
-bytes a key instead of its key, and no hashing (decision: storage 0007).
+*Index filter*: which chunks of the clean part hold none of the keys of a map, by their objects' key
+indexes: 3.5 bytes a key instead of its key, and no hashing (decision: storage 0007). Dirty keys are
+noted while the map is filled, by their hashes with the log's own seed, 8 bytes each; above
+`KEYS_MAX` nothing is noted, since so many leave few objects alone. Where keys are spread evenly no
+object is left alone: after some answers in vain nothing is asked any more. Safe because an index
+has no false negatives: a chunk of which it says "none" has no row that the map supersedes.
 
-Dirty keys are noted while the map is filled, by their hashes with the log's own seed, 8 bytes each;
-above `KEYS_MAX` nothing is noted, since so many leave few objects alone. Where keys are spread
-evenly no object is left alone: after some answers in vain nothing is asked any more.
-
-Safe because an index has no false negatives: a chunk of which it says "none" has no row that the
-map supersedes.
-
-Giving memory back while a pass rewrites.
-
-Arrow's allocator and the C library keep what was freed: measured, 200 MiB of a pass that needs 300.
-`give_back` returns it; it is called for every `EVERY_BYTES` of records, so that its milliseconds
+*Memory*. Arrow's allocator and the C library keep what was freed: measured, 200 MiB of a pass that
+needs 300. `give_back` returns it, once for every `EVERY_BYTES` of records, so that its milliseconds
 do not count. A process that does nothing but clean calls `save_memory` first: Arrow then takes its
 memory from the C library, and that takes large blocks from the system, and gives them back, one by
 one: 60 to 80 MiB less.
-
-P1: the offset map over the dirty sealed range, as far as its memory goes (S18,
-S20).
 """
 
 import ctypes

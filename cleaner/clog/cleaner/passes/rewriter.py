@@ -1,16 +1,13 @@
-"""P3, second half: neighbouring segments that fit one together (S25). Pure.
+"""P3 and P4: which chunks of a pass are left, marked or rewritten, and writing what stays of them.
 
-Sizes are those after cleaning, so that two half-empty segments merge in the pass that empties them
-(Kafka takes the sizes before). They are estimated: `rewriter` cuts what turns out too large.
+P3. Whether a chunk is left, marked or rewritten (`RewritePolicy`), and which neighbouring segments
+    become one (`grouped`, S25). Pure.
+P4. One group becomes one segment (`Rewriter`, S26), and bitmaps are written (`BitmapWriter`).
 
-Where retention deletes by time, too, neighbours merge only while their records are of one time: a
-segment expires by its newest record, so one that takes in all that comes would never (S33; Kafka's
-does). What is merged expires at most that much later.
-
-P3, first half: whether a chunk is left, marked or rewritten. Pure.
-
-A chunk in which little died stays, and gets a *bitmap* of its dead rows: they are invisible with
-the commit, their bytes go when the chunk is rewritten (docs/decisions/0006). Rewritten is
+*Marked*. A chunk in which little died stays, and gets a *bitmap* of its dead rows: they are
+invisible with the commit, their bytes go when the chunk is rewritten (docs/decisions/0006). Its
+later bitmap takes the place of the older one: it has those rows, too, and their time, so that the
+bytes are due when those of the first dead row are. Rewritten is
 
 - a chunk in which so much died that rewriting it now is the cheaper way (below);
 - one that shares its object or is small: rewriting it is cheap, and due for the layout's sake;
@@ -32,27 +29,23 @@ that anyway, so only the share of the delay that is left counts. A chunk is rewr
 
 A chunk without a bitmap has all of the delay left, one that is due has none.
 
-Here, too, is how chunks lie in their objects: what is worth rewriting for the layout's sake alone.
+*Groups*. Sizes are those after cleaning, so that two half-empty segments merge in the pass that
+empties them (Kafka takes the sizes before). They are estimated: what turns out too large is cut.
+Where retention deletes by time, too, neighbours merge only while their records are of one time: a
+segment expires by its newest record, so one that takes in all that comes would never (S33; Kafka's
+does). What is merged expires at most that much later.
 
-P4: one group becomes one segment (S25, S26).
-
-Chunks that are not to be rewritten (`rewriter`) are referred to again, if they are large and
-alone in their object; runs of the others are written anew: row groups of which all stays are copied
-without decoding (`read.copy`), and of the rest records that stay only, with their offsets,
-timestamps and headers, in order, and the horizons that tombstones have in a column. Those that they
-get by this pass are their chunks' (`commit_pass`).
+*Writing*. Chunks that are not rewritten are referred to again. Runs of the others are written anew:
+row groups of which all stays are copied without decoding (`read.copy`), and of the rest records
+that stay only, with their offsets, timestamps and headers, in order, and the horizons that
+tombstones have in a column. Those that they get by this pass are their chunks' (`commit_pass`).
 
 *Conservation.* Each run is counted three times: what the manifest says is there, what was judged
 to go, what was written; and each row that goes is checked again (`judge`). Where the sums differ,
 or a row was to stay, nothing is committed (`CorruptionError`).
 
-P4 for chunks in which little died: bitmaps of their dead rows.
-
-A later bitmap takes the place of the chunk's older one: it has those rows, too, and their time. So
-however often a chunk is marked, its bytes are due when those of its first dead row are.
-
-Safety: a bitmap is committed as a rewritten group is, oldest first and only while its chunk has
-the dead rows that it had when it was judged. Crash before: a file that is an orphan.
+*Safety.* What is written here is an orphan until it is committed: groups and bitmaps oldest first,
+and only while their chunks have the dead rows that they had when they were judged.
 """
 
 import math

@@ -1,38 +1,4 @@
-"""Fitting an edit of a pass to a manifest that is newer than its plan's (COMMIT.md §2). Pure.
-
-Rows of sealed segments only ever become fewer. So where a range has as many live rows as when it
-was planned, and segments still meet its ends, it has the same rows, whatever objects they lie in
-now: another cleaner may have coalesced them. What was judged dead there is dead, what was written
-of the others is right, and takes the place of the chunks that are there now. That needs no map.
-
-Neither a chunk that the pass refers to again nor one that it marks may have moved: these are large
-and alone in their objects, nobody coalesces them. Nor may tombstones of the range have got other
-horizons, which are never set again (S23). A chunk that was only to get a horizon gets it where its
-rows lie now: of those chunks the others with tombstones have their horizons in their rows.
-
-P4 to P6: groups are rewritten and marked, by several threads where there are any to spare, and
-published one after the other.
-
-P5: committing what it made of its plan, if the plan still holds (COMMIT.md §2).
-
-A change of a partition that was planned at version N may be committed at a later one when nothing
-but appends, seals and other offsets came since, or coalescing (`rebase`), and no sweep can have
-taken the objects it wrote. Else it stops, and nothing is lost: the next pass plans anew.
-
-*Delete horizons* are set by the commit (S23). A tombstone outlives the older values of its key by
-``delete.retention.ms``: whoever read one of them has that long to see the delete. The values go
-with the commit of their group, which may be hours after the pass was planned, and the tombstone
-gets its horizon by that commit or a later one. So its horizon is the time of the commit that sets
-it plus ``delete.retention.ms``. It cannot stand in the rows, which are written before: their chunk
-bears it (FORMAT.md §5.3), and until the commit `AT_COMMIT` in its place. Each attempt puts its own
-time in, so one that lost a race, was rebased or waited for other tasks is no exception. Once
-committed a horizon never changes.
-
-How far a pass is, for whoever watches it from another thread.
-
-The pass alone writes it, and each value by itself is whole, so nothing is locked.
-
-One pass of the cleaner over one partition.
+"""One pass of the cleaner over one partition: which one is `selection`'s to say.
 
 Vocabulary: *clean* ``[log start, first dirty)``, *dirty* ``[first dirty, first uncleanable)``,
 *covered*: up to where the map goes.
@@ -43,10 +9,10 @@ P1. `build_map`: key hash -> last offset, over the dirty sealed range, until the
     crash loses the notes, the next pass starts from the same offset: so their number is bounded.
 P2. `judge`: what is dead in each sealed segment that begins in the covered range, from the keys
     alone (S21, S23).
-P3. `rewriter`: chunks in which little died are to be marked, those in which more did,
-    rewritten. `rewriter`: neighbours that fit one segment together (S25).
-P4. `rewriter`: the records of a group that stay, written as one segment (S26). A group of one
-    segment of which nothing is to be rewritten is left alone. `bitmaps`: those of dead rows.
+P3. `rewriter`: chunks in which little died are to be marked, those in which more did, rewritten;
+    neighbours that fit one segment together (S25).
+P4. `rewriter`: the records of a group that stay, written as one segment (S26), and bitmaps of dead
+    rows. A group of one segment of which nothing is to be rewritten is left alone.
 P5. `commit_pass` of the group: the new segment for its sources, bitmaps for its chunks, if these
     are still exactly those judged. Crash before: orphans. After: progress.
 P6. With the last group: the first dirty offset, and the horizons of tombstones in chunks left
@@ -60,28 +26,39 @@ group's; one for each thread, where the cleaner has several and they have no pas
 older value of its key is gone, and when a later pass finds its horizon passed it may go without
 bringing one back. The pass stops at the first group whose sources changed: what is after it keeps
 its tombstones, and the first dirty offset stays, so the next pass maps the same range again.
-Whatever was committed is right by itself. Sources that were only coalesced are no reason to stop
-(`rebase`), unless they were swept, too, before the pass came to them (`file_missing`).
+Whatever was committed is right by itself.
 
-Not here: which partition (`selection`), what happens to the replaced objects (`sweep`).
+*Delete horizons* are set by the commit (S23). A tombstone outlives the older values of its key by
+``delete.retention.ms``: whoever read one of them has that long to see the delete. The values go
+with the commit of their group, which may be hours after the pass was planned. So a horizon is the
+time of the commit that sets it plus ``delete.retention.ms``. It cannot stand in the rows, which are
+written before: their chunk bears it (FORMAT.md §5.3), and until the commit `AT_COMMIT` in its
+place. Each attempt puts its own time in, so one that lost a race, was rebased or waited for other
+tasks is no exception. Once committed a horizon never changes.
 
-A partition that is too large for one pass, cleaned in *stretches* by several at once.
+*Rebasing* (COMMIT.md §2). An edit that was planned at version N may be committed at a later one
+when nothing but appends, seals and other offsets came since, or coalescing (`rebase`), and no sweep
+can have taken the objects it wrote (`file_missing` tells where one took what it reads). Rows of
+sealed segments only ever become fewer. So where a range has as many live rows as when it was
+planned, and segments still meet its ends, it has the same rows, whatever objects they lie in now.
+What was judged dead there is dead, what was written of the others is right, and takes the place of
+the chunks that are there now. That needs no map. Neither a chunk that the pass refers to again nor
+one that it marks may have moved: these are large and alone in their objects, nobody coalesces them.
+Nor may tombstones of the range have got other horizons. A chunk that was only to get a horizon gets
+it where its rows lie now: of those chunks the others with tombstones have their horizons in their
+rows.
 
-A stretch are neighbouring whole segments of the cleanable range. What cleans one is a pass like any
-other (`run_pass`), and shares no state with those of the other stretches: it maps the whole dirty
-part for itself, judges the segments of its own by that, and commits group by group. That costs the
-dirty keys once more for each stretch; so there are `STRETCHES_MAX` at most.
-
-Its commits take away what is dead, and that needs no order: a record that a later one supersedes is
+*Stretches*. A partition that is too large for one pass is cleaned by several at once, each over
+neighbouring whole segments of the cleanable range. They share no state: each maps the whole dirty
+part for itself, which costs the dirty keys once more (so there are `STRETCHES_MAX` at most), judges
+the segments of its own by that, and rechecks the rows that go, so that together their sums are
+those of the partition. That a record goes needs no order: a record that a later one supersedes is
 dead whenever it goes, and a tombstone whose horizon has come has outlived all that it deletes since
-it got that horizon. What needs order is the horizon itself (S23): it counts from when the last
-older value of the key is gone, and that may lie in another stretch. So a pass over a stretch sets
-none, and the first dirty offset stays. Once all are done `commit_covered` does both, up to where
-the shortest of their maps goes, in one commit. Where a stretch stops, fails or is lost that commit
-does not come: the next pass maps the same range again, and finds less to do.
-
-*Witness.* Each pass rechecks the rows that go, and its sums are those of its own segments
-(`judge`): so together they are those of the partition.
+it got that. The horizon itself does: it counts from when the last older value of the key is gone,
+and that may lie in another stretch. So a pass over a stretch sets none, and the first dirty offset
+stays. Once all are done `commit_covered` does both, up to where the shortest of their maps goes, in
+one commit. Where a stretch stops, fails or is lost that commit does not come: the next pass maps
+the same range again, and finds less to do.
 """
 
 import math

@@ -17,8 +17,8 @@ R5. Once a day delete what was never committed (`sweep`) and blocks of old commi
 A pass may take hours, and nothing but passes waits for more than one. Between two passes the rounds
 of other logs begin and end, ``log.cleaner.backoff.ms`` apart where there is nothing to clean. Logs
 with passes that wait, as others are more urgent, have all but R3 done each
-``log.retention.check.interval.ms``, at least `BETWEEN_MS_MIN` apart; where one of them goes on, R1,
-R2, and what is to be deleted of R4. With several threads all that goes on beside the passes.
+``log.retention.check.interval.ms``, at least `_BETWEEN_MS_MIN` apart; where one of them goes on,
+R1, R2, and what is to be deleted of R4. With several threads all that goes on beside the passes.
 
 The share of one log is in `log_round`. A pass that fails leaves the log as it was; its partition is
 uncleanable, with the reason, and retried with back-off, the others go on (S28). A log whose round
@@ -62,7 +62,7 @@ class FoundLogs:
     unlisted: Mapping[str, str] = field(default_factory=dict)
 
 
-BETWEEN_MS_MIN = 60_000
+_BETWEEN_MS_MIN = 60_000
 """A log whose passes go on, or wait, is not maintained more often."""
 
 
@@ -289,7 +289,7 @@ class Cleaner:
 
     def _maintain_between(self) -> None:
         """Maintains logs whose passes go on or wait, where that is due."""
-        interval_ms = max(self._settings.retention_check_ms, BETWEEN_MS_MIN)
+        interval_ms = max(self._settings.retention_check_ms, _BETWEEN_MS_MIN)
         for mine in self._open.values():
             waited_ms = self._clock.monotonic_ms() - mine.maintained_ms
             if mine.is_well and waited_ms >= interval_ms:

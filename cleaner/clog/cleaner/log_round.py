@@ -92,7 +92,9 @@ from clog.storage.readers import NO_HOLDS, read_holds
 from clog.storage.store.contract import StoreRefusedError
 from clog.storage.transactions.several import finish_all
 
-_LOGGER = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
 _FOR_GOOD = (CorruptionError, FileNotFoundError, InvalidInputError, StoreRefusedError)
 """Refusals that the next try meets again, until somebody does something."""
 _REFUSALS = (
@@ -144,13 +146,16 @@ class Publishing:
         starts, wanted = list(self._handle.tip.head.partitions.start), config.published_formats
         for name in wanted:
             interval_ms = config.table_publish_interval_ms
-            if self._is_due(name, interval_ms, now_ms) or self._starts.get(name) != starts:
+            if (
+                _is_due(self._tried_ms.get(name), now_ms, interval_ms)
+                or self._starts.get(name) != starts
+            ):
                 self._tried_ms[name] = now_ms
                 done += self._brought_up(name, config)
         for name in [name for name in pins if name in FORMATS and name not in wanted]:
             delay_ms = config.file_delete_delay_ms
             pinned_ms = self._handle.clock.now_ms() - pins[name][-1].time_ms
-            is_old = pinned_ms >= delay_ms and self._is_due(name, delay_ms, now_ms)
+            is_old = pinned_ms >= delay_ms and _is_due(self._tried_ms.get(name), now_ms, delay_ms)
             if is_old:
                 self._tried_ms[name] = now_ms
             if is_old or self._starts.get(name) != starts:
@@ -159,10 +164,6 @@ class Publishing:
             done += self._attempt(name, "freed of its pins", self._release)[0]
         self._measure(wanted, now_ms)
         return done
-
-    def _is_due(self, name: str, interval_ms: int, now_ms: int) -> bool:
-        tried_ms = self._tried_ms.get(name)
-        return tried_ms is None or now_ms - tried_ms >= interval_ms
 
     def _brought_up(
         self, name: str, config: LogConfig, *, by_hand: bool = False, is_old: bool = True
@@ -210,7 +211,7 @@ class Publishing:
     def _withdraw(self, name: str) -> Published:
         done = self._publications.withdraw(name)
         if done.withdrawn:
-            _LOGGER.warning(
+            logger.warning(
                 "the %s view of %s could not follow the log, and is withdrawn: it shows nothing"
                 " until the log is published again",
                 *(name, self._handle.store.url),
@@ -232,7 +233,7 @@ class Publishing:
             done = step(name)
         except _REFUSALS as e:
             if self._told.get((name, what)) != str(e):
-                _LOGGER.warning("%s is not %s as %s: %s; it is tried again", url, what, name, e)
+                logger.warning("%s is not %s as %s: %s; it is tried again", url, what, name, e)
             self._told[name, what] = str(e)
             return Published(refused=1), e
         self._told.pop((name, what), None)
@@ -272,15 +273,11 @@ class Rest:
         self.until_ms = self.failures = 0
 
 
-logger = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
-
-BLOCKS_CHECK_MS = 86_400_000
+_BLOCKS_CHECK_MS = 86_400_000
 """Blocks of old commits are looked at this often, the first time at once: that is cheap."""
-INDEX_BYTES = 32 << 20
+_INDEX_BYTES = 32 << 20
 """Memory for the key indexes of a log with masks: those of six million keys."""
-HOLDS_SEEN_MS = 60_000
+_HOLDS_SEEN_MS = 60_000
 """For choosing, readers are asked this often at most what they hold; whoever plans asks anew."""
 
 
@@ -355,7 +352,7 @@ class LogRound:
         self._coalesced_first = 0
         self._left_out: set[str] = set()
         seed = log.handle.tip.head.log.key_seed
-        self._indexes = KeyIndexCache(self._store(), seed=seed, cache_bytes=INDEX_BYTES)
+        self._indexes = KeyIndexCache(self._store(), seed=seed, cache_bytes=_INDEX_BYTES)
         self._stuck: set[str] = set()
 
     def now_ms(self) -> int:
@@ -602,7 +599,7 @@ class LogRound:
     def _close_blocks(self, now_ms: int, store: MeteredStore) -> None:
         since_ms = self.clock.monotonic_ms()
         has_any = self._handle.tip.version >= documents.BLOCK_VERSIONS
-        if has_any and _is_due(self._blocks_checked_ms, since_ms, BLOCKS_CHECK_MS):
+        if has_any and _is_due(self._blocks_checked_ms, since_ms, _BLOCKS_CHECK_MS):
             close_blocks(self._handle, now_ms=now_ms, defaults=self._settings.defaults, store=store)
             self._blocks_checked_ms = since_ms
 
@@ -658,7 +655,7 @@ class LogRound:
 
     def _see_holds(self, config: LogConfig, now_ms: int) -> None:
         since_ms = self.clock.monotonic_ms()
-        if _is_due(self._holds_seen_ms, since_ms, HOLDS_SEEN_MS):
+        if _is_due(self._holds_seen_ms, since_ms, _HOLDS_SEEN_MS):
             self._holds = read_holds(self._handle, config, now_ms=now_ms)
             self._holds_seen_ms = since_ms
 

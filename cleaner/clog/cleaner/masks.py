@@ -189,11 +189,11 @@ def new_rows(store: Store, chunks: Sequence[Chunk], schema: LogSchema | None) ->
     last[numbers[has_key]] = rows[has_key]  # Of equal numbers the last one stays.
     superseded = ~has_key | (last[numbers] != rows)
     edges = np.cumsum([c.rows for c in chunks])[:-1]
-    tombstones = [tombstones_of(store, c, schema) for c in chunks]
+    tombstones = [_tombstones_of(store, c, schema) for c in chunks]
     return NewRows(np.split(superseded, edges), tombstones, encoded.dictionary)
 
 
-def tombstones_of(store: Store, chunk: Chunk, schema: LogSchema | None) -> Mask:
+def _tombstones_of(store: Store, chunk: Chunk, schema: LogSchema | None) -> Mask:
     """Returns which rows of a chunk are tombstones; nothing is read where it has none."""
     if not chunk.tombstones:
         return np.zeros(chunk.rows, np.bool_)
@@ -328,7 +328,7 @@ class MaskMaker:
         dirty = [c for c in fresh[len(clean) :] if not c.aborted]
         masks = {c.identity: ChunkMask() for c in fresh}
         masks |= {
-            c.identity: self._mask(None, tombstones_of(self.indexes, c, schema)) for c in clean
+            c.identity: self._mask(None, _tombstones_of(self.indexes, c, schema)) for c in clean
         }
         if dirty:
             judged = new_rows(self.indexes, dirty, schema)

@@ -333,7 +333,7 @@ class Cache:
         with self._lock:
             codec = self._codec
             low = codec.prefix(prefix)
-            rows = self.between(low, after_prefix(low))
+            rows = self.between(low, _after_prefix(low))
         return ((codec.key(key), codec.value(value)) for key, value in rows)
 
     def between(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -480,15 +480,15 @@ def _latest(rows: list[tuple[Any, ...]]) -> bytes:
     return value
 
 
-def after_prefix(prefix: bytes) -> bytes | None:
+def _after_prefix(prefix: bytes) -> bytes | None:
     """Returns the first key after all those with the prefix; None when there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
-CHANGE_BYTES = 200
+_CHANGE_BYTES = 200
 """About what Python needs for a row, beside its key and value."""
-SPILLED_CACHE_KIB = 16_384
+_SPILLED_CACHE_KIB = 16_384
 RANGE_ROWS = 1_000
 """Rows that one statement of a range fetches: others may be put between two."""
 
@@ -537,10 +537,10 @@ class Uncommitted:
             StateFileError: there is no room for it; it is as it was.
         """
         with self._lock:
-            size = CHANGE_BYTES + len(key) + len(value or b"") - self._bytes_of(key)
+            size = _CHANGE_BYTES + len(key) + len(value or b"") - self._bytes_of(key)
             if self._recent and self._recent_bytes + size > self._memory_bytes:
                 self._spill()
-                size = CHANGE_BYTES + len(key) + len(value or b"")
+                size = _CHANGE_BYTES + len(key) + len(value or b"")
             self._recent[key] = value
             self._recent_bytes += size
 
@@ -601,7 +601,7 @@ class Uncommitted:
         size = 0
         for key, value in self.between(b"", None):
             some.append((key, value))
-            size += CHANGE_BYTES + len(key) + len(value or b"")
+            size += _CHANGE_BYTES + len(key) + len(value or b"")
             if size >= self._memory_bytes:
                 yield some
                 some, size = [], 0
@@ -621,7 +621,7 @@ class Uncommitted:
 
     def _bytes_of(self, key: bytes) -> int:
         known = key in self._recent
-        return CHANGE_BYTES + len(key) + len(self._recent[key] or b"") if known else 0
+        return _CHANGE_BYTES + len(key) + len(self._recent[key] or b"") if known else 0
 
     def _rows(self, statement: str, low: bytes, number: int) -> list[Change]:
         with self._lock, self._told():
@@ -667,7 +667,7 @@ def _changed_key(change: Change) -> bytes:
 def _private() -> sqlite3.Connection:
     """Opens a database of this connection alone, without a name."""
     connection = sqlite3.connect("", check_same_thread=False)
-    connection.execute(f"pragma cache_size = -{SPILLED_CACHE_KIB}")
+    connection.execute(f"pragma cache_size = -{_SPILLED_CACHE_KIB}")
     # A journal, so that what does not fit is taken back, and what was there before stays whole.
     connection.execute("pragma journal_mode = memory")
     connection.execute("pragma synchronous = off")
@@ -693,7 +693,7 @@ def merged_scan(cache: Cache, changes: Uncommitted, prefix: Any) -> Iterator[tup
     are now.
     """
     low = changes.codec.prefix(prefix)
-    high = after_prefix(low)
+    high = _after_prefix(low)
     codec = cache.codec
     stored = ((key, codec, value) for key, value in cache.between(low, high))
     newer = ((key, changes.codec, value) for key, value in changes.between(low, high))

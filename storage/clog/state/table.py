@@ -74,11 +74,11 @@ def newest(folder: Path, name: str) -> Cache | None:
     Raises:
         DamagedCacheError: it cannot be opened.
     """
-    generation = newest_generation(folder, name)
+    generation = _newest_generation(folder, name)
     return None if generation == 0 else Cache(_path(folder, name, generation), generation)
 
 
-def newest_generation(folder: Path, name: str) -> int:
+def _newest_generation(folder: Path, name: str) -> int:
     """Returns the number of the newest generation; 0 when there is none."""
     pattern = re.compile(rf"{re.escape(name)}\.(\d+)\.sqlite3")
     try:
@@ -121,7 +121,7 @@ def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
     except BaseException:
         building.unlink(missing_ok=True)  # Else a disk that is full stays so.
         raise
-    generation = newest_generation(folder, name) + 1
+    generation = _newest_generation(folder, name) + 1
     path = _path(folder, name, generation)
     _sync(building)
     building.rename(path)
@@ -160,11 +160,11 @@ def is_of(before: Position, now: Position) -> bool:
 
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value")
-ATTEMPTS = 5
+_ATTEMPTS = 5
 """How often to start over when the cleaner and the sweep overtake it."""
 
 
-def build_from_log(
+def _build_from_log(
     handle: Handle, folder: Path, name: str, *, map_bytes: int
 ) -> tuple[Cache, Position]:
     """Builds the next generation of the file, and returns it and its position. The caller sees to
@@ -173,7 +173,7 @@ def build_from_log(
     Raises:
         VersionExpiredError: the log changed too often meanwhile.
     """
-    for _ in range(ATTEMPTS):
+    for _ in range(_ATTEMPTS):
         handle.refresh()
         manifest = handle.manifest()
         position = position_of(manifest)
@@ -183,7 +183,7 @@ def build_from_log(
             continue  # The cleaner and the sweep overtook it.
         return built, position
     raise VersionExpiredError(
-        f"{handle.store.url} changed {ATTEMPTS} times while its state table was built; raise"
+        f"{handle.store.url} changed {_ATTEMPTS} times while its state table was built; raise"
         " file.delete.delay.ms above the time that building takes"
     )
 
@@ -441,7 +441,7 @@ class Follower:
         if is_of(position, now) and position.offsets == now.offsets:
             rose = self._move(now, ())
             return Refreshed(tip.version, None if moved or rose else ())
-        for _ in range(ATTEMPTS):
+        for _ in range(_ATTEMPTS):
             manifest = self.handle.manifest()
             if manifest.head.log.schema != position.schema:
                 return self._build("the schema of its log evolved")
@@ -459,7 +459,7 @@ class Follower:
                 continue
             return Refreshed(self.position.version, None if moved else changed)
         raise VersionExpiredError(
-            f"{self.url} changed {ATTEMPTS} times while its state table was refreshed; raise"
+            f"{self.url} changed {_ATTEMPTS} times while its state table was refreshed; raise"
             " file.delete.delay.ms above the time that a refresh takes"
         )
 
@@ -528,10 +528,10 @@ class Follower:
             _LOGGER.warning(
                 "rebuilding the state table of %s in %s: %s", self.url, self.folder, reason
             )
-        return build_from_log(self.handle, self.folder, self._name, map_bytes=self._map_bytes)
+        return _build_from_log(self.handle, self.folder, self._name, map_bytes=self._map_bytes)
 
     def _is_newest(self) -> bool:
-        newest = newest_generation(self.folder, self._name)
+        newest = _newest_generation(self.folder, self._name)
         return newest == self._cache.generation and self._cache.is_in_place()
 
     def _telling(self) -> AbstractContextManager[None]:

@@ -205,7 +205,7 @@ def _number(value: object) -> float | None:
 logger = logging.getLogger(__name__)
 
 DISCOVER_MS = 60_000
-SLOW_MS = 5_000
+_SLOW_MS = 5_000
 """Where stores have kept it waiting so long, the logs that are open come first."""
 
 Errors = tuple[type[Exception], ...]
@@ -270,12 +270,12 @@ class Finder:
     def __call__(self) -> FoundLogs:
         """Looks for logs, and returns what changed since the last call.
 
-        When stores have kept it waiting for `SLOW_MS` it asks no more of them until the next call.
+        When stores have kept it waiting for `_SLOW_MS` it asks no more of them until the next call.
         """
         began_ms = self.clock.monotonic_ms()
         for tried in self._all_due():
             self._attempt(tried, told=(Exception,))
-            if self.clock.monotonic_ms() - began_ms >= SLOW_MS:
+            if self.clock.monotonic_ms() - began_ms >= _SLOW_MS:
                 break
         found = FoundLogs(self._opened, self._gone, self.unopened, self.unlisted)
         self._opened, self._gone = [], []

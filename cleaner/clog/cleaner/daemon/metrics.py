@@ -407,7 +407,7 @@ def _gauge(name: str, doc: str, value: float) -> Metric:
 
 
 PATIENCE_S = 30.0
-THIS_HOST = "127.0.0.1"
+_THIS_HOST = "127.0.0.1"
 
 
 class MonitorServer:
@@ -471,7 +471,7 @@ def listening(address: str) -> socket.socket:
     """
     host, _, port = address.rpartition(":")
     try:
-        place = (host.strip("[]") or THIS_HOST, int(port))
+        place = (host.strip("[]") or _THIS_HOST, int(port))
         family = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server(place, family=family)
     except (OSError, ValueError, OverflowError) as e:

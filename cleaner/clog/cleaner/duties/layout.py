@@ -123,7 +123,7 @@ class Run:
         return [c for c in self.chunks if c.next > self.low and not c.aborted]
 
 
-def relayout_all(
+def _relayout_all(
     handle: Handle, store: Store, due: Callable[[Manifest], list[Run]], *, operation: str
 ) -> list[Run]:
     """Rewrites what is due until nothing is; returns the runs that were replaced. ``store`` is the
@@ -202,7 +202,7 @@ def relayout(
     def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         now = handle.manifest()
         late = objects_may_be_gone(manifest, tip)
-        there = [(run, r) for run, r in made if not late and is_as_planned(run, now)]
+        there = [(run, r) for run, r in made if not late and _is_as_planned(run, now)]
         done[:] = [run for run, _ in there]
         if not there:
             return NothingToCommit()
@@ -385,7 +385,7 @@ def _replacement(run: Run, objects: Sequence[DataObject]) -> Replacement:
     )
 
 
-def is_as_planned(run: Run, now: Manifest) -> bool:
+def _is_as_planned(run: Run, now: Manifest) -> bool:
     """Tells whether the run's chunks are there, exactly as they were but for their masks. Pure."""
     there = [
         c
@@ -418,7 +418,7 @@ def coalesce(handle: Handle, store: Store, *, now_ms: int, force: bool = False) 
             return []
         return [r for r in bounded(runs) if not r.becomes_itself]
 
-    return relayout_all(handle, store, due, operation="coalesce")
+    return _relayout_all(handle, store, due, operation="coalesce")
 
 
 def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Run]:
@@ -513,7 +513,7 @@ def purge_dead_rows(
         config = with_defaults(manifest.head.config, defaults)
         return bounded(due_purges(manifest, config, now_ms=now_ms))
 
-    return relayout_all(handle, store, due, operation="clean")
+    return _relayout_all(handle, store, due, operation="clean")
 
 
 def due_purges(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Run]:
@@ -605,7 +605,7 @@ def trim(handle: Handle, store: Store) -> list[Run]:
     Raises:
         CorruptionError: as `relayout`.
     """
-    return relayout_all(handle, store, lambda m: bounded(due_trims(m)), operation="trim")
+    return _relayout_all(handle, store, lambda m: bounded(due_trims(m)), operation="trim")
 
 
 def due_trims(manifest: Manifest) -> list[Run]:
@@ -664,7 +664,7 @@ class Gathered:
         lie where they lay. Pure.
         """
         p, manifest = plan.partition, plan.manifest
-        mine = [r for run, r in self.made if run.partition == p and is_as_planned(run, manifest)]
+        mine = [r for run, r in self.made if run.partition == p and _is_as_planned(run, manifest)]
         if not mine:
             return plan
         segments = tuple(_with_runs(s, mine) for s in manifest.segments[p])

@@ -4,7 +4,7 @@ Two kinds of garbage, two functions: *released* objects are known from the manif
 `sweep_released` lists nothing; *orphans* were never committed, or belong to nobody any more, and
 `sweep_orphans` finds them by listing, once in a long while.
 
-*Orphans* are
+*Orphans*, all of them older than a day, are
 
 - objects with a stamp below the orphan floor that no readable version refers to;
 - documents: snapshots, pages, edits, positions. They bear no stamp, so their age is the store's. A
@@ -31,7 +31,8 @@ Two kinds of garbage, two functions: *released* objects are known from the manif
 raises the orphan floor to what was the newest version `ORPHAN_AGE_MS` before it. So when it was
 done the version after the floor was younger than that, and once this one is `SWEEP_MS` older still
 the last sweep is at least `SWEEP_MS` ago, whoever did it. A log on which nothing happened since but
-sweeps is left alone: what bears the stamp of its newest version may still be committed (§6).
+sweeps is left alone: what bears the stamp of its newest version may still be committed
+(FORMAT.md §6).
 
 *Clocks*. A wrong clock would remove tombstones before their horizon, expire segments, and delete
 objects that readers still need. So a cleaner takes the time from a `WatchedClock`: it is compared
@@ -89,7 +90,7 @@ from clog.storage.store.contract import (
 )
 
 
-def unneeded_documents(
+def _unneeded_documents(
     store: Store, tip: Commit, floor: int, *, before_ms: int
 ) -> list[StoredObject]:
     """Returns the leftover documents that were written before ``before_ms``; the tip must be
@@ -235,7 +236,7 @@ def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[S
     return dead
 
 
-def expired_readers(store: Store, *, before_ms: int) -> list[StoredObject]:
+def _expired_readers(store: Store, *, before_ms: int) -> list[StoredObject]:
     """Returns the documents that expired before a time, and were written before it; a LIST, and a
     GET for each that was.
     """
@@ -259,7 +260,7 @@ writes with each commit.
 """
 
 
-def sweep_strays(handle: Handle, *, before_ms: int, dry_run: bool) -> list[StoredObject]:
+def _sweep_strays(handle: Handle, *, before_ms: int, dry_run: bool) -> list[StoredObject]:
     """Deletes what refused writers of Delta left before ``before_ms``, and returns it; names it,
     and what else others left, in warnings. Only in a log that was published four LISTs, and where
     anything of Delta's is old those of the view.
@@ -315,7 +316,7 @@ def _tell(root: Store, files: Sequence[StoredObject], whose: str, then: str) -> 
         )
 
 
-def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list[StoredObject]:
+def _unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list[StoredObject]:
     """Returns the files of views that were written before ``before_ms`` and that nothing names;
     only in a log that was published a LIST, and where there is anything old a LIST of each
     view and a GET for each of its versions. Those of a view that cannot be read stay.
@@ -344,8 +345,6 @@ def unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list
         unneeded += [found for _, found in files if found.path in unnamed]
     return unneeded
 
-
-__all__ = ["SKEW_MS_MAX", "ClockSkewError", "WatchedClock", "check_clock", "is_comparable"]
 
 LOOK_MS = 600_000
 """The clock is compared with the store's this often."""
@@ -562,7 +561,7 @@ def sweep_orphans(
     if not dry_run:
         for path in track([found.path for found in orphans]):
             store.delete(path)  # W3
-    forgotten = expired_readers(store, before_ms=now_ms - age_ms)
+    forgotten = _expired_readers(store, before_ms=now_ms - age_ms)
     if not dry_run:
         for found in forgotten:
             store.delete(found.path)
@@ -575,7 +574,7 @@ def sweep_orphans(
         *forgotten,
         *left,
         *sweep_other_logs(handle, before_ms=now_ms - age_ms, dry_run=dry_run),
-        *sweep_strays(handle, before_ms=now_ms - age_ms, dry_run=dry_run),
+        *_sweep_strays(handle, before_ms=now_ms - age_ms, dry_run=dry_run),
     ]
     return Swept(tuple(o.path for o in swept), sum(o.size_bytes for o in swept))
 
@@ -612,8 +611,8 @@ def _orphans_at_tip(handle: Handle, store: Store, floor: int, old_ms: int) -> li
         and (stamp := documents.stamp_of(found.path)) is not None
         and stamp < floor
     ]
-    others = unneeded_documents(store, handle.tip, floor, before_ms=old_ms)
-    return [*objects, *others, *unneeded_view_files(handle, store, before_ms=old_ms)]
+    others = _unneeded_documents(store, handle.tip, floor, before_ms=old_ms)
+    return [*objects, *others, *_unneeded_view_files(handle, store, before_ms=old_ms)]
 
 
 def _raised(tip: Commit, floor: int) -> Edit | NothingToCommit:

@@ -22,9 +22,9 @@ were read, and by nothing of judging but the map. Each must
 The second needs no hash, so it does not show that the row's key is in the map at all. That is shown
 by two sums and by a sample. As many rows with a key as the map took of the segments that are judged
 must be judged in its range, and as many of them must stay, or be such tombstones, as it has entries
-that lie there. The first `ALL_ROWS` rows that go by their offsets are looked up by their keys, too,
-and of those after them one of `ONE_OF`. Where one of it does not hold nothing is committed, and the
-partition is uncleanable (S28).
+that lie there. The first `_ALL_ROWS` rows that go by their offsets are looked up by their keys,
+too, and of those after them one of `_ONE_OF`. Where one of it does not hold nothing is committed,
+and the partition is uncleanable (S28).
 
 Costs: a look at a byte for each row of the range that goes; a hash and a look-up for each one below
 it, and for the sample; and the keys of rewritten chunks of which nothing is left.
@@ -140,8 +140,8 @@ def decide_retention(
     )
 
 
-ALL_ROWS = 4096
-ONE_OF = 32
+_ALL_ROWS = 4096
+_ONE_OF = 32
 _ASKED_ROWS = 1 << 14
 """So many keys are looked up together: a call costs more than a few of them."""
 
@@ -282,8 +282,8 @@ class Recheck:
         """Returns which of the rows that go by their offsets are looked up, too."""
         with self._lock:
             before, self._by_offset = self._by_offset, self._by_offset + len(by_offset)
-        all_of = max(0, ALL_ROWS - before)
-        return np.concatenate((by_offset[:all_of], by_offset[all_of::ONE_OF]))
+        all_of = max(0, _ALL_ROWS - before)
+        return np.concatenate((by_offset[:all_of], by_offset[all_of::_ONE_OF]))
 
 
 class GroupRecheck:
@@ -338,7 +338,7 @@ def _alive(partition: int, offset: int) -> CorruptionError:
     )
 
 
-KEYS_SHARE = 4
+_KEYS_SHARE = 4
 """About this share of an object's bytes is fetched and held to judge its keys."""
 _FEW = 4
 """Where less than one row of so many goes the chunk may only be marked (`rewriter`), and is
@@ -458,7 +458,7 @@ class Judge:
     def judge_segment(self, store: Store, partition: int, segment: Segment) -> JudgedSegment:
         """Judges all chunks of a segment; requests for the next ones go ahead."""
         chunks = segment.chunks
-        sizes = [c.object.size_bytes * c.rows // (c.object.rows * KEYS_SHARE) for c in chunks]
+        sizes = [c.object.size_bytes * c.rows // (c.object.rows * _KEYS_SHARE) for c in chunks]
         begun = (partial(self._opened, store, partition, c) for c in chunks)
         opened = ahead(store, zip(begun, sizes, strict=True))
         with self.threads.in_turn(zip(opened, sizes, strict=True)) as turns:

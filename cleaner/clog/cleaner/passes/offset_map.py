@@ -639,13 +639,13 @@ def _call(name: str, *numbers: int) -> None:
     function(*numbers)
 
 
-PUT_ROWS = 1 << 18
+_PUT_ROWS = 1 << 18
 """About so many rows are put into the map together; 24 bytes each wait for it. What a call costs
 beside its rows is small then (`offset_map`).
 """
 PORTION_ROWS = 1 << 18
 """So many rows, or those of an object, are hashed by one of several threads together."""
-HASHED_BYTES = 32
+_HASHED_BYTES = 32
 """What a row takes then, about."""
 
 
@@ -711,7 +711,7 @@ def build_map(
     keyless: tuple[int, int] | None = None
     pieces = plan_range(manifest, partition, start, end)
     calls = (
-        (partial(_hashed, store, some, hasher, index_filter), HASHED_BYTES * rows)
+        (partial(_hashed, store, some, hasher, index_filter), _HASHED_BYTES * rows)
         for some, rows in _portions(pieces, PORTION_ROWS if threads.count > 1 else None)
     )
     with threads.in_turn(calls, settled=lambda hashed: [*hashed]) as turns:
@@ -796,7 +796,7 @@ class _Waiting:
         self.hashes.append(hashes)
         self.offsets.append(offsets)
         self.rows += len(offsets)
-        return self.put() if self.rows >= PUT_ROWS else None
+        return self.put() if self.rows >= _PUT_ROWS else None
 
     def put(self) -> int | None:
         """Puts what waits; returns as `add` does."""

@@ -83,7 +83,7 @@ from clog.storage.read.scan import (
 )
 from clog.storage.store.contract import Store, ahead
 
-RETENTION_SHARE = 10
+_RETENTION_SHARE = 10
 """What merges is of one ``segment.ms``, or of ``retention.ms`` divided by this."""
 
 
@@ -196,14 +196,14 @@ def _extent_left(s: JudgedSegment) -> Extent:
 def _span_ms_max(config: LogConfig) -> float:
     if not config.delete or config.retention_ms < 0:
         return math.inf
-    return max(config.effective_segment_ms, config.retention_ms // RETENTION_SHARE)
+    return max(config.effective_segment_ms, config.retention_ms // _RETENTION_SHARE)
 
 
 REWRITE_FACTOR = 3
 """So many bytes written are worth one that is dead, stored and read all of ``dead.rows.delay.ms``:
 what is written in the long run is at most so many times what died, or what is due anyway.
 """
-SMALL_SHARE = 8
+_SMALL_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +297,10 @@ def is_shared(chunk: Chunk) -> bool:
 
 def is_loose(chunk: Chunk, config: LogConfig) -> bool:
     """Tells whether the chunk shares its object, or is small: below 1/8 of ``object.bytes``."""
-    return is_shared(chunk) or chunk.size_bytes < config.object_bytes // SMALL_SHARE
+    return is_shared(chunk) or chunk.size_bytes < config.object_bytes // _SMALL_SHARE
 
 
-PORTION_BYTES = 4 << 20
+_PORTION_BYTES = 4 << 20
 """At least so many record bytes of a chunk are decoded by one of several threads together."""
 _READ = (*(name for name in COLUMNS if name != "partition"), DELETE_HORIZON)
 _RECHECKED = ("offset", "key", "value", DELETE_HORIZON)
@@ -466,7 +466,7 @@ class Rewriter:
             return [(c.chunk.live_rows, lambda: batches)]
         rows_min = None
         if self.threads.count > 1:
-            rows_min = PORTION_BYTES * c.chunk.rows // c.chunk.size_bytes
+            rows_min = _PORTION_BYTES * c.chunk.rows // c.chunk.size_bytes
         return open_portions(
             self.store,
             [Wanted(piece, c.chunk, self._changed_rows(c))],

@@ -64,6 +64,7 @@ the same range again, and finds less to do.
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import tee
@@ -213,7 +214,7 @@ def _is_marked_as_planned(mark: DeadMark, planned: _Chunks, now: _Chunks) -> boo
     return before is not None and after is not None and before.dead == after.dead
 
 
-MARKS_MAX = 64
+_MARKS_MAX = 64
 """So many bitmaps are committed together, where no rewritten group takes them along."""
 
 Publish = Callable[[Edit, PassStats], None]
@@ -232,7 +233,7 @@ class _Written:
 
 
 @dataclass(slots=True, kw_only=True)
-class GroupCleaner:
+class _GroupCleaner:
     """Works on the groups of one pass.
 
     Args:
@@ -268,12 +269,14 @@ class GroupCleaner:
                 for group, turn in zip(mine, turns, strict=False):
                     if self.stopping():
                         raise StoppedError
-                    if group.needs_work or len(self.edit.dead) >= MARKS_MAX:
+                    if group.needs_work or len(self.edit.dead) >= _MARKS_MAX:
                         self._publish()  # P5
                     self._take(group, turn())  # P4
             self._finish()  # P5 and P6
         except StoppedError:
-            return self._stop()
+            with suppress(SourcesChangedError):  # What is written already is not wasted.
+                self._publish()
+            return False
         except SourcesChangedError:
             return False
         return True
@@ -313,14 +316,6 @@ class GroupCleaner:
             self.counts.tombstones_stamped += self.horizons_set
             self.edit = ending(self.edit, self.plan, self.covered, self.horizons)
         self._publish()
-
-    def _stop(self) -> bool:
-        """Commits what is written already, so that it is not wasted; returns False."""
-        try:
-            self._publish()
-        except SourcesChangedError:
-            pass
-        return False
 
     def _publish(self) -> None:
         edit, counts = self.edit, self.counts
@@ -530,10 +525,10 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
 
     def publish(edit: Edit, counts: PassStats) -> None:
         tools.check_clock()  # Hours may have gone by, and the commit sets horizons.
-        commit_published(handle, plan, edit, counts, stats)
+        _commit_published(handle, plan, edit, counts, stats)
 
     try:
-        covered, complete = execute_pass(handle.store, plan, tools, publish)
+        covered, complete = _execute_pass(handle.store, plan, tools, publish)
     except FileNotFoundError as e:
         error = file_missing(handle.store, plan.manifest.version, e)
         if isinstance(error, CorruptionError):
@@ -543,7 +538,7 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
     return finished(plan, covered, stats, complete=complete, after=handle.manifest())
 
 
-def execute_pass(
+def _execute_pass(
     store: Store, plan: PassPlan, tools: PassTools, publish: Publish
 ) -> tuple[int, bool]:
     """Does all steps; what is ready to be committed goes to ``publish``. Returns up to where the
@@ -571,7 +566,7 @@ def execute_pass(
     groups = grouped(counted, config, covered=covered)
     rewriter = _rewriter(reading, plan, tools, judge)
     bitmap_writer = BitmapWriter(metered, p, manifest.version, plan.now_ms, tools.new_id)
-    group_cleaner = GroupCleaner(
+    group_cleaner = _GroupCleaner(
         plan=plan,
         covered=covered,
         rewriter=rewriter,
@@ -659,7 +654,7 @@ def _rechecked(
     recheck.check_range(partition)
 
 
-def commit_published(
+def _commit_published(
     handle: Handle, plan: PassPlan, edit: Edit, counts: PassStats, stats: PassStats
 ) -> None:
     """Commits what an execution published (P5), and counts it.

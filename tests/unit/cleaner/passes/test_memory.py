@@ -13,7 +13,7 @@ PROGRAM = """
 from pathlib import Path
 import numpy as np
 import pyarrow as pa
-from clog.cleaner.passes import memory
+from clog.cleaner.passes import offset_map as memory
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -393,7 +393,8 @@ class NewLog:
             raise _exists(root)
         now_ms = clock.now_ms()
         store = store_of(root, self.log_id)
-        StoreClock(store, clock=clock, ids=ids).check(newest_ms=0)
+        ahead_ms = now_ms - clock.monotonic_ms()
+        StoreClock(store, ahead_ms, clock=clock, ids=ids).check(newest_ms=0)
         features = NEW_LOG_FEATURES.with_added(features_of_holds(self.settings))
         if self.schema is not None:
             features = features.with_added(_TYPED)

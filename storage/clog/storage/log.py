@@ -1,16 +1,13 @@
-"""What is read of an open log: records, tables, changes and times, each planned at a version.
-
-Each call looks for newer versions first, which costs one GET when there is none, and then plans
-from the manifest and the log start offsets of the newest.
-
-`Log`: one log, opened. Orchestration only: each rule is in the module that names it.
+"""`Log`: one log, opened. Orchestration only: each rule is in the module that names it.
 
 A handle follows the log: a call that answers about its state first looks for newer versions, which
-costs one GET when there is none.
+costs one GET when there is none; reads are planned from the manifest of the newest, and its log
+start offsets. What not every log is asked for is made when it is asked for first: what knows of
+tables, of transactions and of published views.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +34,6 @@ from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import ObjectWriter
 from clog.storage.publications.publish import Publications, PublishResult, WithdrawResult
 from clog.storage.read import scan
-from clog.storage.read.scan import columns_asked, partitions_named, read_records
 from clog.storage.read.table import Table, Tables
 from clog.storage.readers import (
     COMMIT_INTERVAL_MS,
@@ -58,193 +54,10 @@ from clog.storage.store.opening import Reach
 from clog.storage.transactions.several import TransactionInfo
 from clog.storage.transactions.transaction import Holders, Transaction
 
-
-class Reads:
-    """The reads of one handle; what one table knows serves the next one's."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._tables = Tables(handle.store, seed=handle.tip.head.log.key_seed)
-
-    def records(
-        self,
-        partition: int | None,
-        start: int | Mapping[int, int] | None,
-        end: int | Mapping[int, int] | None,
-        isolation: str,
-        columns: Sequence[str] | None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Plans now, and yields the records of these ranges; see `Log.read`."""
-        shown = scan.isolation_named(isolation)
-        handle = self._handle
-        handle.refresh()
-        manifest = handle.manifest()
-        head, url = manifest.head, handle.store.url
-        ranges = scan.ranges(head, partition, start, end, url=url, isolation=shown)
-        asked = columns_asked(head.log.schema, columns)
-        return read_records(handle.store, manifest, ranges, columns=asked, isolation=shown)
-
-    def table(self, partition: int | None, at: int | None, at_time_ms: int | None) -> Table:
-        """Returns the table at a version; see `Log.table`."""
-        handle = self._handle
-        tip = handle.refresh()
-        manifest = handle.manifest_at(version_asked(handle.store, tip, at, at_time_ms))
-        parts = scan.partitions_named(tip.head, partition, url=handle.store.url)
-        return self._tables.at(manifest, parts, tip.head.partitions.start)
-
-    def changes(self, start: int | Mapping[int, int], partition: int | None) -> Table:
-        """Returns what changed since a position; see `Log.changes`."""
-        handle = self._handle
-        handle.refresh()
-        manifest = handle.manifest()
-        ranges = scan.ranges(manifest.head, partition, start, None, url=handle.store.url)
-        return self._tables.changes(manifest, ranges)
-
-    def offsets_for_times(self, ts_ms: int | Mapping[int, int]) -> dict[int, int | None]:
-        """Returns the first offsets that are not earlier; see `Log.offsets_for_times`."""
-        handle = self._handle
-        handle.refresh()
-        manifest = handle.manifest()
-        times = scan.by_partition(manifest.head, ts_ms, "timestamp", url=handle.store.url)
-        return scan.for_times(handle.store, manifest, times)
+_T = TypeVar("_T")
 
 
-class ReadersOfLog:
-    """The part of a log that deals with its named readers."""
-
-    _handle: Handle
-
-    def reader(
-        self,
-        name: str,
-        *,
-        expires_after_ms: int = EXPIRES_AFTER_MS,
-        interval_ms: int = COMMIT_INTERVAL_MS,
-        hold_ms: int = 0,
-    ) -> NamedReader:
-        """Returns the reader of this name, whose position the log knows, and which `readers` lists.
-
-        Args:
-            name: 1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first.
-            expires_after_ms: how long after its last commit the log may forget it.
-            interval_ms: minimum interval between two reports of its position to the log.
-            hold_ms: how long after its last report the cleaner should wait for it: keep the
-                tombstones that it has not reached, and its version. At most ``expires_after_ms``,
-                and as far as the log's ``reader.hold.max.ms`` allows.
-        """
-        return named_reader(
-            *(self._handle, name),
-            expires_after_ms=expires_after_ms,
-            interval_ms=interval_ms,
-            hold_ms=hold_ms,
-        )
-
-    def readers(self) -> list[Reader]:
-        """Returns the named readers, how far each is behind, and how long until something overtakes
-        it; a LIST, and one to three requests for each.
-        """
-        config = LogConfig.from_overrides(self._handle.refresh().head.config)
-        return list_readers(self._handle, config, now_ms=self._handle.clock.now_ms())
-
-    def forget_reader(self, name: str) -> None:
-        """Forgets the reader ``name`` and its position, whether there is one or not."""
-        self._handle.recent()  # Another log may stand there since.
-        self._handle.store.delete(reader_path(check_name(name)))
-
-
-def list_readers(handle: Handle, config: LogConfig, *, now_ms: int) -> list[Reader]:
-    """Returns the readers of a log, by name; see `Log.readers`."""
-    found = list(readers_of(handle))
-    if not found:
-        return []
-    manifest, max_ms = handle.manifest(), hold_max_ms(handle.tip.head, config)
-    holds = holds_of(found, max_ms=max_ms, now_ms=now_ms)
-    return [
-        Reader(name, {}, damage=str(reader))
-        if isinstance(reader, StrayReaderError)
-        else lag_of(reader, manifest, config, holds, now_ms=now_ms)
-        for name, _, reader in found
-    ]
-
-
-class TransactionsOfLog:
-    """The transactions of one log, as its handle knows them."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._transactions = Holders(handle)
-
-    def transaction(
-        self,
-        id: str,
-        timeout_ms: int = 60_000,
-        *,
-        visible: bool = False,
-        sequence: int | None = None,
-    ) -> Transaction:
-        """Begins a transaction: its records and positions are committed together or not at all. A
-        ``with`` statement commits it at its end, and aborts it if an exception ends the block. The
-        first under an id takes over the id, by a commit that fences the previous holder; so does
-        one that begins while the last of this handle is open.
-
-        Args:
-            id: names the work; use the same id to continue after a crash.
-            timeout_ms: how long it may take at most, from 1 to 86400000.
-            visible: whether its records get offsets at once, for readers with ``read_uncommitted``;
-                it then appends to this log alone.
-            sequence: numbers the work; a number that was committed last is not committed again
-                (`is_open`).
-
-        Raises:
-            InvalidInputError: an argument is out of range, or the sequence went back.
-            TransactionFencedError: this handle was fenced; open the log again to take the id back.
-        """
-        return self._transactions.begin(id, timeout_ms, visible=visible, sequence=sequence)
-
-    def transactions(self) -> list[TransactionInfo]:
-        """Returns the transactions that this handle began and did not end, and those that the log
-        knows of, because records are undecided here, or other logs wait for it; one request.
-        """
-        return self._transactions.infos()
-
-    def abort_transaction(self, id: str, *, force: bool = False) -> list[TransactionInfo]:
-        """Ends the undecided transactions of an id, without waiting for their timeout, and returns
-        them: what their home has committed stays committed. A holder that is still alive fails when
-        it commits.
-
-        Args:
-            id: as `transactions` lists it.
-            force: even if its home cannot be read; if the home had committed it, this log loses its
-                records. In the home: even if another log cannot be told the outcome; that log is
-                given up.
-
-        Raises:
-            NotFoundError: nothing is open under this id.
-            InvalidInputError: it cannot be ended now; the message gives the reason.
-        """
-        return self._transactions.abort(id, force=force)
-
-    def markers(self, partition: int) -> list[tuple[int, str, str, int | None]]:
-        """Returns the markers of ended transactions whose records were undecided: (offset, id,
-        outcome, delete horizon in ms since 1970, or None before a pass has set it).
-
-        Args:
-            partition: the partition.
-        """
-        handle = self._handle
-        (p,) = partitions_named(handle.refresh().head, partition, url=handle.store.url)
-        return [
-            (m.offset, m.id, m.outcome, None if m.horizon_ms == NONE else m.horizon_ms)
-            for m in handle.manifest().markers
-            if m.partition == p
-        ]
-
-    def positions(self, id: str) -> dict[str, dict[int, int]]:
-        """Returns the next offsets to read, by log id and partition, as committed under an id."""
-        return self._transactions.positions(id)
-
-
-class Log(TransactionsOfLog, ReadersOfLog):
+class Log:
     """A keyed changelog under one root, compacted as Kafka compacts a topic.
 
     `create` or `open` one. Every call sees the newest version: it first looks for newer commits,
@@ -260,9 +73,7 @@ class Log(TransactionsOfLog, ReadersOfLog):
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._reads = Reads(handle)
-        super().__init__(handle)
-        self._publications = Publications(handle)
+        self._parts: dict[Callable[[Handle], Any], Any] = {}
 
     @classmethod
     def create(
@@ -439,7 +250,14 @@ class Log(TransactionsOfLog, ReadersOfLog):
             VersionExpiredError: while reading: planned objects were replaced and deleted.
             CorruptionError: while reading: an object is damaged, or something else deleted it.
         """
-        return self._reads.records(partition, start, end, isolation, columns)
+        shown = scan.isolation_named(isolation)
+        handle = self._handle
+        handle.refresh()
+        manifest = handle.manifest()
+        head, url = manifest.head, handle.store.url
+        ranges = scan.ranges(head, partition, start, end, url=url, isolation=shown)
+        asked = scan.columns_asked(head.log.schema, columns)
+        return scan.read_records(handle.store, manifest, ranges, columns=asked, isolation=shown)
 
     def table(
         self, partition: int | None = None, at: int | None = None, *, at_time_ms: int | None = None
@@ -455,7 +273,11 @@ class Log(TransactionsOfLog, ReadersOfLog):
         Raises:
             VersionExpiredError: the version is below the oldest readable one, or above the newest.
         """
-        return self._reads.table(partition, at, at_time_ms)
+        handle = self._handle
+        tip = handle.refresh()
+        manifest = handle.manifest_at(version_asked(handle.store, tip, at, at_time_ms))
+        parts = scan.partitions_named(tip.head, partition, url=handle.store.url)
+        return self._part(_tables_of).at(manifest, parts, tip.head.partitions.start)
 
     def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
         """Returns the latest record of each key changed since a position, tombstones included: it
@@ -469,7 +291,11 @@ class Log(TransactionsOfLog, ReadersOfLog):
         Raises:
             OffsetOutOfRangeError: a start below the log start or beyond the end.
         """
-        return self._reads.changes(start, partition)
+        handle = self._handle
+        handle.refresh()
+        manifest = handle.manifest()
+        ranges = scan.ranges(manifest.head, partition, start, None, url=handle.store.url)
+        return self._part(_tables_of).changes(manifest, ranges)
 
     def start_offsets(self) -> dict[int, int]:
         """Returns the first readable offset of each partition (the low watermark)."""
@@ -493,7 +319,117 @@ class Log(TransactionsOfLog, ReadersOfLog):
         Args:
             ts_ms: the time, in ms since 1970, or one by partition.
         """
-        return self._reads.offsets_for_times(ts_ms)
+        handle = self._handle
+        handle.refresh()
+        manifest = handle.manifest()
+        times = scan.by_partition(manifest.head, ts_ms, "timestamp", url=handle.store.url)
+        return scan.for_times(handle.store, manifest, times)
+
+    def reader(
+        self,
+        name: str,
+        *,
+        expires_after_ms: int = EXPIRES_AFTER_MS,
+        interval_ms: int = COMMIT_INTERVAL_MS,
+        hold_ms: int = 0,
+    ) -> NamedReader:
+        """Returns the reader of this name, whose position the log knows, and which `readers` lists.
+
+        Args:
+            name: 1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first.
+            expires_after_ms: how long after its last commit the log may forget it.
+            interval_ms: minimum interval between two reports of its position to the log.
+            hold_ms: how long after its last report the cleaner should wait for it: keep the
+                tombstones that it has not reached, and its version. At most ``expires_after_ms``,
+                and as far as the log's ``reader.hold.max.ms`` allows.
+        """
+        return named_reader(
+            *(self._handle, name),
+            expires_after_ms=expires_after_ms,
+            interval_ms=interval_ms,
+            hold_ms=hold_ms,
+        )
+
+    def readers(self) -> list[Reader]:
+        """Returns the named readers, how far each is behind, and how long until something overtakes
+        it; a LIST, and one to three requests for each.
+        """
+        config = LogConfig.from_overrides(self._handle.refresh().head.config)
+        return _list_readers(self._handle, config, now_ms=self._handle.clock.now_ms())
+
+    def forget_reader(self, name: str) -> None:
+        """Forgets the reader ``name`` and its position, whether there is one or not."""
+        self._handle.recent()  # Another log may stand there since.
+        self._handle.store.delete(reader_path(check_name(name)))
+
+    def transaction(
+        self,
+        id: str,
+        timeout_ms: int = 60_000,
+        *,
+        visible: bool = False,
+        sequence: int | None = None,
+    ) -> Transaction:
+        """Begins a transaction: its records and positions are committed together or not at all. A
+        ``with`` statement commits it at its end, and aborts it if an exception ends the block. The
+        first under an id takes over the id, by a commit that fences the previous holder; so does
+        one that begins while the last of this handle is open.
+
+        Args:
+            id: names the work; use the same id to continue after a crash.
+            timeout_ms: how long it may take at most, from 1 to 86400000.
+            visible: whether its records get offsets at once, for readers with ``read_uncommitted``;
+                it then appends to this log alone.
+            sequence: numbers the work; a number that was committed last is not committed again
+                (`is_open`).
+
+        Raises:
+            InvalidInputError: an argument is out of range, or the sequence went back.
+            TransactionFencedError: this handle was fenced; open the log again to take the id back.
+        """
+        return self._part(Holders).begin(id, timeout_ms, visible=visible, sequence=sequence)
+
+    def transactions(self) -> list[TransactionInfo]:
+        """Returns the transactions that this handle began and did not end, and those that the log
+        knows of, because records are undecided here, or other logs wait for it; one request.
+        """
+        return self._part(Holders).infos()
+
+    def abort_transaction(self, id: str, *, force: bool = False) -> list[TransactionInfo]:
+        """Ends the undecided transactions of an id, without waiting for their timeout, and returns
+        them: what their home has committed stays committed. A holder that is still alive fails when
+        it commits.
+
+        Args:
+            id: as `transactions` lists it.
+            force: even if its home cannot be read; if the home had committed it, this log loses its
+                records. In the home: even if another log cannot be told the outcome; that log is
+                given up.
+
+        Raises:
+            NotFoundError: nothing is open under this id.
+            InvalidInputError: it cannot be ended now; the message gives the reason.
+        """
+        return self._part(Holders).abort(id, force=force)
+
+    def markers(self, partition: int) -> list[tuple[int, str, str, int | None]]:
+        """Returns the markers of ended transactions whose records were undecided: (offset, id,
+        outcome, delete horizon in ms since 1970, or None before a pass has set it).
+
+        Args:
+            partition: the partition.
+        """
+        handle = self._handle
+        (p,) = scan.partitions_named(handle.refresh().head, partition, url=handle.store.url)
+        return [
+            (m.offset, m.id, m.outcome, None if m.horizon_ms == NONE else m.horizon_ms)
+            for m in handle.manifest().markers
+            if m.partition == p
+        ]
+
+    def positions(self, id: str) -> dict[str, dict[int, int]]:
+        """Returns the next offsets to read, by log id and partition, as committed under an id."""
+        return self._part(Holders).positions(id)
 
     def delete_records(self, before: Mapping[int, int]) -> dict[int, int]:
         """Raises log start offsets, and returns those of the partitions named: no read that is
@@ -563,7 +499,7 @@ class Log(TransactionsOfLog, ReadersOfLog):
                 missing. Nothing was changed.
             StoreUnavailableError: the store refuses to write the view, or failed.
         """
-        return self._publications.publish(format)
+        return self._part(Publications).publish(format)
 
     def withdraw(self, format: str, *, force: bool = False) -> WithdrawResult:
         """Takes back what `publish` published: the view's newest version shows nothing from now on,
@@ -582,7 +518,7 @@ class Log(TransactionsOfLog, ReadersOfLog):
             StoreUnavailableError: the store refuses to write the view, or failed.
             CorruptionError: the view cannot be read.
         """
-        return self._publications.withdraw(format, force=force)
+        return self._part(Publications).withdraw(format, force=force)
 
     def segments(self, partition: int) -> list[SegmentInfo]:
         """Returns the segments of a partition in offset order, the active one last."""
@@ -597,3 +533,28 @@ class Log(TransactionsOfLog, ReadersOfLog):
     def describe(self) -> LogDescription:
         """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON."""
         return describe(self._handle)
+
+    def _part(self, make: Callable[[Handle], _T]) -> _T:
+        """Returns what this makes of the handle: the same one each time, for all threads."""
+        made: _T | None = self._parts.get(make)
+        # Two threads may make two at once; one of them is kept, in a single step.
+        return self._parts.setdefault(make, make(self._handle)) if made is None else made
+
+
+def _tables_of(handle: Handle) -> Tables:
+    return Tables(handle.store, seed=handle.tip.head.log.key_seed)
+
+
+def _list_readers(handle: Handle, config: LogConfig, *, now_ms: int) -> list[Reader]:
+    """Returns the readers of a log, by name; see `Log.readers`."""
+    found = list(readers_of(handle))
+    if not found:
+        return []
+    manifest, max_ms = handle.manifest(), hold_max_ms(handle.tip.head, config)
+    holds = holds_of(found, max_ms=max_ms, now_ms=now_ms)
+    return [
+        Reader(name, {}, damage=str(reader))
+        if isinstance(reader, StrayReaderError)
+        else lag_of(reader, manifest, config, holds, now_ms=now_ms)
+        for name, _, reader in found
+    ]

@@ -495,7 +495,7 @@ def named_reader(
     interval_ms: int = COMMIT_INTERVAL_MS,
     hold_ms: int = 0,
 ) -> "NamedReader":
-    """Returns the reader of this name; see `ReadersOfLog.reader`."""
+    """Returns the reader of this name; see `Log.reader`."""
     return NamedReader(
         *(handle, name),
         expires_after_ms=expires_after_ms,

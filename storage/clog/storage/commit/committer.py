@@ -97,12 +97,12 @@ WINDOW_MS_MAX = 2_000
 
 
 class Turns:
-    """When one handle tries to commit. Not safe for threads."""
+    """When one handle tries to commit. Its ids begin as ``first_id``. Not safe for threads."""
 
-    def __init__(self, *, clock: Clock, ids: Ids) -> None:
+    def __init__(self, first_id: str, *, clock: Clock, ids: Ids) -> None:
         self._clock = clock
         self._ids = ids
-        self._prefix = ids.new_id()[:PREFIX_DIGITS]
+        self._prefix = first_id[:PREFIX_DIGITS]
         self._seen: dict[str, int] = {}
         self._version = -1
         self._try_ms = 0.0
@@ -204,13 +204,15 @@ def store_now_ms(store: Store, *, clock: Clock, ids: Ids) -> int | None:
 
 
 class StoreClock:
-    """The store's time as far as it is known here. Not safe for threads."""
+    """The store's time as far as it is known here; ``ahead_ms``: how far the clock was ahead of the
+    monotonic one, when its user began. Not safe for threads.
+    """
 
-    def __init__(self, store: Store, *, clock: Clock, ids: Ids) -> None:
+    def __init__(self, store: Store, ahead_ms: int, *, clock: Clock, ids: Ids) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._first_ahead_ms = clock.now_ms() - clock.monotonic_ms()
+        self._first_ahead_ms = ahead_ms
         self._ahead_of_monotonic_ms: int | None = None
 
     def check(self, *, newest_ms: int) -> None:
@@ -335,18 +337,24 @@ Prepare = Callable[[Commit, int], Edit | _Nothing]
 class Committer:
     """Commits to one log. Not safe for threads; pickles nothing.
 
+    Args:
+        first_id: what the ids of its commits begin with (`Turns`).
+        ahead_ms: how far the clock was ahead when the log was opened (`StoreClock`).
+
     Attributes:
         writer_pages: the pages of older writers that were read or written of late.
     """
 
-    def __init__(self, tracker: TipTracker, *, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self, tracker: TipTracker, first_id: str, ahead_ms: int, *, clock: Clock, ids: Ids
+    ) -> None:
         self._tracker = tracker
         self._store = NotedWrites(tracker.store)
         self.writer_pages = WriterPages(self._store)
         self._clock = clock
         self._ids = ids
-        self._turns = Turns(clock=clock, ids=ids)
-        self._store_clock = StoreClock(tracker.store, clock=clock, ids=ids)
+        self._turns = Turns(first_id, clock=clock, ids=ids)
+        self._store_clock = StoreClock(tracker.store, ahead_ms, clock=clock, ids=ids)
         self._owed = OwedSnapshots(tracker.store)
 
     def commit(self, prepare: Prepare[_Nothing], *, operation: str) -> Commit | _Nothing:

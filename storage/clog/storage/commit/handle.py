@@ -59,7 +59,7 @@ from clog.storage.format.edits import Append, AppendedBy, Edit, WriterEntry
 from clog.storage.format.head import advance
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.snapshots import unpage
-from clog.storage.format.writers import find_writer
+from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.store.contract import Store
 from clog.storage.store.opening import Reach
 
@@ -283,7 +283,6 @@ class Handle:
         store: the log's own folder.
         clock, ids: what it works with.
         reach: opens the roots of other logs that this one names.
-        writer_pages: the pages of older writers that it read or wrote of late.
         tip: the newest commit it knows.
     """
 
@@ -296,8 +295,9 @@ class Handle:
         self.clock = clock
         self.ids = ids
         self._tracker = TipTracker(self.standing, clock=clock)
-        self._committer = Committer(self._tracker, clock=clock, ids=ids)
-        self.writer_pages = self._committer.writer_pages
+        # Noted now, for a committer that is made with the first commit.
+        self._first_id, self._ahead_ms = ids.new_id(), clock.now_ms() - clock.monotonic_ms()
+        self._made: Committer | None = None
         self._manifest: Manifest | None = None
         self._lock = env.lock()
         self._appends = AppendQueue(lambda prepare: self.commit(prepare, operation="append"))
@@ -313,6 +313,20 @@ class Handle:
     @property
     def tip(self) -> Commit:
         return self._tracker.tip
+
+    @property
+    def writer_pages(self) -> WriterPages:
+        """The pages of older writers that it read or wrote of late."""
+        return self._committer.writer_pages
+
+    @property
+    def _committer(self) -> Committer:
+        if (made := self._made) is None:
+            with self._lock:
+                made = self._made = self._made or Committer(
+                    *(self._tracker, self._first_id, self._ahead_ms), clock=self.clock, ids=self.ids
+                )
+        return made
 
     @property
     def planned_version(self) -> int:

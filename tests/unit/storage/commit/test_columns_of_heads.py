@@ -280,9 +280,9 @@ def test_columns_that_never_were_are_found_by_a_follower(make_log, open_log, sto
     follower = open_log()
     follower.handle.manifest()
     wrong = log.handle.tip.head.partitions.with_rows({20: (0, 0, 0, 0, 0, -1, -1, 7, 0)})
-    tip = replace(log.handle.tip, head=replace(log.handle.tip.head, partitions=wrong.whole()))
-    tracker = log.handle._tracker
-    tracker._view = replace(tracker._view, tip=tip)
+    tip = log.handle.tip
+    head = replace(tip.head, partitions=wrong.whole())
+    log.handle._tracker._note(tip=replace(tip, head=head))
     append(log, 2)
     follower.handle.refresh()
     with pytest.raises(CorruptionError, match="does not match its edits"):

@@ -183,7 +183,7 @@ class Ones(SeededIds):
 def turns_after(records, *tries):
     """A handle that tried so, and saw these commits."""
     clock = Sleeps()
-    turns = Turns(clock=clock, ids=Ones(1))
+    turns = Turns("f" * 32, clock=clock, ids=Ones(1))
     for won in tries:
         turns.begin_try()
         turns.end_try(won=won)
@@ -226,7 +226,7 @@ def test_the_window_grows_with_rivals_and_not_with_losses():
 
 def test_ids_of_a_handle_begin_alike():
     """FORMAT.md §3.1: and no two are the same."""
-    turns = Turns(clock=Sleeps(), ids=SeededIds(1))
+    turns = Turns("f" * 32, clock=Sleeps(), ids=SeededIds(1))
     ids = {turns.new_id() for _ in range(9)}
     assert len(ids) == 9
     assert len({i[:8] for i in ids}) == 1

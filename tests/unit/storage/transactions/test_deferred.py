@@ -25,7 +25,7 @@ from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
 from clog.storage.transactions import transaction
 from clog.storage.transactions.ids import ID_BYTES_MAX
-from clog.storage.transactions.transaction import TIMEOUT_MS_MAX
+from clog.storage.transactions.transaction import TIMEOUT_MS_MAX, Holders
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
@@ -511,7 +511,7 @@ def test_a_forked_child_holds_nothing(make_log, open_log, values_of):
     log = make_log()
     t = log.transaction("job")
     t.append(rows("parent"))
-    log._transactions.after_fork()
+    log._part(Holders).after_fork()
     assert not t.is_open
     with pytest.raises(TransactionFencedError):
         t.commit()

@@ -1,39 +1,32 @@
-"""Taking turns without a lock: when to try to commit beside others (COMMIT.md §2, decision 0011).
-
-All who commit to a log see the same thing: who committed of late. The ids of one handle's commits
-begin alike, with its *prefix*, so the prefixes of the newest commits count the *rivals*. Everybody
-waits a random part of the same *window*, the time that one try takes for each rival:
-
-- a loser waits so long before it follows and tries again, and less the more often it has lost: who
-  waits longer for each loss loses more and more to those who have just won;
-- a winner that lost of late waits so long, too, counted from when it won, before the next try:
-  the others get in.
-
-Who has not lost for a while does not wait: nobody else commits then. Nothing here decides anything.
-
-This machine's clock beside the store's (COMMIT.md K2, §5; decision 0012).
-
-Times of commits never go back, so one commit from a clock that is years ahead makes all later ones
-as late. Hence a handle whose clock is ahead of the newest commit, or of where the monotonic clock
-says that it should be, asks the store for the time before it commits, once: from then on the
-monotonic clock tells what time it is there. A manual clock is
-unrelated to the store's, and never compared.
-
-When a snapshot is due (COMMIT.md, K3).
-
-Each commit whose version is divisible by 4 carries all edits since the snapshot. A new one is due
-when what was carried since weighs as much as it: then neither costs more than the other, however
-large.
-
-The commit loop: create version N+1 if absent, and an answer to every reply and to none
+"""The commit loop: create version N+1 if absent, and an answer to every reply and to none
 (COMMIT.md §2).
 
 The committer starts from the *tip*, the newest commit its tracker knows. `commit` asks a *prepare*
 function what to change given the tip; when another commit came first it asks again. So all rules
 about conflicts are in the prepare functions, and read the tip's head only.
 
-Not here: what an append or a clean needs (`append`, cleaner), how the newest version is found
-    (`versions`, `tip`).
+A snapshot is due (K3) when what was carried since the last weighs as much as it, as each commit
+whose version is divisible by 4 carries all edits since: then neither costs more than the other,
+however large.
+
+`Turns` are taken without a lock (decision 0011). All who commit to a log see who committed of late:
+the ids of one handle's commits begin alike, with its *prefix*, so the prefixes of the newest
+commits count the *rivals*. Everybody waits a random part of the same *window*, the time that one
+try takes for each rival:
+
+- a loser waits so long before it follows and tries again, and less the more often it has lost: who
+  waits longer for each loss loses more and more to those who have just won;
+- a winner that lost of late waits so long, too, counted from when it won, before the next try:
+  the others get in.
+
+Who has not lost for a while does not wait: nobody else commits then. Nothing there decides
+anything.
+
+`StoreClock` is this machine's clock beside the store's (K2, §5; decision 0012). Times of commits
+never go back, so one commit from a clock that is years ahead makes all later ones as late. Hence a
+handle whose clock is ahead of the newest commit, or of where the monotonic clock says that it
+should be, asks the store for the time before it commits, once: from then on the monotonic clock
+tells what time it is there. A manual clock is unrelated to the store's, and never compared.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -87,240 +80,43 @@ from clog.storage.format.snapshots import PAGE_BYTES_MAX, read_named_snapshot, w
 from clog.storage.format.writers import WriterPages, page_out_if_full
 from clog.storage.store.contract import ObjectExistsError, Store, StoreFullError, StoreRefusedError
 
-PREFIX_DIGITS = 8
+LOSSES_MAX = 200
+"""Lost races after which a commit gives up."""
+CREATES_MAX = 5
+"""Creates of one version while its outcome stays unknown."""
+_BACKOFF_MS = 4
+_BACKOFF_MS_MAX = 500
+SNAPSHOT_EDIT_BYTES_MIN = 16 << 10
+"""Edits since the snapshot weigh at least so much before they are worth a new one."""
+DEFERRED_EDIT_BYTES_MAX = 1 << 20
+"""Edits since the snapshot weigh so much before an append rewrites many pages itself."""
+GONE = (NotFoundError, CorruptionError, FileNotFoundError)
+"""What is raised where something is damaged, or expired."""
+REFUSALS = (*GONE, InvalidInputError, TransactionFencedError)
+"""What a prepare function raises for good only where its tip is new enough (COMMIT.md, K2)."""
+HARMLESS = (StoreUnavailableError, FileNotFoundError, CorruptionError, InvalidInputError)
+"""What a snapshot may fail of: the commit goes on without."""
+_PREFIX_DIGITS = 8
 """Of a commit's id: enough to tell apart who commits at once."""
 RIVAL_MS = 10_000
 """A rival committed so long before the newest commit, or later."""
-TRY_MS_MIN = 4
+_TRY_MS_MIN = 4
 """A try is taken to last so long at least: a loser never comes back at once."""
 WINDOW_MS_MAX = 2_000
-
-
-class Turns:
-    """When one handle tries to commit. Its ids begin as ``first_id``. Not safe for threads."""
-
-    def __init__(self, first_id: str, *, clock: Clock, ids: Ids) -> None:
-        self._clock = clock
-        self._ids = ids
-        self._prefix = first_id[:PREFIX_DIGITS]
-        self._seen: dict[str, int] = {}
-        self._version = -1
-        self._try_ms = 0.0
-        self._began_ms = 0
-        self._won_ms: int | None = None
-        self._lost_ms: int | None = None
-
-    def new_id(self) -> str:
-        """Returns the id of an attempt to commit, which begins with the prefix."""
-        return self._prefix + self._ids.new_id()[PREFIX_DIGITS:]
-
-    def saw(self, records: Sequence[EditRecord]) -> None:
-        """Notes who made the newest commits, oldest first."""
-        for record in reversed(records):
-            if record.version <= self._version:
-                break
-            prefix = record.commit_id[:PREFIX_DIGITS]
-            self._seen[prefix] = max(record.time_ms, self._seen.get(prefix, 0))
-        newest = records[-1]
-        self._version = max(self._version, newest.version)
-        oldest_ms = newest.time_ms - RIVAL_MS
-        self._seen = {
-            p: at for p, at in self._seen.items() if at >= oldest_ms and p != self._prefix
-        }
-
-    def begin_try(self) -> None:
-        """Notes that a try begins."""
-        self._began_ms = self._clock.monotonic_ms()
-
-    def end_try(self, *, won: bool) -> None:
-        """Notes how a try ended."""
-        now_ms = self._clock.monotonic_ms()
-        took_ms = now_ms - self._began_ms
-        self._try_ms += (took_ms - self._try_ms) / 4 if self._try_ms else took_ms
-        if won:
-            self._won_ms = now_ms
-        else:
-            self._lost_ms = now_ms
-
-    def yield_turn(self) -> bool:
-        """Waits before the first try of a commit, where this handle has just won beside others, to
-        whom it lost of late. Whether it did.
-        """
-        if self._won_ms is None or self._lost_ms is None or not self._seen:
-            return False
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._lost_ms > RIVAL_MS:
-            return False
-        wait_ms = int(self._ids.uniform() * self._window_ms()) - (now_ms - self._won_ms)
-        if wait_ms <= 0:
-            return False
-        self._clock.sleep_ms(wait_ms)
-        return True
-
-    def wait_after_loss(self, losses: int) -> None:
-        """Waits before a try that follows so many lost ones."""
-        self._clock.sleep_ms(int(self._ids.uniform() * self._window_ms() / losses))
-
-    def _window_ms(self) -> float:
-        rivals = max(1, len(self._seen))
-        return min(WINDOW_MS_MAX, rivals * max(TRY_MS_MIN, self._try_ms))
-
-
 SKEW_MS_MAX = 300_000
 """Clocks that differ by more make the cleaner refuse to work."""
-LISTED_MS = 3_600_000
+_LISTED_MS = 3_600_000
 """What is not listed so long after it was written is not late, but swept: the sweep takes it after
 a day.
 """
 AHEAD_MS_MAX = 900_000
 """A clock that is so far ahead of the store's commits nothing: the cleaner would wait as long."""
 
+_T = TypeVar("_T")
+
 
 class ClockSkewError(StoreUnavailableError):
     """This machine's clock and the store's differ too much to tell how old anything is."""
-
-
-def is_comparable(clock: Clock) -> bool:
-    """Tells whether the clock claims to tell the time of day."""
-    return not isinstance(clock, ManualClock)
-
-
-def store_now_ms(store: Store, *, clock: Clock, ids: Ids) -> int | None:
-    """Returns the store's time, from an object just written, where that is listed already; a PUT, a
-    LIST of one name and a DELETE. Who sleeps until the object is swept asks again.
-    """
-    while True:
-        path = f"{documents.CLOCKS}{ids.new_id()}"
-        monotonic_ms, now_ms = clock.monotonic_ms(), clock.now_ms()
-        store.put(path, b"clock")
-        try:
-            store_ms = next((found.modified_ms for found in store.list(path)), None)
-        finally:
-            with suppress(StoreUnavailableError):  # The sweep takes what is left.
-                store.delete(path)
-        slept_ms = max(clock.monotonic_ms() - monotonic_ms, clock.now_ms() - now_ms)
-        if store_ms is not None or slept_ms < LISTED_MS:
-            return store_ms
-
-
-class StoreClock:
-    """The store's time as far as it is known here; ``ahead_ms``: how far the clock was ahead of the
-    monotonic one, when its user began. Not safe for threads.
-    """
-
-    def __init__(self, store: Store, ahead_ms: int, *, clock: Clock, ids: Ids) -> None:
-        self._store = store
-        self._clock = clock
-        self._ids = ids
-        self._first_ahead_ms = ahead_ms
-        self._ahead_of_monotonic_ms: int | None = None
-
-    def check(self, *, newest_ms: int) -> None:
-        """Checks that this machine's clock is not far ahead, where the newest commit is not of now,
-        or the clock was set forward.
-
-        Raises:
-            ClockSkewError: a commit would be of a time that the store has not reached for long.
-            StoreUnavailableError: the store cannot be asked now.
-        """
-        if not is_comparable(self._clock):
-            return
-        now_ms, known_ms = self._clock.now_ms(), self._ahead_of_monotonic_ms
-        # Where commits follow closely, the newest one is as far ahead as the clock that made it.
-        since_ms = self._first_ahead_ms if known_ms is None else known_ms
-        is_steady = now_ms - self._clock.monotonic_ms() - since_ms <= AHEAD_MS_MAX
-        if is_steady and (known_ms is not None or now_ms - newest_ms <= AHEAD_MS_MAX):
-            return
-        try:
-            store_ms = store_now_ms(self._store, clock=self._clock, ids=self._ids)
-        except (StoreRefusedError, UnsupportedFilesystemError):
-            store_ms = None  # Who may not list, or where no times are told, has to be believed.
-        # Only from here on: whoever slept before the answer would take days for the store's lead.
-        now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
-        if store_ms is not None and now_ms - store_ms > AHEAD_MS_MAX:
-            raise ClockSkewError(
-                f"this machine's clock is {now_ms - store_ms} ms ahead of the store's, more than"
-                f" {AHEAD_MS_MAX}: here it is {now_ms} ms, at {self._store.url} {store_ms};"
-                " nothing was committed; set this machine's clock (NTP),"
-                " or the store's if that one is wrong (compare both with `date -u`)"
-            )
-        self._ahead_of_monotonic_ms = (now_ms if store_ms is None else store_ms) - monotonic_ms
-
-
-HARMLESS = (StoreUnavailableError, FileNotFoundError, CorruptionError, InvalidInputError)
-"""What a snapshot may fail of: the commit goes on without."""
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """The edits since the last snapshot, which outweigh it, and their bytes."""
-
-    since: Sequence[EditRecord]
-    weight: int
-
-
-def due_edits(
-    recent: RecentEdits, since: Sequence[EditRecord], last: SnapshotRef | None, *, bytes_min: int
-) -> Due | None:
-    """Returns the edits since the last snapshot where they have more than ``bytes_min`` and a new
-    one is due; None where it is not.
-    """
-    weight = sum(recent.weight(record) for record in since)
-    carried = weight * len(since) // (2 * HINT_STRIDE)
-    is_due = weight > bytes_min and carried > (last.size_bytes if last else 0)
-    return Due(since, weight) if is_due else None
-
-
-def paged_bytes(store: Store, base: Manifest, since: Sequence[EditRecord]) -> int:
-    """Returns the bytes of pages that applying the edits brings in, to be written anew."""
-    touched = {p for record in since for p in edit_of(store, record).rewritten_partitions()}
-    return sum(page.size_bytes for page in base.pages if touched & page.ranges.keys())
-
-
-class OwedSnapshots:
-    """Tells whether a snapshot is due that appends leave to others. Not safe for threads."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._base: Manifest | None = None
-
-    def is_owed(
-        self, recent: RecentEdits, last: SnapshotRef | None, *, bytes_min: int, paged_min: int
-    ) -> bool:
-        """Tells whether one is due that brings in more than ``paged_min`` bytes of pages. No
-        request where the edits since the last one are not known here, or none is due; else one
-        GET, once for a snapshot.
-        """
-        since = None if last is None else recent.after(last.version)
-        if last is None or since is None:
-            return False
-        if due_edits(recent, since, last, bytes_min=bytes_min) is None:
-            return False
-        try:
-            if self._base is None or self._base.version != last.version:
-                self._base = read_named_snapshot(self._store, last)
-            return paged_bytes(self._store, self._base, since) > paged_min
-        except HARMLESS:
-            return False
-
-
-LOSSES_MAX = 200
-"""Lost races after which a commit gives up."""
-CREATES_MAX = 5
-"""Creates of one version while its outcome stays unknown."""
-BACKOFF_MS = 4
-BACKOFF_MS_MAX = 500
-SNAPSHOT_EDIT_BYTES_MIN = 16 << 10
-"""Edits since the snapshot weigh at least so much before they are worth a new one."""
-DEFERRED_EDIT_BYTES_MAX = 1 << 20
-"""Edits since the snapshot weigh so much before an append rewrites many pages itself."""
-
-GONE = (NotFoundError, CorruptionError, FileNotFoundError)
-"""What is raised where something is damaged, or expired."""
-REFUSALS = (*GONE, InvalidInputError, TransactionFencedError)
-"""What a prepare function raises for good only where its tip is new enough (COMMIT.md, K2)."""
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +128,14 @@ _Nothing = TypeVar("_Nothing", bound=NothingToCommit)
 
 Prepare = Callable[[Commit, int], Edit | _Nothing]
 """From the tip and the commit time in ms, the edit to commit, or that there is none."""
+
+
+class Created(Enum):
+    """What became of a create that the store says succeeded."""
+
+    OURS = "the version is this commit"
+    SLEPT = "its block was deleted meanwhile: a file that nobody will ever read"
+    NOWHERE = "its block has no file: the log was deleted"
 
 
 class Committer:
@@ -355,7 +159,7 @@ class Committer:
         self._ids = ids
         self._turns = Turns(first_id, clock=clock, ids=ids)
         self._store_clock = StoreClock(tracker.store, ahead_ms, clock=clock, ids=ids)
-        self._owed = OwedSnapshots(tracker.store)
+        self._base: Manifest | None = None  # Of the last snapshot that was asked for.
 
     def commit(self, prepare: Prepare[_Nothing], *, operation: str) -> Commit | _Nothing:
         """Makes the change and returns its commit; or what ``prepare`` returned in its place.
@@ -506,13 +310,13 @@ class Committer:
         tip = self._tracker.tip
         last = tip.head.snapshot
         since = self._tracker.edits_from(0 if last is None else last.version + 1)
-        due = due_edits(self._tracker.recent, since, last, bytes_min=SNAPSHOT_EDIT_BYTES_MIN)
-        if due is None:
+        weight = _due_edits(self._tracker.recent, since, last)
+        if weight is None:
             return None
         try:
             base = read_named_snapshot(self._store, last) if last else None
-            may_leave_it = operation == "append" and due.weight <= DEFERRED_EDIT_BYTES_MAX
-            if may_leave_it and base and paged_bytes(self._store, base, since) > PAGE_BYTES_MAX:
+            may_leave_it = operation == "append" and weight <= DEFERRED_EDIT_BYTES_MAX
+            if may_leave_it and base and _paged_bytes(self._store, base, since) > PAGE_BYTES_MAX:
                 return None
             manifest = replay(self._store, base, since, tip)
             return write_snapshot(self._store, manifest, new_id=self._ids.new_id)
@@ -523,20 +327,33 @@ class Committer:
         """Tells whether a snapshot is due that appends leave to others. No request where the edits
         since the last one are not known here, or none is due; else one GET, once for a snapshot.
         """
-        return self._owed.is_owed(
-            self._tracker.recent,
-            self._tracker.tip.head.snapshot,
-            bytes_min=SNAPSHOT_EDIT_BYTES_MIN,
-            paged_min=PAGE_BYTES_MAX,
-        )
+        recent, last = self._tracker.recent, self._tracker.tip.head.snapshot
+        since = None if last is None else recent.after(last.version)
+        if last is None or since is None or _due_edits(recent, since, last) is None:
+            return False
+        store = self._tracker.store
+        try:
+            if self._base is None or self._base.version != last.version:
+                self._base = read_named_snapshot(store, last)
+            return _paged_bytes(store, self._base, since) > PAGE_BYTES_MAX
+        except HARMLESS:
+            return False
 
 
-class Created(Enum):
-    """What became of a create that the store says succeeded."""
+def _due_edits(
+    recent: RecentEdits, since: Sequence[EditRecord], last: SnapshotRef | None
+) -> int | None:
+    """Returns the bytes of the edits since the last snapshot where a new one is due, else None."""
+    weight = sum(recent.weight(record) for record in since)
+    carried = weight * len(since) // (2 * HINT_STRIDE)
+    is_due = weight > SNAPSHOT_EDIT_BYTES_MIN and carried > (last.size_bytes if last else 0)
+    return weight if is_due else None
 
-    OURS = "the version is this commit"
-    SLEPT = "its block was deleted meanwhile: a file that nobody will ever read"
-    NOWHERE = "its block has no file: the log was deleted"
+
+def _paged_bytes(store: Store, base: Manifest, since: Sequence[EditRecord]) -> int:
+    """Returns the bytes of pages that applying the edits brings in, to be written anew."""
+    touched = {p for record in since for p in edit_of(store, record).rewritten_partitions()}
+    return sum(page.size_bytes for page in base.pages if touched & page.ranges.keys())
 
 
 def create_commit(store: Store, commit: Commit, *, clock: Clock, ids: Ids) -> Commit | Created:
@@ -573,7 +390,7 @@ def _open_block(store: Store, first: int, clock: Clock, ids: Ids) -> None:
     data = documents.encode("block", block_body(first))
     cause: Exception | None = None
     for attempt in range(CREATES_MAX):
-        back_off(attempt, clock, ids)
+        _back_off(attempt, clock, ids)
         try:
             store.create(path, data)
             return
@@ -613,7 +430,7 @@ def _create(store: Store, commit: Commit, clock: Clock, ids: Ids) -> Commit | No
     cause: Exception | None = None
     refused = True
     for attempt in range(CREATES_MAX):
-        back_off(attempt, clock, ids)
+        _back_off(attempt, clock, ids)
         try:
             store.create(path, data)
             return None
@@ -645,7 +462,7 @@ def _patiently(read: Callable[[], _T], store: Store, version: int, clock: Clock,
     """Returns what a read says, after a commit was made: giving up leaves its state unknown."""
     cause: Exception | None = None
     for attempt in range(CREATES_MAX):
-        back_off(attempt, clock, ids)
+        _back_off(attempt, clock, ids)
         try:
             return read()
         except (StoreUnavailableError, CorruptionError, FileNotFoundError) as e:
@@ -660,10 +477,147 @@ def _unknown(store: Store, version: int, cause: Exception | None) -> CommitState
     )
 
 
-def back_off(attempt: int, clock: Clock, ids: Ids) -> None:
+def _back_off(attempt: int, clock: Clock, ids: Ids) -> None:
     """Sleeps for a random while that grows with the attempt; not at all before the first, which is
     0.
     """
     if attempt:
-        ceiling = min(BACKOFF_MS_MAX, BACKOFF_MS << min(attempt, 10))
+        ceiling = min(_BACKOFF_MS_MAX, _BACKOFF_MS << min(attempt, 10))
         clock.sleep_ms(int(ids.uniform() * ceiling))
+
+
+class Turns:
+    """When one handle tries to commit. Its ids begin as ``first_id``. Not safe for threads."""
+
+    def __init__(self, first_id: str, *, clock: Clock, ids: Ids) -> None:
+        self._clock = clock
+        self._ids = ids
+        self._prefix = first_id[:_PREFIX_DIGITS]
+        self._seen: dict[str, int] = {}
+        self._version = -1
+        self._try_ms = 0.0
+        self._began_ms = 0
+        self._won_ms: int | None = None
+        self._lost_ms: int | None = None
+
+    def new_id(self) -> str:
+        """Returns the id of an attempt to commit, which begins with the prefix."""
+        return self._prefix + self._ids.new_id()[_PREFIX_DIGITS:]
+
+    def saw(self, records: Sequence[EditRecord]) -> None:
+        """Notes who made the newest commits, oldest first."""
+        for record in reversed(records):
+            if record.version <= self._version:
+                break
+            prefix = record.commit_id[:_PREFIX_DIGITS]
+            self._seen[prefix] = max(record.time_ms, self._seen.get(prefix, 0))
+        newest = records[-1]
+        self._version = max(self._version, newest.version)
+        oldest_ms = newest.time_ms - RIVAL_MS
+        self._seen = {
+            p: at for p, at in self._seen.items() if at >= oldest_ms and p != self._prefix
+        }
+
+    def begin_try(self) -> None:
+        """Notes that a try begins."""
+        self._began_ms = self._clock.monotonic_ms()
+
+    def end_try(self, *, won: bool) -> None:
+        """Notes how a try ended."""
+        now_ms = self._clock.monotonic_ms()
+        took_ms = now_ms - self._began_ms
+        self._try_ms += (took_ms - self._try_ms) / 4 if self._try_ms else took_ms
+        if won:
+            self._won_ms = now_ms
+        else:
+            self._lost_ms = now_ms
+
+    def yield_turn(self) -> bool:
+        """Waits before the first try of a commit, where this handle has just won beside others, to
+        whom it lost of late. Whether it did.
+        """
+        if self._won_ms is None or self._lost_ms is None or not self._seen:
+            return False
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._lost_ms > RIVAL_MS:
+            return False
+        wait_ms = int(self._ids.uniform() * self._window_ms()) - (now_ms - self._won_ms)
+        if wait_ms <= 0:
+            return False
+        self._clock.sleep_ms(wait_ms)
+        return True
+
+    def wait_after_loss(self, losses: int) -> None:
+        """Waits before a try that follows so many lost ones."""
+        self._clock.sleep_ms(int(self._ids.uniform() * self._window_ms() / losses))
+
+    def _window_ms(self) -> float:
+        rivals = max(1, len(self._seen))
+        return min(WINDOW_MS_MAX, rivals * max(_TRY_MS_MIN, self._try_ms))
+
+
+def is_comparable(clock: Clock) -> bool:
+    """Tells whether the clock claims to tell the time of day."""
+    return not isinstance(clock, ManualClock)
+
+
+def store_now_ms(store: Store, *, clock: Clock, ids: Ids) -> int | None:
+    """Returns the store's time, from an object just written, where that is listed already; a PUT, a
+    LIST of one name and a DELETE. Who sleeps until the object is swept asks again.
+    """
+    while True:
+        path = f"{documents.CLOCKS}{ids.new_id()}"
+        monotonic_ms, now_ms = clock.monotonic_ms(), clock.now_ms()
+        store.put(path, b"clock")
+        try:
+            store_ms = next((found.modified_ms for found in store.list(path)), None)
+        finally:
+            with suppress(StoreUnavailableError):  # The sweep takes what is left.
+                store.delete(path)
+        slept_ms = max(clock.monotonic_ms() - monotonic_ms, clock.now_ms() - now_ms)
+        if store_ms is not None or slept_ms < _LISTED_MS:
+            return store_ms
+
+
+class StoreClock:
+    """The store's time as far as it is known here; ``ahead_ms``: how far the clock was ahead of the
+    monotonic one, when its user began. Not safe for threads.
+    """
+
+    def __init__(self, store: Store, ahead_ms: int, *, clock: Clock, ids: Ids) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._first_ahead_ms = ahead_ms
+        self._ahead_of_monotonic_ms: int | None = None
+
+    def check(self, *, newest_ms: int) -> None:
+        """Checks that this machine's clock is not far ahead, where the newest commit is not of now,
+        or the clock was set forward.
+
+        Raises:
+            ClockSkewError: a commit would be of a time that the store has not reached for long.
+            StoreUnavailableError: the store cannot be asked now.
+        """
+        if not is_comparable(self._clock):
+            return
+        now_ms, known_ms = self._clock.now_ms(), self._ahead_of_monotonic_ms
+        # Where commits follow closely, the newest one is as far ahead as the clock that made it.
+        since_ms = self._first_ahead_ms if known_ms is None else known_ms
+        is_steady = now_ms - self._clock.monotonic_ms() - since_ms <= AHEAD_MS_MAX
+        if is_steady and (known_ms is not None or now_ms - newest_ms <= AHEAD_MS_MAX):
+            return
+        try:
+            store_ms = store_now_ms(self._store, clock=self._clock, ids=self._ids)
+        except (StoreRefusedError, UnsupportedFilesystemError):
+            store_ms = None  # Who may not list, or where no times are told, has to be believed.
+        # Only from here on: whoever slept before the answer would take days for the store's lead.
+        now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+        if store_ms is not None and now_ms - store_ms > AHEAD_MS_MAX:
+            raise ClockSkewError(
+                f"this machine's clock is {now_ms - store_ms} ms ahead of the store's, more than"
+                f" {AHEAD_MS_MAX}: here it is {now_ms} ms, at {self._store.url} {store_ms};"
+                " nothing was committed; set this machine's clock (NTP),"
+                " or the store's if that one is wrong (compare both with `date -u`)"
+            )
+        self._ahead_of_monotonic_ms = (now_ms if store_ms is None else store_ms) - monotonic_ms

@@ -1,14 +1,12 @@
-"""The edits of the newest versions, in memory: what the next commit carries along, and what a
-manifest needs to catch up.
+"""Following a log: the newest version one knows, and how to believe what a probe says (COMMIT.md
+§4, §6).
 
-Taking back what was written into the folder of a log which is not there any more (COMMIT.md §1).
+`TipTracker` knows the *tip*, the newest commit, and the edits up to it (`RecentEdits`): the next
+commit carries them along, and a manifest catches up by them. What it learns replaces one value.
 
 Whoever works on a log that somebody deletes writes into a folder that nobody looks into: pages, an
-edit, a snapshot, objects, and the commit itself. All of that goes again, and nothing else, as what
-else is there may be a log that is being restored.
-
-Following a log: the newest version one knows, and how to believe what a probe says (COMMIT.md
-§4, §6).
+edit, a snapshot, objects, and the commit itself. `withdraw` deletes all of that again, and nothing
+else, as what else is there may be a log that is being restored (COMMIT.md §1).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -45,6 +43,21 @@ from clog.storage.format.head import with_columns
 from clog.storage.format.snapshots import mixed_histories
 from clog.storage.format.transactions import PositionsAt
 from clog.storage.store.contract import Store, WrappingStore
+
+TRUST_MS = 600_000
+"""After so long without a look, ask whether the block was closed before a probe is trusted. Commits
+are deleted only a day after they were newest.
+"""
+CONFIRM_MS = 10_000
+"""After so long a handle looks whether its log still stands, and whether its newest commit is still
+there: the log may have been deleted, recreated, or replaced by a copy.
+"""
+Moment = tuple[int, int]
+"""By the monotonic clock and by the wall clock, in ms."""
+VAIN_LOOKS_MAX = 64
+"""After so many looks in a row that found nothing the block is asked for as well: where it was
+closed too early, whoever polls finds that out.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,85 +126,6 @@ class RecentEdits:
             at = record.stored.get("edit_at")
             self._weights[record.commit_id] = at["bytes"] if at else len(body_json(record.stored))
         return self._weights[record.commit_id]
-
-
-class NotedWrites(WrappingStore):
-    """Passes everything on, and knows what was written.
-
-    Attributes:
-        written: the paths, since somebody last emptied it.
-    """
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self.written: list[str] = []
-
-    def put(self, path: str, data: bytes | memoryview) -> None:
-        self.written.append(path)
-        self.inner.put(path, data)
-
-    def create(self, path: str, data: bytes) -> None:
-        self.inner.create(path, data)
-        self.written.append(path)  # What is there already is another's.
-
-
-def withdraw(log: StandingLog, tip: Commit, written: Iterable[str]) -> None:
-    """Deletes files that nobody will commit, where the log in whose folder they are does not stand
-    any more, as far as possible; ``tip`` is its newest version that is known. None to 4 GET where
-    it stands, and nothing else.
-    """
-    try:
-        check_there(log, tip.version)
-    except NotFoundError:
-        for path in dict.fromkeys(written):
-            with suppress(StoreUnavailableError):
-                log.store.delete(path)
-    except StoreUnavailableError:
-        pass  # Nobody can say; the caller's own error is told.
-
-
-def check_there(log: StandingLog, version: int) -> None:
-    """Raises if the log is gone, or all of it that ``_clog/log`` leads to.
-
-    Raises:
-        LogReplacedError: another log stands at the root (S47).
-        NotFoundError: none does, or nothing is left of it but ``_clog/log``.
-    """
-    log.check()
-    store = log.store
-    # Where all but the file of a closed block is there, the hint is.
-    if not (try_read(store, version) or read_block(store, version) or read_hint(store)):
-        raise no_commits(store)
-
-
-def files_of(commit: Commit) -> list[str]:
-    """Returns the paths of a commit, and of what its edit names that was written before."""
-    found = [documents.commit_path(commit.version)]
-    if (edit := commit.record.made) is None:
-        return found
-    chunks = [c for _, c in edit.add.chunks] if edit.add is not None else []
-    chunks += [c for r in edit.replace for c in r.chunks]
-    found += (c.object.path for c in chunks)
-    states = (by.entry.transaction for by in edit.writers)
-    positions = (state.positions for state in states if state is not None)
-    found += (at.path for at in positions if isinstance(at, PositionsAt))
-    return found
-
-
-TRUST_MS = 600_000
-"""After so long without a look, ask whether the block was closed before a probe is trusted. Commits
-are deleted only a day after they were newest.
-"""
-CONFIRM_MS = 10_000
-"""After so long a handle looks whether its log still stands, and whether its newest commit is still
-there: the log may have been deleted, recreated, or replaced by a copy.
-"""
-Moment = tuple[int, int]
-"""By the monotonic clock and by the wall clock, in ms."""
-VAIN_LOOKS_MAX = 64
-"""After so many looks in a row that found nothing the block is asked for as well: where it was
-closed too early, whoever polls finds that out.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,3 +441,66 @@ class TipTracker:
             self.log.check()
             raise CorruptionError(f"version {commit.version} needs what is gone: {e}") from e
         return commit if head is commit.head else replace(commit, head=head)
+
+
+class NotedWrites(WrappingStore):
+    """Passes everything on, and knows what was written.
+
+    Attributes:
+        written: the paths, since somebody last emptied it.
+    """
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.written: list[str] = []
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        self.written.append(path)
+        self.inner.put(path, data)
+
+    def create(self, path: str, data: bytes) -> None:
+        self.inner.create(path, data)
+        self.written.append(path)  # What is there already is another's.
+
+
+def withdraw(log: StandingLog, tip: Commit, written: Iterable[str]) -> None:
+    """Deletes files that nobody will commit, where the log in whose folder they are does not stand
+    any more, as far as possible; ``tip`` is its newest version that is known. None to 4 GET where
+    it stands, and nothing else.
+    """
+    try:
+        check_there(log, tip.version)
+    except NotFoundError:
+        for path in dict.fromkeys(written):
+            with suppress(StoreUnavailableError):
+                log.store.delete(path)
+    except StoreUnavailableError:
+        pass  # Nobody can say; the caller's own error is told.
+
+
+def check_there(log: StandingLog, version: int) -> None:
+    """Raises if the log is gone, or all of it that ``_clog/log`` leads to.
+
+    Raises:
+        LogReplacedError: another log stands at the root (S47).
+        NotFoundError: none does, or nothing is left of it but ``_clog/log``.
+    """
+    log.check()
+    store = log.store
+    # Where all but the file of a closed block is there, the hint is.
+    if not (try_read(store, version) or read_block(store, version) or read_hint(store)):
+        raise no_commits(store)
+
+
+def files_of(commit: Commit) -> list[str]:
+    """Returns the paths of a commit, and of what its edit names that was written before."""
+    found = [documents.commit_path(commit.version)]
+    if (edit := commit.record.made) is None:
+        return found
+    chunks = [c for _, c in edit.add.chunks] if edit.add is not None else []
+    chunks += [c for r in edit.replace for c in r.chunks]
+    found += (c.object.path for c in chunks)
+    states = (by.entry.transaction for by in edit.writers)
+    positions = (state.positions for state in states if state is not None)
+    found += (at.path for at in positions if isinstance(at, PositionsAt))
+    return found

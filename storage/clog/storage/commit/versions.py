@@ -1,27 +1,23 @@
-"""Which log stands at a path (S47).
+"""Versions as the store holds them: which log stands at a path, its newest version, its blocks, the
+manifest at a version, and the version of a moment. No state: `tip` follows a log.
 
-A log is its id, not its path. ``_clog/log`` names the id, and everything else of the log lies in
-``_clog/<id>/``. The file is created if absent, after the log's first commit, and never rewritten:
-its creation is that of the log. So a handle that was opened on a log which was deleted and
-recreated cannot touch the new one: it knows the old folder only. It learns of it when
+A log is its id, not its path (S47). ``_clog/log`` names the id, and everything else of the log lies
+in ``_clog/<id>/``. The file is created if absent, after the log's first commit, and never
+rewritten: its creation is that of the log. So a handle that was opened on a log which was deleted
+and recreated cannot touch the new one: it knows the old folder only. It learns of it when
 
 - it commits: the file of the block it committed to is gone (`committer`, K5);
 - it looks for newer versions, at most `tip.CONFIRM_MS` later: ``_clog/log`` names another
   log, or its newest commit is gone.
 
-Finding the newest version and the manifest at a version (COMMIT.md §6).
+The newest version (COMMIT.md §6) is found by reads of commits whose bodies are of use afterwards;
+nothing is listed. Cold, from a hint H (divisible by 4), it takes at most three probes: H+2, then
+H+1 or H+3, then H+4, which is there only when the hint is old. What is found was the newest at some
+moment since the search began. Others commit meanwhile, and a search does not chase them: it gallops
+once, so it ends however fast they are.
 
-Every request is a read of a commit whose body is of use afterwards; nothing is listed. Cold, from a
-hint H (divisible by 4), the newest version is found by at most three probes: H+2, then H+1 or H+3,
-then H+4, which is there only when the hint is old.
-
-What is found was the newest at some moment since the search began. Others commit meanwhile, and a
-search does not chase them: it gallops once, so it ends however fast they are.
-
-The version of a moment: the newest one that was committed by then.
-
-Times of commits never go back from one version to the next (FORMAT.md §3.1), so a binary search
-finds it: one GET a step.
+The version of a moment is the newest one that was committed by then. Times of commits never go back
+(FORMAT.md §3.1), so a binary search finds it: one GET a step.
 """
 
 import json
@@ -62,6 +58,13 @@ from clog.storage.store.contract import (
     WrappingStore,
 )
 
+FOLLOW_STEPS_MAX = 4
+"""A handle further behind than this searches from the hint instead of walking."""
+_REPLAYED = (
+    *("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),
+    *("writers", "older_writers", "unended", "pins", "row_texts"),
+)
+"""What a head must have in common with the edits before it."""
 _BEFORE_IDS = ("_clog/commits/00000000000000000000.json", "_clog/latest")
 """What logs had that were written before there were ids in paths."""
 _READS_MAX = 5
@@ -110,6 +113,21 @@ class StandingLog:
             raise
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest commit, and the commits read on the way to it, by version."""
+
+    tip: Commit
+    read: dict[int, Commit]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What the file of a block says (FORMAT.md §7). ``ids``: of its commits, once it is closed."""
+
+    ids: dict[int, str] | None
+
+
 def standing_log(root: Store) -> StandingLog:
     """Returns the log at a root; one GET.
 
@@ -121,7 +139,7 @@ def standing_log(root: Store) -> StandingLog:
     return StandingLog(root, log_id, store_of(root, log_id))
 
 
-def standing_of(store: Store) -> StandingLog | None:
+def _standing_of(store: Store) -> StandingLog | None:
     """Returns the log whose folder this is, however it is wrapped; None where it is a store of its
     own. No request.
     """
@@ -210,25 +228,6 @@ def _refuse_older(root: Store) -> None:
         )
 
 
-FOLLOW_STEPS_MAX = 4
-"""A handle further behind than this searches from the hint instead of walking."""
-
-
-_REPLAYED = (
-    *("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),
-    *("writers", "older_writers", "unended", "pins", "row_texts"),
-)
-"""What a head must have in common with the edits before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The newest commit, and the commits read on the way to it, by version."""
-
-    tip: Commit
-    read: dict[int, Commit]
-
-
 def find_newest(store: Store, *, check_block: bool = True) -> Found:
     """Returns the newest version, from cold. ``check_block``: asks last whether its block is open;
     who does not ask must not believe the version before he does (`TipTracker.confirm`).
@@ -270,6 +269,95 @@ def find_newer(store: Store, known: int) -> Found:
     return Found(search.read[max(search.read)], search.read)
 
 
+def first_open_version(store: Store) -> int:
+    """Returns the first version after the closed blocks: they are closed from the oldest on, and
+    the newest never is.
+
+    Raises:
+        CorruptionError: its block has no file.
+    """
+    first, block = _first_not_closed(store)
+    if block is None:
+        raise _block_missing(store, first)
+    return first
+
+
+def _first_not_closed(store: Store) -> tuple[int, Block | None]:
+    """Returns the first version after the closed blocks, and its block; None where that has no
+    file: the log was deleted, or is damaged.
+    """
+    blocks: dict[int, Block | None] = {}
+
+    def is_closed_at(at: int) -> bool:
+        block = blocks[at] = read_block(store, at * documents.BLOCK_VERSIONS)
+        return block is not None and block.ids is not None
+
+    if not is_closed_at(0):
+        return 0, blocks[0]
+    low, step = 0, 1
+    while is_closed_at(low + step):
+        low, step = low + step, step * 2
+    while step > 1:
+        step //= 2
+        if is_closed_at(low + step):
+            low += step
+    first = low + 1
+    # Who was held up may have looked for it before it came, and then seen the one before it closed.
+    if blocks[first] is None:
+        while is_closed_at(first):
+            first += 1
+    return first * documents.BLOCK_VERSIONS, blocks[first]
+
+
+class _Search:
+    """Probing forward; keeps every commit it read."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.read: dict[int, Commit] = {}
+
+    def descend(self, base: int) -> bool:
+        """Finds the newest version from ``base`` (divisible by 4) on; False when there is none."""
+        if not self._has(base + 2):
+            return self._has(base + 1) or self._has(base)
+        if self._has(base + 3) and self._has(base + HINT_STRIDE):
+            base = self._gallop(base + HINT_STRIDE)
+            # What came after base + 3 came since the search began: it is for the next one.
+            self._has(base + 3 if self._has(base + 2) else base + 1)
+        return True
+
+    def _gallop(self, low: int) -> int:
+        """Returns the last multiple of 4 that is there, from one that is."""
+        step = HINT_STRIDE
+        while self._has(low + step):
+            low, step = low + step, step * 2
+        while step > HINT_STRIDE:
+            step //= 2
+            if self._has(low + step):
+                low += step
+        return low
+
+    def _has(self, version: int) -> bool:
+        if version not in self.read:
+            commit = try_read(self.store, version)
+            if commit is None:
+                return False
+            self.read[version] = commit
+        return True
+
+
+def read_hint(store: Store) -> int:
+    """Returns the version that ``latest`` names, 0 where it is missing or damaged; one GET."""
+    try:
+        value = json.loads(store.get(documents.LATEST, 0, 1024))
+        version = value["version"]
+    except FileNotFoundError:
+        return 0
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0  # Only a hint: a damaged one costs requests, nothing else.
+    return version if type(version) is int and 0 <= version < 10**18 else 0
+
+
 def no_commits(store: Store) -> NotFoundError:
     """Returns the error of a log of which nothing is left but ``_clog/log``."""
     return NotFoundError(
@@ -284,13 +372,6 @@ def try_read(store: Store, version: int) -> Commit | None:
         return read_commit(store, version)
     except FileNotFoundError:
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """What the file of a block says (FORMAT.md §7). ``ids``: of its commits, once it is closed."""
-
-    ids: dict[int, str] | None
 
 
 def block_body(first: int, ids: dict[int, str] | None = None) -> dict[str, object]:
@@ -499,7 +580,7 @@ def file_missing(
     Raises:
         LogReplacedError, NotFoundError: the log was deleted, and its files with it.
     """
-    standing, path = standing_of(store), gone.filename
+    standing, path = _standing_of(store), gone.filename
     folder = store if standing is None else standing.store
     expired = version_expired(store.url, version, gone=gone, why=why, remedy=remedy)
     try:
@@ -544,7 +625,7 @@ def _is_absent(store: Store, path: str) -> bool:
     return False
 
 
-def commit_missing(store: Store, version: int, *, why: str = "") -> ClogError:
+def _commit_missing(store: Store, version: int, *, why: str = "") -> ClogError:
     """Returns the error of a commit that is not there, though older and newer ones were."""
     gone = contract.not_found(documents.commit_path(version), store.url)
     return file_missing(store, version, gone, why=why)
@@ -562,100 +643,11 @@ def check_open(store: Store, version: int) -> None:
         raise version_expired(store.url, version, why=", its block is closed")
 
 
-def read_hint(store: Store) -> int:
-    """Returns the version that ``latest`` names, 0 where it is missing or damaged; one GET."""
-    try:
-        value = json.loads(store.get(documents.LATEST, 0, 1024))
-        version = value["version"]
-    except FileNotFoundError:
-        return 0
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return 0  # Only a hint: a damaged one costs requests, nothing else.
-    return version if type(version) is int and 0 <= version < 10**18 else 0
-
-
 def _must_read(store: Store, version: int) -> Commit:
     commit = try_read(store, version)
     if commit is None:
-        raise commit_missing(store, version)
+        raise _commit_missing(store, version)
     return commit
-
-
-def first_open_version(store: Store) -> int:
-    """Returns the first version after the closed blocks: they are closed from the oldest on, and
-    the newest never is.
-
-    Raises:
-        CorruptionError: its block has no file.
-    """
-    first, block = _first_not_closed(store)
-    if block is None:
-        raise _block_missing(store, first)
-    return first
-
-
-def _first_not_closed(store: Store) -> tuple[int, Block | None]:
-    """Returns the first version after the closed blocks, and its block; None where that has no
-    file: the log was deleted, or is damaged.
-    """
-    blocks: dict[int, Block | None] = {}
-
-    def is_closed_at(at: int) -> bool:
-        block = blocks[at] = read_block(store, at * documents.BLOCK_VERSIONS)
-        return block is not None and block.ids is not None
-
-    if not is_closed_at(0):
-        return 0, blocks[0]
-    low, step = 0, 1
-    while is_closed_at(low + step):
-        low, step = low + step, step * 2
-    while step > 1:
-        step //= 2
-        if is_closed_at(low + step):
-            low += step
-    first = low + 1
-    # Who was held up may have looked for it before it came, and then seen the one before it closed.
-    if blocks[first] is None:
-        while is_closed_at(first):
-            first += 1
-    return first * documents.BLOCK_VERSIONS, blocks[first]
-
-
-class _Search:
-    """Probing forward; keeps every commit it read."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.read: dict[int, Commit] = {}
-
-    def descend(self, base: int) -> bool:
-        """Finds the newest version from ``base`` (divisible by 4) on; False when there is none."""
-        if not self._has(base + 2):
-            return self._has(base + 1) or self._has(base)
-        if self._has(base + 3) and self._has(base + HINT_STRIDE):
-            base = self._gallop(base + HINT_STRIDE)
-            # What came after base + 3 came since the search began: it is for the next one.
-            self._has(base + 3 if self._has(base + 2) else base + 1)
-        return True
-
-    def _gallop(self, low: int) -> int:
-        """Returns the last multiple of 4 that is there, from one that is."""
-        step = HINT_STRIDE
-        while self._has(low + step):
-            low, step = low + step, step * 2
-        while step > HINT_STRIDE:
-            step //= 2
-            if self._has(low + step):
-                low += step
-        return low
-
-    def _has(self, version: int) -> bool:
-        if version not in self.read:
-            commit = try_read(self.store, version)
-            if commit is None:
-                return False
-            self.read[version] = commit
-        return True
 
 
 def version_asked(store: Store, tip: Commit, at: int | None, at_time_ms: int | None) -> int:
@@ -706,5 +698,5 @@ def version_at_time(store: Store, time_ms: int, tip: Commit) -> int:
 def _time_ms(store: Store, version: int, tip: Commit) -> int:
     commit = tip if version == tip.version else try_read(store, version)
     if commit is None:
-        raise commit_missing(store, version, why=" while it was searched")
+        raise _commit_missing(store, version, why=" while it was searched")
     return commit.record.time_ms

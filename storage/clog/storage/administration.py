@@ -1,9 +1,6 @@
 """Changes an operator makes: configs, log start offsets, sealing. Each is one commit, decided from
-the head of the newest version alone.
-
-Creating a log: its first version, then the file that makes it the log of its root (COMMIT).
-
-Deleting a log (COMMIT.md §1).
+the head of the newest version alone. Creating a log, too: its first version, then the file that
+makes it the log of its root; and deleting one (COMMIT.md §1):
 
 D1. Delete ``_clog/log``: from now on no log stands here, for whoever opens or looks again.
 D2. Delete the files of its published views, of which there would be no rows any more, and those of
@@ -13,7 +10,7 @@ A crash between the two leaves files of a log that does not stand anywhere. Dele
 root without a log, does D2 for them. What only a creator can have left, which may be about to
 create its log, is not touched; nor is a view of another log that is created meanwhile.
 
-Not here: stopping writers. One that goes on is told at its next commit, or within seconds.
+No writer is stopped: one that goes on is told at its next commit, or within seconds.
 """
 
 from collections.abc import Iterable, Mapping

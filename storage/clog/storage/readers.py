@@ -1,12 +1,9 @@
 """Named readers: how far each has come, which the log is told and nothing depends on (FORMAT.md
 §18, S64).
 
-The document of a named reader: its position, and the version at which it had it (FORMAT.md §18).
-
-It decides nothing. One that is damaged, of another log, of a version beyond the newest or of
-another history is as if it were not there, and whoever reads it is told why.
-
-Holds: named readers that are waited for, for a bounded time (FORMAT.md §18, S64).
+The document of a reader holds its position, and the version at which it had it. It decides nothing.
+One that is damaged, of another log, of a version beyond the newest or of another history is as if
+it were not there, and whoever reads it is told why.
 
 A reader that asks for it *holds* what it has not come to: tombstones at or above its offsets, and
 its version. It holds until ``hold_ms`` after its file was written, by the store's times, and
@@ -17,16 +14,15 @@ Who removes a tombstone or a version asks here before. In a log whose readers ma
 asks the store for anything; else each look is a LIST, and what `read_reader` costs for each file
 that is young enough to hold something.
 
-How far a named reader is behind, and how long until something overtakes it (S64). Pure.
-
-Three things can overtake a reader that lags:
+`lag_of` tells how far a reader is behind, and how long until something overtakes it. Three things
+can overtake a reader that lags:
 
 - *retention* removes the segment in which it is;
 - a *tombstone* that it has not come to is removed after its delete horizon, and it misses a delete
   (S41); one without a horizon is there for ``delete.retention.ms`` after the next pass at least;
 - its *version* expires, so that a batch that was planned at it cannot be read again.
 
-The last two wait for readers that hold (`readers`).
+The last two wait for readers that hold.
 
 Counted is what the reader would get: from its position on, or from the log start where that has
 moved beyond it, up to the last stable offset; nothing of what is dead or was aborted. Records and

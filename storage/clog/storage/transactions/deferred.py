@@ -1,10 +1,6 @@
 """Deferred transactions: what their holder knows, and the one commit that makes all of one visible
-(S49; COMMIT.md §9, T3).
-
-How a transaction is committed, aborted, or found to be one of both (COMMIT.md §9, T2 to T4).
-
-Not here: what users call (`transaction`), what single commits ask of a head (`deferred`,
-`undecided`).
+(S49); how any transaction is committed, aborted, or found to be one of both (COMMIT.md §9, T2 to
+T4).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,11 +1,4 @@
-"""Positions of what a transaction read (S54): what callers may give, and whether they missed
-deletes on the way (S41).
-
-Between two transactions of a job, tombstones may be removed that it had not read yet: the job has
-copied values whose keys are deleted since, and nothing will ever tell it so. The version at which
-each partition was read last tells.
-
-`Transaction`: records of several appends, and the positions of what was read for them, that are
+"""`Transaction`: records of several appends, and the positions of what was read for them, that are
 committed together or not at all (S48, S49, S54).
 
 By default, in one log, it is *deferred*: appends write objects and nothing else, and the commit
@@ -23,15 +16,15 @@ Nothing undecided is ever in the log then, so nobody waits for a transaction, an
 nothing. With other logs (`several`), or *visible*, records are undecided until the home has decided
 (`undecided`): then T3 decides, and an abort is a commit.
 
-Not here: which handle holds which id (`transaction`), what the log says of an id (`ids`).
+Of what was read for it a transaction commits the next offsets (S54), and tells whether deletes were
+missed on the way (S41): between two transactions of a job, tombstones may be removed that it had
+not read yet. The version at which each partition was read last tells.
 
-The transaction ids that one handle holds, and beginning a transaction under one (S48).
-
-An id is taken up once for each handle, by a commit that raises its epoch. It is taken up again
-where the transaction begun last was neither committed nor aborted, or is in doubt: what began so
-is fenced then, as if another process had taken over. A handle that was fenced by another stays so:
-what it knows of the work may be old. A forked child holds nothing: two processes
-at one epoch could not be told apart.
+`Holders` are the transaction ids that one handle holds (S48). An id is taken up once for each
+handle, by a commit that raises its epoch. It is taken up again where the transaction begun last was
+neither committed nor aborted, or is in doubt: what began so is fenced then, as if another process
+had taken over. A handle that was fenced by another stays so: what it knows of the work may be old.
+A forked child holds nothing: two processes at one epoch could not be told apart.
 """
 
 from collections.abc import Mapping, Sequence

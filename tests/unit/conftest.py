@@ -1,9 +1,14 @@
-"""What unit tests of all packages share."""
+"""What unit tests of all packages share: among it a store in memory, and logs on it that repeat."""
 
 import errno
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+
+from clog.storage import Log, ManualClock
+from clog.storage.env import SeededIds
+from clog_testing.crash import discard, memory_store
+from clog_testing.model import rows_in
 
 
 @pytest.fixture
@@ -24,3 +29,41 @@ def forbidden(monkeypatch):
 
     monkeypatch.setattr(LocalFileSystem, "ls", ls)
     return folders
+
+
+@pytest.fixture
+def store():
+    made = memory_store()
+    yield made
+    discard(made)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(now_ms=1_000_000)
+
+
+@pytest.fixture
+def make_log(store, clock):
+    """Creates the log of the test's store."""
+
+    seeds = iter(range(1000, 2000))
+
+    def make(partitions=1, config=None, *, on=None):
+        ids = SeededIds(next(seeds))
+        return Log.create(on or store, partitions=partitions, config=config, clock=clock, ids=ids)
+
+    return make
+
+
+@pytest.fixture
+def open_log(store, clock):
+    """Opens it again, as another process would."""
+    seeds = iter(range(2, 1000))
+    return lambda on=None: Log.open(on or store, clock=clock, ids=SeededIds(next(seeds)))
+
+
+@pytest.fixture
+def values_of():
+    """The values that a log holds, in offset order."""
+    return lambda log, **where: [row[2].value for row in rows_in(log.read(**where))]

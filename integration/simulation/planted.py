@@ -121,7 +121,7 @@ def map_end_off_by_one(patch: Patch) -> None:
 def changed_sources_ignored(patch: Patch) -> None:
     """A pass, or a coalescing, commits though others changed its sources."""
     patch(cleaner.passes.run_pass, "_has_same_rows", lambda *_: True)
-    patch(cleaner.duties.layout, "is_as_planned", lambda *_: True)
+    patch(cleaner.duties.layout, "_is_as_planned", lambda *_: True)
 
 
 def checkpoint_moves(patch: Patch) -> None:

@@ -87,10 +87,10 @@ def undecided_dropped(patch: Patch) -> None:
         undecided = [replace(c, undecided=None, aborted=True) if c.undecided else c for c in inside]
         return marks(r, undecided)
 
-    marks = storage.format.manifest.with_marks
+    marks = storage.format.manifest._with_marks
     patch(storage.read.cleanable, "first_uncleanable", beyond)
-    patch(storage.format.manifest, "with_marks", taken)
-    patch(storage.format.manifest, "check_kept", lambda _r, _inside: None)
+    patch(storage.format.manifest, "_with_marks", taken)
+    patch(storage.format.manifest, "_check_kept", lambda _r, _inside: None)
 
 
 def stable_of_another_log(patch: Patch) -> None:

@@ -13,7 +13,7 @@ import tempfile
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from clog.connector import tools
+from clog.connector import beside_table
 from clog.storage import Log
 
 
@@ -35,7 +35,7 @@ def enrich(spark: SparkSession, folder: str) -> StreamingQuery:
     # At once, not within a second: main() waits for what is there now (processAllAvailable).
     options = {"startingOffsets": "earliest", "pollInterval": "0s"}
     orders = spark.readStream.format("clog").options(**options).load(f"{folder}/orders")
-    writer = orders.writeStream.foreachBatch(tools(f"{folder}/addresses", each_batch))
+    writer = orders.writeStream.foreachBatch(beside_table(f"{folder}/addresses", each_batch))
     return writer.option("checkpointLocation", f"{folder}/checkpoint").start()
 
 

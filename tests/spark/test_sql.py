@@ -158,7 +158,7 @@ def test_a_config_that_disagrees_is_refused(spark, queries, url, caplog):
 
 def test_a_stream_beside_a_table_sees_it_fresh(spark, queries, url, tmp_path):
     """Each batch sees the table as it is then, at one version."""
-    from clog.connector import tools
+    from clog.connector import beside_table
 
     source, facts = f"{url}/source", f"{url}/facts"
     events = Log.create(source, partitions=1)
@@ -174,7 +174,7 @@ def test_a_stream_beside_a_table_sees_it_fresh(spark, queries, url, tmp_path):
         events.append([{"key": "k", "value": "event"}])
         query = (
             queries.stream(source, startingOffsets="earliest")
-            .writeStream.foreachBatch(tools(facts, each, columns="key,value"))
+            .writeStream.foreachBatch(beside_table(facts, each, columns="key,value"))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -185,11 +185,11 @@ def test_a_stream_beside_a_table_sees_it_fresh(spark, queries, url, tmp_path):
 
 def test_beside_table_refuses_its_own_options():
     """Before a query starts."""
-    from clog.connector import tools
+    from clog.connector import beside_table
     from clog.storage import OptionError
 
     for name in ("view", "asOfVersion"):
         with pytest.raises(OptionError, match="leave them out"):
-            tools("/log", print, **{name: "1"})
+            beside_table("/log", print, **{name: "1"})
     with pytest.raises(OptionError, match="did you mean"):
-        tools("/log", print, column="key")
+        beside_table("/log", print, column="key")

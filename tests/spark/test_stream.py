@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from clog.cleaner import Cleaner
-from clog.connector import tools
+from clog.connector import lag
 from clog.storage.log import Log
 
 
@@ -277,7 +277,7 @@ def test_a_running_query_follows_the_log(queries, log, target, checkpoint):
         while len(queries.values(target)) < 3 and query.isActive:
             query.processAllAvailable()
         assert sorted(queries.values(target)) == ["a", "b", "c"]
-        (behind,) = tools(query.lastProgress)
+        (behind,) = lag(query.lastProgress)
         assert behind.max_offsets_behind_latest == 0
         assert set(behind.partitions) == {0, 1}
     finally:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from clog.connector import tools
+from clog.connector import explain
 from clog.storage import OptionError
 from clog.storage.log import Log
 
@@ -31,7 +31,7 @@ def counts(explanation):
 
 def test_without_options_all_is_read(log):
     """Every byte, once."""
-    e = tools(log.url)
+    e = explain(log.url)
     assert counts(e) == [(2, 2), (3, 3), (3, 3)]
     assert e.size_bytes.read == e.size_bytes.total > 3_900_000
     assert e.row_groups.read == e.row_groups.total >= 3
@@ -52,19 +52,19 @@ def test_without_options_all_is_read(log):
 )
 def test_options_prune(log, options, expected):
     """Partitions, segments, objects: what the read needs, of what there is."""
-    assert counts(tools(log.url, **options)) == expected
+    assert counts(explain(log.url, **options)) == expected
 
 
 def test_columns_and_keys_spare_bytes(log):
     """Of a large object only the columns; its values not at all where it lacks the key."""
-    whole = tools(log.url).size_bytes.read
-    assert tools(log.url, columns="key,offset").size_bytes.read < whole / 20
-    assert tools({"path": log.url, "keys": '["nobody"]'}).size_bytes.read < whole / 20
+    whole = explain(log.url).size_bytes.read
+    assert explain(log.url, columns="key,offset").size_bytes.read < whole / 20
+    assert explain({"path": log.url, "keys": '["nobody"]'}).size_bytes.read < whole / 20
 
 
 def test_it_prints_as_a_table(log):
     """For people."""
-    lines = str(tools(log.url, partitions=1)).splitlines()
+    lines = str(explain(log.url, partitions=1)).splitlines()
     assert lines[0].endswith("/orders at version 4 reads")
     assert lines[1].split() == ["partitions", "1", "of", "2"]
 
@@ -72,6 +72,6 @@ def test_it_prints_as_a_table(log):
 def test_what_the_read_refuses_it_refuses(log):
     """With the same words."""
     with pytest.raises(OptionError, match="startingOffsets"):
-        tools(log.url, startingOffset="earliest")
+        explain(log.url, startingOffset="earliest")
     with pytest.raises(OptionError, match="cannot be latest"):
-        tools(log.url, startingOffsets="latest")
+        explain(log.url, startingOffsets="latest")

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from clog.connector import tools
+from clog.connector import lag
 
 SOURCE = {
     "startOffset": '{"0": 0, "1": 0, "version": 1}',
@@ -13,7 +13,7 @@ SOURCE = {
 
 def test_lag_has_kafkas_three_numbers():
     """Over the partitions: least, most, mean."""
-    (one,) = tools({"sources": [SOURCE]})
+    (one,) = lag({"sources": [SOURCE]})
     assert one.partitions == {0: 20, 1: 0}
     assert one.min_offsets_behind_latest == 0
     assert one.max_offsets_behind_latest == 20
@@ -23,7 +23,7 @@ def test_lag_has_kafkas_three_numbers():
 def test_lag_names_the_log():
     """A query may read several; offsets of an older clog do not say it."""
     end = '{"0": 5, "1": 10, "log": "orders", "log_id": "6f", "planned": 3, "version": 1}'
-    one, other = tools({"sources": [{**SOURCE, "endOffset": end}, SOURCE]})
+    one, other = lag({"sources": [{**SOURCE, "endOffset": end}, SOURCE]})
     assert (one.log, other.log) == ("orders", "")
     assert one.partitions == other.partitions
 
@@ -31,11 +31,11 @@ def test_lag_names_the_log():
 def test_progress_may_be_an_object():
     """A listener is given objects, `lastProgress` may be a dict."""
     progress = SimpleNamespace(sources=[SimpleNamespace(**SOURCE)])
-    assert tools(progress) == tools({"sources": [SOURCE]})
+    assert lag(progress) == lag({"sources": [SOURCE]})
 
 
 def test_other_sources_are_passed_over():
     """A rate or file source has offsets of another form; before the first batch there are none."""
     others = [{"endOffset": "7", "latestOffset": "9"}, {"endOffset": None, "latestOffset": None}]
-    assert len(tools({"sources": [*others, SOURCE]})) == 1
-    assert tools(None) == []
+    assert len(lag({"sources": [*others, SOURCE]})) == 1
+    assert lag(None) == []

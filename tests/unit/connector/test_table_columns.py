@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from clog.connector import tools
+from clog.connector import explain
 from clog.connector.datasource import ClogDataSource
 from clog.connector.schema import arrow_schema
 from clog.connector.write import write_task
@@ -268,7 +268,7 @@ def test_only_what_is_named_is_read(url):
     assert sorted(row["MINUTES"] for row in rows(url, given)) == [12, 31]
     part = StructType([StructField("place", fields("zone", of=PLACE))])
     assert {"place": {"zone": 2}} in rows(url, part)
-    assert tools(url, view="table", columns="id").size_bytes.read
+    assert explain(url, view="table", columns="id").size_bytes.read
     with pytest.raises(OptionError, match="columns"):
         rows(url, columns="place.street")
 

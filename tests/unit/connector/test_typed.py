@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from clog.connector import tools
+from clog.connector import explain
 from clog.connector.datasource import ClogDataSource
 from clog.connector.schema import arrow_schema, arrow_type, spark_type
 from clog.connector.write import write_task
@@ -204,7 +204,7 @@ def test_keys_are_those_of_the_logs_type(url, log, tmp_path):
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     found = [b for p in reader.partitions(start, end) for b in reader.read(p)]
     assert [row["key"]["id"] for batch in found for row in batch.to_pylist()] == [1]
-    assert tools(url, keys=one).objects.read == 1
+    assert explain(url, keys=one).objects.read == 1
     for wrong in ('["1"]', '["x"]', '["{\\"zz\\": 1}"]'):
         with pytest.raises(OptionError, match="has a key that is no struct"):
             rows(url, keys=wrong)
@@ -216,7 +216,7 @@ def test_keys_are_those_of_the_logs_type(url, log, tmp_path):
 
 
 def test_explain_knows_fields(url, log):
-    found = tools(url, columns="value.n,key")
+    found = explain(url, columns="value.n,key")
     assert found.version == 1
     assert str(found)
 

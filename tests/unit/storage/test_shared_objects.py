@@ -374,6 +374,8 @@ OF_A_MONITOR = {
     "round_ms": truth(lambda monitor, _: monitor.round_ms >= 0),
     "logs": truth(lambda monitor, _: isinstance(monitor.logs(), dict)),
     "activities": truth(lambda monitor, _: isinstance(monitor.activities(), list)),
+    "found": lambda monitor, me, n: monitor.found(unopened={}, unlisted={}),
+    "unlisted": truth(lambda monitor, _: not monitor.unlisted()),
     "looked": lambda monitor, me, n: monitor.looked(),
     "saw": seen,
     "round_ended": lambda monitor, me, n: monitor.round_ended("one", None),

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.connector import ClogDataSource, tools
+from clog.connector import ClogDataSource, explain
 from clog.connector.read import plan_ranges, task_read
 from clog.connector.read.plan_ranges import SLICES_OF_DIRTY, slices
 from clog.storage import Log, ManualClock
@@ -209,7 +209,7 @@ def test_as_of_a_version_and_a_time(log, clock):
         VersionExpiredError, match=rf"version 3 was committed at time_ms={seen[3][0]}"
     ):
         rows(log.url, view="table", asOfTimestamp=seen[3][0] - 1)
-    assert tools(log.url, view="table", asOfVersion=3).version == 3
+    assert explain(log.url, view="table", asOfVersion=3).version == 3
 
 
 def test_as_of_shows_nothing_deleted(log):
@@ -247,7 +247,7 @@ def test_latest_is_the_changelog_slice(log):
                 assert rows(log.url, view="latest", minPartitions=more, **since) == expected
         assert rows(log.url, view="latest") == everything
         assert rows(log.url, view="latest", keys='["b"]') == [expected[-1]]
-        assert tools(log.url, view="latest", sinceVersion=log.version).objects.read == 0
+        assert explain(log.url, view="latest", sinceVersion=log.version).objects.read == 0
         clean(log)
 
 
@@ -310,4 +310,4 @@ def test_what_a_view_refuses(log, options, message):
     with pytest.raises(OptionError, match=message):
         rows(log.url, **options)
     with pytest.raises(OptionError, match=message):
-        tools(log.url, **options)
+        explain(log.url, **options)

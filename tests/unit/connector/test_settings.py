@@ -10,7 +10,7 @@ from clog.connector.option_values import Times
 from clog.connector.options import DEFINITIONS, Location, read_options, write_options
 from clog.storage.errors import OptionError
 
-README = Path(__file__).parents[4] / "connector" / "README.md"
+README = Path(__file__).parents[3] / "connector" / "README.md"
 
 
 def read(**options):

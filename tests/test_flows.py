@@ -15,7 +15,7 @@ FILES_MAX = {
     "append": 26,
     "open": 24,
     "refresh": 16,
-    "read": 22,
+    "read": 23,
     "table": 26,
     "get": 22,
     "transaction": 31,

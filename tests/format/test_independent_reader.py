@@ -392,7 +392,7 @@ def test_row_groups_that_were_copied(root, monkeypatch):
     monkeypatch.setattr("clog.storage.objects.encoding.GROUP_ROWS", 8)
     monkeypatch.setattr("clog.storage.objects.writer.GROUP_BYTES_MIN", 1)
     monkeypatch.setattr("clog.storage.read.copy.GROUP_BYTES_MIN", 1)
-    for module in ("encoding", "composing"):
+    for module in ("encoding", "writer"):
         monkeypatch.setattr(f"clog.storage.objects.{module}.WHOLE_BYTES", 100)
     copied = []
     real = writer.RowGroupSource.copied

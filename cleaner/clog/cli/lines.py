@@ -34,8 +34,6 @@ from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import typer
-
 from clog.storage.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -336,6 +334,8 @@ def check_base64(texts: Iterable[str], *, is_base64: bool) -> None:
         for text in texts if is_base64 else ():
             base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
+        import typer
+
         raise typer.BadParameter("a key is not base64, although --base64 says so") from None
 
 

@@ -247,7 +247,7 @@ def test_metrics_and_health(cli, url, log, asleep, asked):
     with asleep(look):
         cli("cleaner", url, "--listen", "127.0.0.1:0")
     for path in ("healthz", "readyz"):
-        assert json.loads(seen[path][1]) == {"status": "ok", "reasons": []}
+        assert json.loads(seen[path][1]) == {"status": "ok", "reasons": [], "notices": []}
     assert f'clog_cleaner_passes_total{{log="{log.url}"}} 1.0' in seen["metrics"][1]
     assert f'clog_cleaner_records_superseded_total{{log="{log.url}"}} 3.0' in seen["metrics"][1]
 

@@ -83,6 +83,7 @@ def test_the_report_says_which_target_was_missed(harness, tmp_path, peer, verdic
     assert f"| {verdict} |" in report(tmp_path)
 
 
+@pytest.mark.nightly
 def test_pictures_are_the_same_for_the_same_results(harness, tmp_path):
     """A picture changes when results do, not when it is drawn again."""
     from harness.plots import draw
@@ -106,6 +107,7 @@ def test_the_readme_has_the_table_of_the_results(harness):
     assert shown.count("\n") > 10
 
 
+@pytest.mark.nightly
 def test_the_page_of_benchmarks_is_the_one_of_the_results(harness, tmp_path):
     """`docs/benchmarks.md` has every figure, remark and description as they are today."""
     from harness.report import write_docs

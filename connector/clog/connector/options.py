@@ -1,18 +1,10 @@
-"""The options of ``format("clog")``, from their text to typed settings.
-
-The options of ``format("clog")``: one table, from which parsing, error messages and the
-README's table come.
-
-Where a log is, as plain data that may travel to executors; what is secret in it never shows.
-
-Spark's options, all strings, made typed settings.
+"""The options of ``format("clog")``: one table, from which error messages and the README's table
+come, and typed settings made of their texts.
 
 An unknown name is refused, and the error suggests the nearest valid one: a misspelled
 ``startingOffset`` that was silently ignored would read the wrong data. Options that Spark adds for
 itself are passed over. Names are matched regardless of case (Spark lowers them); values keep
-theirs.
-
-Not here: whether offsets exist (`offsets`), what a column may be (`schema`).
+theirs. Settings are plain data that may travel to executors; what is secret in them never shows.
 """
 
 import json
@@ -289,14 +281,19 @@ DEFINITIONS = (
 
 NAMES = tuple(d.name for d in DEFINITIONS if "<" not in d.name)
 
-SPARKS_OWN = frozenset(
+ROW_TEXTS = "__rowTexts"
+"""An option of `upsert` alone: ``key`` and ``value`` are rows, of which the task makes texts."""
+
+_SPARKS_OWN = frozenset(
     ("paths", "checkpointlocation", "queryname", "owner", "provider", "location", "outputmode")
 )
 """Options that Spark adds or keeps beside those of the source."""
-SPARKS_PREFIXES = ("option.", "__")
+
+_SPARKS_PREFIXES = ("option.", "__")
 
 _KAFKA, _DELTA = "Spark's Kafka source", "Delta Lake"
-FOREIGN = {
+
+_FOREIGN = {
     "subscribe": (_KAFKA, "a source reads one log: give its URL as path"),
     "subscribepattern": (_KAFKA, "a source reads one log: give its URL as path"),
     "assign": (
@@ -319,11 +316,22 @@ FOREIGN = {
     ),
 }
 """Options of others that do not count here: whose they are, and what to do instead."""
-FOREIGN_PREFIXES = {
+
+_FOREIGN_PREFIXES = {
     "kafka.": (_KAFKA, "clog has no broker: leave it out"),
     "kafkaconsumer.": (_KAFKA, "the store's client retries: leave it out"),
     "fetchoffset.": (_KAFKA, "the store's client retries: leave it out"),
 }
+
+_MAX_TRIGGER_DELAY_MS = 900_000
+"""Default of ``maxTriggerDelay``, as in Spark's Kafka source."""
+
+_ISOLATION: tuple[Literal["read_committed"], Literal["read_uncommitted"]] = (
+    "read_committed",
+    "read_uncommitted",
+)
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,8 +359,6 @@ class Location:
 
     def options(self) -> Mapping[str, Any]:
         """Returns the storage options, for fsspec."""
-        import json
-
         options: dict[str, Any] = json.loads(self.storage_options)
         return options
 
@@ -366,29 +372,13 @@ class Location:
         """Opens the log there; as `Log.open`."""
         from clog.storage.log import Log
 
-        single = self.single_writer
-        return Log.open(self.store(), self.options(), single_writer=single)
+        return Log.open(self.store(), self.options(), single_writer=self.single_writer)
 
     def store_of(self, log_id: str) -> "Store":
         """Returns the store of the files of the log with this id (S47)."""
         from clog.storage.commit.versions import store_of
 
         return store_of(self.store(), log_id)
-
-
-_T = TypeVar("_T")
-
-
-MAX_TRIGGER_DELAY_MS = 900_000
-"""Default of ``maxTriggerDelay``, as in Spark's Kafka source."""
-ROW_TEXTS = "__rowTexts"
-"""An option of `upsert` alone: ``key`` and ``value`` are rows, of which the task makes texts."""
-
-
-_ISOLATION: tuple[Literal["read_committed"], Literal["read_uncommitted"]] = (
-    "read_committed",
-    "read_uncommitted",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +391,7 @@ class Admission:
 
     max_offsets: int | None = None
     min_offsets: int | None = None
-    max_delay_ms: int = MAX_TRIGGER_DELAY_MS
+    max_delay_ms: int = _MAX_TRIGGER_DELAY_MS
     max_bytes: int | None = None
 
     @property
@@ -412,7 +402,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Settings of a read; see `definitions` for each."""
+    """Settings of a read; see `DEFINITIONS` for each."""
 
     location: Location
     view: Literal["log", "table", "latest"]
@@ -437,7 +427,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Settings of a write; see `definitions` for each."""
+    """Settings of a write; see `DEFINITIONS` for each."""
 
     location: Location
     partitions: int | None
@@ -533,9 +523,8 @@ class _Given:
         except OptionError:
             raise
         except ValueError as e:
-            must = f"it must be {e}"
             raise OptionError(
-                f'option "{name}" has the value {values.shown(value)}; {must}'
+                f'option "{name}" has the value {values.shown(value)}; it must be {e}'
             ) from None
 
     def below(self, prefix: str) -> dict[str, str]:
@@ -569,7 +558,7 @@ class _Given:
         return location
 
 
-def _starting(given: "_Given", log_name: str) -> Position | Times | Since | None:
+def _starting(given: _Given, log_name: str) -> Position | Times | Since | None:
     """Reads where to start, in Kafka's precedence: a timestamp, timestamps by partition, offsets.
     Kafka knows no version: with one, another start is refused.
     """
@@ -591,7 +580,7 @@ def _starting(given: "_Given", log_name: str) -> Position | Times | Since | None
     return Since(version)
 
 
-def _ending(given: "_Given", log_name: str) -> Position | Times | None:
+def _ending(given: _Given, log_name: str) -> Position | Times | None:
     """Reads where to end, in the same precedence; where no record is that late, the end is the
     latest.
     """
@@ -602,7 +591,7 @@ def _ending(given: "_Given", log_name: str) -> Position | Times | None:
     return offsets if at is None else Times(at, or_latest=True)
 
 
-def _admission(given: "_Given") -> Admission:
+def _admission(given: _Given) -> Admission:
     least = given.parsed("minOffsetsPerTrigger", values.positive, None)
     most = given.parsed("maxOffsetsPerTrigger", values.positive, None)
     if least is not None and most is not None and least > most:
@@ -613,12 +602,14 @@ def _admission(given: "_Given") -> Admission:
     return Admission(
         max_offsets=most,
         min_offsets=least,
-        max_delay_ms=given.parsed("maxTriggerDelay", definitions.duration_ms, MAX_TRIGGER_DELAY_MS),
+        max_delay_ms=given.parsed(
+            "maxTriggerDelay", definitions.duration_ms, _MAX_TRIGGER_DELAY_MS
+        ),
         max_bytes=given.parsed("maxBytesPerTrigger", values.size_bytes, None),
     )
 
 
-def _keys(given: "_Given") -> tuple[bytes, ...] | None:
+def _keys(given: _Given) -> tuple[bytes, ...] | None:
     text = given.parsed("keys", values.keys, None)
     binary = given.parsed("keysBase64", values.keys_base64, None)
     if text is None and binary is None:
@@ -629,12 +620,12 @@ def _keys(given: "_Given") -> tuple[bytes, ...] | None:
 def _check_names(given: Mapping[str, str]) -> None:
     known = {name.lower() for name in NAMES}
     for name in given:
-        if name in known or name in SPARKS_OWN:
+        if name in known or name in _SPARKS_OWN:
             continue
-        if name.startswith((*SPARKS_PREFIXES, "config.", "storage.")):
+        if name.startswith((*_SPARKS_PREFIXES, "config.", "storage.")):
             continue
         prefix = name.partition(".")[0] + "."
-        if foreign := FOREIGN.get(name) or FOREIGN_PREFIXES.get(prefix):
+        if foreign := _FOREIGN.get(name) or _FOREIGN_PREFIXES.get(prefix):
             owner, instead = foreign
             raise OptionError(f'option "{name}" belongs to {owner}; {instead}')
         from clog.storage.config.log_config import did_you_mean

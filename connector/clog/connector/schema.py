@@ -1,36 +1,27 @@
-"""Spark's types of typed keys and values, and Arrow's of Spark's.
+"""Columns and types as Spark sees them: of records, and of a typed log's table; errors and warnings
+likewise.
 
-Unsigned integers are the next wider signed ones, ``uint64`` is ``decimal(20,0)``; 16-bit floats are
-32-bit ones; bytes of fixed width are bytes; timestamps have microseconds, with a zone as Spark's
-``timestamp``, without one as ``timestamp_ntz``. Times of day and decimals of more than 38 digits
-Spark cannot read here: they are left out by ``columns``.
+*Types.* Unsigned integers are the next wider signed ones, ``uint64`` is ``decimal(20,0)``; 16-bit
+floats are 32-bit ones; bytes of fixed width are bytes; timestamps have microseconds, with a zone as
+Spark's ``timestamp``, without one as ``timestamp_ntz``. Times of day and decimals of more than 38
+digits Spark cannot read here: they are left out by ``columns``.
 
-The columns: those of Spark's Kafka source, by name and type; in typed logs key and value have
-the types of the schema, and ``value.price`` names a field of a struct.
+*Records* have the columns of Spark's Kafka source, by name and type; in typed logs key and value
+have the types of the schema, and ``value.price`` names a field of a struct. A read has ``key value
+topic partition offset timestamp timestampType``, and ``headers`` with ``includeHeaders``. What a
+query asks for, by the option ``columns`` or a subset in ``.schema(…)``, is all that is read. A
+write takes ``key value headers timestamp partition topic``.
 
-A read has ``key value topic partition offset timestamp timestampType``, and ``headers`` with
-``includeHeaders``. What a query asks for, by the option ``columns`` or a subset in ``.schema(…)``,
-is all that is read. A write takes ``key value headers timestamp partition topic``.
+*Rows* have the table's columns: those of the key, which ``table.key.columns`` names, and the fields
+of the value. A key that is a struct has its fields for columns, any other is one. The names in a
+DataFrame or a schema tell whether it is of rows or of records. Rows are tried first, so that a
+table may have a column ``value``. Names have no case, as Spark's.
 
 Spark accepts an Arrow batch only when it equals the schema exactly, nullability included, and
 checks the first batch only: each batch is built with the one Arrow schema made here.
 
-A typed log as a table of plain columns: those of its key, which ``table.key.columns`` names, and
-the fields of its value.
-
-A key that is a struct has its fields for columns, any other is one. DataFrames and schemas are in
-one of two shapes, and what names they have tells which: *rows* have the table's columns, *records*
-``key``, ``value`` and the other columns that every log has. Rows are tried first, so that a table
-may have a column ``value``. Names have no case, as Spark's.
-
-Errors as users of Spark see them: the message, without clog's traceback.
-
 Spark prints the traceback of a Python error in full and drops its cause, so each method that Spark
-calls raises anew at its own border; the message of a `ClogError` holds the cause already.
-
-What Spark tells code in ``foreachBatch`` of the query that it runs in.
-
-Why a read is not done by Spark's own scan, which is said once for each log and reason.
+calls raises anew at its own border (`shallow`); the message of a `ClogError` holds the cause.
 """
 
 import logging
@@ -343,7 +334,8 @@ def arrow_schema(schema: StructType) -> "pa.Schema":
     """Returns the Arrow schema that Spark compares batches with."""
     import pyarrow as pa
 
-    return pa.schema([_arrow_field(f) for f in schema.fields])
+    fields = [pa.field(f.name, arrow_type(f.dataType), nullable=f.nullable) for f in schema.fields]
+    return pa.schema(fields)
 
 
 def check_write_schema(
@@ -423,12 +415,6 @@ def _same(one: DataType, other: DataType) -> bool:
 def _plain(kind: DataType) -> DataType:
     # Collations, char and varchar are strings on the way.
     return StringType() if isinstance(kind, StringType) else kind
-
-
-def _arrow_field(field: StructField) -> "pa.Field":
-    import pyarrow as pa
-
-    return pa.field(field.name, arrow_type(field.dataType), nullable=field.nullable)
 
 
 @dataclass(frozen=True, slots=True)

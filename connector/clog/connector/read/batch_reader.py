@@ -19,9 +19,10 @@ from clog.connector.options import ReadOptions
 from clog.connector.read.plan_ranges import (
     LogPartition,
     TablePartition,
-    batch_partitions,
+    batch_ranges,
     check_columns,
     check_columns_of,
+    log_partitions,
     of_the_logs_keys,
     view_partitions,
 )
@@ -57,7 +58,9 @@ class ClogReader(DataSourceReader):
         options = of_the_logs_keys(handle, options)
         if options.view != "log":
             return view_partitions(handle, options, table)
-        return batch_partitions(handle.store, handle.manifest(), options)
+        manifest = handle.manifest()
+        ranges = batch_ranges(handle.store, manifest, options)
+        return log_partitions(manifest, ranges, options, follow=False)
 
     @shallow_iterator
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:

@@ -1,21 +1,16 @@
-"""Tells a log how far a query is, under the name that the option ``readerId`` gives (S64).
-
-The checkpoint alone decides where the query goes on, so nothing here ever fails it: what cannot be
-told is a warning.
-
-Whether the log at a stream's URL is the one that its offsets are of (S47).
-
-A log is its id, not its path, and an id with two histories (a folder that was restored from a
-copy) is told apart by the commit at the version that the offsets were planned at. In another log no
-offset means what it did: the query fails, or goes on from that log's start.
-
-The streaming read: where the query is, what the next batch holds, which tasks read it.
+"""The streaming read: where the query is, what the next batch holds, which tasks read it.
 
 One process holds one reader for the life of a query; tasks get other instances and use `read`
 only. Spark asks an idle source about 45 times a second what is new; the log is looked at once in
 ``pollInterval``, at one request, and in between the answer is what is known.
 
-Not here: what offsets look like (`offsets`), how much goes into a batch (`stream_reader`).
+Whether the log at the URL is the one that the query's offsets are of (S47): a log is its id, not
+its path, and an id with two histories (a folder that was restored from a copy) is told apart by the
+commit at the version that the offsets were planned at. In another log no offset means what it did:
+the query fails, or goes on from that log's start.
+
+A query tells the log how far it is, under the name that ``readerId`` gives (S64). The checkpoint
+alone decides where it goes on, so what cannot be told is a warning.
 """
 
 import logging
@@ -76,173 +71,17 @@ if TYPE_CHECKING:
     from clog.storage.readers import NamedReader
 
 
-def limited(
-    starts: Mapping[int, int], ends: Mapping[int, int], max_offsets: int | None
-) -> dict[int, int]:
-    """Returns the ends of a batch of at most about ``max_offsets`` offsets, by partition; all of
-    ``ends`` for None.
-
-    The limit is shared in proportion to what each partition has. Each that has anything gets at
-    least 1, so that none starves; with more such partitions than the limit allows, the batch is
-    larger than the limit. An end below its start (data that is gone) stays as it is.
-
-    >>> limited({0: 0, 1: 0, 2: 5}, {0: 90, 1: 1, 2: 5}, 10)
-    {0: 9, 1: 1, 2: 5}
-    """
-    backlog = {p: max(0, end - starts[p]) for p, end in ends.items()}
-    total = sum(backlog.values())
-    if max_offsets is None or total <= max_offsets:
-        return dict(ends)
-    return {
-        p: starts[p] + max(1, backlog[p] * max_offsets // total) if backlog[p] else end
-        for p, end in ends.items()
-    }
-
-
-def limited_bytes(
-    manifest: "Manifest", starts: Mapping[int, int], ends: Mapping[int, int], max_bytes: int
-) -> dict[int, int]:
-    """Returns the ends of a batch of about ``max_bytes`` bytes of records, not beyond ``ends``.
-
-    Chunks go in by the order of their commits, so that no partition starves, the last one in part:
-    as many of its offsets as its bytes promise. At least one offset goes in.
-    """
-    waiting = sorted(
-        (chunk.version, p, max(chunk.base, starts[p]), min(chunk.next, end), chunk)
-        for p, end in ends.items()
-        for segment in manifest.segments[p]
-        if segment.next > starts[p] and segment.base < end
-        for chunk in segment.chunks
-        if chunk.next > starts[p] and chunk.base < end
-    )
-    at = {p: min(starts[p], end) for p, end in ends.items()}
-    room = max_bytes
-    for _, p, first, until, chunk in waiting:
-        span = chunk.next - chunk.base
-        size = chunk.size_bytes * (until - first) // span
-        if size > room:
-            part = room * span // max(1, chunk.size_bytes)
-            if room == max_bytes:
-                part = max(1, part)
-            if part:
-                at[p] = first + part
-            return at
-        at[p] = until
-        room -= size
-    return dict(ends)
-
-
 _LOGGER = logging.getLogger("clog.connector")
 
-
-class ToldPosition:
-    """The position of one query. Nothing without a name."""
-
-    def __init__(self, name: str | None, hold_ms: int = 0) -> None:
-        self._name = name
-        self._hold_ms = hold_ms
-        self._reader: NamedReader | None = None
-
-    def tell(self, handle: "Handle", at: StreamOffsets | None) -> None:
-        """Takes note of the end of a batch that is done; at most one PUT in ten seconds."""
-        if self._name is None or at is None or at.planned is None:
-            return
-        planned = at.planned
-        if planned.log_id != handle.standing.log_id:
-            return  # Another log stands there since.
-        try:
-            self._of(handle, self._name).commit_at(at.next, planned.version, planned.commit_id)
-        except (ClogError, OSError) as e:
-            self._warn(e)
-
-    def end(self) -> None:
-        """Tells what was not told yet."""
-        try:
-            if self._reader is not None:
-                self._reader.flush()
-        except (ClogError, OSError) as e:
-            self._warn(e)
-
-    def _of(self, handle: "Handle", name: str) -> "NamedReader":
-        from clog.storage.readers import holding_reader
-
-        if self._reader is None or self._reader.handle is not handle:
-            self._reader = holding_reader(handle, name, self._hold_ms)
-        return self._reader
-
-    def _warn(self, error: Exception) -> None:
-        _LOGGER.warning("the position of reader %s was not told to its log: %s", self._name, error)
-
-
-def is_same_log(planned: Planned, handle: "Handle", *, fail_on_data_loss: bool) -> bool:
-    """Tells whether a log is the one that offsets were planned at; warns where it is not. At most
-    two GETs.
-
-    Raises:
-        LogReplacedError: it is not, and ``fail_on_data_loss``.
-    """
-    if not has_id(handle, planned.log_id, fail_on_data_loss=fail_on_data_loss):
-        return False
-    if _commit_id(handle, planned.version) in (planned.commit_id, None):
-        return True
-    message = (
-        f"version {planned.version} of {handle.store.url} is not the one that this stream has read:"
-        " the log was restored from a copy"
-    )
-    _tell(message, fail_on_data_loss=fail_on_data_loss)
-    return False
-
-
-def has_id(handle: "Handle", log_id: str, *, fail_on_data_loss: bool) -> bool:
-    """Tells whether a log is the one with this id; warns where it is not.
-
-    Raises:
-        LogReplacedError: it is not, and ``fail_on_data_loss``.
-    """
-    there = handle.standing.log_id
-    if there == log_id:
-        return True
-    message = (
-        f"the log at {handle.store.url} that this stream has read was deleted and recreated (its"
-        f" id was {log_id}, now it is {there})"
-    )
-    _tell(message, fail_on_data_loss=fail_on_data_loss)
-    return False
-
-
-def _tell(message: str, *, fail_on_data_loss: bool) -> None:
-    if fail_on_data_loss:
-        raise LogReplacedError(
-            f"{message}; start the query with a new checkpoint, or set failOnDataLoss=false to"
-            " continue at the start of the log that is there"
-        )
-    _LOGGER.warning("%s; going on from the start of that log (failOnDataLoss=false)", message)
-
-
-def _commit_id(handle: "Handle", version: int) -> str | None:
-    """Returns the id of the commit of a version, an empty one where it was never committed; None
-    where nobody can say any more.
-    """
-    from clog.storage.commit.versions import is_closed, try_read
-
-    tip = handle.tip
-    if version >= tip.version:
-        return tip.record.commit_id if version == tip.version else ""
-    with handle.standing.unless_gone():
-        closed = is_closed(handle.store, version)
-    if closed is not None:
-        return closed.get(version, "")
-    commit = try_read(handle.store, version)
-    return None if commit is None else commit.record.commit_id
-
-
-POLL_SLACK_MS = 50
+_POLL_SLACK_MS = 50
 """A trigger as long as the poll interval fires a little early as often as late: both are to find a
 fresh answer.
 """
-_NO_LIMIT_ROWS = 2**62
+
 OUTAGE_MS_MAX = 60_000
 """For so long a store that does not answer counts as nothing new; after that the query fails."""
+
+_NO_LIMIT_ROWS = 2**62
 
 
 def check_stream(options: ReadOptions) -> None:
@@ -289,7 +128,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         check_stream(options)
         check_columns(options, schema)
-        self._told = ToldPosition(options.reader_id, options.reader_hold_ms)
+        self._told = _ToldPosition(options.reader_id, options.reader_hold_ms)
         self._options = options
         self._schema = schema
         self._clock = clock or SystemClock()
@@ -309,7 +148,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         """Returns a limit that says whether batches are limited; Spark hands it back to
         `latestOffset`, or `ReadAllAvailable` where the trigger says so. Spark has no limit for all
-        that `stream_reader` knows, so this one stands for them.
+        that `Admission` knows, so this one stands for them.
         """
         admission = self._options.admission
         most = admission.max_offsets or _NO_LIMIT_ROWS
@@ -425,7 +264,9 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         if self._is_compared and planned.log_id == handle.tip.head.log.log_id:
             return True
-        is_same = is_same_log(planned, handle, fail_on_data_loss=self._options.fail_on_data_loss)
+        is_same = _is_planned_log(
+            planned, handle, fail_on_data_loss=self._options.fail_on_data_loss
+        )
         self._is_compared = self._is_compared or is_same
         return is_same
 
@@ -465,7 +306,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the head as of at most a poll interval ago."""
         handle = self._opened()
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._polled_ms + POLL_SLACK_MS < self._options.poll_interval_ms:
+        if now_ms - self._polled_ms + _POLL_SLACK_MS < self._options.poll_interval_ms:
             return handle.tip.head
         self._polled_ms = now_ms
         try:
@@ -571,3 +412,160 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             url=self._opened().store.url,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
+
+
+def limited(
+    starts: Mapping[int, int], ends: Mapping[int, int], max_offsets: int | None
+) -> dict[int, int]:
+    """Returns the ends of a batch of at most about ``max_offsets`` offsets, by partition; all of
+    ``ends`` for None.
+
+    The limit is shared in proportion to what each partition has. Each that has anything gets at
+    least 1, so that none starves; with more such partitions than the limit allows, the batch is
+    larger than the limit. An end below its start (data that is gone) stays as it is.
+
+    >>> limited({0: 0, 1: 0, 2: 5}, {0: 90, 1: 1, 2: 5}, 10)
+    {0: 9, 1: 1, 2: 5}
+    """
+    backlog = {p: max(0, end - starts[p]) for p, end in ends.items()}
+    total = sum(backlog.values())
+    if max_offsets is None or total <= max_offsets:
+        return dict(ends)
+    return {
+        p: starts[p] + max(1, backlog[p] * max_offsets // total) if backlog[p] else end
+        for p, end in ends.items()
+    }
+
+
+def limited_bytes(
+    manifest: "Manifest", starts: Mapping[int, int], ends: Mapping[int, int], max_bytes: int
+) -> dict[int, int]:
+    """Returns the ends of a batch of about ``max_bytes`` bytes of records, not beyond ``ends``.
+
+    Chunks go in by the order of their commits, so that no partition starves, the last one in part:
+    as many of its offsets as its bytes promise. At least one offset goes in.
+    """
+    waiting = sorted(
+        (chunk.version, p, max(chunk.base, starts[p]), min(chunk.next, end), chunk)
+        for p, end in ends.items()
+        for segment in manifest.segments[p]
+        if segment.next > starts[p] and segment.base < end
+        for chunk in segment.chunks
+        if chunk.next > starts[p] and chunk.base < end
+    )
+    at = {p: min(starts[p], end) for p, end in ends.items()}
+    room = max_bytes
+    for _, p, first, until, chunk in waiting:
+        span = chunk.next - chunk.base
+        size = chunk.size_bytes * (until - first) // span
+        if size > room:
+            part = room * span // max(1, chunk.size_bytes)
+            if room == max_bytes:
+                part = max(1, part)
+            if part:
+                at[p] = first + part
+            return at
+        at[p] = until
+        room -= size
+    return dict(ends)
+
+
+def _is_planned_log(planned: Planned, handle: "Handle", *, fail_on_data_loss: bool) -> bool:
+    """Tells whether a log is the one that offsets were planned at; warns where it is not. At most
+    two GETs.
+
+    Raises:
+        LogReplacedError: it is not, and ``fail_on_data_loss``.
+    """
+    if not has_id(handle, planned.log_id, fail_on_data_loss=fail_on_data_loss):
+        return False
+    if _commit_id(handle, planned.version) in (planned.commit_id, None):
+        return True
+    message = (
+        f"version {planned.version} of {handle.store.url} is not the one that this stream has read:"
+        " the log was restored from a copy"
+    )
+    _refuse_or_warn(message, fail_on_data_loss=fail_on_data_loss)
+    return False
+
+
+def has_id(handle: "Handle", log_id: str, *, fail_on_data_loss: bool) -> bool:
+    """Tells whether a log is the one with this id; warns where it is not.
+
+    Raises:
+        LogReplacedError: it is not, and ``fail_on_data_loss``.
+    """
+    there = handle.standing.log_id
+    if there == log_id:
+        return True
+    message = (
+        f"the log at {handle.store.url} that this stream has read was deleted and recreated (its"
+        f" id was {log_id}, now it is {there})"
+    )
+    _refuse_or_warn(message, fail_on_data_loss=fail_on_data_loss)
+    return False
+
+
+def _refuse_or_warn(message: str, *, fail_on_data_loss: bool) -> None:
+    if fail_on_data_loss:
+        raise LogReplacedError(
+            f"{message}; start the query with a new checkpoint, or set failOnDataLoss=false to"
+            " continue at the start of the log that is there"
+        )
+    _LOGGER.warning("%s; going on from the start of that log (failOnDataLoss=false)", message)
+
+
+def _commit_id(handle: "Handle", version: int) -> str | None:
+    """Returns the id of the commit of a version, an empty one where it was never committed; None
+    where nobody can say any more.
+    """
+    from clog.storage.commit.versions import is_closed, try_read
+
+    tip = handle.tip
+    if version >= tip.version:
+        return tip.record.commit_id if version == tip.version else ""
+    with handle.standing.unless_gone():
+        closed = is_closed(handle.store, version)
+    if closed is not None:
+        return closed.get(version, "")
+    commit = try_read(handle.store, version)
+    return None if commit is None else commit.record.commit_id
+
+
+class _ToldPosition:
+    """The position of one query. Nothing without a name."""
+
+    def __init__(self, name: str | None, hold_ms: int = 0) -> None:
+        self._name = name
+        self._hold_ms = hold_ms
+        self._reader: NamedReader | None = None
+
+    def tell(self, handle: "Handle", at: StreamOffsets | None) -> None:
+        """Takes note of the end of a batch that is done; at most one PUT in ten seconds."""
+        if self._name is None or at is None or at.planned is None:
+            return
+        planned = at.planned
+        if planned.log_id != handle.standing.log_id:
+            return  # Another log stands there since.
+        try:
+            self._of(handle, self._name).commit_at(at.next, planned.version, planned.commit_id)
+        except (ClogError, OSError) as e:
+            self._warn(e)
+
+    def end(self) -> None:
+        """Tells what was not told yet."""
+        try:
+            if self._reader is not None:
+                self._reader.flush()
+        except (ClogError, OSError) as e:
+            self._warn(e)
+
+    def _of(self, handle: "Handle", name: str) -> "NamedReader":
+        from clog.storage.readers import holding_reader
+
+        if self._reader is None or self._reader.handle is not handle:
+            self._reader = holding_reader(handle, name, self._hold_ms)
+        return self._reader
+
+    def _warn(self, error: Exception) -> None:
+        _LOGGER.warning("the position of reader %s was not told to its log: %s", self._name, error)

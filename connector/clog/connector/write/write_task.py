@@ -1,10 +1,7 @@
-"""``config.<name>`` of a write to a log that is there already: whether the log is what the option
-says it shall be.
-
-What batch and streaming writes have in common.
+"""What writes have in common: from a DataFrame's columns to objects, ready to be committed.
 
 X1. The driver checks the columns, makes the log if there is none, and hands a `WritePlan` to the
-    tasks.
+    tasks. Where there is a log, it is to be as each ``config.<name>`` says (`_check_configs`).
 X2. Each task writes its rows as data objects, for all partitions of the log, and answers with a
     `Written`. A task that fails or runs twice leaves objects that nobody refers to; the sweep takes
     them.
@@ -61,7 +58,7 @@ _LOGGER = logging.getLogger("clog.connector")
 _told: set[tuple[str, str, str, str]] = set()
 
 
-def check_configs(log: "Log", given: Mapping[str, object]) -> None:
+def _check_configs(log: "Log", given: Mapping[str, object]) -> None:
     """Raises if a config is not the log's, and was not when the log was created; logs a warning,
     once, where it was altered since. One GET where one differs.
 
@@ -216,7 +213,7 @@ def plan_write(
             f'option "partitions" is {options.partitions}, but {log.url} has {info.partitions}'
             " partitions, which cannot change; omit the option, or write to a new log"
         )
-    check_configs(log, options.config)
+    _check_configs(log, options.config)
     return WritePlan(
         location=options.location,
         log_id=info.log_id,

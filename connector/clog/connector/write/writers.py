@@ -1,45 +1,35 @@
-"""A batch that the log has already: whether it has the same rows now.
+"""The batch write and the streaming write: one commit for a DataFrame or a micro-batch.
 
-Spark runs a batch again when it does not know that it was committed; the log has it then, and its
-first rows stay. With other rows than now, one of two things happened, and the log cannot tell
-which:
+A batch write with ``txnAppId`` and ``txnVersion`` happens once, as in Delta: a version at or below
+the last one is skipped. Nothing is taken from the streaming query it may run in: two writes in one
+``foreachBatch`` are two writes.
+
+A micro-batch is in the log once: the log remembers the last batch of each writer, which is the
+query, by its id (which is in the checkpoint), or has the name that ``writerId`` or ``txnAppId``
+gives. `commit` learns no query id from Spark, so the tasks send it. Only the append mode: in
+complete mode each batch would be the whole result, see ``docs/decisions/0023-complete-mode.md``.
+
+*Is it the log that the query has written to* (S47)? Spark's checkpoint remembers nothing of a sink,
+so the log must: each query leaves its writer entry with its first batch, and where that has no rows
+an entry of sequence -1, in a commit of its own. So a query that comes with a later batch and has no
+entry did not write to this log: the log was deleted and recreated, or the query wrote to another
+path, by another format, or under another ``writerId``. What it wrote before is not here, and
+readers would never know. Only the commit of a batch learns its number, and by then the tasks have
+written to the log: where there was none the query has made one when it began, which is there,
+empty, after the refusal.
+
+*Has a repeated batch the same rows*? Spark runs a batch again, under its number, when it does not
+know that it was committed; the log has it then, and its first rows stay. With other rows than now,
+one of two things happened, and the log cannot tell which:
 
 - The checkpoint was put back or copied: it is another batch under this number, and its rows would
   be lost.
 - The query does not repeat itself: random numbers, the time, a source that gives other rows.
 
-So that is an error, unless ``failOnChangedBatch`` is false.
-
-The hashes that are compared first depend on the order of rows and on how tasks share them, which a
-shuffle does not repeat. Where they differ, both sets of rows are read, and compared without order.
-That costs a look at each of their objects, and happens only then.
-
-The batch write: one commit for the whole DataFrame.
-
-With ``txnAppId`` and ``txnVersion`` it happens once, as in Delta: a version at or below the last
-one is skipped. Nothing is taken from the streaming query it may run in: two writes in one
-``foreachBatch`` are two writes.
-
-Whether a log is the one that a streaming query has written to (S47).
-
-Spark's checkpoint remembers nothing of a sink, so the log must: each query leaves its writer entry
-with its first batch, and where that has no rows an entry of sequence -1, in a commit of its own. So
-a query that comes with a later batch and has no entry did not write to this log: the log was
-deleted and recreated, or the query wrote to another path, by another format, or under another
-``writerId``. What it wrote before is not here, and readers would never know.
-
-Only the commit of a batch learns its number, and by then the tasks have written to the log: where
-there was none the query has made one when it began, which is there, empty, after the refusal.
-
-The streaming write: each micro-batch is in the log once.
-
-The log remembers the last batch of each writer. The writer is the query, by its id (which is in
-the checkpoint), or has the name that ``writerId`` or ``txnAppId`` gives. Spark runs a batch again
-when it does not know that it was committed, with the same number: the log then answers with what
-is there (`writers`). `commit` learns no query id from Spark, so the tasks send it.
-
-Only the append mode: in complete mode each batch would be the whole result, see
-``docs/decisions/0023-complete-mode.md``.
+So that is an error, unless ``failOnChangedBatch`` is false. The hashes that are compared first
+depend on the order of rows and on how tasks share them, which a shuffle does not repeat. Where they
+differ, both sets of rows are read, and compared without order. That costs a look at each of their
+objects, and happens only then.
 """
 
 import logging
@@ -80,7 +70,7 @@ if TYPE_CHECKING:
 
 _Place = tuple[int, Mapping[int, tuple[int, int]]]
 """A version, and by partition the range of offsets that something has there."""
-LOGGER = logging.getLogger("clog.connector")
+_LOGGER = logging.getLogger("clog.connector")
 _COMPARED = ("key", "value", "headers")
 """Timestamps are filled in from the clock where the query gives none."""
 
@@ -119,7 +109,7 @@ def check_repeated(
     else:
         problem = "with other rows, or in another order"
     if problem is None:
-        LOGGER.info("%s", what)
+        _LOGGER.info("%s", what)
     elif fail:
         raise InvalidInputError(
             f"{what}, {problem}; nothing was appended; if the checkpoint was restored or copied,"
@@ -128,7 +118,7 @@ def check_repeated(
             " the first rows"
         )
     else:
-        LOGGER.warning("%s, %s; the first rows stay, the new ones are dropped", what, problem)
+        _LOGGER.warning("%s, %s; the first rows stay, the new ones are dropped", what, problem)
 
 
 def check_repeated_transaction(
@@ -296,9 +286,6 @@ class ClogWriter(DataSourceArrowWriter):
         if options.txn_app_id is None or options.txn_version is None:
             return None
         return Writer(options.txn_app_id, "txn", options.txn_version, content=content)
-
-
-_LOGGER = logging.getLogger("clog.connector")
 
 
 def introduce(log: "Log", writer: "Writer") -> None:

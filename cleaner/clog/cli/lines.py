@@ -1,4 +1,5 @@
-"""Records as lines, both ways. Pure.
+"""Records as lines, both ways, and lines of a stream as they come, from a terminal, a pipe or a
+file, with a limit on the wait.
 
 *Text*: ``key<TAB>value``. An empty value is ``key<TAB>``, a tombstone the key alone, without a
 TAB (S4). With a null marker, a key or value that equals it is null. Text holds no headers, no
@@ -15,9 +16,6 @@ log gives offsets.
 
 Of a typed log keys and values are JSON of their types (`typed_json`), in text lines too, where a
 key that is text stands for itself; such lines are not read.
-
-Lines of a stream as they come, with a limit on the wait: what a terminal, a pipe and a file
-have in common.
 """
 
 import base64
@@ -39,7 +37,7 @@ from clog.storage.errors import InvalidInputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FIELDS = frozenset(
+_FIELDS = frozenset(
     {"key", "key_b64", "value", "value_b64", "headers", "timestamp", "partition", "offset"}
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -227,8 +225,8 @@ def headers_json(headers: Sequence[dict[str, Any]]) -> list[dict[str, str | None
 def _add(rows: Rows, record: Any, schema: "pa.Schema | None") -> None:
     if not isinstance(record, dict):
         raise TypeError("it is not a JSON object")
-    if unknown := record.keys() - FIELDS:
-        raise ValueError(f"unknown fields {sorted(unknown)}; allowed: {', '.join(sorted(FIELDS))}")
+    if unknown := record.keys() - _FIELDS:
+        raise ValueError(f"unknown fields {sorted(unknown)}; allowed: {', '.join(sorted(_FIELDS))}")
     if schema is None:
         key, value = _binary(record, "key"), _binary(record, "value")
     else:
@@ -347,7 +345,6 @@ def keys_given(texts: Iterable[str], *, is_base64: bool, schema: "pa.Schema | No
         typer.BadParameter: as `check_base64`.
     """
     if schema is not None:
-        from clog.storage.errors import InvalidInputError
         from clog.storage.objects.typed_json import key_from_text
 
         if is_base64:
@@ -364,7 +361,7 @@ def keys_given(texts: Iterable[str], *, is_base64: bool, schema: "pa.Schema | No
     return [base64.b64decode(text) for text in given]
 
 
-BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
 
 
 class LineReader:
@@ -393,7 +390,7 @@ class LineReader:
         if self._ended:
             return None
         if self._fd is None:
-            block = self._stream.read(BLOCK_BYTES)
+            block = self._stream.read(_BLOCK_BYTES)
         else:
             wait_s = None if timeout_ms is None else timeout_ms / 1000
             ready = select.select([self._fd, *self._stops], [], [], wait_s)[0]
@@ -402,7 +399,7 @@ class LineReader:
             if ready != [self._fd]:
                 self._ended = True
                 return None
-            block = os.read(self._fd, BLOCK_BYTES)
+            block = os.read(self._fd, _BLOCK_BYTES)
         if not block:
             self._ended = True
             return [self._tail] if self._tail else None

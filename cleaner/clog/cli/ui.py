@@ -1,17 +1,9 @@
-"""`clog ui`: logs in a browser, by a small server for this machine alone.
-
-What the cleaner in this process does and has done, as data fit for JSON.
-
-Looks at several logs at once: a store that does not answer keeps nobody waiting for the others.
-
-A look that takes longer than `PATIENCE_S` goes on in its thread, and is not begun again; meanwhile
-it is said for how long. The threads are those of a server that has others, and end with the
-process.
-
-What the page shows of logs, as data fit for JSON. Reads only.
+"""`clog ui`: logs in a browser, by a small server for this machine alone. Reads only.
 
 A log is opened once and followed; a commit that was read stays in memory, since it never changes.
-A store that does not answer is said to be silent, and holds up nothing else (`ui`).
+Logs are looked at all at once, and a store that does not answer holds up nothing else: a look that
+takes longer than `PATIENCE_S` goes on in its thread, and is not begun again; meanwhile it is said
+for how long. The threads are those of a server that has others, and end with the process.
 
 *Exact*: a browser's numbers are exact to 2^53 only. So a typed key or value that is no text goes
 out as the text of its JSON, in ``key_json`` and ``value_json``, and any other whole number beyond
@@ -19,8 +11,6 @@ out as the text of its JSON, in ``key_json`` and ``value_json``, and any other w
 
 *Short*: of a key, a value or a header only the beginning goes out, so that a large record hides
 none after it; ``key_bytes`` and ``value_bytes`` say how long one is that was cut.
-
-The server of the page: Starlette over `logs.ShownLogs`, for this machine alone.
 
 *Safe*: it listens on the loopback address and answers requests for that host alone, so that no page
 of elsewhere reads logs through a name that leads here; all it does is read; the page may load
@@ -149,7 +139,6 @@ def ui(
         if e.name not in ("starlette", "uvicorn"):
             raise
         from clog.storage.env import install_extra
-        from clog.storage.errors import InvalidInputError
 
         raise InvalidInputError(f"clog ui needs {e.name}: {install_extra('ui')}") from e
 
@@ -503,8 +492,6 @@ def exact(value: Any) -> Any:
 
 def _keys(log: "Log", key: AskedKey) -> list[Any]:
     """Returns a key as look-ups take it: of a typed log by its type."""
-    import typer
-
     from clog.cli.arguments import typed_schema
     from clog.cli.lines import keys_given
 
@@ -515,8 +502,6 @@ def _keys(log: "Log", key: AskedKey) -> list[Any]:
 
 
 def _positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
-    import typer
-
     from clog.cli.consume import positions
 
     try:

@@ -1,23 +1,9 @@
-"""What commands draw: pictures and tables of logs, partitions and plans.
+"""What commands show of logs, partitions, passes and plans: pictures, tables and lines. Pure, but
+for what is said at once, and the views that live in the terminal, on standard error.
 
-A partition as a bar: which part of its bytes is clean, cleanable, uncleanable, active. Pure.
-
-Each part has a glyph of its own, so that the bar reads without colour; in a terminal that has
-only ASCII, other glyphs. A part that holds bytes is never invisible: it gets at least one cell.
-
-`clog cleaner --live`: what the daemon does, in the terminal, four times a second.
-
-`clog describe` for people: a bar for each partition, the configuration, the totals. Pure, from
-what `Log.describe` returns.
-
-What commands that take records out of a log leave there: what is undecided, and all behind it,
-which readers do not see before it has ended (S51).
-
-What maintenance and passes did, for people and for programs.
-
-`--dry-run` of `clog clean` and `clog cleaner`: what the next round would do, line by line.
-
-Bars with the time that is left, on standard error, where that is a terminal.
+A partition is a *bar*: which part of its bytes is clean, cleanable, uncleanable, active. Each part
+has a glyph of its own, so that the bar reads without colour; in a terminal that has only ASCII,
+other glyphs. A part that holds bytes is never invisible: it gets at least one cell.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

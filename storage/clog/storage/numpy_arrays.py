@@ -9,7 +9,9 @@ Nulls on the way back are the caller's: a null's slot holds any number; fill it 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from importlib import import_module
+from threading import Thread
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -165,3 +167,25 @@ def validity_of(column: pa.Array) -> pa.Buffer | None:
 
 def _bits(truths: Mask) -> pa.Buffer:
     return pa.py_buffer(np.packbits(truths, bitorder="little"))
+
+
+_PARQUET: Final[dict[str, Any]] = {}
+
+
+def parquet() -> Any:
+    """Returns ``pyarrow.parquet``, imported by who asks first: a cold look-up of data sources pays
+    nothing.
+
+    Python interrupts its main thread alone, and an import that it interrupts may leave half a
+    module, or the module's lock to a traceback that somebody keeps: all others would wait for ever.
+    So another thread imports.
+    """
+    if not _PARQUET:
+
+        def load() -> None:
+            _PARQUET["module"] = import_module("pyarrow.parquet")
+
+        thread = Thread(target=load, name="clog-import")
+        thread.start()
+        thread.join()
+    return _PARQUET.get("module") or import_module("pyarrow.parquet")

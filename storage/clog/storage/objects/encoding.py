@@ -28,7 +28,14 @@ import xxhash
 from clog.storage.config.definitions import Compression
 from clog.storage.format.chunks import NONE
 from clog.storage.keys import key_index
-from clog.storage.numpy_arrays import of_any_width, of_one_width, scalar, to_arrow, to_numpy
+from clog.storage.numpy_arrays import (
+    of_any_width,
+    of_one_width,
+    parquet,
+    scalar,
+    to_arrow,
+    to_numpy,
+)
 from clog.storage.objects.footer import TAIL_BYTES
 from clog.storage.objects.layout import (
     DELETE_HORIZON,
@@ -263,9 +270,7 @@ def _write_groups(writer: Any, rows: Rows, schema: pa.Schema, key_seed: int | No
 
 def parquet_writer(sink: Any, schema: pa.Schema, compression: Compression) -> Any:
     """Returns a writer of Parquet with the encodings, statistics and checksums of data objects."""
-    import pyarrow.parquet as pq
-
-    return pq.ParquetWriter(
+    return parquet().ParquetWriter(
         sink,
         schema,
         compression=compression.codec,

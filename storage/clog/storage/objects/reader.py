@@ -28,6 +28,7 @@ import xxhash
 from clog.storage.errors import CorruptionError, StoreUnavailableError, enough_memory
 from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef
 from clog.storage.format.schema import LogSchema
+from clog.storage.numpy_arrays import parquet
 from clog.storage.objects.footer import RowGroup, read_footer
 from clog.storage.objects.layout import (
     OFFSET,
@@ -239,18 +240,16 @@ class _Source:
 
     def open(self, wanted: Sequence[tuple[int, int, int]]) -> list[_Group]:
         """Fetches what the wanted runs need; returns the row groups they lie in."""
-        import pyarrow.parquet as pq
-
         whole = self._is_fetched_whole(wanted)
         data = fetch_whole(self._store, self._obj) if whole else self._fetch_footer()
         with self._decoding("its footer"):
             groups = self._needed(self._row_groups(data), wanted)
-            metadata = pq.read_metadata(pa.BufferReader(data))
+            metadata = parquet().read_metadata(pa.BufferReader(data))
             self._check_types(metadata.schema.to_arrow_schema())
         places = [] if whole else self._places(groups)
         handle = pa.BufferReader(data) if whole else pa.PythonFile(self._fetch(places), mode="r")
         with self._decoding("its footer"):
-            self._file = pq.ParquetFile(
+            self._file = parquet().ParquetFile(
                 handle,
                 metadata=metadata,
                 page_checksum_verification=not whole,
@@ -260,14 +259,12 @@ class _Source:
 
     def footprint(self, wanted: Sequence[tuple[int, int, int]]) -> Footprint:
         """Returns what `open` and `decode` would take."""
-        import pyarrow.parquet as pq
-
         obj = self._obj
         data = self._fetch_footer()
         with self._decoding("its footer"):
             found = self._row_groups(data)
             groups = self._needed(found, wanted)
-            metadata = pq.read_metadata(pa.BufferReader(data))
+            metadata = parquet().read_metadata(pa.BufferReader(data))
             self._check_types(metadata.schema.to_arrow_schema())
         places = self._places(groups)
         fetched = len(data) + FOOTER_SUM_BYTES + sum(e - b for b, e in coalesce(places))

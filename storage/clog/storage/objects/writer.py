@@ -41,7 +41,7 @@ from clog.storage.format.documents import data_path
 from clog.storage.format.schema import LogSchema
 from clog.storage.keys import key_index
 from clog.storage.keys.hashing import key_bytes
-from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
+from clog.storage.numpy_arrays import null, parquet, scalar, to_arrow, to_numpy
 from clog.storage.objects.encoding import (
     GROUP_BYTES,
     GROUP_BYTES_MIN,
@@ -153,8 +153,6 @@ class RowGroupSource:
         key_seed: int | None,
         schema: LogSchema | None = None,
     ) -> None:
-        import pyarrow.parquet as pq
-
         pages_end = ref.tail[0]
         footer = data[-ref.footer_bytes :]
         self._data = memoryview(data)
@@ -168,7 +166,7 @@ class RowGroupSource:
         self._schema = stored_schema(column_types(schema).rewritten, ())
         paths = (path for group in self._groups[:1] for path, _, _ in group.pages)
         self._names = _columns_of(tree, {path.partition(".")[0] for path in paths}, self._schema)
-        self._file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        self._file = parquet().ParquetFile(pa.BufferReader(data), pre_buffer=False)
         index = self._data[pages_end : ref.size_bytes - ref.footer_bytes - FOOTER_SUM_BYTES]
         blocks = key_index.blocks_of(index) if ref.index_bytes else []
         rows = [group.rows for group in self._groups]

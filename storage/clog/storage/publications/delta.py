@@ -40,6 +40,7 @@ from clog.storage.commit.versions import StandingLog
 from clog.storage.errors import CorruptionError, InvalidInputError
 from clog.storage.format import documents
 from clog.storage.format.schema import LIST, MAP, STRUCT, LogSchema, SchemaField
+from clog.storage.numpy_arrays import parquet
 from clog.storage.publications.source import (
     WITHDRAWN,
     HiddenRows,
@@ -201,11 +202,8 @@ def read_checkpoint(data: bytes) -> list[Action]:
     Raises:
         CorruptionError: it is no Parquet file.
     """
-    import pyarrow as pa
-    from pyarrow import parquet
-
     try:
-        rows = parquet.read_table(io.BytesIO(data)).to_pylist()
+        rows = parquet().read_table(io.BytesIO(data)).to_pylist()
     except (pa.ArrowException, OSError) as e:
         raise CorruptionError(f"a checkpoint of a Delta table cannot be read: {e}") from e
     return [
@@ -289,8 +287,6 @@ _SCHEMA = pa.schema(
 
 def encode_checkpoint(table: DeltaTable, txn: Action) -> bytes:
     """Returns the file of a version; ``txn`` is what it says of the log."""
-    from pyarrow import parquet
-
     actions = [
         {"protocol": table.protocol},
         {"metaData": _paired(table.metadata)},
@@ -298,7 +294,7 @@ def encode_checkpoint(table: DeltaTable, txn: Action) -> bytes:
         *({"add": _paired({**add, "dataChange": False})} for add in table.adds.values()),
     ]
     sink = io.BytesIO()
-    parquet.write_table(pa.Table.from_pylist(actions, schema=_SCHEMA), sink)
+    parquet().write_table(pa.Table.from_pylist(actions, schema=_SCHEMA), sink)
     return sink.getvalue()
 
 

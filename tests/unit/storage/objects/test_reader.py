@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -322,3 +324,52 @@ def test_what_was_yielded_before_damage_is_right(store, ranged):
     with pytest.raises(CorruptionError, match="row group 2 does not decode"):
         got.extend(read_rows(store, ref, 1, ROWS - 1, columns=ALL))
     assert pa.Table.from_batches(got).equals(table().slice(1, 31))
+
+
+INTERRUPTED_RUN = """
+import signal, sys, threading
+from clog.storage import Log
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "pyarrow.parquet.core":
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)  # Of the process, whichever thread imports.
+
+def interrupt(frame, event, arg):
+    # Where CPython looks for signals, and has taken a module's lock.
+    if event == "return" and frame.f_locals["self"]._name == "pyarrow.parquet":
+        sys.settrace(None)
+        raise KeyboardInterrupt
+    return interrupt
+
+def trace(frame, event, arg):
+    locks = frame.f_code.co_qualname == "_ModuleLockManager.__enter__"
+    return interrupt if locks else None
+
+log = Log.create(sys.argv[1], 1)
+if sys.argv[2] == "signal":
+    sys.meta_path.insert(0, Interrupting())
+else:
+    sys.settrace(trace)
+try:
+    log.append([{"key": b"1", "value": b"a"}])
+except KeyboardInterrupt as e:
+    kept = e  # As a notebook keeps the last one, with all that its frames hold.
+sys.settrace(None)
+other = threading.Thread(target=log.append, args=([{"key": b"2", "value": b"b"}],), daemon=True)
+other.start()
+other.join(20)
+assert not other.is_alive(), "the other thread waits for the import for ever"
+assert log.table().get("2") == b"b"
+"""
+
+
+@pytest.mark.parametrize("where", ["signal", "lock"])
+def test_interrupt_of_the_first_append_leaves_the_next_ones_their_parquet(tmp_path, where):
+    """An interrupt while ``pyarrow.parquet`` is imported halves no module, and keeps no lock of
+    the import: other threads append, and read, as before.
+    """
+    run = [sys.executable, "-c", INTERRUPTED_RUN, str(tmp_path / "log"), where]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

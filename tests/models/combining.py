@@ -1,0 +1,394 @@
+"""An explicit-state model of combining: what many writers do on one log, each step of it.
+
+Authors post *proposals*; anybody who commits takes along those that are eligible; an author learns
+from the commits that it follows what became of its own. The model is so small that
+every state can be visited, and each rule can be left out (``Rules``): then it must break, and
+``explore`` returns the shortest history that breaks it.
+
+What is nondeterministic, and how little it takes:
+
+- A PUT that is late, a LIST that misses names or shows what was swept, a combiner that sleeps
+  between its LIST and its create: a proposal may be seen at any time after it was posted, or never.
+  So there are no combiners in the state; a commit takes any part of what was ever posted.
+- A create that is late or whose reply is lost: it succeeds only upon the tip that it was prepared
+  upon (exclusive create), so it is one step there; its author may look at it any time later.
+- Authors jump over versions, are interrupted, give up, try again.
+- `first` (before which answers are forgotten) and the floor of orphans rise with any commit, as far
+  as they may; data below the floor may be swept at any time.
+- A block that is closed: whoever slept before it may find there what another sleeper left, a
+  *ghost*, whose contents are what any commit at that place might have held.
+
+Not in it: offsets, which the commit alone gives; the time, as no rule rests on one; a store that
+lets two creates of one name succeed.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from itertools import combinations
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Each rule of the protocol; without one of them the model breaks."""
+
+    proposals_expire: bool = True
+    """A proposal is eligible only while its stamp is not below `first` of the head."""
+    by_number: bool = True
+    """What was applied is known by author and number, not by the proposal's name."""
+    in_order: bool = True
+    """An author's proposal is eligible only above the number that the head has of it."""
+    absence_proves_only_what_was_seen: bool = True
+    """No answer means "not applied" only where `first` is not above what was seen before."""
+    withdrawn_by_commit: bool = True
+    """Giving up is a commit, never a delete."""
+    withdrawals_expire: bool = True
+    """A withdrawal, too, is eligible only while its stamp is not below `first`."""
+    withdrawn_is_seen: bool = True
+    """An author is told "gone" by what it reads, not by having tried to withdraw."""
+    only_as_posted: bool = True
+    """What was posted is committed as that proposal alone, by its author too."""
+    swept_by_floor: bool = True
+    """Data are swept by the floor of orphans, never by time."""
+    floor_is_checked: bool = True
+    """Who commits a proposal checks the stamp of its data against the floor."""
+    settled: bool = True
+    """An answer is believed of a settled tip only: of no ghost in a closed block."""
+    own_ids: bool = True
+    """Each handle in each process draws an author's id of its own."""
+    epochs: bool = True
+    """A proposal of a fenced epoch is left out."""
+
+
+class Bounds(NamedTuple):
+    """How large a world is visited."""
+
+    authors: int = 1
+    operations: int = 1
+    attempts: int = 2
+    commits: int = 3
+    takeovers: int = 0
+
+
+class Commit(NamedTuple):
+    """A version: applied (author, number, attempt)s and withdrawn (author, number)s."""
+
+    applied: tuple = ()
+    withdrawn: tuple = ()
+    first: int = 0
+    floor: int = 0
+    plain: tuple = ()
+    epoch: int = 0
+
+
+class Author(NamedTuple):
+    """A writer: what it knows, and the stamps of its proposals for each operation."""
+
+    knows: int = 0
+    number: int = 0
+    unapplied_at: int = 0
+    """The last version of which it knows that it had not applied the operation."""
+    stamps: tuple = ()
+    told: tuple = ()
+    data: tuple = ()
+    epoch: int = 0
+
+
+class State(NamedTuple):
+    """All of a world."""
+
+    chain: tuple
+    authors: tuple
+    swept: frozenset = frozenset()
+    closed: int = 0
+
+
+APPLIED, GONE, UNKNOWN = "applied", "gone", "unknown"
+
+
+class BrokenError(Exception):
+    """A promise was broken."""
+
+
+@dataclass
+class Found:
+    """What a search found."""
+
+    states: int
+    exhausted: bool
+    broken: str | None
+    history: tuple[str, ...]
+    reached: frozenset[str]
+
+
+class Model:
+    """The steps that a world can take."""
+
+    def __init__(self, bounds: Bounds, rules: Rules) -> None:
+        self.bounds, self.rules = bounds, rules
+        self.reached: set[str] = set()
+
+    def first(self) -> State:
+        """A log of one version, and authors who have done nothing."""
+        return State((Commit(),), tuple(Author() for _ in range(self.bounds.authors)))
+
+    # What a head says.
+
+    def identity(self, author: int) -> int:
+        """The id under which an author's operations are remembered."""
+        return author if self.rules.own_ids else 0
+
+    def answer(self, state: State, version: int, author: int) -> tuple[int, str, int] | None:
+        """An author's newest number in a head, what became of it, and where; None if forgotten."""
+        me, forgotten = self.identity(author), state.chain[version].first
+        for at in range(version, forgotten, -1):
+            commit = state.chain[at]
+            numbers = [(n, APPLIED) for a, n, _ in commit.applied if self.identity(a) == me]
+            numbers += [(n, GONE) for a, n in commit.withdrawn if self.identity(a) == me]
+            if numbers:
+                return (*max(numbers), at)
+        return None
+
+    def eligible(self, state: State, version: int, author: int, number: int, attempt: int) -> bool:
+        """Whether the commit after a version may take a proposal along."""
+        rules, head, who = self.rules, state.chain[version], state.authors[author]
+        stamp = who.stamps[number - 1][attempt]
+        if rules.proposals_expire and stamp < head.first:
+            return False
+        if rules.floor_is_checked and who.data[number - 1] < head.floor:
+            return False
+        if rules.epochs and who.epoch != head.epoch:
+            return False
+        if not rules.by_number:
+            return not any(
+                (author, number, attempt) in c.applied or (author, number) in c.withdrawn
+                for c in state.chain[head.first + 1 : version + 1]
+            )
+        answer = self.answer(state, version, author)
+        if answer is None:
+            return True
+        return answer[0] < number if rules.in_order else answer[0] != number
+
+    def takings(self, state: State, version: int) -> Iterator[tuple]:
+        """The sets of proposals that the commit after a version may apply."""
+        able = [
+            (a, n, attempt)
+            for a, author in enumerate(state.authors)
+            for n, stamps in enumerate(author.stamps, 1)
+            for attempt in range(len(stamps))
+            if self.eligible(state, version, a, n, attempt)
+        ]
+        for size in range(len(able) + 1):
+            for some in combinations(able, size):
+                keys = [
+                    (self.identity(a), n if self.rules.by_number else (n, t)) for a, n, t in some
+                ]
+                ids = [self.identity(a) for a, _, _ in some]
+                if len(set(keys)) == len(keys) and (
+                    len(set(ids)) == len(ids) or not self.rules.by_number
+                ):
+                    yield some
+
+    # Steps.
+
+    def steps(self, state: State) -> Iterator[tuple[str, State]]:
+        """Each step that can be taken, named, and where it leads."""
+        yield from self.commits(state)
+        for a, author in enumerate(state.authors):
+            yield from self.posts(state, a, author)
+            yield from self.looks(state, a, author)
+            yield from self.ends(state, a, author)
+        for a, author in enumerate(state.authors):
+            for n, stamp in enumerate(author.data, 1):
+                if (a, n) not in state.swept and self.sweepable(state, a, n, stamp):
+                    yield f"sweep{a}.{n}", state._replace(swept=state.swept | {(a, n)})
+        tip = len(state.chain) - 1
+        if state.closed < tip - 1:
+            yield "close", state._replace(closed=tip - 1)
+
+    def sweepable(self, state: State, author: int, number: int, stamp: int) -> bool:
+        """Whether an operation's data may be deleted."""
+        if any((a, n) == (author, number) for c in state.chain for a, n, _ in c.applied):
+            return False
+        return stamp < state.chain[-1].floor or not self.rules.swept_by_floor
+
+    def commits(self, state: State) -> Iterator[tuple[str, State]]:
+        """Somebody commits: what is eligible or a part of it, with whatever it forgets."""
+        tip = len(state.chain) - 1
+        if tip >= self.bounds.commits:
+            return
+        head = state.chain[-1]
+        for some in self.takings(state, tip):
+            for first in range(head.first, tip + 1):
+                for floor in {head.floor, tip}:
+                    commit = Commit(some, (), first, floor, (), head.epoch)
+                    yield (
+                        f"commit{list(some)} first={first} floor={floor}",
+                        self.with_commit(state, commit),
+                    )
+        if head.epoch < self.bounds.takeovers:
+            yield (
+                "takeover",
+                self.with_commit(state, Commit((), (), head.first, head.floor, (), head.epoch + 1)),
+            )
+
+    def with_commit(self, state: State, commit: Commit) -> State:
+        """A commit is there: what it must not break."""
+        new = [(a, n) for a, n, _ in commit.applied]
+        there = [(a, n) for c in state.chain for a, n, _ in c.applied]
+        there += [one for c in state.chain for one in c.plain]
+        together = [*new, *commit.plain]
+        if len(set(together)) < len(together) or set(together) & set(there):
+            raise BrokenError("AppliedOnce")
+        if set(new) & state.swept:
+            raise BrokenError("NoDangling")
+        for a, n in new:
+            author = state.authors[a]
+            if any(b == a and m > n for b, m in there):
+                raise BrokenError("NoZombie")
+            if len(author.told) >= n and author.told[n - 1] == GONE:
+                raise BrokenError("GaveUpStays")
+            if author.epoch != state.chain[-1].epoch:
+                raise BrokenError("Fenced")
+        if any(attempt > 0 for _, _, attempt in commit.applied):
+            self.reached.add("a retry is applied")
+        if len(new) > 1:
+            self.reached.add("two authors in one commit")
+        return state._replace(chain=(*state.chain, commit))
+
+    def posts(self, state: State, a: int, author: Author) -> Iterator[tuple[str, State]]:
+        """An author posts an operation, or posts it anew, when it knows it unapplied."""
+        busy = author.number > len(author.told)
+        if not busy and author.number < self.bounds.operations:
+            new = author._replace(
+                number=author.number + 1,
+                unapplied_at=author.knows,
+                stamps=(*author.stamps, (author.knows,)),
+                data=(*author.data, author.knows),
+            )
+            yield f"post{a}", self.with_author(state, a, new)
+        if (
+            busy
+            and len(author.stamps[-1]) < self.bounds.attempts
+            and author.unapplied_at == author.knows
+        ):
+            stamps = (*author.stamps[:-1], (*author.stamps[-1], author.knows))
+            if stamps != author.stamps and author.knows > author.stamps[-1][-1]:
+                yield f"again{a}", self.with_author(state, a, author._replace(stamps=stamps))
+        if busy and not self.rules.only_as_posted and len(state.chain) <= self.bounds.commits:
+            tip = len(state.chain) - 1
+            if author.knows == tip and self.answer(state, tip, a) is None:
+                commit = state.chain[-1]._replace(
+                    applied=(), withdrawn=(), plain=((a, author.number),)
+                )
+                yield f"plain{a}", self.tell(self.with_commit(state, commit), a, APPLIED)
+
+    def looks(self, state: State, a: int, author: Author) -> Iterator[tuple[str, State]]:
+        """An author reads a newer version, and what it says of its operation."""
+        for version in range(author.knows + 1, len(state.chain)):
+            if version <= state.closed:
+                continue  # Its file is gone: who asks finds the newest.
+            yield f"look{a}@{version}", self.looked(state, a, version)
+        if (
+            not self.rules.settled
+            and author.knows < state.closed
+            and author.number > len(author.told)
+        ):
+            for some in self.takings(state, author.knows):
+                if any((b, n) == (a, author.number) for b, n, _ in some):
+                    yield f"ghost{a}", self.tell(state, a, APPLIED)
+
+    def looked(self, state: State, a: int, version: int) -> State:
+        """A state in which an author has read the head of a version."""
+        author = state.authors[a]._replace(knows=version)
+        state = self.with_author(state, a, author)
+        if author.number == len(author.told):
+            return state
+        answer = self.answer(state, version, a)
+        if answer is not None and answer[0] >= author.number:
+            return self.tell(state, a, answer[1] if answer[0] == author.number else UNKNOWN)
+        proved = state.chain[version].first <= author.unapplied_at
+        if proved or not self.rules.absence_proves_only_what_was_seen:
+            return self.with_author(state, a, author._replace(unapplied_at=version))
+        return self.tell(state, a, UNKNOWN)
+
+    def ends(self, state: State, a: int, author: Author) -> Iterator[tuple[str, State]]:
+        """An author is interrupted, or gives up."""
+        if author.number == len(author.told):
+            return
+        yield f"interrupt{a}", self.tell(state, a, UNKNOWN)
+        if not self.rules.withdrawn_by_commit:
+            answer = self.answer(state, author.knows, a)
+            if answer is None:
+                yield f"delete{a}", self.tell(state, a, GONE)
+            return
+        tip = len(state.chain) - 1
+        if tip >= self.bounds.commits or not self.rules.epochs:
+            return
+        head, answer = state.chain[-1], self.answer(state, tip, a)
+        if answer is not None and answer[0] >= author.number:
+            return  # Who commits reads the head, and learns it.
+        if self.rules.withdrawals_expire and author.unapplied_at < head.first:
+            return
+        commit = Commit((), ((a, author.number),), head.first, head.floor, (), head.epoch)
+        committed = self.with_commit(state, commit)
+        yield f"withdraw{a}", committed  # The reply may be lost: it looks, as for any answer.
+        if not self.rules.withdrawn_is_seen:
+            # It tried upon what it knew; another's commit came first.
+            yield f"assume{a}", self.tell(state, a, GONE)
+
+    def tell(self, state: State, a: int, what: str) -> State:
+        """A state in which an author has been told what became of its operation."""
+        author = state.authors[a]
+        applied = [
+            c
+            for c in state.chain
+            if any((b, n) == (a, author.number) for b, n, _ in c.applied)
+            or (a, author.number) in c.plain
+        ]
+        if what == APPLIED and not applied:
+            raise BrokenError("AckedIsThere")
+        if what == GONE and applied:
+            raise BrokenError("GaveUpStays")
+        self.reached.add(f"told {what}")
+        if what == UNKNOWN and applied:
+            self.reached.add("unknown, and there")
+        return self.with_author(state, a, author._replace(told=(*author.told, what)))
+
+    @staticmethod
+    def with_author(state: State, a: int, author: Author) -> State:
+        """The state with one author changed."""
+        return state._replace(authors=(*state.authors[:a], author, *state.authors[a + 1 :]))
+
+
+def explore(bounds: Bounds, rules: Rules | None = None, most: int = 10_000_000) -> Found:
+    """Visits every state within bounds, breadth first, until a promise is broken."""
+    model = Model(bounds, rules or Rules())
+    start = model.first()
+    came: dict[State, tuple[State, str] | None] = {start: None}
+    waiting = deque([start])
+    while waiting and len(came) < most:
+        state = waiting.popleft()
+        try:
+            for name, there in model.steps(state):
+                if there not in came:
+                    came[there] = (state, name)
+                    waiting.append(there)
+        except BrokenError as broken:
+            return Found(
+                len(came), False, str(broken), history(came, state), frozenset(model.reached)
+            )
+    return Found(len(came), not waiting, None, (), frozenset(model.reached))
+
+
+def history(came: dict, state: State) -> tuple[str, ...]:
+    """The steps that led to a state."""
+    steps = []
+    while (back := came[state]) is not None:
+        state, name = back
+        steps.append(name)
+    return tuple(reversed(steps))
+
+
+RULES = tuple(field.name for field in fields(Rules))

@@ -1,0 +1,71 @@
+"""The model of combining holds within its bounds, and breaks without any one of its rules."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from combining import RULES, Bounds, Rules, explore
+
+SMALL = [
+    Bounds(authors=1, operations=1, attempts=2, commits=3),
+    Bounds(authors=1, operations=2, attempts=1, commits=3),
+    Bounds(authors=1, operations=1, attempts=2, commits=3, takeovers=1),
+    Bounds(authors=2, operations=1, attempts=1, commits=2),
+]
+LARGE = [
+    Bounds(authors=1, operations=1, attempts=3, commits=4),
+    Bounds(authors=1, operations=2, attempts=2, commits=3),
+    Bounds(authors=2, operations=1, attempts=1, commits=3),
+]
+BREAKS = {
+    "proposals_expire": ("AppliedOnce", SMALL[0]),
+    "by_number": ("AppliedOnce", SMALL[0]),
+    "in_order": ("NoZombie", SMALL[1]),
+    "absence_proves_only_what_was_seen": ("AppliedOnce", SMALL[0]),
+    "withdrawn_by_commit": ("GaveUpStays", SMALL[0]),
+    "withdrawals_expire": ("GaveUpStays", SMALL[0]),
+    "withdrawn_is_seen": ("GaveUpStays", SMALL[0]),
+    "only_as_posted": ("AppliedOnce", SMALL[0]),
+    "swept_by_floor": ("NoDangling", SMALL[0]),
+    "floor_is_checked": ("NoDangling", SMALL[0]),
+    "settled": ("AckedIsThere", SMALL[0]),
+    "own_ids": ("AckedIsThere", SMALL[3]),
+    "epochs": ("Fenced", SMALL[2]),
+}
+"""Without this rule, that promise is broken within these bounds."""
+REACHED = {
+    "a retry is applied",
+    "told applied",
+    "told gone",
+    "told unknown",
+    "two authors in one commit",
+    "unknown, and there",
+}
+
+
+def test_every_state_within_small_bounds_keeps_every_promise():
+    """Exhausted, and nothing of what is promised is so for want of a state that could break it."""
+    reached = set()
+    for bounds in SMALL:
+        found = explore(bounds)
+        assert found.exhausted, (bounds, found)
+        reached |= found.reached
+    assert reached == REACHED
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("bounds", LARGE)
+def test_every_state_within_larger_bounds(bounds):
+    """The same with more authors, attempts and commits."""
+    assert explore(bounds).exhausted
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_each_rule_is_necessary(rule):
+    """Without it a promise breaks, and the shortest history that breaks it is told."""
+    promise, bounds = BREAKS[rule]
+    found = explore(bounds, replace(Rules(), **{rule: False}))
+    assert found.broken == promise, found.history

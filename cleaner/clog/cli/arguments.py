@@ -177,7 +177,7 @@ def waiting_for(url: str, options: Mapping[str, object]) -> "Iterator[Callable[[
     at which address, as far as that was given: clients try for minutes before they give up. Yields
     what says that there was an answer.
     """
-    from clog.storage.store.contract import redact
+    from clog.storage.store.opening import redact
 
     nested = options.get("client_kwargs")
     inner = nested.get("endpoint_url") if isinstance(nested, Mapping) else None

@@ -132,8 +132,7 @@ def ls(
     """
     from clog.storage.env import SystemClock
     from clog.storage.errors import InvalidInputError
-    from clog.storage.store.contract import redact
-    from clog.storage.store.opening import find_logs, folder_exists
+    from clog.storage.store.opening import find_logs, folder_exists, redact
 
     given = storage_options(options)
     with waiting_for(prefix, given):

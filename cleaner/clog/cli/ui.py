@@ -331,7 +331,7 @@ class ShownLogs:
         """Returns a line for each log; of one that cannot be read, why. A request for each, all
         under way at once.
         """
-        from clog.storage.store.contract import redact
+        from clog.storage.store.opening import redact
 
         self.look()
         urls = list(self._urls)

@@ -40,7 +40,8 @@ from clog.connector.schema import CannotScanError, TableColumns
 from clog.storage.format.chunks import NONE
 from clog.storage.format.documents import folder_of
 from clog.storage.numpy_arrays import to_arrow
-from clog.storage.store.contract import LOCAL, parse
+from clog.storage.store.kinds import kind_of
+from clog.storage.store.opening import LOCAL, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from clog.storage.numpy_arrays import Mask, Offsets
     from clog.storage.read.scan import ReadPiece
 
-_SCHEMES = {"s3": "s3a", "gs": "gs", "gcs": "gs", "hdfs": "hdfs"}
-"""What Hadoop calls fsspec's protocols."""
 _GLOB = re.compile(r"[*?{}\[\]\\]")
 ROW, FILE = "clog row", "clog file"
 """Columns that say which row of which file a row is: its number, and a hash of the file's name."""
@@ -73,10 +72,10 @@ def folder_in_jvm(url: str, log_id: str) -> str:
     there = parse(url)
     if _GLOB.search(there.root):
         raise CannotScanError("Spark takes one of *?{}[]\\ in a path for a pattern")
-    if there.protocol in LOCAL:
+    if there.protocol == LOCAL:
         root = f"file://{there.root}"
-    elif there.protocol in _SCHEMES:
-        root = f"{_SCHEMES[there.protocol]}://{there.root}"
+    elif hadoop := kind_of(there.protocol).hadoop:
+        root = f"{hadoop}://{there.root}"
     elif there.protocol in ("abfs", "abfss") and "@" in there.root.partition("/")[0]:
         root = there.url
     else:

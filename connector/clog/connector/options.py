@@ -18,7 +18,7 @@ from clog.connector import option_values as values
 from clog.connector.option_values import Position, Since, Times
 from clog.storage.config import definitions
 from clog.storage.errors import OptionError
-from clog.storage.store.contract import redact
+from clog.storage.store.opening import redact
 
 if TYPE_CHECKING:
     from clog.storage.log import Log

@@ -36,7 +36,7 @@ from clog.connector.write.text_rules import (
     sparks_text,
 )
 from clog.storage.errors import InvalidInputError, LogReplacedError, OptionError
-from clog.storage.store.contract import redact
+from clog.storage.store.opening import redact
 
 if TYPE_CHECKING:
     import pyarrow as pa

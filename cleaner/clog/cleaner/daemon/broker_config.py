@@ -42,8 +42,8 @@ from clog.storage.env import Clock, Ids
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, StoreUnavailableError
 from clog.storage.keys.hashing import ALGORITHMS
 from clog.storage.store import open_store
-from clog.storage.store.contract import Store, redact
-from clog.storage.store.opening import LOG_FOLDER, LogsBelow, find_logs
+from clog.storage.store.contract import Store
+from clog.storage.store.opening import LOG_FOLDER, LogsBelow, find_logs, redact
 
 OF_THE_CLEANER = frozenset(
     {

@@ -42,37 +42,20 @@ Whether a begun call is under way at once is the store's to say (`Store.begin`):
 short, on local disks and in memory, nothing is begun before it is asked for, and no thread is made.
 A thread lives as long as its call: nothing is left for a forked child to miss, nor for a process to
 wait for.
-
-*Messages* say what happened to what, why in short, and the remedy; never the data, never a secret:
-the values of storage options are struck out of the causes that clients and servers send. s3fs hides
-botocore's ``ClientError``, which knows the status and the code, in ``__cause__``; what it raises
-itself says less, and the same for different things. adlfs does so with some of Azure's errors;
-gcsfs raises errors of its own.
-
-*URLs* say which filesystem and where on it. One is a path (``/logs/orders``, ``logs/orders``,
-``~/orders``) or ``scheme://…``; ``s3a://``, as Hadoop writes it, is ``s3://``.
 """
 
 import builtins
 import errno
-import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from threading import Thread
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
-from clog.storage.env import install_extra
-from clog.storage.errors import (
-    ClogError,
-    InvalidInputError,
-    NotFoundError,
-    StoreUnavailableError,
-    UnsupportedFilesystemError,
-)
+from clog.storage.errors import InvalidInputError, StoreUnavailableError
 
 REQUESTS_FEW = 4
 """So many requests for one object go out together and are not worth a byte that nobody needs."""
@@ -105,14 +88,18 @@ class StoreFullError(StoreUnavailableError):
 
 
 class OnlyRequestError(Exception):
-    """The one request of a create was refused, so that nothing was written; ``__cause__`` says how.
-
-    From the ways to create of each class to `contract`, which makes a `StoreRefusedError` of it.
-    """
+    """A create failed at its one request, as ``__cause__`` says: what refused it wrote nothing."""
 
 
 class ProbeAgainError(Exception):
     """A create was answered with success by an endpoint that is not any more what was probed."""
+
+
+Failure = Literal[
+    "absent", "no bucket", "no place", "exists", "no create",
+    "denied", "no credentials", "past the end", "full",
+]  # fmt: skip
+"""What errors of clients and servers say, in words that all of them share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,206 +388,9 @@ class WrappingStore:
         return self.inner.list_temporary(prefix)
 
 
-CAUSE_CHARS_MAX = 200
-"""Causes longer than this are cut: some servers answer with a page."""
-
-ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
-DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-_SECRET_OPTION = re.compile(r"key|secret|token|pass|cred|sas|connection|auth", re.IGNORECASE)
-_SECRET_PART = re.compile(r"(?:AccountKey|SharedAccessSignature)=([^;]+)")
-"""What an Azure connection string has of them."""
-_SECRET_CHARS_MIN = 4
-_UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument '([^']+)'")
-_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
-_CONFLICTS = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "BlobAlreadyExists"})
-_NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError"})
-_EXTRAS = {
-    **dict.fromkeys(("s3", "s3a"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("az", "abfs", "abfss"), "azure"),
-    **dict.fromkeys(("sftp", "ssh"), "sftp"),
-    "hdfs": "hdfs",
-}
-"""The extra of clog that brings the client, by scheme."""
-
-
 def not_found(path: str, url: str) -> FileNotFoundError:
     """Returns the builtin error that reads of an absent object raise; ``filename`` is the path."""
     return FileNotFoundError(errno.ENOENT, f"no such object in {url}", path)
-
-
-def exists(path: str, url: str) -> ObjectExistsError:
-    """Returns the error of a create that came second."""
-    return ObjectExistsError(errno.EEXIST, f"object exists in {url}", path)
-
-
-def from_os_error(
-    operation: str, path: str, url: str, cause: OSError, *, certain: bool = False
-) -> Exception:
-    """Makes our error of one of the operating system; ``certain``: nothing was written."""
-    if operation == "get" and cause.errno in ABSENT:
-        return not_found(path, url)
-    if certain and cause.errno in FULL:
-        return StoreFullError(
-            f"{operation} of {path!r} in {url} failed: {short(cause)}; nothing was written; make"
-            ' some MB of room on its disk, then "clog clean" and "clog sweep" delete what is no'
-            " longer needed"
-        )
-    remedy = None
-    if cause.errno in DENIED:
-        remedy = "check the owner and mode of the folder"
-    elif cause.errno == errno.ENOTDIR:
-        remedy = "a file is in the way; correct the URL"
-    if remedy is None:
-        return _unavailable(operation, path, url, short(cause))
-    return _refused(operation, path, url, f"{short(cause)}; {remedy}", certain=certain)
-
-
-def from_client_error(
-    operation: str, path: str, url: str, cause: Exception, options: Mapping[str, object]
-) -> Exception:
-    """Makes our error of one of an fsspec class, by HTTP status and code where there are any.
-
-    409 is the reply to one of two creates under way at once: the object may be there or not.
-    An unknown error of a client may come after the request was sent, so it is unavailability.
-    """
-    certain = isinstance(cause, OnlyRequestError)
-    if isinstance(cause, OnlyRequestError) and isinstance(cause.__cause__, Exception):
-        cause = cause.__cause__
-    status, code = http_status(cause)
-    reason = short(cause, secrets_in(options))
-    if isinstance(cause, ClogError):
-        return cause
-    if isinstance(cause, TypeError) and (option := _UNKNOWN_KEYWORD.search(str(cause))):
-        outer, dot, inner = option[1].partition(".")
-        nested = f', or nest it: storage_options={{"{outer}": {{"{inner}": …}}}}' if dot else ""
-        return InvalidInputError(
-            f"storage option {option[1]!r} of {url} is unknown; correct its name{nested}"
-        )
-    if type(cause).__name__ == "ParamValidationError" or code == "InvalidBucketName":
-        return InvalidInputError(f"{url} is not a valid location: {reason}; correct the URL")
-    if code in _NO_BUCKET or (operation in ("create", "put") and is_absent(cause)):
-        return NotFoundError(f"the bucket of {url} does not exist; create it, or correct the URL")
-    if operation == "create" and (conflict := _of_create(path, url, cause, status, code)):
-        return conflict
-    if operation == "get" and is_absent(cause):
-        return not_found(path, url)
-    if is_denied(cause):
-        reason = f"{reason}; {_permission_remedy(operation)}"
-        return _refused(operation, path, url, reason, certain=certain)
-    return _unavailable(operation, path, url, reason)
-
-
-def cannot_open(url: str, cause: Exception, options: Mapping[str, object]) -> InvalidInputError:
-    """Returns the error for a filesystem that cannot be made: an unknown scheme, a missing package,
-    a wrong option.
-    """
-    extra = _EXTRAS.get(url.partition(":")[0])
-    remedy = "correct the URL or the storage options, or install the package"
-    if isinstance(cause, ImportError) and extra is not None:
-        remedy = install_extra(extra)
-    return InvalidInputError(
-        f"{url} cannot be opened: {short(cause, secrets_in(options))}; {remedy}"
-    )
-
-
-def http_status(cause: BaseException) -> tuple[int | None, str | None]:
-    """Returns the HTTP status and the error code of a botocore, Azure or gcsfs error, wherever it
-    hides.
-    """
-    for error in (cause, cause.__cause__, cause.__context__):
-        response = getattr(error, "response", None)
-        if isinstance(response, dict):
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return status, response.get("Error", {}).get("Code")
-        for name in ("status_code", "code"):
-            if isinstance(status := getattr(error, name, None), int):
-                code = getattr(error, "error_code", None)
-                return status, None if code is None else str(getattr(code, "value", code))
-    return None, None
-
-
-def is_absent(cause: Exception) -> bool:
-    """Tells whether the object is not there (while the bucket is)."""
-    missing = isinstance(cause, FileNotFoundError) or errno_of(cause) in ABSENT
-    return missing and http_status(cause)[1] not in _NO_BUCKET
-
-
-def is_denied(cause: Exception) -> bool:
-    """Returns whether the credentials do not allow it, or there are none."""
-    if http_status(cause)[0] in (401, 403) or lacks_credentials(cause):
-        return True
-    forbidden = str(cause).startswith("Forbidden: ")  # gcsfs, of 403
-    return isinstance(cause, PermissionError) or errno_of(cause) in DENIED or forbidden
-
-
-def lacks_credentials(cause: Exception) -> bool:
-    """Returns whether a client found none."""
-    return type(cause).__name__ in _NO_CREDENTIALS
-
-
-def errno_of(cause: BaseException) -> int | None:
-    """Returns the errno; some classes (smb) do not raise the builtin error that goes with it."""
-    number = getattr(cause, "errno", None)
-    return number if isinstance(number, int) else None
-
-
-def short(cause: BaseException, secrets: Iterable[str] = ()) -> str:
-    """Returns the class and the words of an error, without ``secrets``."""
-    if isinstance(cause, OSError) and cause.strerror:
-        text = cause.strerror  # str(cause) would name the absolute file
-    else:
-        text = " ".join(str(cause).split())
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    name = type(cause).__name__
-    return f"{name}: {text[:CAUSE_CHARS_MAX]}" if text else name
-
-
-def secrets_in(options: Mapping[str, object]) -> list[str]:
-    """Returns the values of storage options, nested ones too, that no message may show."""
-    found: list[str] = []
-    for name, value in options.items():
-        if isinstance(value, Mapping):
-            found += secrets_in(value)
-        elif isinstance(value, str) and _SECRET_OPTION.search(str(name)):
-            found.append(value)
-            found += _SECRET_PART.findall(value)
-    found = [value for value in found if len(value) >= _SECRET_CHARS_MIN]
-    return sorted(found, key=len, reverse=True)
-
-
-def _of_create(
-    path: str, url: str, cause: Exception, status: int | None, code: str | None
-) -> Exception | None:
-    if isinstance(cause, FileExistsError) or status in (409, 412) or code in _CONFLICTS:
-        return exists(path, url)
-    if status == 501 or code == "NotImplemented":
-        return UnsupportedFilesystemError(
-            f"the endpoint of {url} does not implement If-None-Match, so concurrent writers could"
-            " overwrite each other's commits; use another, or open with single_writer=True"
-        )
-    return None
-
-
-def _permission_remedy(operation: str) -> str:
-    if operation == "get":
-        # S3 answers 403 for an absent object to those who may not list.
-        return "check the credentials, and that they may list the bucket besides reading it"
-    return "check the credentials and their permissions"
-
-
-def _unavailable(operation: str, path: str, url: str, reason: str) -> StoreUnavailableError:
-    return StoreUnavailableError(f"{operation} of {path!r} in {url} failed: {reason}; retry later")
-
-
-def _refused(
-    operation: str, path: str, url: str, reason: str, *, certain: bool
-) -> StoreRefusedError:
-    message = f"{operation} of {path!r} in {url} was refused: {reason}"
-    return StoreRefusedError(message, certain=certain)
 
 
 class Within(WrappingStore):
@@ -655,97 +445,3 @@ class Within(WrappingStore):
 
     def _relative(self, found: Iterator[StoredObject]) -> Iterator[StoredObject]:
         return (replace(f, path=f.path.removeprefix(self._prefix)) for f in found)
-
-
-LOCAL = frozenset({"file", "local"})
-MEMORY = "memory"
-
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:::|://)|(file|local):(?=/)")
-_ALIASES = {"s3a": "s3", "local": "file"}
-_BUCKETS = frozenset({"file", MEMORY, "s3", "gs", "gcs"})
-"""What comes first in these URLs is a folder or a bucket: options name the server."""
-_CONTAINERS = frozenset({"abfs", "abfss", "az"})
-"""And in these, unless an account's host comes behind it: ``container@account.…``."""
-_USER_IS_PLACE = frozenset({"abfs", "abfss", "az", "sftp", "ssh", "hdfs"})
-"""Here the part before the ``@`` is a container or a user; elsewhere it can only be a secret."""
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A root: fsspec's protocol, the URL as fsspec takes it, the path, and the URL as shown."""
-
-    protocol: str
-    url: str
-    root: str
-    shown: str
-
-    @property
-    def host(self) -> str:
-        """Whom requests go to, as far as the URL says it: a host, or an account's; empty where the
-        protocol and options alone do.
-        """
-        authority = self.root.partition("/")[0]
-        if self.protocol in _BUCKETS or (self.protocol in _CONTAINERS and "@" not in authority):
-            return ""
-        return authority.rpartition("@")[2].lower()
-
-
-def parse(url: str) -> Location:
-    """Takes a URL apart.
-
-    Raises:
-        InvalidInputError: it is empty, has no bucket, has a NUL character, which no file system
-            takes, or carries credentials where none belong.
-    """
-    if "\0" in url:
-        raise InvalidInputError(f"URL {redact(url)!r} has a NUL character; leave it out")
-    match = _SCHEME.match(url)
-    if match is None:
-        return _local(url, scheme="")
-    scheme = (match[1] or match[2]).lower()
-    protocol = _ALIASES.get(scheme, scheme)
-    if protocol in LOCAL:
-        return _local(url[match.end() :], scheme="file://")
-    rest = url[match.end() :].rstrip("/")
-    if protocol == MEMORY:
-        root = "/" + rest.strip("/")
-        return Location(protocol, url, root.rstrip("/"), f"memory:/{root}")
-    if not rest:
-        raise InvalidInputError(f"URL {url!r} names no location; use {scheme}://bucket/path")
-    if protocol == "s3" and "@" in rest.partition("/")[0]:
-        raise InvalidInputError(
-            f"URL {redact(url)} carries credentials; pass them as storage options key and secret"
-        )
-    separator = url[match.end(1) : match.end()]
-    return Location(protocol, f"{protocol}{separator}{rest}", rest, redact(url).rstrip("/"))
-
-
-def redact(url: str) -> str:
-    """Returns a URL without what may be secret: passwords, tokens and the values of queries.
-
-    >>> redact("sftp://me:secret@host/log"), redact("https://host/log?sig=abc")
-    ('sftp://***@host/log', 'https://host/log?***')
-    """
-    return "::".join(_redact_one(part) for part in url.split("::"))
-
-
-def _redact_one(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return url
-    rest, query, _ = rest.partition("?")
-    authority, slash, path = rest.partition("/")
-    user, at, host = authority.rpartition("@")
-    if at and (":" in user or scheme.lower() not in _USER_IS_PLACE):
-        authority = f"***@{host}"
-    return f"{scheme}://{authority}{slash}{path}{'?***' if query else ''}"
-
-
-def _local(path: str, *, scheme: str) -> Location:
-    if not path:
-        raise InvalidInputError(
-            "the URL is empty; use a path such as /logs/orders or s3://b/orders"
-        )
-    # Absolute from here on: a store travels to workers that run in other folders.
-    root = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
-    return Location("file", root, root, f"{scheme}{root}")

@@ -26,7 +26,6 @@ from typing import Any
 
 from clog.storage.env import SystemIds
 from clog.storage.errors import UnsupportedFilesystemError
-from clog.storage.store import contract
 from clog.storage.store.contract import (
     ObjectExistsError,
     StoredObject,
@@ -34,8 +33,10 @@ from clog.storage.store.contract import (
     check_prefix,
     check_range,
     is_temporary,
+    not_found,
     temporary_name,
 )
+from clog.storage.store.failures import ABSENT, failed
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # Opening a pipe would wait for a writer.
 _TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -96,7 +97,7 @@ class LocalStore:
                 _unlink(temporary)
                 raise
         except OSError as e:
-            raise contract.from_os_error("put", path, self.url, e, certain=True) from e
+            raise failed("put", path, self.url, e, certain=True) from e
         self._synced("put", path)
 
     def create(self, path: str, data: bytes) -> None:
@@ -106,15 +107,15 @@ class LocalStore:
         except ObjectExistsError:
             raise ObjectExistsError(errno.EEXIST, f"exists in {self.url}", path) from None
         except OSError as e:
-            raise contract.from_os_error("create", path, self.url, e, certain=True) from e
+            raise failed("create", path, self.url, e, certain=True) from e
         self._synced("create", path)
 
     def delete(self, path: str) -> None:
         try:
             os.unlink(self._path(path))
         except OSError as e:
-            if e.errno not in contract.ABSENT:
-                raise contract.from_os_error("delete", path, self.url, e) from e
+            if e.errno not in ABSENT:
+                raise failed("delete", path, self.url, e) from e
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         folder, _, _ = check_prefix(prefix).rpartition("/")
@@ -144,7 +145,9 @@ class LocalStore:
             finally:
                 os.close(fd)
         except OSError as e:
-            raise contract.from_os_error("get", path, self.url, e) from e
+            if e.errno in ABSENT:
+                raise not_found(path, self.url) from e
+            raise failed("get", path, self.url, e) from e
 
     def _synced(self, operation: str, path: str) -> None:
         """Makes the name of what others see already survive a power failure."""
@@ -152,7 +155,7 @@ class LocalStore:
             try:
                 _fsync_folder(os.path.dirname(self._path(path)))
             except OSError as e:
-                raise contract.from_os_error(operation, path, self.url, e) from e
+                raise failed(operation, path, self.url, e) from e
 
     def _walk(self, folder: str) -> Iterator[StoredObject]:
         """Yields the files below a folder, by name."""
@@ -160,9 +163,9 @@ class LocalStore:
             with os.scandir(f"{self._root}/{folder}" if folder else self._root) as entries:
                 found = sorted(entries, key=lambda entry: entry.name)
         except OSError as e:
-            if e.errno in contract.ABSENT:
+            if e.errno in ABSENT:
                 return
-            raise contract.from_os_error("list", folder, self.url, e) from e
+            raise failed("list", folder, self.url, e) from e
         for entry in found:
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_symlink():

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from clog.storage.errors import UnsupportedFilesystemError
-from clog.storage.store import contract
 from clog.storage.store.contract import (
     ObjectExistsError,
     StoredObject,
@@ -20,6 +19,7 @@ from clog.storage.store.contract import (
     check_prefix,
     check_range,
     is_temporary,
+    not_found,
 )
 
 
@@ -89,7 +89,7 @@ class MemoryStore:
         try:
             view: memoryview = self._filesystem().store[name].getbuffer()
         except KeyError:
-            raise contract.not_found(path, self.url) from None
+            raise not_found(path, self.url) from None
         return view
 
     def _filesystem(self) -> Any:

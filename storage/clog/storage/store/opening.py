@@ -1,5 +1,8 @@
 """Opening roots by URL, and finding logs below a folder.
 
+*URLs* say which filesystem and where on it. One is a path (``/logs/orders``, ``logs/orders``,
+``~/orders``) or ``scheme://…``; ``s3a://``, as Hadoop writes it, is ``s3://``.
+
 Logs are found by what every log has: the folder ``_clog``. A folder below that one that cannot be
 listed hides what is in it and nothing else. A store that does not answer ends the search. Folders
 that are left when their files are gone are deleted: object stores have none, file systems do.
@@ -9,73 +12,20 @@ root elsewhere is opened with what the environment gives. A stranger's log may n
 options go to no other host, or account, than they were given for.
 """
 
+import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from clog.storage.store import contract, open_store
+from clog.storage.errors import InvalidInputError
 from clog.storage.store.contract import Store
-from clog.storage.store.remote import connect
+from clog.storage.store.failures import failed, failure_of
+from clog.storage.store.kinds import kind_of
+from clog.storage.store.kinds.kind import Location
 
-_WITH_FOLDERS = frozenset({"file", "sftp", "ssh", "hdfs", "memory"})
-
-
-def folder_exists(url: str, storage_options: Mapping[str, object] | None = None) -> bool:
-    """Tells whether there is a folder at a URL; True on stores that have none.
-
-    Raises:
-        StoreUnavailableError: the filesystem failed.
-    """
-    location, options = contract.parse(url), _of_fsspec(storage_options)
-    if location.protocol not in _WITH_FOLDERS:
-        return True
-    try:
-        fs, root = connect(location, options)
-        return bool(fs.isdir(root))
-    except Exception as e:
-        raise contract.from_client_error("look at", "", location.shown, e, options) from e
-
-
-def remove_empty_folders(url: str, storage_options: Mapping[str, object] | None = None) -> None:
-    """Removes the folder at a URL and those below it, as far as no file is in them.
-
-    Raises:
-        StoreUnavailableError: the filesystem failed.
-    """
-    location, options = contract.parse(url), _of_fsspec(storage_options)
-    if location.protocol not in _WITH_FOLDERS:
-        return
-    try:
-        fs, root = connect(location, options)
-        if fs.isdir(root):
-            _remove(fs, root)
-    except Exception as e:
-        raise contract.from_client_error("remove", "", location.shown, e, options) from e
-
-
-def _remove(fs: Any, folder: str) -> bool:
-    """Returns whether the folder is gone: it held nothing but folders that held nothing."""
-    found = fs.ls(folder, detail=True)
-    left = [e for e in found if not _is_folder(e) or not _remove(fs, e["name"])]
-    if left:
-        return False
-    try:
-        fs.rmdir(folder)
-    except OSError:
-        return False  # Somebody wrote into it, or removed it, meanwhile.
-    return True
-
-
-def _is_folder(entry: Mapping[str, Any]) -> bool:
-    """Tells whether it is a folder of its own, not a link to one elsewhere."""
-    return entry["type"] == "directory" and not entry.get("islink")
-
-
-def _of_fsspec(storage_options: Mapping[str, object] | None) -> dict[str, object]:
-    # Whether local writes reach the disk is not for fsspec's class.
-    return {k: v for k, v in (storage_options or {}).items() if k != "fsync"}
-
-
+LOCAL, MEMORY = "file", "memory"
 DEPTH_MAX = 8
 """Folders deeper than this are not looked into."""
 LOG_FOLDER = "_clog"
@@ -84,6 +34,8 @@ ICEBERG_FOLDER = "metadata"
 """What a log has beside, where its table is published as Iceberg."""
 RECOVERED_FOLDER = "lost+found"
 """What repairs of a disk leave on it; only the system may look into it."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:::|://)|(file|local):(?=/)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,76 +46,6 @@ class LogsBelow:
 
     urls: list[str]
     unlisted: Mapping[str, Exception]
-
-
-def find_logs(url: str, storage_options: Mapping[str, object] | None = None) -> LogsBelow:
-    """Looks for the logs at and below a folder.
-
-    Costs one listing for each folder that does not belong to a log.
-
-    Raises:
-        NotFoundError: the bucket does not exist.
-        StoreUnavailableError: the filesystem failed, or lists not even this folder.
-        InvalidInputError: the URL names no filesystem.
-    """
-    location, options = contract.parse(url), dict(storage_options or {})
-    try:
-        # Whether local writes reach the disk is not for fsspec's class, nor for a search.
-        options.pop("fsync", None)
-        fs, root = connect(location, options)
-        search = _Search(fs, options, is_local=location.protocol == "file", unlisted={})
-        found = sorted(search.below(root, url.rstrip("/"), DEPTH_MAX))
-    except Exception as e:
-        raise contract.from_client_error("list", "", location.shown, e, options) from e
-    return LogsBelow(found, search.unlisted)
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    fs: Any
-    options: Mapping[str, object]
-    is_local: bool
-    unlisted: dict[str, Exception]
-
-    def below(self, folder: str, url: str, depth: int) -> Iterator[str]:
-        try:
-            names = _folders(self.fs, folder)
-        except Exception as e:
-            if depth == DEPTH_MAX or not self._is_of_one_folder(e):
-                raise
-            self.unlisted[url] = self._told(contract.redact(url), e)
-            return
-        if LOG_FOLDER in names:
-            yield url
-            names = [name for name in names if name != ICEBERG_FOLDER]
-        if depth > 0:
-            for name in names:
-                is_the_systems = self.is_local and name == RECOVERED_FOLDER
-                if not (name.startswith((".", "_")) or is_the_systems):
-                    yield from self.below(f"{folder}/{name}", f"{url}/{name}", depth - 1)
-
-    def _is_of_one_folder(self, error: Exception) -> bool:
-        """Tells whether it says nothing about other folders: a server that is away does."""
-        return contract.is_denied(error) or (self.is_local and isinstance(error, OSError))
-
-    def _told(self, url: str, error: Exception) -> Exception:
-        if self.is_local and isinstance(error, OSError):
-            return contract.from_os_error("list", "", url, error)
-        return contract.from_client_error("list", "", url, error, self.options)
-
-
-def _folders(fs: Any, folder: str) -> list[str]:
-    try:
-        found = fs.ls(folder or "/", detail=True)
-    except FileNotFoundError as e:
-        if not contract.is_absent(e):
-            raise  # It is the bucket that is not there.
-        return []
-    return [
-        entry["name"].rstrip("/").rpartition("/")[2]
-        for entry in found
-        if entry["type"] == "directory"
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +72,241 @@ class Reach:
         """
         if not isinstance(url, str) and storage_options is None:
             return cls()
-        place = contract.parse(url if isinstance(url, str) else url.url)
-        return cls(place.protocol, dict(storage_options or {}), single_writer, place.host)
+        place = parse(url if isinstance(url, str) else url.url)
+        return cls(place.protocol, dict(storage_options or {}), single_writer, _host(place))
 
     def __call__(self, url: str) -> Store:
-        """Opens the store at a URL. Makes no request.
-
-        Raises:
-            InvalidInputError: a URL that names no place.
-        """
-        place = contract.parse(url)
-        if (place.protocol, place.host) != (self.protocol, self.host):
+        """Opens the store at a URL. Makes no request."""
+        place = parse(url)
+        if (place.protocol, _host(place)) != (self.protocol, self.host):
             return open_store(url)
         return open_store(url, self.options, single_writer=self.single_writer)
+
+
+def open_store(
+    url: str,
+    storage_options: Mapping[str, object] | None = None,
+    *,
+    single_writer: bool = False,
+    probe: bool = True,
+) -> Store:
+    """Opens the store at a URL. Makes no request.
+
+    Args:
+        url: a path, or a URL of any filesystem that fsspec knows.
+        storage_options: what fsspec's class takes: credentials, endpoints. Never shown. Of a
+            local folder: ``fsync``, whether writes are on disk when they return (True).
+        single_writer: the caller promises that one process at a time writes; lifts the refusal
+            of filesystems without an exclusive create.
+        probe: whether the endpoint is asked once for its exclusive create before the first one.
+
+    Raises:
+        InvalidInputError: a URL without a place, or with credentials where none belong; an
+            ``fsync`` that is no boolean.
+    """
+    location = parse(url)
+    options = dict(storage_options or {})
+    if location.protocol == LOCAL:
+        from clog.storage.store.local import LocalStore
+
+        fsync = options.get("fsync", True)
+        if not isinstance(fsync, bool):
+            raise InvalidInputError(
+                f"the storage option fsync is a {type(fsync).__name__}; allowed: true or false"
+            )
+        return LocalStore(location.root, url=location.shown, fsync=fsync)
+    if location.protocol == MEMORY:
+        from clog.storage.store.memory import MemoryStore
+
+        return MemoryStore(location.root, url=location.shown, options=options)
+    from clog.storage.store.remote import open_remote
+
+    return open_remote(location, options, single_writer=single_writer, probe=probe)
+
+
+def store_at(
+    url: str | Store, storage_options: Mapping[str, object] | None, *, single_writer: bool = False
+) -> Store:
+    """Returns the store at a URL, as `open_store` does; a store is where it is."""
+    if isinstance(url, str):
+        return open_store(url, storage_options, single_writer=single_writer)
+    return url
+
+
+def parse(url: str) -> Location:
+    """Takes a URL apart; raises `InvalidInputError` if it is empty, has no bucket, has a NUL
+    character, which no file system takes, or carries credentials where none belong.
+    """
+    if "\0" in url:
+        raise InvalidInputError(f"URL {redact(url)!r} has a NUL character; leave it out")
+    match = _SCHEME.match(url)
+    scheme = (match[1] or match[2]).lower() if match is not None else LOCAL
+    if match is None or scheme in (LOCAL, "local"):
+        path = url if match is None else url[match.end() :]
+        if not path:
+            raise InvalidInputError(
+                "the URL is empty; use a path such as /logs/orders or s3://b/orders"
+            )
+        # Absolute from here on: a store travels to workers that run in other folders.
+        root = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+        return Location(LOCAL, root, root, root if match is None else f"file://{root}")
+    rest = url[match.end() :].rstrip("/")
+    if scheme == MEMORY:
+        root = "/" + rest.strip("/")
+        return Location(scheme, url, root.rstrip("/"), f"memory:/{root}")
+    if not rest:
+        raise InvalidInputError(f"URL {url!r} names no location; use {scheme}://bucket/path")
+    kind = kind_of(scheme)
+    protocol = kind.protocols[0] if scheme in kind.aliases else scheme
+    if protocol == "s3" and "@" in rest.partition("/")[0]:
+        raise InvalidInputError(
+            f"URL {redact(url)} carries credentials; pass them as storage options key and secret"
+        )
+    separator = url[match.end(1) : match.end()]
+    return Location(protocol, f"{protocol}{separator}{rest}", rest, redact(url).rstrip("/"))
+
+
+def redact(url: str) -> str:
+    """Returns a URL without what may be secret: passwords, tokens and the values of queries.
+
+    >>> redact("sftp://me:secret@host/log"), redact("https://host/log?sig=abc")
+    ('sftp://***@host/log', 'https://host/log?***')
+    """
+    return "::".join(_redact_one(part) for part in url.split("::"))
+
+
+def _redact_one(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    rest, query, _ = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    names_no_user = kind_of(scheme.lower()).authority not in ("container", "user@host")
+    if at and (":" in user or names_no_user):
+        authority = f"***@{host}"
+    return f"{scheme}://{authority}{slash}{path}{'?***' if query else ''}"
+
+
+def _host(place: Location) -> str:
+    """Returns whom requests go to, as far as the URL says it: a host, or an account's; empty where
+    the protocol and options alone do.
+    """
+    form, authority = kind_of(place.protocol).authority, place.root.partition("/")[0]
+    is_local = place.protocol in (LOCAL, MEMORY)
+    if is_local or form == "bucket" or (form == "container" and "@" not in authority):
+        return ""
+    return authority.rpartition("@")[2].lower()
+
+
+@contextmanager
+def _connected(
+    operation: str, url: str, storage_options: Mapping[str, object] | None
+) -> Iterator[tuple[Location, dict[str, object], Any, str]]:
+    """Yields the place, the options for fsspec, its filesystem and the root on it; errors in the
+    block become ours.
+    """
+    from clog.storage.store.remote import connect
+
+    location = parse(url)
+    # Whether local writes reach the disk is not for fsspec's class, nor for a search.
+    options = {k: v for k, v in (storage_options or {}).items() if k != "fsync"}
+    try:
+        fs, root = connect(location, options)
+        yield location, options, fs, root
+    except Exception as e:
+        raise failed(operation, "", location.shown, e, options) from e
+
+
+def _has_folders(url: str) -> bool:
+    protocol = parse(url).protocol
+    return protocol in (LOCAL, MEMORY) or kind_of(protocol).folders == "made"
+
+
+def folder_exists(url: str, storage_options: Mapping[str, object] | None = None) -> bool:
+    """Tells whether there is a folder at a URL; True on stores that have none."""
+    if not _has_folders(url):
+        return True
+    with _connected("look at", url, storage_options) as (_, _, fs, root):
+        return bool(fs.isdir(root))
+
+
+def remove_empty_folders(url: str, storage_options: Mapping[str, object] | None = None) -> None:
+    """Removes the folder at a URL and those below it, as far as no file is in them."""
+    if _has_folders(url):
+        with _connected("remove", url, storage_options) as (_, _, fs, root):
+            if fs.isdir(root):
+                _remove(fs, root)
+
+
+def _remove(fs: Any, folder: str) -> bool:
+    """Returns whether the folder is gone: it held nothing but folders that held nothing."""
+    found = fs.ls(folder, detail=True)
+    left = [e for e in found if not _is_folder(e) or not _remove(fs, e["name"])]
+    if left:
+        return False
+    try:
+        fs.rmdir(folder)
+    except OSError:
+        return False  # Somebody wrote into it, or removed it, meanwhile.
+    return True
+
+
+def _is_folder(entry: Mapping[str, Any]) -> bool:
+    """Tells whether it is a folder of its own, not a link to one elsewhere."""
+    return entry["type"] == "directory" and not entry.get("islink")
+
+
+def find_logs(url: str, storage_options: Mapping[str, object] | None = None) -> LogsBelow:
+    """Looks for the logs at and below a folder, by one listing for each folder that does not belong
+    to a log; raises if it is not the folders below, but this one that is not listed.
+    """
+    with _connected("list", url, storage_options) as (location, options, fs, root):
+        search = _Search(fs, options, is_local=location.protocol == LOCAL, unlisted={})
+        return LogsBelow(sorted(search.below(root, url.rstrip("/"), DEPTH_MAX)), search.unlisted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    fs: Any
+    options: Mapping[str, object]
+    is_local: bool
+    unlisted: dict[str, Exception]
+
+    def below(self, folder: str, url: str, depth: int) -> Iterator[str]:
+        try:
+            names = _folders(self.fs, folder)
+        except Exception as e:
+            if depth == DEPTH_MAX or not self._is_of_one_folder(e):
+                raise
+            is_of_system = self.is_local and isinstance(e, OSError)
+            options = None if is_of_system else self.options
+            self.unlisted[url] = failed("list", "", redact(url), e, options)
+            return
+        if LOG_FOLDER in names:
+            yield url
+            names = [name for name in names if name != ICEBERG_FOLDER]
+        if depth > 0:
+            for name in names:
+                is_the_systems = self.is_local and name == RECOVERED_FOLDER
+                if not (name.startswith((".", "_")) or is_the_systems):
+                    yield from self.below(f"{folder}/{name}", f"{url}/{name}", depth - 1)
+
+    def _is_of_one_folder(self, error: Exception) -> bool:
+        """Tells whether it says nothing about other folders: a server that is away does."""
+        is_denied = failure_of(error) in ("denied", "no credentials")
+        return is_denied or (self.is_local and isinstance(error, OSError))
+
+
+def _folders(fs: Any, folder: str) -> list[str]:
+    try:
+        found = fs.ls(folder or "/", detail=True)
+    except FileNotFoundError as e:
+        if failure_of(e) != "absent":
+            raise  # It is the bucket that is not there.
+        return []
+    return [
+        entry["name"].rstrip("/").rpartition("/")[2]
+        for entry in found
+        if entry["type"] == "directory"
+    ]

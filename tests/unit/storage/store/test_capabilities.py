@@ -10,8 +10,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from clog.storage import UnsupportedFilesystemError
-from clog.storage.store import contract, open_store, remote
+from clog.storage.store import open_store, remote
 from clog.storage.store.contract import ObjectExistsError
+from clog.storage.store.failures import secrets_in, short
+from clog.storage.store.kinds import KINDS, gcs, kind_of_class
 from clog.storage.store.local import LocalStore
 from clog.storage.store.memory import MemoryStore
 
@@ -95,13 +97,13 @@ def test_caches_are_refused_with_a_hint(url, hint):
 )
 def test_classes_that_overwrite_are_not_in_the_table(class_name):
     """They check and then write, or ignore the mode."""
-    assert class_name not in remote.TABLE
+    assert class_name not in [name for kind in KINDS for name in kind.classes]
 
 
 def test_only_what_the_conformance_suite_covers_has_a_create():
     """Local files and memory have stores of their own; HDFS alone is listed with a caution."""
-    able = {name for name, row in remote.TABLE.items() if row.create is not None}
-    assert {name for name in able if not remote.TABLE[name].caution} == {
+    able = {name: kind for kind in KINDS for name in kind.classes if kind.create is not None}
+    assert {name for name, kind in able.items() if not kind.caution} == {
         "s3fs.core.S3FileSystem",
         "gcsfs.core.GCSFileSystem",
         "gcsfs.extended_gcsfs.ExtendedGcsFileSystem",
@@ -153,10 +155,10 @@ def test_a_zonal_bucket_is_refused(zonal, monkeypatch):
     )
     if zonal:
         with pytest.raises(UnsupportedFilesystemError, match="gs://bucket is a zonal bucket"):
-            remote.create_on_gcs(fs, "bucket/log/a", b"1")
+            gcs.KIND.create(fs, "bucket/log/a", b"1")
         assert piped == []
     else:
-        remote.create_on_gcs(fs, "bucket/log/a", b"1")
+        gcs.KIND.create(fs, "bucket/log/a", b"1")
         assert piped == [("bucket/log/a", "create")]
 
 
@@ -166,7 +168,7 @@ def test_the_table_is_exact():
     class S3FileSystem(OtherFileSystem):
         __module__ = "mine"
 
-    assert remote.capability_of(S3FileSystem()).create is None
+    assert kind_of_class(S3FileSystem()).create is None
 
 
 @pytest.mark.parametrize(("inner", "kind"), [("file", LocalStore), ("memory", MemoryStore)])
@@ -222,9 +224,9 @@ def test_memory_is_refused_in_another_process():
 )  # fmt: skip
 def test_secrets_are_found_in_options(options, secrets):
     """By the names of options, nested ones too; what is shorter than 4 characters is no secret."""
-    assert set(contract.secrets_in(options)) == secrets
+    assert set(secrets_in(options)) == secrets
 
 
 def test_long_causes_are_cut():
     """Some servers answer with a page."""
-    assert len(contract.short(OSError("x" * 10_000))) < 300
+    assert len(short(OSError("x" * 10_000))) < 300

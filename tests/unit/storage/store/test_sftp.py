@@ -3,12 +3,12 @@
 import pytest
 
 from clog.storage import InvalidInputError
-from clog.storage.store import contract, sftp
-from clog.storage.store.sftp import HostCheck
+from clog.storage.store.kinds.sftp import KIND, HostCheck
+from clog.storage.store.opening import parse
 
 
 def settings_of(url, options=()):
-    return sftp.with_host_check(contract.parse(url), dict(options))
+    return KIND.config(parse(url), dict(options))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 from fsspec.registry import _registry
 
 from clog.storage import InvalidInputError
-from clog.storage.store import contract, open_store
+from clog.storage.store import open_store
+from clog.storage.store.opening import parse, redact
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ from clog.storage.store import contract, open_store
 )
 def test_a_url_is_taken_apart(url, protocol, root, shown):
     """By scheme; a path without one is a local file, whatever characters it has."""
-    found = contract.parse(url)
+    found = parse(url)
     assert (found.protocol, found.root, found.shown) == (protocol, root, shown)
 
 
@@ -35,8 +36,8 @@ def test_relative_paths_are_made_absolute(monkeypatch, tmp_path):
     """A store travels to workers that run in other folders."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/srv/me")
-    assert contract.parse("logs/orders").shown == f"{tmp_path}/logs/orders"
-    assert contract.parse("~/orders").root == "/srv/me/orders"
+    assert parse("logs/orders").shown == f"{tmp_path}/logs/orders"
+    assert parse("~/orders").root == "/srv/me/orders"
     store = open_store("orders")
     monkeypatch.chdir("/")
     store.put("object", b"1")
@@ -72,7 +73,7 @@ def test_a_url_without_a_place_or_with_credentials_is_refused(url):
 )  # fmt: skip
 def test_secrets_in_urls_are_struck_out(url, shown):
     """Passwords, tokens and the values of queries; containers and users stay."""
-    assert contract.redact(url) == shown
+    assert redact(url) == shown
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What s3fs and its client are told beyond a call, by botocore's events.
+"""S3, and what its client is told beyond a call, by botocore's events.
 
 - *No waiting*: botocore announces each body with ``Expect: 100-continue`` and waits for the answer,
   which is a round trip of its own. Small bodies are sent at once.
@@ -17,23 +17,19 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from clog.storage.store import contract
+from clog.storage.errors import InvalidInputError
 from clog.storage.store.contract import OnlyRequestError, ProbeAgainError
+from clog.storage.store.kinds.kind import ONE_PART, Kind, Location
 
-CONFIG: Mapping[str, object] = {
+_CONFIG: Mapping[str, object] = {
     "retries": {"total_max_attempts": 3, "mode": "standard"},
     "connect_timeout": 10,
     "max_pool_connections": 32,
 }
 """botocore's; its own defaults wait a minute for a connection, five times."""
-
-RETRIES = 2
+_RETRIES = 2
 """s3fs's, on top."""
-
-SINGLE_PUT_BYTES_MAX = 5 << 30
-"""S3's limit of one PUT. Ceph and others ignore If-None-Match where an upload has several parts."""
-
-AT_ONCE_BYTES_MAX = 1 << 20
+_AT_ONCE_BYTES_MAX = 1 << 20
 """Longer bodies wait until the server wants them, as with AWS's SDK for Java: one that is refused
 was not sent in vain.
 """
@@ -57,26 +53,38 @@ _versioning: dict[tuple[str, str], str] = {}
 """What the replies of an endpoint and a bucket have said last: none, suspended, or enabled."""
 
 
-def put(fs: Any, path: str, data: bytes) -> None:
+def _config(location: Location, options: Mapping[str, object]) -> dict[str, Any]:
+    if location.protocol != "s3":
+        return {**options}
+    given = options.get("config_kwargs") or {}
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(
+            f"storage option 'config_kwargs' of {location.shown} is not a mapping; pass a dict"
+        )
+    return {**options, "config_kwargs": {**_CONFIG, **given}}
+
+
+def _connected(fs: Any) -> None:
+    fs.retries = _RETRIES
+
+
+def _put(fs: Any, path: str, data: bytes) -> None:
     """Writes by one PUT, or above 100 MiB by several parts that one request shows as one object."""
     _prepare(fs)
     fs.pipe_file(path, data)
 
 
-def create(fs: Any, path: str, data: bytes) -> None:
-    """Creates by a PUT with ``If-None-Match: *``, in one part.
-
-    Raises:
-        OnlyRequestError: its one request was refused.
-        ProbeAgainError: it was done; the bucket's versioning is not what it was at the last create.
+def _create(fs: Any, path: str, data: bytes) -> None:
+    """Creates by a PUT with ``If-None-Match: *``, in one part; raises `ProbeAgainError` when that
+    was done, and the bucket's versioning is not what it was at the last create.
     """
     _prepare(fs)
     call = _Call()
     token = _call.set(call)
     try:
-        fs.pipe_file(path, data, mode="create", chunksize=SINGLE_PUT_BYTES_MAX)
+        fs.pipe_file(path, data, mode="create", chunksize=ONE_PART)
     except Exception as e:
-        if call.requests == 1 and contract.is_denied(e):
+        if call.requests == 1:
             raise OnlyRequestError from e
         raise
     finally:
@@ -99,7 +107,7 @@ def _send_at_once(params: dict[str, Any], **_: object) -> None:
     from botocore.utils import determine_content_length
 
     size = determine_content_length(params.get("body"))
-    if size is not None and size <= AT_ONCE_BYTES_MAX:
+    if size is not None and size <= _AT_ONCE_BYTES_MAX:
         params["headers"].pop("Expect", None)
 
 
@@ -113,3 +121,30 @@ def _note_version(parsed: dict[str, Any], **_: object) -> None:
     call = _call.get()
     if call is not None:
         call.version = parsed.get("VersionId")
+
+
+KIND = Kind(
+    protocols=("s3",),
+    aliases=("s3a",),
+    classes=("s3fs.core.S3FileSystem",),
+    create=_create,
+    put=_put,
+    endpoint=lambda fs: str(fs.s3.meta.endpoint_url),
+    makers=(".amazonaws.com", ".amazonaws.com.cn"),
+    config=_config,
+    connected=_connected,
+    failures={
+        "NoSuchBucket": "no bucket",
+        "InvalidBucketName": "no place",
+        "ParamValidationError": "no place",
+        "PreconditionFailed": "exists",
+        "ConditionalRequestConflict": "exists",
+        "NotImplemented": "no create",
+        "NoCredentialsError": "no credentials",
+        "PartialCredentialsError": "no credentials",
+    },
+    extra="s3",
+    authority="bucket",
+    folders="none",
+    hadoop="s3a",
+)

@@ -1,4 +1,4 @@
-"""SFTP: the server proves who it is before anything is sent to it.
+"""SFTP: a temporary file and a rename; the server proves who it is before anything is sent to it.
 
 fsspec accepts any host key, so that whoever sits in between reads passwords and records. Here the
 key must be known, as for OpenSSH's own client: from the storage option ``host_key``, or from
@@ -6,6 +6,7 @@ key must be known, as for OpenSSH's own client: from the storage option ``host_k
 takes a factory of its *transport*, the connection before the login: ours checks the key there.
 """
 
+import io
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,48 +15,78 @@ from pathlib import Path
 from typing import Any
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.store.contract import Location, StoreRefusedError, redact
+from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
+from clog.storage.store.kinds.kind import Kind, Location, temporary
 
-PROTOCOLS = ("sftp", "ssh")
-KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
-POLICY = "host_key_policy"
+_PROTOCOLS = ("sftp", "ssh")
+_KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+_POLICY = "host_key_policy"
 """fsspec's own name; its values but ``reject``, which is the default here, leave the check out."""
 
 _PORT = 22
 
 
-def with_host_check(location: Location, options: Mapping[str, object]) -> dict[str, Any]:
-    """Returns the options for fsspec, with the check for each SFTP server of a chain of URLs.
+def _create(fs: Any, path: str, data: bytes) -> None:
+    """Creates by SSH_FXP_RENAME, which OpenSSH makes of ``link`` and ``unlink``.
 
-    Raises:
-        InvalidInputError: ``host_key`` is no text.
+    Not ``fs.mv``, which is posix-rename@openssh.com and replaces.
     """
+    with temporary(fs, path, data, _upload) as beside:
+        try:
+            fs.ftp.rename(beside, path)
+        except OSError as e:
+            # The protocol knows no better word for "it is there" than "failure".
+            if e.errno is None and fs.exists(path):
+                raise ObjectExistsError from e
+            raise
+
+
+def _put(fs: Any, path: str, data: bytes) -> None:
+    with temporary(fs, path, data, _upload) as beside:
+        fs.mv(beside, path)
+
+
+def _upload(fs: Any, path: str, data: bytes) -> None:
+    """Writes by SFTP; asks for the size at the end, as errors of single blocks are not answered."""
+    fs.ftp.putfo(io.BytesIO(data), path, file_size=len(data), confirm=True)
+
+
+def _connected(fs: Any) -> None:
+    """Connects anew where the connection broke."""
+    transport = fs.client.get_transport()
+    if transport is None or not transport.is_active():
+        fs._connect()  # noqa: SLF001 - as its constructor did
+
+
+def _with_host_check(location: Location, options: Mapping[str, object]) -> dict[str, Any]:
+    """Returns the options for fsspec, with the check for each SFTP server of a chain of URLs."""
     settings = dict(options)
-    for place, part in enumerate(location.url.split("::")):
-        protocol = part.partition("://")[0]
-        if protocol not in PROTOCOLS:
+    parts = zip(location.url.split("::"), location.shown.split("::"), strict=True)
+    for place, (url, shown) in enumerate(parts):
+        protocol = url.partition("://")[0]
+        if protocol not in _PROTOCOLS:
             continue
         if place == 0:
-            settings = _checked(part, settings)
+            settings = _checked(url, shown, settings)
         else:  # fsspec takes the options of an inner URL under its protocol's name
             inner = settings.get(protocol)
-            settings[protocol] = _checked(part, inner if isinstance(inner, Mapping) else {})
+            settings[protocol] = _checked(url, shown, inner if isinstance(inner, Mapping) else {})
     return settings
 
 
-def _checked(url: str, options: Mapping[str, object]) -> dict[str, Any]:
+def _checked(url: str, shown: str, options: Mapping[str, object]) -> dict[str, Any]:
     settings = dict(options)
-    policy = settings.pop(POLICY, "reject")
+    policy = settings.pop(_POLICY, "reject")
     given = settings.pop("host_key", "")
     if not isinstance(given, str):
         raise InvalidInputError(
-            f"storage option 'host_key' of {redact(url)} is a {type(given).__name__}; pass what"
+            f"storage option 'host_key' of {shown} is a {type(given).__name__}; pass what"
             " ssh-keyscan prints, as text"
         )
     if policy == "reject":
         settings["transport_factory"] = HostCheck(_name(url, settings), given)
     elif policy != "auto_add":  # what fsspec does anyway; older ones do not know the option
-        settings[POLICY] = policy
+        settings[_POLICY] = policy
     return settings
 
 
@@ -70,22 +101,15 @@ def _name(url: str, options: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostCheck:
-    """Makes connections to one server, and ends those whose host key is not the known one.
-
-    Attributes:
-        name: the server as ``known_hosts`` has it.
-        host_key: its key, as text; empty: what ``known_hosts`` says.
+    """Makes connections to one server, named as in ``known_hosts``, and ends those whose host key
+    is not the given one, as text, or a known one where none is given.
     """
 
     name: str
     host_key: str = ""
 
     def __call__(self, sock: Any, **settings: Any) -> Any:
-        """Returns a transport of paramiko's that checks the key when it starts.
-
-        Raises:
-            InvalidInputError: ``host_key`` is no key.
-        """
+        """Returns a transport of paramiko's that checks the key when it starts."""
         import paramiko
 
         known = self._known()
@@ -135,11 +159,11 @@ class HostCheck:
         if known:
             fault = "is not the known one: somebody may be in between, or the server is a new one"
         else:
-            fault = f"is in none of {', '.join(KNOWN_HOSTS)}"
+            fault = f"is in none of {', '.join(_KNOWN_HOSTS)}"
         raise StoreRefusedError(
             f"the host key of {self.name}, {text}, {fault}; compare it with the server's, then add"
             " what ssh-keyscan prints to known_hosts, or pass it as the storage option host_key"
-            f' ({POLICY}="auto_add" trusts any server)',
+            f' ({_POLICY}="auto_add" trusts any server)',
             certain=True,
         )
 
@@ -154,7 +178,7 @@ def _key_of(text: str) -> str:
 
 
 def _lines() -> Iterator[str]:
-    for name in KNOWN_HOSTS:
+    for name in _KNOWN_HOSTS:
         with suppress(OSError, UnicodeDecodeError):
             for line in Path(name).expanduser().read_text().splitlines():
                 if line.strip() and not line.startswith("#"):
@@ -166,3 +190,18 @@ def _prefer(transport: Any, known: set[str]) -> None:
     options = transport.get_security_options()
     preferred = [t for t in options.key_types if (t if "rsa" not in t else "ssh-rsa") in known]
     options.key_types = [*preferred, *(t for t in options.key_types if t not in preferred)]
+
+
+KIND = Kind(
+    protocols=_PROTOCOLS,
+    classes=("fsspec.implementations.sftp.SFTPFileSystem",),
+    create=_create,
+    put=_put,
+    endpoint=lambda fs: f"sftp://{fs.host}:{fs.ssh_kwargs.get('port', 22)}",
+    config=_with_host_check,
+    connected=_connected,
+    caches=False,
+    extra="sftp",
+    authority="user@host",
+    folders="made",
+)

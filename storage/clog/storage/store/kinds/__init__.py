@@ -1,0 +1,42 @@
+"""The kinds of stores behind fsspec, a module each: a new one is a module and a line in `KINDS`.
+
+fsspec's ``mode="create"`` is not one primitive: object stores let the server decide; the base class
+asks whether the file exists and then writes, so that two writers both succeed; some classes ignore
+the mode and overwrite. Trying cannot tell a lost race from a promise, so `KINDS` lists the classes
+that are known to promise it. What is not listed can be read, and is written by one writer at a time
+or not at all.
+"""
+
+from clog.storage.store.contract import Failure
+from clog.storage.store.kinds import azure, gcs, hdfs, s3, sftp
+from clog.storage.store.kinds.kind import Kind
+
+_CACHES = Kind(
+    classes=(
+        "fsspec.implementations.cached.CachingFileSystem",
+        "fsspec.implementations.cached.WholeFileCacheFileSystem",
+        "fsspec.implementations.cached.SimpleCacheFileSystem",
+        "fsspec.implementations.asyn_wrapper.AsyncFileSystemWrapper",
+    ),
+    folders="made",
+    hint="pass the filesystem inside it",
+)
+"""These lose the mode on the way, or decide by what they remember."""
+KINDS = (s3.KIND, gcs.KIND, azure.KIND, sftp.KIND, hdfs.KIND, _CACHES)
+UNKNOWN = Kind()
+
+FAILURES: dict[str, Failure] = {
+    word: failure for kind in KINDS for word, failure in kind.failures.items()
+}
+_BY_PROTOCOL = {name: kind for kind in KINDS for name in (*kind.protocols, *kind.aliases)}
+_BY_CLASS = {name: kind for kind in KINDS for name in kind.classes}
+
+
+def kind_of(protocol: str) -> Kind:
+    """Returns the kind that a URL's protocol names."""
+    return _BY_PROTOCOL.get(protocol, UNKNOWN)
+
+
+def kind_of_class(fs: object) -> Kind:
+    """Returns what is known of the class of a filesystem."""
+    return _BY_CLASS.get(f"{type(fs).__module__}.{type(fs).__qualname__}", UNKNOWN)

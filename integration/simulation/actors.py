@@ -149,6 +149,7 @@ class Actor:
         The dice are its own: where nothing is interrupted, nothing is otherwise.
         """
         can = self.may_be_interrupted and self.world.seed % INTERRUPTED_EVERY == 1
+        can = can and self.world.has_interrupts
         if not can or self._own_dice.uniform() < 0.5:
             yield
             return
@@ -195,17 +196,20 @@ class Actor:
 
 class _Plan:
     """Asks the world at each call, whose path is one in the log's folder; ``data`` is what is
-    created.
+    written, ``ranges`` are what is read.
     """
 
     def __init__(self, actor: Actor, site) -> None:
         self._actor, self._site = actor, site
-        self.data = b""
+        self.data: bytes | memoryview = b""
+        self.ranges = ""
 
     def fault(self, call):
         actor, (folder, name) = self._actor, folder_and_name(call.path)
         oracle, call = self._site.logs.at(folder), replace(call, path=name)
-        fault = actor.world.fault(actor, call, self._site, oracle, self.data)
+        writes, reads = call.operation in ("put", "create"), call.operation.startswith("get")
+        more = f" {len(self.data)} bytes" if writes else self.ranges if reads else ""
+        fault = actor.world.fault(actor, call, more, self._site, oracle, self.data)
         actor.world.ledger.acting = actor
         actor.disturbed = actor.disturbed or fault is not None
         if call.operation == "put" and call.path.startswith(documents.DATA):

@@ -118,7 +118,21 @@ class Clock:
 
 
 class ActorStore(FaultyStore):
-    """A process's way to the disk: before each call its plan lets others come first."""
+    """A process's way to the disk: before each call its plan lets others come first, and knows what
+    is asked for or written.
+    """
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        self.plan.ranges = "" if start is None and end is None else f" {start}:{end}"
+        return super().get(path, start, end)
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        self.plan.ranges = "".join(f" {start}:{end}" for start, end in ranges)
+        return super().get_ranges(path, ranges)
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        self.plan.data = data
+        super().put(path, data)
 
     def create(self, path: str, data: bytes) -> None:
         self.plan.data = data

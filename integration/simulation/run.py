@@ -5,9 +5,11 @@ python integration/simulation/run.py --seeds 1000 [--first 0]     # many
 python integration/simulation/run.py --seeds 100000 --state FILE  # many, in several sittings
 python integration/simulation/run.py --seeds 100000 --transactions  # those with several logs
 python integration/simulation/run.py --planted [NAME] --seeds 2000
+python integration/simulation/run.py --seeds 200 --requests FOLDER  # one file of calls for each
 """
 
 import argparse
+import hashlib
 import logging
 import multiprocessing
 import sys
@@ -17,6 +19,7 @@ from pathlib import Path
 from batches import Tally, command, find, run_chunk, run_one
 from marks import missing, table
 from planted import BUGS, planted
+from world import World
 
 CHUNK = 50
 
@@ -30,6 +33,8 @@ def main() -> int:
     if args.planted is not None:
         names = args.planted or list(BUGS)
         return _planted(names, first=args.first, seeds=args.seeds or 2000, enough=args.enough)
+    if args.requests:
+        return _requests(range(args.first, args.first + (args.seeds or 200)), Path(args.requests))
     state = Path(args.state) if args.state else None
     tally = Tally.load(state, first=args.first)
     todo = range(tally.next, args.first + (args.seeds or 1000), CHUNK)
@@ -61,6 +66,26 @@ def _replay(seed: int, *, trace: bool) -> int:
     return 0
 
 
+def _requests(seeds: range, folder: Path) -> int:
+    """Writes what each seed asks of the store, and what stands there at its end: two checkouts
+    whose folders are the same ask for the same. Nobody is interrupted, as that is at a line.
+    """
+    World.has_interrupts = False
+    folder.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for seed in seeds:
+        world, failure = run_one(seed)
+        lines = [*world.trace, f"ends: {failure or 'well'}"]
+        for site in world.sites:
+            for path, (data, written_ms) in sorted(site.disk.objects.items()):
+                digest = hashlib.sha256(data).hexdigest()[:16]
+                lines.append(f"{site.number} {path} {len(data)} bytes {digest} at {written_ms}")
+        (folder / f"{seed:06}").write_text("\n".join([*lines, ""]))
+        failed += failure is not None
+    print(f"{len(seeds)} seeds, {failed} failed")
+    return 1 if failed else 0
+
+
 def _planted(names: list[str], *, first: int, seeds: int, enough: int) -> int:
     """Plants each bug, and runs seeds until enough of them find it."""
     print(f"{'bug':46}{'seeds':>6}{'found by':>9}  the first")
@@ -82,6 +107,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--transactions", action="store_true", help="only those with several logs: 2 of 10"
     )
+    parser.add_argument("--requests", metavar="FOLDER", help="write each seed's calls there")
     parser.add_argument("--state", help="a file that remembers what is done")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--planted", nargs="*", metavar="NAME", help="plant these bugs, or all")

@@ -161,7 +161,10 @@ class World:
         is_fleeting: records are soon deleted, and readers sleep.
         is_calm: only the closing of blocks is disturbed.
         is_masked: its logs have masks, an older one from now on.
+        has_interrupts: some worlds have them; the line where one strikes moves with the code.
     """
+
+    has_interrupts = True
 
     def __init__(
         self, seed: int, *, parquet: bool = False, begin: "World | None" = None, sites: int = 1
@@ -270,12 +273,12 @@ class World:
         """The hash of the trace."""
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
-    def fault(self, actor, call, site, oracle, data: bytes) -> Fault | None:
-        """What happens to a call of an actor, before it is made; ``oracle``, of the log where;
-        ``data`` is what is created.
+    def fault(self, actor, call, more: str, site, oracle, data: bytes) -> Fault | None:
+        """What happens to a call of an actor, before it is made; ``more``, of its ranges or size;
+        ``oracle``, of the log where; ``data`` is what is created.
         """
         path = call.path
-        line = f"{actor.name} {call.operation} {path}"
+        line = f"{actor.name} {call.operation} {path}{more}"
         line += f" at {site.number}" if len(self.sites) > 1 else ""
         if self.draining:
             self.trace.append(line)

@@ -35,7 +35,7 @@ from harness.spark import session
 from clog.cleaner import Cleaner
 from clog.jobs import clean_with_spark
 from clog.storage import Log
-from clog.storage.commit.versions import try_read
+from clog.storage.commit.tip import try_read
 from clog.storage.format import documents
 from clog.storage.format.commits import edit_of
 from clog.storage.store import open_store

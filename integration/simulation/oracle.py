@@ -37,7 +37,7 @@ from masked import Masked
 from taken import Taken
 
 from clog.storage.commit.committer import AHEAD_MS_MAX
-from clog.storage.commit.versions import read_block
+from clog.storage.commit.tip import read_block
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format import documents
 from clog.storage.format.chunks import NONE

@@ -34,7 +34,7 @@ import clog.storage.transactions.deferred
 import clog.storage.transactions.ids
 from clog.cleaner.passes.run_pass import SourcesChangedError
 from clog.storage.commit.committer import NothingToCommit
-from clog.storage.commit.versions import Block, Found, try_read
+from clog.storage.commit.tip import Block, Found, try_read
 from clog.storage.errors import StoreUnavailableError
 from clog.storage.format import documents
 from clog.storage.format.chunks import NONE
@@ -192,7 +192,7 @@ def floor_not_committed(patch: Patch) -> None:
 
 def idle_handle_trusts(patch: Patch) -> None:
     """Who was idle for hours believes the first probe: the block may be closed (COMMIT.md §4)."""
-    patch(storage.commit.tip.TipTracker, "is_stale", lambda _self: False)
+    patch(storage.commit.tip.Tip, "is_stale", lambda _self: False)
 
 
 def relayout_loses_horizons(patch: Patch) -> None:
@@ -223,7 +223,7 @@ def deleted_log_not_noticed(patch: Patch) -> None:
 
 def deleted_log_polled(patch: Patch) -> None:
     """Who only polls never looks whether its log still stands (COMMIT.md §1)."""
-    patch(storage.commit.tip.TipTracker, "_is_old", lambda _self, _then_ms: False)
+    patch(storage.commit.tip.Tip, "_is_old", lambda _self, _then_ms: False)
 
 
 def other_log_swept(patch: Patch) -> None:
@@ -417,7 +417,7 @@ def standing_not_asked(patch: Patch) -> None:
     """Who looks for newer versions never reads ``_clog/log``: what another old handle left in the
     folder of a deleted log is news (COMMIT.md §1).
     """
-    patch(storage.commit.tip.TipTracker, "_check_standing", lambda _self: None)
+    patch(storage.commit.tip.Tip, "_check_standing", lambda _self: None)
 
 
 def strangers_files_swept(patch: Patch) -> None:
@@ -470,10 +470,10 @@ def tip_seen_in_two_steps(patch: Patch) -> None:
     """A newer tip is taken, and then the edits up to it: an interrupt comes between."""
 
     def see(self, tip, **changed):
-        self._note(tip=self._whole(tip, self.tip), **changed)
+        self._note(commit=self._whole(tip, self.commit), **changed)
         self._note(recent=self.recent.then(tip))
 
-    patch(storage.commit.tip.TipTracker, "_see", see)
+    patch(storage.commit.tip.Tip, "_see", see)
 
 
 BUGS: dict[str, Callable[[Patch], None]] = {

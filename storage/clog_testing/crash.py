@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 import xxhash
 
-from clog.storage.commit.versions import standing_log
+from clog.storage.commit.tip import standing_log
 from clog.storage.errors import ClogError
 from clog.storage.format.documents import (
     BLOCKS,

@@ -15,7 +15,8 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
-from clog.storage.commit.versions import find_newest, manifest_at, standing_log
+from clog.storage.commit.tip import find_newest, standing_log
+from clog.storage.commit.versions import manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import documents
 from clog.storage.format.commits import Commit, carried_from, edit_of, read_commit

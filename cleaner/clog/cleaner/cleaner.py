@@ -42,8 +42,8 @@ from clog.cleaner.passes.stats import PassResult
 from clog.cleaner.selection import Candidate
 from clog.cleaner.threads import NAP_MS, CleanerThreads, StoppedError, Throttle, nap
 from clog.storage import Log
-from clog.storage.env import Clock, SystemClock
-from clog.storage.errors import InvalidInputError, enough_memory
+from clog.storage.env import Clock, SystemClock, enough_memory
+from clog.storage.errors import InvalidInputError
 
 logger = logging.getLogger(__name__)
 

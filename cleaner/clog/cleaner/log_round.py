@@ -70,8 +70,8 @@ from clog.cleaner.passes.stats import PassResult
 from clog.cleaner.selection import Candidate, Choosing, PassPlan, Stretch, candidate
 from clog.cleaner.threads import CleanerThreads, MeteredStore, StoppedError, Throttle
 from clog.storage import Log, Reader
+from clog.storage.commit.committer import keep_reserve
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.reserve import keep_reserve
 from clog.storage.config.log_config import LogConfig, fitting_defaults, with_defaults
 from clog.storage.env import Clock
 from clog.storage.errors import (

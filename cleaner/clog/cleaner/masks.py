@@ -58,7 +58,7 @@ import pyarrow.compute as pc
 
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.versions import file_missing
+from clog.storage.commit.versions import reading
 from clog.storage.format.chunks import (
     Bitmap,
     Chunk,
@@ -268,10 +268,8 @@ def keep_masks(handle: Handle, indexes: KeyIndexCache) -> int:
     ends = [manifest.head.stable_offset(p) for p in range(manifest.head.log.partitions)]
     while True:
         manifest = handle.manifest()
-        try:
+        with reading(handle.store, manifest.version):
             step = _planned(manifest, ends, MaskMaker(indexes, manifest, handle.ids.new_id))
-        except FileNotFoundError as e:
-            raise file_missing(handle.store, manifest.version, e) from e
         if not step.covered:
             return judged
         judged += step.rows

@@ -90,7 +90,7 @@ def commit_document(store: "Store", version: int) -> dict[str, Any]:
     Raises:
         VersionExpiredError: the commit is not there.
     """
-    from clog.storage.commit.versions import try_read
+    from clog.storage.commit.tip import try_read
     from clog.storage.errors import VersionExpiredError
     from clog.storage.format.commits import edit_of
     from clog.storage.format.edits import edit_to_json

@@ -376,7 +376,7 @@ class Location:
 
     def store_of(self, log_id: str) -> "Store":
         """Returns the store of the files of the log with this id (S47)."""
-        from clog.storage.commit.versions import store_of
+        from clog.storage.commit.tip import store_of
 
         return store_of(self.store(), log_id)
 

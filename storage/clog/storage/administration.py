@@ -28,10 +28,10 @@ from clog.storage.commit.committer import (
     create_commit,
     is_comparable,
     store_now_ms,
+    with_reserve,
 )
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.reserve import with_reserve
-from clog.storage.commit.versions import LogFile, create_log_file, read_log_file, store_of
+from clog.storage.commit.tip import LogFile, create_log_file, read_log_file, store_of
 from clog.storage.config.log_config import LogConfig, check_known, did_you_mean, parse_overrides
 from clog.storage.env import Clock, Ids
 from clog.storage.errors import (
@@ -216,11 +216,7 @@ class FeatureState:
 
 
 def addable(name: str) -> Feature:
-    """Returns the feature of this name, which is built.
-
-    Raises:
-        InvalidInputError: there is none, or it is specified only.
-    """
+    """Returns the feature of this name, which is built."""
     feature = FEATURES.get(name)
     if feature is None:
         near = did_you_mean(name, FEATURES)
@@ -306,9 +302,6 @@ def reset_times(handle: Handle) -> int:
     """Sets back what a clock that was ahead has left: the time of the newest commit, those in the
     manifest, LogAppendTime stamps. Returns how many ms the newest commit was ahead, 0 where it was
     not.
-
-    Raises:
-        ClockSkewError: this machine's clock and the store's differ, so neither is believed.
     """
     now_ms = handle.clock.now_ms()
     store_ms = (
@@ -378,9 +371,6 @@ class NewLog:
     def create(self, root: Store, *, clock: Clock, ids: Ids) -> None:
         """Writes version 0 into a folder of its own, then ``_clog/log``, which makes it a log
         (S47). Objects may be there already (`connector.write`).
-
-        Raises:
-            as `create_log`.
         """
         try:
             read_log_file(root)
@@ -424,11 +414,7 @@ def new_log(
     *,
     ids: Ids,
 ) -> NewLog:
-    """Returns a log to be created.
-
-    Raises:
-        InvalidInputError: as `create_log`.
-    """
+    """Returns a log to be created."""
     _check_partitions(partitions)
     typed = None if schema is None else schema_of(schema)
     overrides = parse_overrides(config)
@@ -449,15 +435,7 @@ def create_log(
     clock: Clock,
     ids: Ids,
 ) -> None:
-    """Creates a log.
-
-    Raises:
-        AlreadyExistsError: there is a log, or somebody made one at the same time.
-        InvalidInputError: a config that is unknown or out of range, a number of partitions out of
-            range, a schema that cannot be stored.
-        CommitStateUnknownError: whether it was created cannot be found out now.
-        ClockSkewError: this machine's clock is far ahead of the store's.
-    """
+    """Creates a log."""
     new_log(partitions, config, schema, ids=ids).create(root, clock=clock, ids=ids)
 
 
@@ -496,9 +474,6 @@ class Doomed:
 def doomed(root: Store) -> Doomed:
     """Returns the files of the log that stands at a root; where there is none, of those that were
     deleted before. Costs a LIST of the folders, and the requests of `published_files`.
-
-    Raises:
-        NotFoundError: there is neither.
     """
     return _doomed(root, published_files(root))
 
@@ -521,11 +496,7 @@ def is_creation(names: Iterable[str]) -> bool:
 
 
 def delete_log(root: Store) -> Doomed:
-    """Deletes what `doomed` returns, and returns it. Costs a request for each file.
-
-    Raises:
-        NotFoundError: there is nothing to delete.
-    """
+    """Deletes what `doomed` returns, and returns it. Costs a request for each file."""
     views = published_files(root)
     found = _doomed(root, views)
     if found.log_id is not None:

@@ -81,11 +81,7 @@ class Duplicate(NothingToCommit):
 
 
 def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate | None:
-    """Returns what the writer's sequence repeats; None where it is new.
-
-    Raises:
-        InvalidInputError: the sequence went back, or comes from another query under this writer id.
-    """
+    """Returns what the writer's sequence repeats; None where it is new."""
     entry = find_writer(pages, head, writer.kind, writer.writer_id)
     if entry is None:
         return None
@@ -126,9 +122,6 @@ def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate 
 def producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: bool) -> Writer:
     """Returns the writer that ``Log.append(producer=)`` names. ``has_times``: the caller gave all
     timestamps, so they belong to the content.
-
-    Raises:
-        InvalidInputError: it is not (id, sequence).
     """
     try:
         writer_id, sequence = producer
@@ -188,13 +181,7 @@ class AppendRequest:
     uniform: Callable[[], float]
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | Duplicate:
-        """Returns the edit, given the tip.
-
-        Raises:
-            InvalidInputError: records that the config of the log refuses (S5, S6, S9); a sequence
-                that went back.
-            CommitConflictError: an object was written so long ago that the sweep may have taken it.
-        """
+        """Returns the edit, given the tip."""
         head = tip.head
         if self.writer is not None:
             duplicate = find_duplicate(self.writer_pages, head, self.writer)
@@ -235,11 +222,7 @@ def append(
 def put_records(
     handle: Handle, records: pa.Table, partition: _Partitions, *, stamp: int | None = None
 ) -> list[DataObject]:
-    """Puts records as fresh objects (COMMIT.md, K1), with this stamp or that of the tip.
-
-    Raises:
-        InvalidInputError: records that the config of the log refuses; nothing is put.
-    """
+    """Puts records as fresh objects (COMMIT.md, K1), with this stamp or that of the tip."""
     _check_records_early(handle, records)
     objects = object_writer(handle, stamp=stamp)
     if records.schema.types != objects.columns.types:  # The tip has moved since: it evolved (S61).
@@ -264,10 +247,6 @@ def records_of(handle: Handle, data: Appendable) -> tuple[pa.Table, bool]:
 def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
     """Asks the tip before anything is written; twice where it says something and was perhaps never
     committed (COMMIT.md §6).
-
-    Raises:
-        InvalidInputError: as `find_duplicate`.
-        CorruptionError: a page of older writers is missing.
     """
 
     def ask(tip: Commit) -> Duplicate | None:
@@ -324,9 +303,6 @@ def partitions_of(
 ) -> _Partitions:
     """Returns the partition of each record: the one given for all, or for each; None: by its key's
     hash.
-
-    Raises:
-        InvalidInputError: a partition that does not exist, or not one for each record.
     """
     count = head.log.partitions
     if given is None:

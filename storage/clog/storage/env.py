@@ -1,4 +1,4 @@
-"""What is of this process and this machine: time, chance, locks, and how clog was installed.
+"""What is of this process and its machine: time, chance, locks, memory, and how clog was installed.
 
 Time and randomness are arguments: only this module asks the operating system what time it is, and
 draws random numbers. `SystemClock` is real time, `ManualClock` moves when it is told to, so that
@@ -16,6 +16,9 @@ method written in Python, too. A lock that is entered and left by C code (`lock`
 one that was interrupted as it entered or left stays taken, and whoever comes next waits for ever.
 They have no place in what lives on after an interrupt.
 
+Who can write to a log chooses how much memory its files take, within the format's limits:
+`enough_memory` makes an error of ours of it where it is too much.
+
 Clog comes as a wheel or a checkout, and is in no index, so that its extras cannot be installed by
 name: `install_extra` says what to install where something is missing.
 """
@@ -27,10 +30,12 @@ import secrets
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, requires
 from typing import Protocol
 
-from clog.storage.errors import InvalidInputError
+from clog.storage.errors import InvalidInputError, OutOfMemoryError
 
 
 class Clock(Protocol):
@@ -198,6 +203,23 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextmanager
+def enough_memory(
+    where: str,
+    remedy: str = "read it where there is more, and no logs of people whom you do not trust",
+) -> Iterator[None]:
+    """Makes an error of ours of what NumPy and Arrow raise where something takes more memory than
+    there is. By default it is a file: who can write to a log chooses how much of it a reader needs,
+    within the format's limits.
+    """
+    try:
+        yield
+    except OutOfMemoryError:
+        raise
+    except MemoryError as e:
+        raise OutOfMemoryError(f"{where} takes more memory than there is; {remedy}") from e
 
 
 _DISTRIBUTION = "pyspark-clog"

@@ -27,8 +27,6 @@ happened to what, the numbers on both sides and the remedy, never data and never
 errors pickle: Spark carries them from its workers to the driver.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar
@@ -215,23 +213,3 @@ class CorruptionError(ClogError):
     """Bytes contradict the format or their checksum; nothing was deleted."""
 
     kind = ErrorKind.CORRUPTION
-
-
-@contextmanager
-def enough_memory(
-    where: str,
-    remedy: str = "read it where there is more, and no logs of people whom you do not trust",
-) -> Iterator[None]:
-    """Makes an error of ours of what NumPy and Arrow raise where something takes more memory than
-    there is. By default it is a file: who can write to a log chooses how much of it a reader needs,
-    within the format's limits.
-
-    Raises:
-        OutOfMemoryError: there was not enough.
-    """
-    try:
-        yield
-    except OutOfMemoryError:
-        raise
-    except MemoryError as e:
-        raise OutOfMemoryError(f"{where} takes more memory than there is; {remedy}") from e

@@ -44,11 +44,7 @@ def to_arrow(
 
 
 def of_bytes(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
-    """Returns an array of type binary, unless ``kind`` says string: then the bytes are UTF-8.
-
-    Raises:
-        InvalidInputError: more than `BYTES_MAX`.
-    """
+    """Returns an array of type binary, unless ``kind`` says string: then the bytes are UTF-8."""
     there = [value for value in values if value is not None]
     data = b"".join(there)
     if len(data) > BYTES_MAX:

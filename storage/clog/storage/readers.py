@@ -106,11 +106,7 @@ class StrayReaderError(Exception):
 
 
 def check_name(name: object) -> str:
-    """Returns the name, if a reader can have it.
-
-    Raises:
-        InvalidInputError: it cannot.
-    """
+    """Returns the name, if a reader can have it."""
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
     raise InvalidInputError(
@@ -137,10 +133,6 @@ def encode_reader(reader: ReaderDocument) -> bytes:
 def read_reader(handle: Handle, name: str) -> ReaderDocument:
     """Returns what a reader said last; one GET, and one or two more where it was not at the newest
     version.
-
-    Raises:
-        FileNotFoundError: nothing.
-        StrayReaderError: what is there is as if it were not.
     """
     return _checked(handle, stored_reader(handle.store, name))
 
@@ -164,12 +156,7 @@ def readers_of(
 
 
 def stored_reader(store: Store, name: str) -> ReaderDocument:
-    """Returns what stands in a reader's document; one GET.
-
-    Raises:
-        FileNotFoundError: there is none.
-        StrayReaderError: it is damaged.
-    """
+    """Returns what stands in a reader's document; one GET."""
     path = reader_path(name)
     data = documents.fetch(store, KIND, path)
     try:

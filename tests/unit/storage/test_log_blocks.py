@@ -12,8 +12,7 @@ from clog.storage import (
     StoreUnavailableError,
     VersionExpiredError,
 )
-from clog.storage.commit.tip import CONFIRM_MS
-from clog.storage.commit.versions import block_body, read_block
+from clog.storage.commit.tip import CONFIRM_MS, block_body, read_block
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import read_commit

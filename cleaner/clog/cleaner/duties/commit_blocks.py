@@ -33,7 +33,7 @@ from clog.cleaner.duties.sweep import (
 )
 from clog.storage.commit.committer import is_comparable
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.versions import block_body, first_open_version, read_block
+from clog.storage.commit.tip import block_body, first_open_version, read_block
 from clog.storage.config.log_config import NO_DEFAULTS, with_defaults
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents

@@ -46,7 +46,7 @@ manual clock is unrelated to these and never compared: beside one, commits are a
 D1. What bounds that are committed allow goes without a byte written: released objects that no
     readable version needs, objects below the floor that were never committed, temporary files that
     are a day older than the newest commit. A sweep that died left them.
-D2. The reserve is given up (`reserve`).
+D2. The reserve is given up (`committer`).
 D3. What is due by now goes as ever (`sweep_released`), in the room that this made.
 """
 
@@ -61,12 +61,12 @@ from clog.storage.commit.committer import (
     SKEW_MS_MAX,
     ClockSkewError,
     NothingToCommit,
+    give_up_reserve,
     is_comparable,
     store_now_ms,
 )
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.reserve import give_up_reserve
-from clog.storage.commit.versions import first_open_version, try_read
+from clog.storage.commit.tip import first_open_version, try_read
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.env import Clock
 from clog.storage.errors import CorruptionError, InvalidInputError, VersionExpiredError

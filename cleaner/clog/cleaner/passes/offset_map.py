@@ -89,7 +89,8 @@ import pyarrow.compute as pc
 
 from clog.cleaner.passes.stats import PassStats
 from clog.cleaner.threads import ALONE, CleanerThreads
-from clog.storage.errors import InvalidInputError, enough_memory
+from clog.storage.env import enough_memory
+from clog.storage.errors import InvalidInputError
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import hash_keys

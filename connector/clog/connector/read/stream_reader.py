@@ -519,7 +519,7 @@ def _commit_id(handle: "Handle", version: int) -> str | None:
     """Returns the id of the commit of a version, an empty one where it was never committed; None
     where nobody can say any more.
     """
-    from clog.storage.commit.versions import is_closed, try_read
+    from clog.storage.commit.tip import is_closed, try_read
 
     tip = handle.tip
     if version >= tip.version:

@@ -97,7 +97,7 @@ def _shown(told: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
 
 def _at_creation(log: "Log") -> dict[str, str] | None:
     """Returns the configs that the log was created with; None where nobody knows any more."""
-    from clog.storage.commit.versions import try_read
+    from clog.storage.commit.tip import try_read
     from clog.storage.config.log_config import LogConfig
     from clog.storage.format.commits import edit_of
 

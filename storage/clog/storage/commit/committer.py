@@ -27,23 +27,26 @@ never go back, so one commit from a clock that is years ahead makes all later on
 handle whose clock is ahead of the newest commit, or of where the monotonic clock says that it
 should be, asks the store for the time before it commits, once: from then on the monotonic clock
 tells what time it is there. A manual clock is unrelated to the store's, and never compared.
+
+Whoever works on a log that somebody deletes writes into a folder that nobody looks into: pages, an
+edit, a snapshot, objects, and the commit itself. `Committer.withdraw` deletes all of that again,
+and nothing else, as what else is there may be a log that is being restored (COMMIT.md §1).
+
+Whoever deletes commits first, and on a disk without a free byte nobody can commit. So the cleaner
+keeps a *reserve* in the folder of a log on a local disk, a file of at most `RESERVE_BYTES`: whoever
+is to make room and finds none deletes it, and does his work in its place (COMMIT.md §5). Who is to
+write records does not.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
-from clog.storage.commit.tip import (
-    NotedWrites,
-    RecentEdits,
-    TipTracker,
-    check_there,
-    files_of,
-    withdraw,
-)
-from clog.storage.commit.versions import Block, block_body, read_block, replay
+from clog.storage.commit.tip import Block, RecentEdits, Tip, block_body, read_block
+from clog.storage.commit.versions import replay
 from clog.storage.env import Clock, Ids, ManualClock
 from clog.storage.errors import (
     CommitConflictError,
@@ -77,8 +80,16 @@ from clog.storage.format.head import (
 )
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.snapshots import PAGE_BYTES_MAX, read_named_snapshot, write_snapshot
+from clog.storage.format.transactions import PositionsAt
 from clog.storage.format.writers import WriterPages, page_out_if_full
-from clog.storage.store.contract import ObjectExistsError, Store, StoreFullError, StoreRefusedError
+from clog.storage.store.contract import (
+    ObjectExistsError,
+    Store,
+    StoreFullError,
+    StoreRefusedError,
+    WrappingStore,
+)
+from clog.storage.store.local import LocalStore
 
 LOSSES_MAX = 200
 """Lost races after which a commit gives up."""
@@ -111,6 +122,10 @@ a day.
 """
 AHEAD_MS_MAX = 900_000
 """A clock that is so far ahead of the store's commits nothing: the cleaner would wait as long."""
+RESERVE_BYTES = 1 << 20
+"""Room for a few hundred commits of a small log; one of a large log may have as much."""
+DATA_BYTES_MIN = 64 << 10
+"""A log with less data has no reserve."""
 
 _T = TypeVar("_T")
 
@@ -139,26 +154,22 @@ class Created(Enum):
 
 
 class Committer:
-    """Commits to one log. Not safe for threads; pickles nothing.
-
-    Args:
-        first_id: what the ids of its commits begin with (`Turns`).
-        ahead_ms: how far the clock was ahead when the log was opened (`StoreClock`).
+    """Commits to one log. Not safe for threads; pickles nothing. ``first_id``: what the ids of its
+    commits begin with (`Turns`); ``ahead_ms``: how far the clock was ahead when the log was opened
+    (`StoreClock`).
 
     Attributes:
         writer_pages: the pages of older writers that were read or written of late.
     """
 
-    def __init__(
-        self, tracker: TipTracker, first_id: str, ahead_ms: int, *, clock: Clock, ids: Ids
-    ) -> None:
-        self._tracker = tracker
-        self._store = NotedWrites(tracker.store)
+    def __init__(self, tip: Tip, first_id: str, ahead_ms: int, *, clock: Clock, ids: Ids) -> None:
+        self._tip = tip
+        self._store = _NotedWrites(tip.log.store)
         self.writer_pages = WriterPages(self._store)
         self._clock = clock
         self._ids = ids
         self._turns = Turns(first_id, clock=clock, ids=ids)
-        self._store_clock = StoreClock(tracker.store, ahead_ms, clock=clock, ids=ids)
+        self._store_clock = StoreClock(tip.log.store, ahead_ms, clock=clock, ids=ids)
         self._base: Manifest | None = None  # Of the last snapshot that was asked for.
 
     def commit(self, prepare: Prepare[_Nothing], *, operation: str) -> Commit | _Nothing:
@@ -177,43 +188,51 @@ class Committer:
             raise
 
     def withdraw(self, written: Iterable[str]) -> None:
-        """Deletes files that nobody will commit, where the log is gone (`tip.withdraw`)."""
-        self._tracker.doubt()  # Else what was written may look like news.
-        withdraw(self._tracker.log, self._tracker.tip, written)
+        """Deletes files that nobody will commit, where the log in whose folder they are does not
+        stand any more, as far as possible. None to 4 GET where it stands, and nothing else.
+        """
+        self._tip.doubt()  # Else what was written may look like news.
+        log = self._tip.log
+        try:
+            log.check_there(self._tip.commit.version)
+        except NotFoundError:
+            for path in dict.fromkeys(written):
+                with suppress(StoreUnavailableError):
+                    log.store.delete(path)
+        except StoreUnavailableError:
+            pass  # Nobody can say; the caller's own error is told.
 
     def _commit(self, prepare: Prepare[_Nothing], operation: str) -> Commit | _Nothing:
-        newest = self._turns.yield_turn() or self._tracker.is_stale()
+        tip, turns = self._tip, self._turns
+        newest = turns.yield_turn() or tip.is_stale()
         if newest:
-            self._tracker.refresh()
+            tip.refresh()
         else:
-            self._tracker.confirm()
+            tip.confirm()
         for losses in range(LOSSES_MAX):
             if losses:
-                self._turns.saw(self._tracker.recent.known)
-                self._turns.wait_after_loss(losses)
-                self._tracker.refresh()
+                turns.saw(tip.recent.known)
+                turns.wait_after_loss(losses)
+                tip.refresh()
             commit = self._asked(prepare, operation, newest=newest, lost=losses > 0)
             if isinstance(commit, NothingToCommit):
                 return commit
-            self._turns.begin_try()
-            began = self._tracker.now()
+            turns.begin_try()
+            began = tip.now()
             winner = create_commit(self._store, commit, clock=self._clock, ids=self._ids)
-            self._turns.end_try(won=winner is Created.OURS)
+            turns.end_try(won=winner is Created.OURS)
             if winner is Created.OURS:
-                self._tracker.made(commit, began)
-                self._turns.saw(self._tracker.recent.known)
+                tip.made(commit, began)
+                turns.saw(tip.recent.known)
                 self._hint()  # K6
                 return commit
             if winner is Created.NOWHERE:
-                self._store.written += files_of(commit)
+                self._store.written += _files_of(commit)
                 self._deny(commit)
-            if isinstance(winner, Commit) and winner.parent == commit.parent:
-                self._tracker.see_winner(winner)
-            else:
-                self._tracker.open_anew()
+            tip.lost_to(winner if isinstance(winner, Commit) else None)
         raise CommitConflictError(
             f"{operation} on {self._store.url} lost {LOSSES_MAX} commit races, the last to version"
-            f" {self._tracker.tip.version}; use fewer writers at once, or larger batches"
+            f" {tip.commit.version}; use fewer writers at once, or larger batches"
         )
 
     def _asked(
@@ -222,30 +241,28 @@ class Committer:
         """Asks what to commit; of a tip that is perhaps not the ``newest`` that the call could
         find, twice before it says no. ``lost``: the tip was found after a lost race.
         """
-        tip, newest = self._tracker.tip, newest or lost
+        tip, newest = self._tip.commit, newest or lost
         try:
             commit = self._prepared(prepare, operation)
             if isinstance(commit, NothingToCommit):
-                if lost:
-                    self._tracker.lost()
-                self._tracker.settle()  # Only a version that was committed may say so.
-                if self._tracker.tip is not tip:
+                self._tip.settle(lost=lost)  # Only a version that was committed may say so.
+                if self._tip.commit is not tip:
                     return self._prepared(prepare, operation)
             return commit
         except REFUSALS as e:
-            if not newest or self._tracker.is_stale():
-                self._tracker.refresh()  # What refused it may have changed.
-            if self._tracker.tip is tip and isinstance(e, GONE):
-                self._tracker.open_anew()  # Or have expired in this moment, with the tip.
-            if self._tracker.tip.version == tip.version:
+            if not newest or self._tip.is_stale():
+                self._tip.refresh()  # What refused it may have changed.
+            if self._tip.commit is tip and isinstance(e, GONE):
+                self._tip.open_anew()  # Or have expired in this moment, with the tip.
+            if self._tip.commit.version == tip.version:
                 if isinstance(e, FileNotFoundError | CorruptionError):
-                    self._tracker.log.check()
+                    self._tip.log.check()
                 raise
             return self._prepared(prepare, operation)
 
     def _prepared(self, prepare: Prepare[_Nothing], operation: str) -> Commit | _Nothing:
         """Does K2 and K3: returns the commit as it is to be created, where there is one."""
-        tip = self._tracker.tip
+        tip = self._tip.commit
         check_writable(tip.head.log, where=self._store.url)
         version = tip.version + 1
         self._store_clock.check(newest_ms=tip.record.time_ms)
@@ -268,7 +285,7 @@ class Committer:
         record = EditRecord(version, commit_id, time_ms, operation, stored, parent, made=edit)
         last_snapshot = -1 if head.snapshot is None else head.snapshot.version
         first = carried_from(version, snapshot_version=last_snapshot)
-        earlier = self._tracker.edits_from(first) if first < version else []
+        earlier = self._tip.edits_from(first) if first < version else []
         return Commit(record, parent, tuple(earlier), head)
 
     def _columns(self, tip: Commit, head: Head) -> PartitionColumns:
@@ -283,10 +300,10 @@ class Committer:
         """Raises the error of a commit whose block has no file; it was created all the same, so
         that nobody knows what became of it while nobody can say which log stands there.
         """
-        self._tracker.doubt()  # Where it cannot be asked now, what was written may look like news.
-        log, version = self._tracker.log, commit.version
+        self._tip.doubt()  # Where it cannot be asked now, what was written may look like news.
+        log, version = self._tip.log, commit.version
         _patiently(
-            lambda: check_there(log, version - 1), self._store, version, self._clock, self._ids
+            lambda: log.check_there(version - 1), self._store, version, self._clock, self._ids
         )
         raise CorruptionError(
             f"{documents.block_path(commit.version)} of {self._store.url} is missing; nobody can"
@@ -294,7 +311,7 @@ class Committer:
         )
 
     def _hint(self) -> None:
-        version = self._tracker.tip.version
+        version = self._tip.commit.version
         if version % HINT_STRIDE == 0:
             try:
                 self._store.put(documents.LATEST, documents.body_json({"version": version}))
@@ -307,10 +324,10 @@ class Committer:
         An append leaves one for which many pages are rewritten to the commits of the cleaner, which
         changed what is in them (`owes_snapshot`).
         """
-        tip = self._tracker.tip
+        tip = self._tip.commit
         last = tip.head.snapshot
-        since = self._tracker.edits_from(0 if last is None else last.version + 1)
-        weight = _due_edits(self._tracker.recent, since, last)
+        since = self._tip.edits_from(0 if last is None else last.version + 1)
+        weight = _due_edits(self._tip.recent, since, last)
         if weight is None:
             return None
         try:
@@ -327,17 +344,47 @@ class Committer:
         """Tells whether a snapshot is due that appends leave to others. No request where the edits
         since the last one are not known here, or none is due; else one GET, once for a snapshot.
         """
-        recent, last = self._tracker.recent, self._tracker.tip.head.snapshot
+        recent, last = self._tip.recent, self._tip.commit.head.snapshot
         since = None if last is None else recent.after(last.version)
         if last is None or since is None or _due_edits(recent, since, last) is None:
             return False
-        store = self._tracker.store
+        store = self._tip.log.store
         try:
             if self._base is None or self._base.version != last.version:
                 self._base = read_named_snapshot(store, last)
             return _paged_bytes(store, self._base, since) > PAGE_BYTES_MAX
         except HARMLESS:
             return False
+
+
+class _NotedWrites(WrappingStore):
+    """Passes everything on, and knows what was ``written`` since somebody last emptied that."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.written: list[str] = []
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        self.written.append(path)
+        self.inner.put(path, data)
+
+    def create(self, path: str, data: bytes) -> None:
+        self.inner.create(path, data)
+        self.written.append(path)  # What is there already is another's.
+
+
+def _files_of(commit: Commit) -> list[str]:
+    """Returns the paths of a commit, and of what its edit names that was written before."""
+    found = [documents.commit_path(commit.version)]
+    if (edit := commit.record.made) is None:
+        return found
+    chunks = [c for _, c in edit.add.chunks] if edit.add is not None else []
+    chunks += [c for r in edit.replace for c in r.chunks]
+    found += (c.object.path for c in chunks)
+    states = (by.entry.transaction for by in edit.writers)
+    positions = (state.positions for state in states if state is not None)
+    found += (at.path for at in positions if isinstance(at, PositionsAt))
+    return found
 
 
 def _due_edits(
@@ -359,9 +406,6 @@ def _paged_bytes(store: Store, base: Manifest, since: Sequence[EditRecord]) -> i
 def create_commit(store: Store, commit: Commit, *, clock: Clock, ids: Ids) -> Commit | Created:
     """Does K4 and K5: creates the commit's version. Returns what became of it; where another commit
     came first, that one.
-
-    Raises:
-        CommitStateUnknownError: whether it happened cannot be found out now.
     """
     version, ours = commit.version, commit.record.commit_id
     if version == documents.block_of(version):
@@ -381,11 +425,7 @@ def create_commit(store: Store, commit: Commit, *, clock: Clock, ids: Ids) -> Co
 
 
 def _open_block(store: Store, first: int, clock: Clock, ids: Ids) -> None:
-    """Makes the file of a block before the block's first commit, unless it is there.
-
-    Raises:
-        StoreUnavailableError: it cannot be made now; nothing was committed.
-    """
+    """Makes the file of a block before the block's first commit, unless it is there."""
     path = documents.block_path(first)
     data = documents.encode("block", block_body(first))
     cause: Exception | None = None
@@ -418,13 +458,7 @@ def _block_of(store: Store, version: int) -> Block | None:
 
 
 def _create(store: Store, commit: Commit, clock: Clock, ids: Ids) -> Commit | None:
-    """Does K4.
-
-    Raises:
-        StoreFullError: there is no room for it.
-        StoreRefusedError: for sure, or each time, and nothing was there whenever we looked.
-        CommitStateUnknownError: whether it happened cannot be found out now.
-    """
+    """Does K4."""
     path = documents.commit_path(commit.version)
     data = encode_commit(commit)
     cause: Exception | None = None
@@ -594,10 +628,6 @@ class StoreClock:
     def check(self, *, newest_ms: int) -> None:
         """Checks that this machine's clock is not far ahead, where the newest commit is not of now,
         or the clock was set forward.
-
-        Raises:
-            ClockSkewError: a commit would be of a time that the store has not reached for long.
-            StoreUnavailableError: the store cannot be asked now.
         """
         if not is_comparable(self._clock):
             return
@@ -621,3 +651,48 @@ class StoreClock:
                 " or the store's if that one is wrong (compare both with `date -u`)"
             )
         self._ahead_of_monotonic_ms = (now_ms if store_ms is None else store_ms) - monotonic_ms
+
+
+def keep_reserve(store: Store, *, data_bytes: int) -> None:
+    """Makes the reserve of a log's folder on a disk: as large as the log's data, up to
+    `RESERVE_BYTES`. One that is there stays, unless the log has outgrown it by far; where there is
+    little data there is nothing to give.
+    """
+    if data_bytes < DATA_BYTES_MIN or not _is_on_disk(store):
+        return
+    size_bytes = min(data_bytes, RESERVE_BYTES)
+    if 2 * (_size_bytes(store) or 0) < size_bytes:
+        # Bytes that no file system makes less of.
+        store.put(documents.RESERVE, hashlib.shake_256(b"clog").digest(size_bytes))
+
+
+def give_up_reserve(store: Store) -> bool:
+    """Deletes the reserve of a log's folder; tells whether there was one."""
+    if not _is_on_disk(store) or _size_bytes(store) is None:
+        return False
+    store.delete(documents.RESERVE)
+    return True
+
+
+def with_reserve(store: Store, step: Callable[[], _T]) -> _T:
+    """Does a step that makes room, or leads to it; once more, without the reserve, where there is
+    no room for it.
+    """
+    try:
+        return step()
+    except StoreFullError:
+        if not give_up_reserve(store):
+            raise
+        return step()
+
+
+def _is_on_disk(store: Store) -> bool:
+    while isinstance(store, WrappingStore):
+        store = store.inner
+    return isinstance(store, LocalStore)
+
+
+def _size_bytes(store: Store) -> int | None:
+    """Returns the size of the reserve, None where there is none."""
+    found = (f.size_bytes for f in store.list(documents.RESERVE) if f.path == documents.RESERVE)
+    return next(found, None)

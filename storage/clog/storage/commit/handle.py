@@ -2,7 +2,7 @@
 somebody needs it.
 
 Everything that changes the handle runs under its lock, so several threads may share it. What it
-knows is replaced by single steps (`TipTracker`), so who interrupted it may go on with it, and so
+knows is replaced by single steps (`Tip`), so who interrupted it may go on with it, and so
 may a forked child.
 
 Group commit: appends that wait on one handle at the same time become one commit (COMMIT.md §2,
@@ -36,16 +36,14 @@ from typing import NoReturn, TypeVar, cast
 
 from clog.storage import env
 from clog.storage.commit.committer import REFUSALS, Committer, NothingToCommit, Prepare
-from clog.storage.commit.tip import TipTracker
+from clog.storage.commit.tip import Tip, check_open, standing_log
 from clog.storage.commit.versions import (
-    check_open,
     expiring,
     file_missing,
     is_of_history,
     manifest_at,
     manifest_of,
     replay,
-    standing_log,
 )
 from clog.storage.env import Clock, Ids
 from clog.storage.errors import (
@@ -102,7 +100,7 @@ class Handle:
         self.store = self.standing.store
         self.clock = clock
         self.ids = ids
-        self._tracker = TipTracker(self.standing, clock=clock)
+        self._tip = Tip(self.standing, clock=clock)
         # Noted now, for a committer that is made with the first commit.
         self._first_id, self._ahead_ms = ids.new_id(), clock.now_ms() - clock.monotonic_ms()
         self._made: Committer | None = None
@@ -120,7 +118,7 @@ class Handle:
 
     @property
     def tip(self) -> Commit:
-        return self._tracker.tip
+        return self._tip.commit
 
     @property
     def writer_pages(self) -> WriterPages:
@@ -132,7 +130,7 @@ class Handle:
         if (made := self._made) is None:
             with self._lock:
                 made = self._made = self._made or Committer(
-                    *(self._tracker, self._first_id, self._ahead_ms), clock=self.clock, ids=self.ids
+                    *(self._tip, self._first_id, self._ahead_ms), clock=self.clock, ids=self.ids
                 )
         return made
 
@@ -160,26 +158,18 @@ class Handle:
     def refresh(self) -> Commit:
         """Looks for newer versions; one GET when there is none. Returns the tip."""
         with self._lock:
-            return self._tracker.refresh()
+            return self._tip.refresh()
 
     def recent(self, *, settled: bool = False) -> Commit:
         """Returns the tip; looks for newer versions only where the last look is minutes old, so
         that what is decided from it is not ancient. ``settled``: it must have been committed for
         sure, since nothing is committed upon it that would show.
-
-        Raises:
-            LogReplacedError: the log was deleted and recreated (`TipTracker.confirm`).
         """
-        tracker = self._tracker
-        if tracker.is_stale():
-            return self.refresh()
         # Without the lock where nothing is to be asked: another thread may hold it for a commit.
-        if tracker.is_due() or (settled and not tracker.is_settled):
-            with self._lock:
-                tracker.confirm()
-                if settled:
-                    tracker.settle()
-        return tracker.tip
+        if self._tip.is_recent(settled=settled):
+            return self.tip
+        with self._lock:
+            return self._tip.recently(settled=settled)
 
     def find_writer(self, kind: str, writer_id: str) -> WriterEntry | None:
         """Returns the writer's entry at the tip, which was committed for sure; at a newer version
@@ -193,9 +183,6 @@ class Handle:
     def with_pages(self, tip: Commit, read: Callable[[Commit], _T]) -> _T:
         """Returns what is read of a tip and its pages of older writers; of a newer version, where a
         page is gone that newer ones need no more (COMMIT.md §5).
-
-        Raises:
-            CorruptionError: the newest version needs it.
         """
         try:
             return read(tip)
@@ -233,16 +220,13 @@ class Handle:
                 self._committer.commit(lambda _tip, _ms: Edit(), operation="snapshot")
 
     def withdraw(self, written: Iterable[str]) -> None:
-        """Deletes files that nobody will commit, where the log is gone (`tip.withdraw`)."""
+        """Deletes files that nobody will commit, where the log is gone (`Committer.withdraw`)."""
         with self._lock:
             self._committer.withdraw(written)
 
     def append(self, prepare: Prepare[_Nothing], *, chunks: int) -> Appended | _Nothing:
         """Commits an append from the tip the handle knows, together with those that wait at the
         same time (`AppendQueue.append`).
-
-        Raises:
-            CorruptionError: a page of older writers is missing.
         """
         try:
             return self._appends.append(prepare, chunks=chunks)
@@ -252,13 +236,9 @@ class Handle:
     def manifest(self) -> Manifest:
         """Returns the manifest at the tip, whole. From the one known before where the handle saw
         all edits since.
-
-        Raises:
-            VersionExpiredError: the tip is so old that it is not readable any more.
-            LogReplacedError, NotFoundError: its documents are gone, as the log was deleted.
         """
         with self._lock, self.standing.unless_gone():
-            self._tracker.settle()
+            self._tip.settle()
             tip = self.tip
             if self._manifest is None or self._manifest.version != tip.version:
                 try:
@@ -269,11 +249,7 @@ class Handle:
             return self._manifest
 
     def manifest_at(self, version: int) -> Manifest:
-        """Returns the manifest at an older version; one GET more than reading it.
-
-        Raises:
-            VersionExpiredError: it is not readable any more, or not yet there.
-        """
+        """Returns the manifest at an older version; one GET more than reading it."""
         with self._lock, self.standing.unless_gone():
             if version == self.tip.version:
                 return self.manifest()
@@ -288,11 +264,11 @@ class Handle:
         known = self._manifest
         with expiring(self.store, tip.version):
             if known is not None:
-                since = self._tracker.recent.after(known.version)
+                since = self._tip.recent.after(known.version)
                 if since is not None:
                     return replay(self.store, known, since, tip)
-            manifest = unpage(self.store, manifest_of(self.store, tip, self._tracker.read))
-            if self._tracker.is_stale():
+            manifest = unpage(self.store, manifest_of(self.store, tip, self._tip.read))
+            if self._tip.is_stale():
                 check_open(self.store, tip.version)
             return manifest
 
@@ -329,11 +305,7 @@ class _Waiting:
 
 
 class AppendQueue:
-    """The appends of one handle. Safe for threads.
-
-    Args:
-        commit: commits what a function prepares (`Handle.commit`).
-    """
+    """The appends of one handle. Safe for threads."""
 
     def __init__(self, commit: _Commit) -> None:
         self._commit = commit
@@ -349,9 +321,6 @@ class AppendQueue:
     def append(self, prepare: Prepare[_Nothing], *, chunks: int) -> Appended | _Nothing:
         """Commits an append of so many chunks, perhaps together with others; returns its own part,
         or what ``prepare`` returned in its place.
-
-        Raises:
-            what ``prepare`` raised, and as `Committer.commit`.
         """
         mine = _Waiting(prepare, chunks)
         try:

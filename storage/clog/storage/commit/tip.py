@@ -1,49 +1,51 @@
-"""Following a log: the newest version one knows, and how to believe what a probe says (COMMIT.md
-§4, §6).
+"""The tip, the newest version of a log that one knows: which log stands at a root, where its newest
+version is, and how to follow it and believe what a probe says (COMMIT.md §4, §6).
 
-`TipTracker` knows the *tip*, the newest commit, and the edits up to it (`RecentEdits`): the next
-commit carries them along, and a manifest catches up by them. What it learns replaces one value.
+A log is its id, not its path (S47). ``_clog/log`` names the id, and everything else of the log lies
+in ``_clog/<id>/``. The file is created if absent, after the log's first commit, and never
+rewritten: its creation is that of the log. So a handle that was opened on a log which was deleted
+and recreated cannot touch the new one: it knows the old folder only. It learns of it when
 
-Whoever works on a log that somebody deletes writes into a folder that nobody looks into: pages, an
-edit, a snapshot, objects, and the commit itself. `withdraw` deletes all of that again, and nothing
-else, as what else is there may be a log that is being restored (COMMIT.md §1).
+- it commits: the file of the block it committed to is gone (`committer`, K5);
+- it looks for newer versions, at most `CONFIRM_MS` later: ``_clog/log`` names another log, or its
+  newest commit is gone.
+
+The newest version is found by reads of commits whose bodies are of use afterwards; nothing is
+listed. Cold, from a hint H (divisible by 4), it takes at most three probes: H+2, then H+1 or H+3,
+then H+4, which is there only when the hint is old. What is found was the newest at some moment
+since the search began. Others commit meanwhile, and a search does not chase them: it gallops once,
+so it ends however fast they are.
+
+`Tip` knows the newest commit, and the edits up to it (`RecentEdits`): the next commit carries them
+along, and a manifest catches up by them. What it learns replaces one value.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from clog.storage.commit.versions import (
-    FOLLOW_STEPS_MAX,
-    Found,
-    StandingLog,
-    check_open,
-    edits_back_to,
-    find_newer,
-    find_newest,
-    is_closed,
-    no_commits,
-    read_block,
-    read_hint,
-    try_read,
-)
 from clog.storage.env import Clock
 from clog.storage.errors import (
+    CommitStateUnknownError,
     CorruptionError,
     LogReplacedError,
     NotFoundError,
     StoreUnavailableError,
+    UnsupportedFormatError,
+    version_expired,
 )
 from clog.storage.format import documents
-from clog.storage.format.commits import Commit, EditRecord, read_commit
+from clog.storage.format.commits import HINT_STRIDE, Commit, EditRecord, read_commit
 from clog.storage.format.documents import body_json
 from clog.storage.format.head import with_columns
 from clog.storage.format.snapshots import mixed_histories
-from clog.storage.format.transactions import PositionsAt
-from clog.storage.store.contract import Store, WrappingStore
+from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError, Within
 
+FOLLOW_STEPS_MAX = 4
+"""A handle further behind than this searches from the hint instead of walking."""
 TRUST_MS = 600_000
 """After so long without a look, ask whether the block was closed before a probe is trusted. Commits
 are deleted only a day after they were newest.
@@ -52,12 +54,361 @@ CONFIRM_MS = 10_000
 """After so long a handle looks whether its log still stands, and whether its newest commit is still
 there: the log may have been deleted, recreated, or replaced by a copy.
 """
-Moment = tuple[int, int]
-"""By the monotonic clock and by the wall clock, in ms."""
 VAIN_LOOKS_MAX = 64
 """After so many looks in a row that found nothing the block is asked for as well: where it was
 closed too early, whoever polls finds that out.
 """
+_BEFORE_IDS = ("_clog/commits/00000000000000000000.json", "_clog/latest")
+"""What logs had that were written before there were ids in paths."""
+_READS_MAX = 5
+
+Moment = tuple[int, int]
+"""By the monotonic clock and by the wall clock, in ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """What ``_clog/log`` says."""
+
+    log_id: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StandingLog:
+    """The log that was found at a root, and its folder as a store."""
+
+    root: Store
+    log_id: str
+    store: Store
+
+    def check(self) -> None:
+        """Raises if another log stands at the root by now, or none; one GET."""
+        there = read_log_file(self.root)
+        if there.log_id != self.log_id:
+            raise LogReplacedError(
+                f"the log at {self.root.url} was deleted and recreated since it was opened"
+                f" (its id was {self.log_id}, now it is {there.log_id}); nothing was written into"
+                " the new one; open it to go on"
+            )
+
+    @contextmanager
+    def unless_gone(self) -> Iterator[None]:
+        """Raises as `check` in place of damage that the body finds where the log is gone."""
+        try:
+            yield
+        except CorruptionError:
+            self.check()
+            raise
+
+    def check_there(self, version: int) -> None:
+        """Raises as `check`, or if all is gone that ``_clog/log`` leads to."""
+        self.check()
+        store = self.store
+        # Where all but the file of a closed block is there, the hint is.
+        if not (try_read(store, version) or read_block(store, version) or _read_hint(store)):
+            raise _no_commits(store)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest commit, and the commits read on the way to it, by version."""
+
+    tip: Commit
+    read: dict[int, Commit]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What the file of a block says (FORMAT.md §7). ``ids``: of its commits, once it is closed."""
+
+    ids: dict[int, str] | None
+
+
+def standing_log(root: Store) -> StandingLog:
+    """Returns the log at a root; one GET."""
+    log_id = read_log_file(root).log_id
+    return StandingLog(root, log_id, store_of(root, log_id))
+
+
+def store_of(root: Store, log_id: str) -> Store:
+    """Returns the folder of the log with this id, as a store."""
+    return Within(root, documents.folder_of(log_id))
+
+
+def read_log_file(root: Store) -> LogFile:
+    """Returns what ``_clog/log`` says; one GET where it is there."""
+    where = f"{documents.LOG_FILE} of {root.url}"
+    try:
+        data = documents.fetch(root, "log", documents.LOG_FILE)
+    except FileNotFoundError:
+        _refuse_older(root)
+        raise NotFoundError(
+            f'no log at {root.url}; create one with Log.create or "clog create"'
+        ) from None
+    body = documents.decode("log", data, where=where)
+    log_id, created_ms = body.get("log_id"), body.get("created_ms")
+    if not documents.is_log_id(log_id) or type(created_ms) is not int:
+        raise CorruptionError(f"{where} contradicts the format: log_id={log_id!r:.80}")
+    assert isinstance(log_id, str)
+    return LogFile(log_id, created_ms)
+
+
+def _refuse_older(root: Store) -> None:
+    for path in _BEFORE_IDS:
+        try:
+            root.get(path, 0, 1)
+        except FileNotFoundError:
+            continue
+        raise UnsupportedFormatError(
+            f"the log at {root.url} was written by a clog before release 0.1.0, which this one"
+            " does not read; nothing was changed; pipe what the clog that wrote it prints with"
+            ' "clog consume URL --json" into "clog produce NEW_URL --format jsonl" of this one'
+        )
+
+
+def create_log_file(root: Store, made: LogFile, clock: Clock) -> LogFile:
+    """Creates ``_clog/log``; returns what stands there then: ours, or that of another creator."""
+    body = {"log_id": made.log_id, "created_ms": made.created_ms}
+    data = documents.encode("log", body)
+    cause: Exception | None = None
+    refused: Exception | None = None
+    for attempt in range(_READS_MAX):
+        if attempt:
+            clock.sleep_ms(10 << attempt)
+        try:
+            root.create(documents.LOG_FILE, data)
+            return made
+        except (ObjectExistsError, StoreUnavailableError) as e:
+            if attempt == 0 and isinstance(e, StoreRefusedError) and e.certain:
+                raise
+            cause = e  # Perhaps our own, repeated by a client whose reply was lost.
+            refused = e if isinstance(e, ObjectExistsError) else None
+        try:
+            return read_log_file(root)
+        except NotFoundError:
+            pass
+        except StoreUnavailableError as e:
+            refused, cause = None, e
+    if refused is not None:
+        raise CommitStateUnknownError(
+            f"{documents.LOG_FILE} of {root.url} can neither be created nor read, as if a folder"
+            " had its name, or another creation were under way; look what is there, and delete the"
+            " folder, or create the log again"
+        ) from refused
+    raise CommitStateUnknownError(
+        f"a log may have been created at {root.url}: {cause}; open it before you create it again"
+    ) from cause
+
+
+def find_newest(store: Store, *, check_block: bool = True) -> Found:
+    """Returns the newest version, from cold. ``check_block``: asks last whether its block is open;
+    who does not ask must not believe the version before he does (`Tip.settle`).
+    """
+    hint = _read_hint(store)
+    search = _Search(store)
+    base = hint - hint % HINT_STRIDE
+    if search.descend(base) or (base and search.descend(0)):
+        found = search.found()
+        if not check_block or is_closed(store, found.tip.version) is None:
+            return found
+    # The hint leads into deleted blocks, where only files of committers that slept can be.
+    first, block = _first_not_closed(store)
+    if block is None and search.read:
+        raise _block_missing(store, first)
+    search = _Search(store)
+    if first:
+        search.descend(first)
+    return search.found()
+
+
+def find_newer(store: Store, known: int) -> Found:
+    """Finds the newest version, given one that was it minutes ago: no block since was closed. At
+    most 4 requests, and 2·log2(d) where the hint is d versions old.
+    """
+    hint = _read_hint(store)
+    search = _Search(store)
+    if hint < known or not search.descend(hint - hint % HINT_STRIDE):
+        search.descend(known - known % HINT_STRIDE)
+    return search.found()
+
+
+class _Search:
+    """Probing forward; keeps every commit it read."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.read: dict[int, Commit] = {}
+
+    def found(self) -> Found:
+        """Returns the newest that was read. Raises NotFoundError where none was."""
+        if not self.read:
+            raise _no_commits(self.store)
+        return Found(self.read[max(self.read)], self.read)
+
+    def descend(self, base: int) -> bool:
+        """Finds the newest version from ``base`` (divisible by 4) on; False when there is none."""
+        if not self._has(base + 2):
+            return self._has(base + 1) or self._has(base)
+        if self._has(base + 3) and self._has(base + HINT_STRIDE):
+            base = self._gallop(base + HINT_STRIDE)
+            # What came after base + 3 came since the search began: it is for the next one.
+            self._has(base + 3 if self._has(base + 2) else base + 1)
+        return True
+
+    def _gallop(self, low: int) -> int:
+        """Returns the last multiple of 4 that is there, from one that is."""
+        step = HINT_STRIDE
+        while self._has(low + step):
+            low, step = low + step, step * 2
+        while step > HINT_STRIDE:
+            step //= 2
+            if self._has(low + step):
+                low += step
+        return low
+
+    def _has(self, version: int) -> bool:
+        if version not in self.read:
+            commit = try_read(self.store, version)
+            if commit is None:
+                return False
+            self.read[version] = commit
+        return True
+
+
+def _read_hint(store: Store) -> int:
+    """Returns the version that ``latest`` names, 0 where it is missing or damaged; one GET."""
+    try:
+        version = json.loads(store.get(documents.LATEST, 0, 1024))["version"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        return 0  # Only a hint: a damaged one costs requests, nothing else.
+    return version if type(version) is int and 0 <= version < 10**18 else 0
+
+
+def _no_commits(store: Store) -> NotFoundError:
+    return NotFoundError(
+        f"the log at {store.url} has no commits: it was deleted but for {documents.LOG_FILE}, or"
+        " its files are being copied; restore them, or delete what is left"
+    )
+
+
+def try_read(store: Store, version: int) -> Commit | None:
+    """Returns the commit of this version, None where there is none; one GET."""
+    try:
+        return read_commit(store, version)
+    except FileNotFoundError:
+        return None
+
+
+def block_body(first: int, ids: dict[int, str] | None = None) -> dict[str, object]:
+    """Returns what the file of a block holds: nothing but its first version while it is open."""
+    named = None if ids is None else {str(version): commit_id for version, commit_id in ids.items()}
+    return {"block": first, "ids": named}
+
+
+def read_block(store: Store, version: int) -> Block | None:
+    """Returns the block that holds a version; None where it has no file: nothing was committed to
+    it, or the log was deleted. One GET.
+    """
+    path = documents.block_path(version)
+    try:
+        data = documents.fetch(store, "block", path)
+    except FileNotFoundError:
+        return None
+    body = documents.decode("block", data, where=f"{path} of {store.url}")
+    try:
+        if (first := body["block"]) != documents.block_of(version):
+            raise ValueError(f"it is of block {first!r:.80}")
+        ids = body["ids"]
+        return Block(None if ids is None else {int(v): str(i) for v, i in ids.items()})
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise CorruptionError(f"{path} of {store.url} violates the format: {e}") from e
+
+
+def is_closed(store: Store, version: int) -> dict[int, str] | None:
+    """Returns the commit ids of the block of a version that was committed, as far as the caller can
+    say; None while it is open. One GET. Raises CorruptionError where the block has no file: the log
+    was deleted, or is damaged (`StandingLog.unless_gone`).
+    """
+    block = read_block(store, version)
+    if block is None:
+        raise _block_missing(store, version)
+    return block.ids
+
+
+def check_open(store: Store, version: int) -> None:
+    """Raises if what was just read of a version may not be what was committed: once its block is
+    closed, a committer that slept may have left files in it, and they may fit (COMMIT.md §4). One
+    GET.
+    """
+    if is_closed(store, version) is not None:
+        raise version_expired(store.url, version, why=", its block is closed")
+
+
+def _block_missing(store: Store, version: int) -> CorruptionError:
+    path = documents.block_path(version)
+    return CorruptionError(
+        f"{path} of {store.url} is missing, so that nobody can say which commits from version"
+        f" {documents.block_of(version)} on were made; restore it from a back-up, or write what the"
+        ' commits tell into a copy with "clog verify --repair"'
+    )
+
+
+def first_open_version(store: Store) -> int:
+    """Returns the first version after the closed blocks: they are closed from the oldest on, and
+    the newest never is.
+    """
+    first, block = _first_not_closed(store)
+    if block is None:
+        raise _block_missing(store, first)
+    return first
+
+
+def _first_not_closed(store: Store) -> tuple[int, Block | None]:
+    """Returns the first version after the closed blocks, and its block; None where that has no
+    file: the log was deleted, or is damaged.
+    """
+    blocks: dict[int, Block | None] = {}
+
+    def is_closed_at(at: int) -> bool:
+        block = blocks[at] = read_block(store, at * documents.BLOCK_VERSIONS)
+        return block is not None and block.ids is not None
+
+    if not is_closed_at(0):
+        return 0, blocks[0]
+    low, step = 0, 1
+    while is_closed_at(low + step):
+        low, step = low + step, step * 2
+    while step > 1:
+        step //= 2
+        if is_closed_at(low + step):
+            low += step
+    first = low + 1
+    # Who was held up may have looked for it before it came, and then seen the one before it closed.
+    if blocks[first] is None:
+        while is_closed_at(first):
+            first += 1
+    return first * documents.BLOCK_VERSIONS, blocks[first]
+
+
+def edits_back_to(
+    store: Store, newer: Sequence[EditRecord], first: int, read: Callable[[int], Commit]
+) -> tuple[Sequence[EditRecord], int]:
+    """Returns the edits from version ``first`` on, or earlier ones, up to the newest of ``newer``,
+    and the oldest version that was read for them.
+
+    An even version carries the one before it, a multiple of 4 all since the snapshot: so few are
+    read. Where one carries less, what it lacks is in the commits themselves.
+    """
+    records, oldest = newer, newer[-1].version
+    while records[0].version > first:
+        oldest = records[0].version - 1
+        commit = read(oldest)
+        if records[0].parent not in (None, commit.record.commit_id):
+            check_open(store, oldest)
+            raise mixed_histories(store.url, f"version {oldest}")
+        records = (*commit.earlier, commit.record, *records)
+    return records, oldest
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +457,6 @@ class RecentEdits:
             return None
         return [record for record in self.known if record.version > version]
 
-    def back_to(self, store: Store, first: int) -> "RecentEdits":
-        """Returns those from version ``first`` on, or earlier ones; reads the commits that carry
-        what is not here, and the file of the oldest one's block.
-
-        Raises:
-            VersionExpiredError: the block was closed meanwhile.
-            CorruptionError: a version is not the one that the newer ones go on from.
-        """
-        if self.known[0].version <= first:
-            return self
-        known, oldest = edits_back_to(store, self.known, first, partial(read_commit, store))
-        check_open(store, oldest)
-        return replace(self, known=known)
-
     def weight(self, record: EditRecord) -> int:
         """Returns the bytes of the edit, as JSON or as the document that holds it."""
         if record.commit_id not in self._weights:
@@ -133,10 +470,10 @@ class _View:
     """What is known of the log, all of it as it was at one moment.
 
     Attributes:
-        tip: the newest commit.
+        commit: the newest.
         recent: the edits up to it.
         read: commits read on the way to it at the last opening, by version.
-        is_settled: whether it is known to have been committed (`TipTracker.settle`).
+        is_settled: whether it is known to have been committed (`Tip.settle`).
         before_losses: the newest that is known to have been committed, where the tip came first in
             a race.
         confirmed, looked: when the tip was last seen in the store, and newer ones were looked for.
@@ -144,7 +481,7 @@ class _View:
         vain_looks: how many looks in a row have found nothing.
     """
 
-    tip: Commit
+    commit: Commit
     recent: RecentEdits
     read: dict[int, Commit]
     confirmed: Moment
@@ -155,7 +492,7 @@ class _View:
     vain_looks: int = 0
 
 
-class TipTracker:
+class Tip:
     """The newest commit of one log that is known here. Not safe for threads.
 
     What it knows is one value, and each step ends by replacing it: an interrupt comes before that
@@ -164,23 +501,23 @@ class TipTracker:
 
     def __init__(self, log: StandingLog, *, clock: Clock) -> None:
         self.log = log
-        self.store = log.store
+        self._store = log.store
         self._clock = clock
         stood_ms, began = clock.monotonic_ms(), self.now()
         found = find_newest(log.store, check_block=False)
         try:
-            tip = self._whole(found.tip)
+            commit = self._whole(found.tip)
         except CorruptionError:
             found = find_newest(log.store)  # The hint led among files of committers that slept.
-            tip = self._whole(found.tip)
+            commit = self._whole(found.tip)
         recent = RecentEdits.of(found.read[min(found.read)])
-        self._view = _View(tip, recent, found.read, began, began, stood_ms)
+        self._view = _View(commit, recent, found.read, began, began, stood_ms)
         self._take(found, began)
 
     @property
-    def tip(self) -> Commit:
-        """The newest commit that is known."""
-        return self._view.tip
+    def commit(self) -> Commit:
+        """The newest that is known."""
+        return self._view.commit
 
     @property
     def recent(self) -> RecentEdits:
@@ -192,34 +529,17 @@ class TipTracker:
         """Commits read on the way to it at the last opening, by version."""
         return self._view.read
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether it is known to have been committed (`settle`)."""
-        return self._view.is_settled
-
-    def see_winner(self, winner: Commit) -> None:
-        """Takes the commit that came first in a race as the tip. It may be a file that a committer
-        who slept left in a closed block: the tip before it is the last that is known to have been
-        committed.
-        """
-        self._see(winner, before_losses=self._view.before_losses or self.tip)
-
-    def made(self, commit: Commit, began: Moment) -> None:
-        """Takes a commit of ours as the tip, whose creation began then: it was committed, and so
-        were all before it. Its block may be closed by now, where we slept meanwhile.
-        """
-        self._see(commit, confirmed=began, looked=began, is_settled=True, before_losses=None)
-
-    def lost(self) -> None:
-        """Notes that the tip is now another's, who may be about to learn that its log is gone."""
-        self._note(is_settled=False)
-
     def edits_from(self, first: int) -> list[EditRecord]:
-        """Returns the edits from version ``first`` to the tip; reads those that are not known
-        (`RecentEdits.back_to`).
+        """Returns the edits from version ``first`` to the tip; reads the commits that carry what is
+        not known, and the file of the oldest one's block.
         """
-        recent = self.recent.back_to(self.store, first)
-        self._note(recent=recent)
+        recent = self._view.recent
+        if recent.known[0].version > first:
+            read = partial(read_commit, self._store)
+            known, oldest = edits_back_to(self._store, recent.known, first, read)
+            check_open(self._store, oldest)
+            recent = replace(recent, known=known)
+            self._note(recent=recent)
         return [record for record in recent.known if record.version >= first]
 
     def now(self) -> Moment:
@@ -228,6 +548,22 @@ class TipTracker:
         """
         # The monotonic clock stands still while a machine sleeps, the wall clock may be set back.
         return self._clock.monotonic_ms(), self._clock.now_ms()
+
+    def made(self, commit: Commit, began: Moment) -> None:
+        """Takes a commit of ours as the tip, whose creation began then: it was committed, and so
+        were all before it. Its block may be closed by now, where we slept meanwhile.
+        """
+        self._see(commit, confirmed=began, looked=began, is_settled=True, before_losses=None)
+
+    def lost_to(self, winner: Commit | None) -> None:
+        """Takes the commit that came first in a race as the tip, where it goes on from it; else
+        searches anew. It may be a file that a committer who slept left in a closed block: the tip
+        before it is the last that is known to have been committed.
+        """
+        if winner is not None and winner.parent == self.commit.record.commit_id:
+            self._see(winner, before_losses=self._view.before_losses or self.commit)
+        else:
+            self.open_anew()
 
     def refresh(self) -> Commit:
         """Looks for newer versions; one GET when there is none. Returns the tip, which is at least
@@ -238,97 +574,112 @@ class TipTracker:
         was_stale = self.is_stale()
         for _ in range(FOLLOW_STEPS_MAX):
             began = self.now()
-            newer = try_read(self.store, self.tip.version + 1)
+            newer = try_read(self._store, self.commit.version + 1)
             self._note(vain_looks=self._view.vain_looks + 1 if newer is None else 0)
             # Who walks on from an old tip may come to where the block was closed meanwhile.
             is_end = was_stale and newer is None
             if is_end or self.is_stale() or self._view.vain_looks >= VAIN_LOOKS_MAX:
                 began = self.now()
                 if self._is_left_behind(newer):
-                    self.open_anew()
-                    return self.tip
+                    return self.open_anew()
                 self._note(vain_looks=0)
             self._note(looked=began)
             if newer is None:
                 self.confirm()
-                return self.tip
-            if newer.parent != self.tip.record.commit_id:
-                self.open_anew()
-                return self.tip
+                return self.commit
+            if newer.parent != self.commit.record.commit_id:
+                return self.open_anew()
             self._see(newer, confirmed=began)
         began = self.now()
-        self._take(self._found(lambda: find_newer(self.store, self.tip.version)), began)
-        return self.tip
+        self._take(self._found(lambda: find_newer(self._store, self.commit.version)), began)
+        return self.commit
+
+    def recently(self, *, settled: bool = False) -> Commit:
+        """Returns the tip; looks for newer versions only where the last look is minutes old.
+        ``settled``: it must have been committed for sure.
+        """
+        if self.is_stale():
+            return self.refresh()
+        self.confirm()
+        if settled:
+            self.settle()
+        return self.commit
+
+    def is_recent(self, *, settled: bool = False) -> bool:
+        """Tells whether `recently` would ask the store for nothing."""
+        view = self._view
+        is_due = self._is_old(view.stood_ms) or self._is_old(view.confirmed[0])
+        return not (self.is_stale() or is_due or (settled and not view.is_settled))
+
+    def is_stale(self) -> bool:
+        """Tells whether the last look is so old that the block may have been closed since."""
+        then, now = self._view.looked, self.now()
+        return max(now[0] - then[0], now[1] - then[1]) > TRUST_MS
 
     def confirm(self) -> None:
-        """Raises if the log that was opened does not stand there any more (S47); two GETs, at most
-        each `CONFIRM_MS`.
-
-        Raises:
-            LogReplacedError: another log, or another history of this one, stands there.
-            NotFoundError: the log was deleted.
+        """Raises if the log that was opened does not stand there any more (S47), or was replaced by
+        a copy of another history; two GETs, at most each `CONFIRM_MS`.
         """
         self._check_standing()
         if self._is_old(self._view.confirmed[0]):
             began = self.now()
-            if self._is_there(try_read(self.store, self.tip.version)):
+            if self._is_there(try_read(self._store, self.commit.version)):
                 self._note(confirmed=began, looked=began)
             else:
                 self.open_anew()  # Deleted with its block: there are newer versions.
 
-    def open_anew(self) -> None:
-        """Searches the newest version from the hint on; one GET more, to see that it goes on from
-        the tip that is known.
-
-        Raises:
-            as `confirm`.
+    def settle(self, *, lost: bool = False) -> None:
+        """Makes sure that the tip was committed; one GET, once after opening, or where it was
+        ``lost`` to: then it is another's, who may be about to learn that its log is gone. Where its
+        block is closed, the hint led among files of committers that slept: searches anew. Where it
+        has no file, the tip may be what another handle left of a log that was deleted.
         """
-        began = self.now()
-        found = self._found(lambda: find_newest(self.store))
-        version = self.tip.version
-        self._is_there(found.read.get(version) or try_read(self.store, version))
-        self._check_successor(found)
-        self._take(found, began, read=found.read)
-
-    def settle(self) -> None:
-        """Makes sure that the tip was committed; one GET, once after opening. Where its block is
-        closed, the hint led among files of committers that slept: searches anew. Where it has no
-        file, the tip may be what another handle left of a log that was deleted.
-
-        Raises:
-            LogReplacedError, NotFoundError: it was.
-            CorruptionError: it was not.
-        """
-        if self.is_settled:
+        if self._view.is_settled and not lost:
             return
-        if self._is_closed(self.tip.version):
+        self._note(is_settled=False)
+        if self._is_closed(self.commit.version):
             began = self.now()
-            found = self._found(lambda: find_newest(self.store))
+            found = self._found(lambda: find_newest(self._store))
             self._take(found, began, read=found.read)
         self._note(is_settled=True)
+
+    def open_anew(self) -> Commit:
+        """Searches the newest version from the hint on, and returns it; one GET more, to see that
+        it goes on from the tip that is known.
+        """
+        began = self.now()
+        found = self._found(lambda: find_newest(self._store))
+        version = self.commit.version
+        self._is_there(found.read.get(version) or try_read(self._store, version))
+        self._check_successor(found)
+        self._take(found, began, read=found.read)
+        return self.commit
+
+    def doubt(self) -> None:
+        """Makes the next look ask whether the log still stands."""
+        self._note(stood_ms=self._clock.monotonic_ms() - CONFIRM_MS)
 
     def _is_left_behind(self, newer: Commit | None) -> bool:
         """Tells whether the block of the version after the tip is closed; before its first commit
         it has no file. ``newer``: what was found there.
         """
-        after = self.tip.version + 1
+        after = self.commit.version + 1
         if newer is not None or after != documents.block_of(after):
             return self._is_closed(after)
-        block = read_block(self.store, after)
+        block = read_block(self._store, after)
         return block is not None and block.ids is not None
 
     def _is_closed(self, version: int) -> bool:
         try:
-            return is_closed(self.store, version) is not None
+            return is_closed(self._store, version) is not None
         except CorruptionError:
-            check_there(self.log, max(0, self.tip.version - 1))
+            self.log.check_there(max(0, self.commit.version - 1))
             raise
 
     def _found(self, search: Callable[[], Found]) -> Found:
         try:
-            with self.log.unless_gone():
-                return search()
-        except NotFoundError:
+            return search()
+        except (NotFoundError, CorruptionError):
             self.log.check()
             raise
 
@@ -336,17 +687,17 @@ class TipTracker:
         """Tells whether what is read in the tip's place is the tip; else it was deleted with its
         block, or this raises as `confirm`.
         """
-        ours = self.tip.record.commit_id
+        ours = self.commit.record.commit_id
         if there is not None and there.record.commit_id == ours:
             return True
         self.log.check()
-        known = self._view.before_losses or self.tip
-        block = read_block(self.store, known.version)
+        known = self._view.before_losses or self.commit
+        block = read_block(self._store, known.version)
         if block is None:
-            raise no_commits(self.store)
+            raise _no_commits(self._store)
         if block.ids is None or block.ids.get(known.version) != known.record.commit_id:
             raise LogReplacedError(
-                f"version {known.version} of {self.store.url} is not the one that was read"
+                f"version {known.version} of {self._store.url} is not the one that was read"
                 " before: the log was restored from a copy; nothing was written into it; open"
                 " it to go on"
             )
@@ -356,15 +707,15 @@ class TipTracker:
         """Raises if the version after the tip, which is there, goes on from another one: who had
         the log open while it was restored has written above the versions that the copy had.
         """
-        after = self.tip.version + 1
+        after = self.commit.version + 1
         commit = found.read.get(after)
         if commit is None and found.tip.version > after:
-            commit = try_read(self.store, after)
-        is_other = commit is not None and commit.parent != self.tip.record.commit_id
+            commit = try_read(self._store, after)
+        is_other = commit is not None and commit.parent != self.commit.record.commit_id
         # In a closed block the tip may be what a committer left there that slept.
-        if is_other and not self._is_closed(self.tip.version):
+        if is_other and not self._is_closed(self.commit.version):
             self.log.check()  # Both may be what old handles left of a log that was deleted.
-            raise mixed_histories(self.store.url, f"version {self.tip.version}")
+            raise mixed_histories(self._store.url, f"version {self.commit.version}")
 
     def _check_standing(self) -> None:
         """Raises if ``_clog/log`` names another log: what others who hold the old one have left in
@@ -374,51 +725,37 @@ class TipTracker:
             self.log.check()
             self._note(stood_ms=self._clock.monotonic_ms())
 
-    def doubt(self) -> None:
-        """Makes the next look ask whether the log still stands."""
-        self._note(stood_ms=self._clock.monotonic_ms() - CONFIRM_MS)
-
-    def is_due(self) -> bool:
-        """Tells whether `confirm` would look."""
-        view = self._view
-        return self._is_old(view.stood_ms) or self._is_old(view.confirmed[0])
-
-    def is_stale(self) -> bool:
-        """Tells whether the last look is so old that the block may have been closed since."""
-        then, now = self._view.looked, self.now()
-        return max(now[0] - then[0], now[1] - then[1]) > TRUST_MS
-
     def _is_old(self, then_ms: int) -> bool:
         return self._clock.monotonic_ms() - then_ms >= CONFIRM_MS
 
     def _note(self, **changed: Any) -> None:
         self._view = replace(self._view, **changed)
 
-    def _see(self, tip: Commit, **changed: Any) -> None:
+    def _see(self, commit: Commit, **changed: Any) -> None:
         """Takes a newer commit as the tip; no request where its parent is the one before."""
-        recent = self.recent.then(tip)
-        self._note(tip=self._whole(tip, self.tip), recent=recent, **changed)
+        recent = self.recent.then(commit)
+        self._note(commit=self._whole(commit, self.commit), recent=recent, **changed)
 
     def _take(self, found: Found, began: Moment, **changed: Any) -> None:
         # Those read on the way carry edits, too: with them, what is known already may connect with
         # the tip.
         try:
-            whole = self._whole(found.tip, self.tip)
+            whole = self._whole(found.tip, self.commit)
         except CorruptionError:
             # Who slept may find them swept, with the version; only the newest may be damaged.
             began = self.now()
-            found, before = self._found(lambda: find_newest(self.store)), found
+            found, before = self._found(lambda: find_newest(self._store)), found
             if found.tip.record.commit_id == before.tip.record.commit_id:
                 raise
             changed["read"] = found.read
-            whole = self._whole(found.tip, self.tip)
+            whole = self._whole(found.tip, self.commit)
         recent = self.recent
         last = recent.known[-1].version
         for version in sorted(found.read):
             if version > last:
                 recent = recent.then(found.read[version])
         self._note(
-            tip=whole,
+            commit=whole,
             recent=recent.then(whole),
             before_losses=None,
             confirmed=began,
@@ -429,78 +766,11 @@ class TipTracker:
     def _whole(self, commit: Commit, *known: Commit) -> Commit:
         """Returns the commit with all columns of its head; one GET where they do not follow from
         those of a commit that is known.
-
-        Raises:
-            CorruptionError: their document is not there.
-            as `confirm`.
         """
         columns = [(one.version, one.head.partitions) for one in known]
         try:
-            head = with_columns(self.store, commit.head, *columns)
+            head = with_columns(self._store, commit.head, *columns)
         except FileNotFoundError as e:
             self.log.check()
             raise CorruptionError(f"version {commit.version} needs what is gone: {e}") from e
         return commit if head is commit.head else replace(commit, head=head)
-
-
-class NotedWrites(WrappingStore):
-    """Passes everything on, and knows what was written.
-
-    Attributes:
-        written: the paths, since somebody last emptied it.
-    """
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self.written: list[str] = []
-
-    def put(self, path: str, data: bytes | memoryview) -> None:
-        self.written.append(path)
-        self.inner.put(path, data)
-
-    def create(self, path: str, data: bytes) -> None:
-        self.inner.create(path, data)
-        self.written.append(path)  # What is there already is another's.
-
-
-def withdraw(log: StandingLog, tip: Commit, written: Iterable[str]) -> None:
-    """Deletes files that nobody will commit, where the log in whose folder they are does not stand
-    any more, as far as possible; ``tip`` is its newest version that is known. None to 4 GET where
-    it stands, and nothing else.
-    """
-    try:
-        check_there(log, tip.version)
-    except NotFoundError:
-        for path in dict.fromkeys(written):
-            with suppress(StoreUnavailableError):
-                log.store.delete(path)
-    except StoreUnavailableError:
-        pass  # Nobody can say; the caller's own error is told.
-
-
-def check_there(log: StandingLog, version: int) -> None:
-    """Raises if the log is gone, or all of it that ``_clog/log`` leads to.
-
-    Raises:
-        LogReplacedError: another log stands at the root (S47).
-        NotFoundError: none does, or nothing is left of it but ``_clog/log``.
-    """
-    log.check()
-    store = log.store
-    # Where all but the file of a closed block is there, the hint is.
-    if not (try_read(store, version) or read_block(store, version) or read_hint(store)):
-        raise no_commits(store)
-
-
-def files_of(commit: Commit) -> list[str]:
-    """Returns the paths of a commit, and of what its edit names that was written before."""
-    found = [documents.commit_path(commit.version)]
-    if (edit := commit.record.made) is None:
-        return found
-    chunks = [c for _, c in edit.add.chunks] if edit.add is not None else []
-    chunks += [c for r in edit.replace for c in r.chunks]
-    found += (c.object.path for c in chunks)
-    states = (by.entry.transaction for by in edit.writers)
-    positions = (state.positions for state in states if state is not None)
-    found += (at.path for at in positions if isinstance(at, PositionsAt))
-    return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.versions import first_open_version
+from clog.storage.commit.tip import first_open_version
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import NONE
 from clog.storage.format.commits import Commit, EditRecord, edit_of, read_commit

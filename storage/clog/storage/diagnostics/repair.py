@@ -36,14 +36,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from clog.storage.commit.versions import (
-    Block,
-    block_body,
-    manifest_of,
-    read_block,
-    standing_log,
-    store_of,
-)
+from clog.storage.commit.tip import Block, block_body, read_block, standing_log, store_of
+from clog.storage.commit.versions import manifest_of
 from clog.storage.diagnostics.verify import (
     VerifyReport,
     history_findings,

@@ -30,15 +30,14 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from clog.storage.commit.versions import (
+from clog.storage.commit.tip import (
     StandingLog,
     find_newest,
     first_open_version,
     is_closed,
-    manifest_of,
-    replay,
     standing_log,
 )
+from clog.storage.commit.versions import manifest_of, replay
 from clog.storage.config.log_config import LogConfig
 from clog.storage.diagnostics.verify_objects import OnProgress, by_object, object_messages
 from clog.storage.errors import (

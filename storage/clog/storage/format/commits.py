@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clog.storage.errors import CorruptionError, enough_memory
+from clog.storage.env import enough_memory
+from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.chunks import whole
 from clog.storage.format.documents import check_inside, commit_path, edit_path

@@ -20,13 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from clog.storage.env import UPGRADE
-from clog.storage.errors import (
-    CorruptionError,
-    InvalidInputError,
-    UnsupportedFormatError,
-    enough_memory,
-)
+from clog.storage.env import UPGRADE, enough_memory
+from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     from clog.storage.store.contract import Store

@@ -13,7 +13,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from clog.storage.errors import CorruptionError, enough_memory
+from clog.storage.env import enough_memory
+from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.chunks import (
     NONE,

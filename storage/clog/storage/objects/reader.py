@@ -25,7 +25,8 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from clog.storage.errors import CorruptionError, StoreUnavailableError, enough_memory
+from clog.storage.env import enough_memory
+from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef
 from clog.storage.format.schema import LogSchema
 from clog.storage.numpy_arrays import parquet

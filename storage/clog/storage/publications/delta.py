@@ -36,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.commit.committer import SKEW_MS_MAX
-from clog.storage.commit.versions import StandingLog
+from clog.storage.commit.tip import StandingLog
 from clog.storage.errors import CorruptionError, InvalidInputError
 from clog.storage.format import documents
 from clog.storage.format.schema import LIST, MAP, STRUCT, LogSchema, SchemaField

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from clog.storage.commit.versions import StandingLog
+from clog.storage.commit.tip import StandingLog
 from clog.storage.errors import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.format import documents
 from clog.storage.format.schema import KEY_ID, LIST, MAP, STRUCT, VALUE_ID, LogSchema, SchemaField

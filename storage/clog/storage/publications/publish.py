@@ -37,7 +37,8 @@ from typing import Any, Final, Protocol, TypeVar
 from clog.storage import env
 from clog.storage.commit.committer import NothingToCommit, is_comparable
 from clog.storage.commit.handle import Handle
-from clog.storage.commit.versions import StandingLog, version_at_time
+from clog.storage.commit.tip import StandingLog
+from clog.storage.commit.versions import version_at_time
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.errors import (
     CommitConflictError,

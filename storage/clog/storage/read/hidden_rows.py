@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clog.storage.commit.versions import file_missing
+from clog.storage.commit.versions import reading
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import ObjectRef
 from clog.storage.format.manifest import Manifest
@@ -86,10 +86,8 @@ def _is_told_by_mask(piece: ReadPiece) -> bool:
 
 def _hidden_by_mask(store: Store, plan: TablePlan, piece: ReadPiece) -> Mask | bool:
     """Returns which rows of a piece its bitmaps leave out (V0)."""
-    try:
+    with reading(store, plan.version):
         (rows,) = dead_rows_of(store, [piece])
-    except FileNotFoundError as e:
-        raise file_missing(store, plan.version, e) from e
     return False if rows is None else rows
 
 
@@ -114,10 +112,8 @@ def _rows_of(store: Store, plan: TablePlan, piece: ReadPiece, shown: Offsets) ->
     wanted = shown[low:high]
     if piece.object.dense or not len(wanted):
         return wanted - piece.base + piece.first_row
-    try:
+    with reading(store, plan.version):
         offsets = _stored_offsets(store, piece)
-    except FileNotFoundError as e:
-        raise file_missing(store, plan.version, e) from e
     rows = np.searchsorted(offsets, wanted)
     if not np.array_equal(offsets.take(rows, mode="clip"), wanted):
         raise CorruptionError(f"{piece.object.path} of {store.url} has other offsets than before")

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from clog.storage import env
-from clog.storage.commit.versions import file_missing
+from clog.storage.commit.versions import reading
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import ObjectRef
 from clog.storage.format.documents import DEAD_SUFFIX, MASK_SUFFIX
@@ -444,7 +444,7 @@ def records_of_keys(
     log = manifest.head.log
     asked = asked_keys(keys, log.schema)
     wanted = of_bytes(asked)
-    try:
+    with reading(store, manifest.version, why=" while it was read", remedy="read again"):
         for p, (start, end) in ranges.items():
             pieces = plan_range(manifest, p, start, end)
             for batch in read_pieces(
@@ -452,6 +452,3 @@ def records_of_keys(
             ):
                 if (found := of_keys(batch, wanted)).num_rows:
                     yield found
-    except FileNotFoundError as e:
-        why, remedy = " while it was read", "read again"
-        raise file_missing(store, manifest.version, e, why=why, remedy=remedy) from e

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.storage.commit.versions import file_missing
+from clog.storage.commit.versions import reading
 from clog.storage.errors import CorruptionError, InvalidInputError, OffsetOutOfRangeError
 from clog.storage.format.chunks import (
     NONE,
@@ -408,18 +408,15 @@ def read_records(
         VersionExpiredError: the planned objects were replaced since, and deleted.
         CorruptionError: bytes contradict the manifest, or an object is gone that the log needs.
     """
-    try:
+    # Never planned anew: a value that was cleaned since would be missing, and the newer one lies
+    # beyond the end.
+    with reading(store, manifest.version, why=" while it was read", remedy="read again"):
         pieces = [
             piece
             for p, (start, end) in ranges.items()
             for piece in plan_range(manifest, p, start, end, isolation=isolation)
         ]
         yield from read_pieces(store, pieces, columns=columns)
-    except FileNotFoundError as e:
-        # Never planned anew: a value that was cleaned since would be missing, and the newer one
-        # lies beyond the end.
-        why, remedy = " while it was read", "read again"
-        raise file_missing(store, manifest.version, e, why=why, remedy=remedy) from e
 
 
 def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:

@@ -55,7 +55,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.commit.versions import file_missing
+from clog.storage.commit.versions import reading
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.manifest import Manifest, Segment
@@ -228,7 +228,7 @@ def table_batches(
         CorruptionError: an object is damaged, or gone though the log needs it.
     """
     schema = read_schema(plan.schema, tuple(columns))
-    try:
+    with reading(store, plan.version):
         rows = sum(piece.rows for piece in (*plan.dirty, *plan.later))
         latest = LatestKeys.within(map_bytes, rows=rows)
         # None where not all rows have room: those that leave it would not be found among the keys.
@@ -240,8 +240,6 @@ def table_batches(
         for batch in batches:
             if batch.num_rows:
                 yield shaped(batch, schema)
-    except FileNotFoundError as e:
-        raise file_missing(store, plan.version, e) from e
 
 
 def _map(
@@ -461,7 +459,7 @@ class Table:
         """
         wanted = asked_keys(keys, self._schema)
         batches: list[pa.RecordBatch] = []
-        try:
+        with reading(self._indexes, self.version):
             if self._runs is None:
                 pieces = [(*plan.clean, *plan.dirty) for plan in self._plans]
                 self._indexes.load([piece for some in pieces for piece in some])
@@ -469,8 +467,6 @@ class Table:
             for plan, runs in zip(self._plans, self._runs, strict=True):
                 found = latest_of_keys(self._indexes, runs, wanted)
                 batches += (b if plan.tombstones else present(b, "value") for b in found)
-        except FileNotFoundError as e:
-            raise file_missing(self._indexes, self.version, e) from e
         return pa.Table.from_batches(batches, read_schema(self._schema))
 
     def to_batches(self, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

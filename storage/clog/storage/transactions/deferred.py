@@ -120,11 +120,7 @@ class Began:
     timeout_ms: int
 
     def check(self, clock: Clock, transaction_id: str, *, url: str) -> None:
-        """Raises if it is longer ago than the timeout.
-
-        Raises:
-            TransactionTimeoutError: it is.
-        """
+        """Raises if it is longer ago than the timeout."""
         elapsed_ms = self.elapsed_ms(clock)
         if elapsed_ms > self.timeout_ms:
             raise TransactionTimeoutError(
@@ -171,14 +167,7 @@ class CommitRequest:
     name: TransactionName | None = None
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:
-        """Returns the edit, given the tip.
-
-        Raises:
-            TransactionFencedError: the id was taken up since.
-            TransactionTimeoutError: it took too long, for its timeout or for the sweep.
-            InvalidInputError: records that the config of the log refuses (S5, S6, S9).
-            CommitStateUnknownError: as `find_commit`.
-        """
+        """Returns the edit, given the tip."""
         store, pages, ours = self.handle.store, self.handle.writer_pages, self.ours
         known = state_of(pages, tip.head, ours.transaction_id)
         done = find_commit(known, ours, url=store.url, tried=self.tried)

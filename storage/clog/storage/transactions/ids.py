@@ -79,11 +79,7 @@ class NotCommitted(NothingToCommit):
 
 
 def check_id(transaction_id: object) -> str:
-    """Returns the id, if it can be one.
-
-    Raises:
-        InvalidInputError: it cannot.
-    """
+    """Returns the id, if it can be one."""
     if isinstance(transaction_id, str) and transaction_id:
         try:
             size = len(transaction_id.encode())
@@ -112,10 +108,6 @@ def take_up(handle: Handle, transaction_id: str, *, held: int | None = None) -> 
     """Raises the epoch of an id, and returns its entry: the caller holds it; one commit, which also
     announces the feature where the log lacks it. ``held``: the epoch to which the caller raised it
     last, if it did: it does not take the id back from who took it up since.
-
-    Raises:
-        TransactionFencedError: somebody did.
-        as `Committer.commit`; then it may be done again.
     """
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
@@ -142,9 +134,6 @@ def taken_by_another(handle: Handle, transaction_id: str, held: int) -> Transact
 def end_unknown(handle: Handle, ours: Number) -> AlreadyCommitted | NotCommitted:
     """Makes certain what became of a transaction whose commit may still be on its way: it was
     committed, or never will be, as its id is taken up here (H-T13). One commit where it was not.
-
-    Raises:
-        as `find_commit` and `Committer.commit`.
     """
 
     def prepare(tip: Commit, _: int) -> Edit | AlreadyCommitted | NotCommitted:
@@ -170,11 +159,6 @@ def find_commit(
     where it was not, and may still be.
 
     ``tried``: a commit of it was sent, whose outcome is not known.
-
-    Raises:
-        TransactionFencedError: it was not, and never will be.
-        CommitStateUnknownError: it was tried, and so much was committed under the id since that
-            the state tells of it no more.
     """
     done = None if state is None else state.committed
     if done is not None and (done.epoch, done.number) == (ours.epoch, ours.number):

@@ -112,11 +112,7 @@ def name_of(handle: Handle, ours: Number) -> TransactionName:
 
 
 def check_undecided(head: Head, name: TransactionName, *, url: str) -> Unended:
-    """Returns the entry of a transaction that its home has not decided.
-
-    Raises:
-        TransactionTimeoutError: it is gone, or was aborted.
-    """
+    """Returns the entry of a transaction that its home has not decided."""
     entry = find_unended(head.unended, name)
     if entry is None or entry.is_decided:
         raise was_aborted(name, url=url)
@@ -141,11 +137,7 @@ def _of_lost_history(name: TransactionName, *, url: str) -> TransactionTimeoutEr
 
 
 def check_room(head: Head, *, url: str) -> None:
-    """Raises if a log can have no further transaction that has not ended.
-
-    Raises:
-        CommitConflictError: it is so.
-    """
+    """Raises if a log can have no further transaction that has not ended."""
     if len(head.unended) >= UNENDED_MAX:
         raise CommitConflictError(
             f"{len(head.unended)} transactions of {url} have not ended, and there may be no more;"
@@ -290,11 +282,7 @@ def forgotten_home(name: TransactionName, outcome: str) -> Prepare[AlreadyThere]
 def ended_part(
     handle: Handle, name: TransactionName, outcome: str, *, forced: bool = False
 ) -> Prepare[AlreadyThere]:
-    """Does X4: a participant that was not prepared will refuse to be, from then on (H-T3).
-
-    Raises:
-        CorruptionError: an operator forced another outcome.
-    """
+    """Does X4: a participant that was not prepared will refuse to be, from then on (H-T3)."""
 
     def prepare(tip: Commit, _: int) -> Edit | AlreadyThere:
         state = _part_state(handle, tip.head, name)
@@ -407,9 +395,6 @@ def found_part(handle: Handle, name: TransactionName) -> tuple[int, dict[int, tu
     """Returns at which version a participant got the records of a transaction, the one that was
     committed last under its id, and the offsets they have; no offsets where it got none. Up to 3
     GET.
-
-    Raises:
-        NotFoundError: the log does not say any more.
     """
     store, head = handle.store, handle.refresh().head
     entry = find_unended(head.unended, name)
@@ -457,11 +442,7 @@ class Several:
         return name_of(self._handle, self._ours)
 
     def part(self, handle: Handle) -> Part:
-        """Returns what the transaction appends to a log.
-
-        Raises:
-            InvalidInputError: there would be too many, or it was given under two names.
-        """
+        """Returns what the transaction appends to a log."""
         part = Part(handle)
         known = self._parts.get(handle.standing.log_id, part)
         if known.url != part.url:
@@ -589,11 +570,7 @@ class Visible:
             self.offsets[p] = (self.offsets.get(p, (base, 0))[0], end)
 
     def check_certain(self) -> None:
-        """Raises if it is not known whether all records are there.
-
-        Raises:
-            InvalidInputError: it is not.
-        """
+        """Raises if it is not known whether all records are there."""
         if self._in_doubt:
             raise InvalidInputError(
                 f"an append of transaction id {self._ours.transaction_id!r} to"
@@ -674,10 +651,6 @@ def finish_left(handle: Handle, transaction_id: str, *, epoch: int) -> None:
 def abort_all(handle: Handle, transaction_id: str, *, force: bool) -> list[TransactionInfo]:
     """Aborts what is undecided under an id, whether its timeout has passed or not, and finishes
     what is decided; returns what was there. See `Log.abort_transaction`.
-
-    Raises:
-        NotFoundError: there is nothing.
-        InvalidInputError: it cannot be ended now; the message gives the reason.
     """
     found = _of_id(handle.refresh().head, transaction_id)
     if not found:
@@ -739,9 +712,6 @@ def _check_original(handle: Handle, part: Handle, name: TransactionName, outcome
     """Raises if the home is a copy, and the log that it was copied from says otherwise: a copy that
     is looked after must not decide what its original has decided. No request where the home is at
     the URL that the participant knows.
-
-    Raises:
-        NotFoundError: it is so.
     """
     entry = find_unended(part.tip.head.unended, name)
     url = handle.standing.root.url
@@ -788,11 +758,7 @@ def _finish_part(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
 
 
 def _opened(handle: Handle, url: str, log_id: str) -> Handle:
-    """Opens another log at its URL.
-
-    Raises:
-        NotFoundError: none stands there, or another one.
-    """
+    """Opens another log at its URL."""
     root = handle.reach(url)
     try:
         other = Handle(root, clock=handle.clock, ids=handle.ids, reach=handle.reach)

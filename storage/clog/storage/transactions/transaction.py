@@ -79,11 +79,7 @@ if TYPE_CHECKING:
 
 
 def handle_of(source: object) -> Handle:
-    """Returns what transactions know a log by.
-
-    Raises:
-        InvalidInputError: it is no log.
-    """
+    """Returns what transactions know a log by."""
     handle = getattr(source, "handle", None)
     if isinstance(handle, Handle):
         return handle
@@ -93,11 +89,7 @@ def handle_of(source: object) -> Handle:
 def checked_positions(
     source: Source, offsets: Mapping[int, int], version: int | None
 ) -> dict[int, Position]:
-    """Returns positions as they are committed, by partition; see `Transaction.positions`.
-
-    Raises:
-        InvalidInputError: what is no position, or would be no integer of the format.
-    """
+    """Returns positions as they are committed, by partition; see `Transaction.positions`."""
     handle = handle_of(source)
     url, count = handle.standing.root.url, handle.tip.head.log.partitions
     at = handle.planned_version if version is None else version
@@ -122,9 +114,6 @@ def check_missed(
 ) -> None:
     """Raises if a tombstone that lies at or above a position of before was removed since, by the
     version that was read now. No request where the source was read by its own handle.
-
-    Raises:
-        NotFoundError: there was one.
     """
     known = {p: before[p] for p in now if p in before and before[p].version < now[p].version}
     if not known:
@@ -147,9 +136,6 @@ def check_decided(source: Source, offsets: Mapping[int, int]) -> None:
     """Raises if a position is beyond a record that is undecided: reads end before it, and who goes
     on from there would never see it. One GET where it is beyond the last stable offset that the
     handle knows.
-
-    Raises:
-        OffsetOutOfRangeError: one is.
     """
     handle = source.handle
     if all(offset <= handle.tip.head.stable_offset(p) for p, offset in offsets.items()):
@@ -172,9 +158,6 @@ def check_decided(source: Source, offsets: Mapping[int, int]) -> None:
 def check_reachable(source: Source, offsets: Mapping[int, int]) -> None:
     """Raises if a position is beyond the end of its log: what comes there later would be taken for
     read. One GET where a position is beyond the end that the handle knows.
-
-    Raises:
-        OffsetOutOfRangeError: one is.
     """
     handle = source.handle
     ends = handle.tip.head.partitions.end
@@ -188,9 +171,6 @@ def check_reachable(source: Source, offsets: Mapping[int, int]) -> None:
 def next_offsets(source: Source, known: Mapping[str, Mapping[int, int]]) -> dict[int, int]:
     """Returns where to go on reading a log, by partition: where these positions say, else at the
     log start; one GET.
-
-    Raises:
-        OffsetOutOfRangeError: a position that cannot be read.
     """
     handle = handle_of(source)
     head = handle.refresh().head

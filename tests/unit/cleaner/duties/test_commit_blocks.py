@@ -5,8 +5,8 @@ import pytest
 from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.cleaner.duties.sweep import newest_by, sweep_orphans
 from clog.storage import CorruptionError, Log, ManualClock, NotFoundError
-from clog.storage.commit.tip import VAIN_LOOKS_MAX
-from clog.storage.commit.versions import block_body, is_closed, manifest_at
+from clog.storage.commit.tip import VAIN_LOOKS_MAX, block_body, is_closed
+from clog.storage.commit.versions import manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents

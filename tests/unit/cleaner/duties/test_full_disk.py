@@ -10,7 +10,7 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.cleaner.duties.sweep import sweep_orphans, with_room
 from clog.storage import Log, StoreUnavailableError
-from clog.storage.commit.reserve import RESERVE_BYTES
+from clog.storage.commit.committer import RESERVE_BYTES
 from clog.storage.env import SeededIds
 from clog.storage.format.edits import Edit
 from clog.storage.store import open_store

@@ -7,7 +7,7 @@ import pytest
 
 from clog.cleaner.duties.sweep import ORPHAN_AGE_MS, sweep_orphans, sweep_other_logs
 from clog.storage import Log, LogReplacedError, ManualClock
-from clog.storage.commit.versions import LogFile, create_log_file
+from clog.storage.commit.tip import LogFile, create_log_file
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.store import open_store

@@ -9,7 +9,8 @@ import pytest
 
 from clog.storage import CorruptionError, Log
 from clog.storage.commit.committer import NothingToCommit
-from clog.storage.commit.versions import block_body, manifest_at
+from clog.storage.commit.tip import block_body
+from clog.storage.commit.versions import manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import documents
 from clog.storage.format.commits import read_commit
@@ -282,7 +283,7 @@ def test_columns_that_never_were_are_found_by_a_follower(make_log, open_log, sto
     wrong = log.handle.tip.head.partitions.with_rows({20: (0, 0, 0, 0, 0, -1, -1, 7, 0)})
     tip = log.handle.tip
     head = replace(tip.head, partitions=wrong.whole())
-    log.handle._tracker._note(tip=replace(tip, head=head))
+    log.handle._tip._note(commit=replace(tip, head=head))
     append(log, 2)
     follower.handle.refresh()
     with pytest.raises(CorruptionError, match="does not match its edits"):

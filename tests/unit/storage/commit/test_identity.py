@@ -19,8 +19,7 @@ from clog.storage import (
     UnsupportedFormatError,
 )
 from clog.storage.commit.committer import CREATES_MAX
-from clog.storage.commit.tip import CONFIRM_MS
-from clog.storage.commit.versions import read_log_file
+from clog.storage.commit.tip import CONFIRM_MS, read_log_file
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.objects.records import to_records

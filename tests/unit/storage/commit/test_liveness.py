@@ -10,7 +10,7 @@ import pytest
 
 from clog.storage import CommitConflictError, InvalidInputError, Log, ManualClock
 from clog.storage.commit.committer import LOSSES_MAX
-from clog.storage.commit.versions import FOLLOW_STEPS_MAX, block_body, find_newest
+from clog.storage.commit.tip import FOLLOW_STEPS_MAX, block_body, find_newest
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import Commit, EditRecord, encode_commit

@@ -5,8 +5,7 @@ where it is missing the log was deleted, or is damaged, and nothing in the block
 import pytest
 
 from clog.storage import CorruptionError, Log, NotFoundError
-from clog.storage.commit.tip import TRUST_MS
-from clog.storage.commit.versions import block_body, find_newest, first_open_version
+from clog.storage.commit.tip import TRUST_MS, block_body, find_newest, first_open_version
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import read_commit

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clog.storage.commit.reserve import (
+from clog.storage.commit.committer import (
     DATA_BYTES_MIN,
     RESERVE_BYTES,
     give_up_reserve,

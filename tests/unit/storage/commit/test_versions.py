@@ -6,12 +6,8 @@ from math import log2
 import pytest
 
 from clog.storage.commit import versions
-from clog.storage.commit.versions import (
-    block_body,
-    find_newest,
-    manifest_at,
-    manifest_of,
-)
+from clog.storage.commit.tip import Found, block_body, find_newest, try_read
+from clog.storage.commit.versions import manifest_at, manifest_of
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError, NotFoundError, VersionExpiredError
 from clog.storage.format import documents
@@ -285,7 +281,7 @@ def test_a_version_that_expires_while_it_is_read(store):
     newer = replace(tip, head=replace(tip.head, oldest_readable=13))
     found = replace(newer, record=replace(newer.record, version=13))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(versions, "find_newest", lambda _: versions.Found(found, {}))
+        patch.setattr(versions, "find_newest", lambda _: Found(found, {}))
         with pytest.raises(VersionExpiredError, match=r"version 12 of .* expired: snapshots/0"):
             manifest_at(store, 12, tip)
 
@@ -404,5 +400,5 @@ def test_nothing_is_listed(store):
 def test_a_probe_of_nothing_is_none(store):
     """`try_read` tells absence from damage."""
     write(store, 1)
-    assert versions.try_read(store, 2) is None
-    assert versions.try_read(store, 1) == commit_of(1)
+    assert try_read(store, 2) is None
+    assert try_read(store, 1) == commit_of(1)

@@ -3,7 +3,7 @@
 import pytest
 
 from clog.storage import CorruptionError, InvalidInputError, Log
-from clog.storage.commit.versions import block_body, read_block
+from clog.storage.commit.tip import block_body, read_block
 from clog.storage.diagnostics.repair import repair_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents

@@ -7,7 +7,7 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.storage import Log, LogReplacedError, ManualClock
 from clog.storage.administration import delete_log
-from clog.storage.commit.versions import StandingLog
+from clog.storage.commit.tip import StandingLog
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.store.contract import WrappingStore

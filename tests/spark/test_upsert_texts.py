@@ -403,6 +403,14 @@ def test_types_that_are_no_keys_are_refused(spark, tmp_path, sql, kind):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_name_that_stands_for_a_variants_json_is_refused(spark, tmp_path):
+    """Before there is a log: its text would be taken for JSON, and go into the value unquoted."""
+    df = spark.sql("SELECT 'k' AS k, named_struct('clog.raw-json', 'a') AS v")
+    with pytest.raises(InvalidInputError, match=r"column v .*clog\.raw-json"):
+        upserted(df, str(tmp_path / "none"), "k")
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_lone_null_key_is_refused(spark, url):
     """As ever; a null field of a key of several is null."""
     df = spark.sql("SELECT cast(null AS int) AS k, 'a' AS l, 1 AS v")

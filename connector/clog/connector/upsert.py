@@ -28,7 +28,7 @@ from clog.connector.write.text_rules import (
     Asked,
     agreed_rules,
     asked_of,
-    check_keys,
+    check_rows,
     has_other_texts,
     json_names,
     quoted,
@@ -198,7 +198,7 @@ def _checked_log(
 
     def check(types: "LogTypes | None") -> None:
         if types is None and asked.encoding != SPARKS:
-            check_keys(columns.fields()[0])
+            check_rows(*columns.fields())
         if types is not None and asked.encoding is not None:
             raise OptionError(
                 f'option "{ENCODING}" is about texts, but {redact(settings.location.name)} is a'

@@ -2,178 +2,103 @@
 
 What Spark makes of a row by ``cast`` and ``to_json`` depends on the session's time zone and on the
 version of Java, and cuts times to milliseconds: two keys may become one. So the texts are made here
-of Arrow's columns, in the task that writes them: exact, and of nothing but the values.
-
-`prepared` runs on the driver, and turns the few types that Arrow has not, or that Spark alone can
-read, into texts that depend on nothing either. `as_texts` runs in the task, a kernel of Arrow for a
-column; Python sees single values only where they are rare: floats far from one, years beyond 9999.
+of Arrow's columns, in the task that writes them: exact, and of nothing but the values. A kernel of
+Arrow makes a column; Python sees single values only where they are rare: floats far from one, years
+beyond 9999. What Arrow has no type for is a text when it comes here (`text_rules.prepared`).
 """
 
 import base64
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from clog.connector.write.text_rules import READY_JSON
 from clog.storage.errors import InvalidInputError
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType
-
-_RAW = "clog.raw-json"
-"""The one field of a struct that stands for JSON that is ready, a variant's."""
 _DAY_US = 86_400_000_000
 _YEARS_0_TO_9999 = (-719_528, 2_932_897)
 """Days since 1970, a half-open range: only in it dates have Arrow's text."""
+_TEXT = pa.large_binary()
+_NULL = pa.scalar(None, _TEXT)
 _SHORT = {8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}
 
 
-def prepared(column: "Column", kind: "DataType", *, alone: bool = True) -> "Column":
-    """Returns a column with texts in place of what Arrow has no type for here: intervals and times
-    of day, whose texts depend on nothing, and variants, of which only Spark knows the JSON.
-    """
-    from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql import types as T  # noqa: N812
-
-    def inner(type_of_it: "DataType") -> "Callable[[Column], Column]":
-        return lambda c: prepared(c, type_of_it, alone=False)
-
-    if _is_plain(kind):
-        return column
-    if isinstance(kind, T.StructType):
-        fields = [inner(f.dataType)(column.getField(f.name)).alias(f.name) for f in kind]
-        return F.when(column.isNotNull(), F.struct(*fields))
-    if isinstance(kind, T.ArrayType):
-        return F.transform(column, inner(kind.elementType))
-    if isinstance(kind, T.MapType):
-        keys = F.transform(F.map_keys(column), inner(kind.keyType))
-        return F.map_from_arrays(keys, F.transform(F.map_values(column), inner(kind.valueType)))
-    if isinstance(kind, T.VariantType):
-        text = F.to_json(column, {"timeZone": "UTC"})
-        return text if alone else F.when(text.isNotNull(), F.struct(text.alias(_RAW)))
-    return column.cast("string")
-
-
-def as_texts(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """Returns a batch whose columns ``key`` and ``value`` are texts.
-
-    Raises:
-        InvalidInputError: a key's JSON would hold a string that is no UTF-8.
-    """
-    import pyarrow as pa
-
+def as_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns a batch whose columns ``key`` and ``value`` are texts."""
     made = [_alone(batch.column(name), is_key=name == "key") for name in ("key", "value")]
     return pa.RecordBatch.from_arrays(made, ["key", "value"])
 
 
-def _is_plain(kind: "DataType") -> bool:
-    """Tells whether Arrow has a type that `as_texts` knows."""
-    from pyspark.sql import types as T  # noqa: N812
-
-    if isinstance(kind, T.StructType):
-        return all(_is_plain(f.dataType) for f in kind)
-    if isinstance(kind, T.ArrayType):
-        return _is_plain(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return _is_plain(kind.keyType) and _is_plain(kind.valueType)
-    return isinstance(
-        kind,
-        T.StringType
-        | T.BinaryType
-        | T.BooleanType
-        | T.IntegralType
-        | T.DecimalType
-        | T.FloatType
-        | T.DoubleType
-        | T.DateType
-        | T.TimestampType
-        | T.TimestampNTZType,
-    )
-
-
-def _alone(column: "pa.Array", *, is_key: bool) -> "pa.Array":
-    import pyarrow as pa
-
+def _alone(column: pa.Array, *, is_key: bool) -> pa.Array:
     kind = column.type
-    if pa.types.is_nested(kind):
+    if types.is_nested(kind):
         return _json(column, is_key=is_key)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if types.is_binary(kind) or types.is_large_binary(kind):
         return column
     return _plain(column, is_key=is_key)
 
 
-def _json(column: "pa.Array", *, is_key: bool) -> "pa.Array":
+def _json(column: pa.Array, *, is_key: bool) -> pa.Array:
     """Returns a column's values as JSON; null where they are null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind = column.type
-    types = pa.types
     if types.is_struct(kind):
-        if kind.names == [_RAW]:
+        if kind.names == [READY_JSON]:
             return _bytes(column.flatten()[0])
         return _json_structs(column, is_key=is_key)
     if types.is_list(kind) or types.is_large_list(kind):
         elements = _or_null(_json(column.flatten(), is_key=is_key))
-        return _enclosed(b"[", _joined(column, elements), b"]")
+        return _concat(b"[", _joined(column, elements), b"]")
     if types.is_map(kind):
         key = pa.field("key", kind.key_type, nullable=False)
         as_list = column.cast(pa.list_(pa.struct([key, kind.item_field])))
         keys, items = as_list.flatten().flatten()
         pairs = _concat(_map_keys(keys), b":", _or_null(_json(items, is_key=is_key)))
-        return _enclosed(b"{", _joined(as_list, pairs), b"}")
+        return _concat(b"{", _joined(as_list, pairs), b"}")
     if types.is_string(kind) or types.is_large_string(kind):
         return _quoted(_bytes(column), is_key=is_key)
     if types.is_binary(kind) or types.is_large_binary(kind):
         texts = [None if v is None else base64.b64encode(v) for v in column.to_pylist()]
-        return _enclosed(b'"', pa.array(texts, pa.large_binary()), b'"')
+        return _concat(b'"', pa.array(texts, _TEXT), b'"')
     texts = _plain(column, is_key=is_key, is_json=True)
     if types.is_floating(kind):
         finite = pc.is_finite(column)
-        return pc.if_else(finite, texts, _enclosed(b'"', texts, b'"'))
+        return pc.if_else(finite, texts, _concat(b'"', texts, b'"'))
     is_time = types.is_date(kind) or types.is_timestamp(kind)
-    return _enclosed(b'"', texts, b'"') if is_time else texts
+    return _concat(b'"', texts, b'"') if is_time else texts
 
 
-def _json_structs(column: "pa.Array", *, is_key: bool) -> "pa.Array":
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _json_structs(column: pa.Array, *, is_key: bool) -> pa.Array:
     parts: list[bytes | pa.Array] = []
-    names = _quoted(pa.array([n.encode() for n in column.type.names], pa.large_binary()))
+    names = _quoted(pa.array([n.encode() for n in column.type.names], _TEXT))
     for name, field in zip(names.to_pylist(), column.flatten(), strict=True):
         parts += [(b"," if parts else b"{") + name + b":", _or_null(_json(field, is_key=is_key))]
     if not parts:
-        parts = [pa.array([b"{"] * len(column), pa.large_binary())]
-    return pc.if_else(column.is_valid(), _concat(*parts, b"}"), pa.scalar(None, pa.large_binary()))
+        parts = [pa.array([b"{"] * len(column), _TEXT)]
+    return pc.if_else(column.is_valid(), _concat(*parts, b"}"), _NULL)
 
 
-def _map_keys(keys: "pa.Array") -> "pa.Array":
+def _map_keys(keys: pa.Array) -> pa.Array:
     """Returns the keys of maps as JSON strings: as Spark's ``to_json``, dates and times as the
     numbers that they are.
     """
-    import pyarrow as pa
-
     kind = keys.type
-    if pa.types.is_date(kind):
+    if types.is_date(kind):
         keys = keys.cast(pa.int32())
-    elif pa.types.is_timestamp(kind):
+    elif types.is_timestamp(kind):
         keys = keys.cast(pa.int64())
-    elif pa.types.is_binary(kind):
+    elif types.is_binary(kind):
         return _json(keys, is_key=False)
     return _quoted(_bytes(_alone(keys, is_key=False)))
 
 
-def _plain(column: "pa.Array", *, is_key: bool, is_json: bool = False) -> "pa.Array":
+def _plain(column: pa.Array, *, is_key: bool, is_json: bool = False) -> pa.Array:
     """Returns the texts of strings, numbers, truth values, dates and times, without quotes."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind = column.type
-    types = pa.types
     if types.is_floating(kind):
         return _float_texts(column, is_key=is_key)
     if types.is_date(kind):
@@ -183,41 +108,31 @@ def _plain(column: "pa.Array", *, is_key: bool, is_json: bool = False) -> "pa.Ar
         return _timestamp_texts(column, is_json=is_json)
     texts = _bytes(column if types.is_string(kind) else column.cast(pa.string()))
     if types.is_decimal(kind) and pc.any(pc.match_substring(texts, b"E")).as_py():
-        given = [v if v is None or b"E" not in v else _unscaled(v) for v in texts.to_pylist()]
-        texts = pa.array(given, pa.large_binary())
+        # Without an exponent.
+        texts = pa.array(
+            [v and format(Decimal(v.decode()), "f").encode() for v in texts.to_pylist()], _TEXT
+        )
     return texts
 
 
-def _unscaled(text: bytes) -> bytes:
-    """Returns a decimal without exponent."""
-    return format(Decimal(text.decode()), "f").encode()
-
-
-def _timestamp_texts(column: "pa.Array", *, is_json: bool) -> "pa.Array":
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _timestamp_texts(column: pa.Array, *, is_json: bool) -> pa.Array:
     micros = column.cast(pa.int64())
-    days = pa.array(np.floor_divide(_numbers(micros), _DAY_US), mask=_nulls_of(micros))
+    nulls = micros.is_null().to_numpy(zero_copy_only=False)
+    days = pa.array(np.floor_divide(_numbers(micros), _DAY_US), mask=nulls)
     texts = _time_texts(days, micros, pa.timestamp("us"), _timestamp_text)
     if not is_json:
         return pc.replace_substring_regex(texts, rb"\.?0+$", b"", max_replacements=1)
     texts = pc.replace_substring(texts, b" ", b"T")
     texts = pc.replace_substring_regex(texts, rb"(\.[0-9]{3})000$", rb"\1")
-    zone = b"" if column.type.tz is None else b"Z"
-    return _concat(texts, zone) if zone else texts
+    return texts if column.type.tz is None else _concat(texts, b"Z")
 
 
 def _time_texts(
-    days: "pa.Array", values: "pa.Array", kind: "pa.DataType", text_of: Callable[[int], str]
-) -> "pa.Array":
+    days: pa.Array, values: pa.Array, kind: pa.DataType, text_of: Callable[[int], str]
+) -> pa.Array:
     """Returns Arrow's texts of dates or times, and in other years than 0 to 9999 those that
     ``text_of`` gives.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     first, after = _YEARS_0_TO_9999
     is_far = pc.or_(pc.less(days, first), pc.greater_equal(days, after))
     is_far = pc.coalesce(is_far, pa.scalar(value=False))
@@ -226,7 +141,7 @@ def _time_texts(
     if not pc.any(is_far).as_py():
         return texts
     far = [text_of(v).encode() for v in values.filter(is_far).to_pylist()]
-    return pc.replace_with_mask(texts, is_far, pa.array(far, pa.large_binary()))
+    return pc.replace_with_mask(texts, is_far, pa.array(far, _TEXT))
 
 
 def _date_text(day: int) -> str:
@@ -251,14 +166,10 @@ def _timestamp_text(micros: int) -> str:
     return f"{_date_text(day)} {clock}.{micros:06d}"
 
 
-def _float_texts(column: "pa.Array", *, is_key: bool) -> "pa.Array":
+def _float_texts(column: pa.Array, *, is_key: bool) -> pa.Array:
     """Returns the shortest text of each number that reads back, in the form of Java 19 and newer:
     a point always, and an exponent below 0.001 and from 10,000,000 on.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     numbers = _numbers(column)
     if is_key:
         numbers = numbers + numbers.dtype.type(0)  # -0.0 and 0.0 are one key.
@@ -275,14 +186,14 @@ def _float_texts(column: "pa.Array", *, is_key: bool) -> "pa.Array":
             strict=True,
         )
         made = [_java_text(text.decode(), number).encode() for text, number in odd]
-        texts = pc.replace_with_mask(texts, is_odd, pa.array(made, pa.large_binary()))
-    return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.large_binary()))
+        texts = pc.replace_with_mask(texts, is_odd, pa.array(made, _TEXT))
+    return pc.if_else(column.is_valid(), texts, _NULL)
 
 
 _NOT_FINITE = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def _java_text(shortest: str, number: "np.floating") -> str:
+def _java_text(shortest: str, number: np.floating) -> str:
     """Returns the text of one number, of whose digits ``shortest`` has as few as read back."""
     if shortest in _NOT_FINITE:
         return _NOT_FINITE[shortest]
@@ -305,11 +216,8 @@ def _java_text(shortest: str, number: "np.floating") -> str:
     return f"{minus}{text[:point]}.{text[point:].rstrip('0') or '0'}"
 
 
-def _quoted(texts: "pa.Array", *, is_key: bool = False) -> "pa.Array":
+def _quoted(texts: pa.Array, *, is_key: bool = False) -> pa.Array:
     """Returns strings as JSON: escaped as Jackson escapes them, all else plain."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         texts.cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -320,7 +228,7 @@ def _quoted(texts: "pa.Array", *, is_key: bool = False) -> "pa.Array":
             ) from None
         given = texts.to_pylist()
         fixed = [None if v is None else v.decode(errors="replace").encode() for v in given]
-        texts = pa.array(fixed, pa.large_binary())
+        texts = pa.array(fixed, _TEXT)
     if pc.any(pc.match_substring_regex(texts, rb'[\x00-\x1f"\\]')).as_py():
         for plain in (b"\\", b'"'):
             texts = pc.replace_substring(texts, plain, b"\\" + plain)
@@ -328,52 +236,33 @@ def _quoted(texts: "pa.Array", *, is_key: bool = False) -> "pa.Array":
         for control in sorted({ord(c) for c in re.findall(rb"[\x00-\x1f]", joined)}):
             escaped = _SHORT.get(control, b"\\u%04X" % control)
             texts = pc.replace_substring(texts, bytes([control]), escaped)
-    return _enclosed(b'"', texts, b'"')
+    return _concat(b'"', texts, b'"')
 
 
-def _joined(lists: "pa.Array", elements: "pa.Array") -> "pa.Array":
+def _joined(lists: pa.Array, elements: pa.Array) -> pa.Array:
     """Returns the elements of each list, given as the texts of all, with commas between them."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     made = pa.ListArray.from_arrays(pa.array(offsets), elements)
-    texts = pc.binary_join(made, pa.scalar(b",", pa.large_binary()))
-    return pc.if_else(lists.is_valid(), texts, pa.scalar(None, pa.large_binary()))
+    texts = pc.binary_join(made, pa.scalar(b",", _TEXT))
+    return pc.if_else(lists.is_valid(), texts, _NULL)
 
 
-def _concat(*parts: "bytes | pa.Array") -> "pa.Array":
+def _concat(*parts: bytes | pa.Array) -> pa.Array:
     """Returns texts one after the other; null where one is."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind = pa.large_binary()
-    given = [pa.scalar(p, kind) if isinstance(p, bytes) else p for p in parts]
-    return pc.binary_join_element_wise(*given, pa.scalar(b"", kind))
+    given = [pa.scalar(p, _TEXT) if isinstance(p, bytes) else p for p in parts]
+    return pc.binary_join_element_wise(*given, pa.scalar(b"", _TEXT))
 
 
-def _enclosed(before: bytes, texts: "pa.Array", after: bytes) -> "pa.Array":
-    return _concat(before, texts, after)
-
-
-def _or_null(texts: "pa.Array") -> "pa.Array":
+def _or_null(texts: pa.Array) -> pa.Array:
     return texts.fill_null(b"null")
 
 
-def _bytes(texts: "pa.Array") -> "pa.Array":
-    import pyarrow as pa
-
-    return texts.cast(pa.large_binary())
+def _bytes(texts: pa.Array) -> pa.Array:
+    return texts.cast(_TEXT)
 
 
-def _numbers(column: "pa.Array") -> "np.ndarray":
+def _numbers(column: pa.Array) -> np.ndarray:
     """Returns numbers, 0 where there is none."""
     numbers: np.ndarray = column.fill_null(0).to_numpy(zero_copy_only=False)
     return numbers
-
-
-def _nulls_of(column: "pa.Array") -> "np.ndarray":
-    nulls: np.ndarray = column.is_null().to_numpy(zero_copy_only=False)
-    return nulls

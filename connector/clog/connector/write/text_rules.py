@@ -10,25 +10,37 @@ kept.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clog.connector.write.row_texts import prepared
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import types as T  # noqa: N812
+
 from clog.storage.errors import InvalidInputError, OptionError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
     from clog.storage.format.edits import RowTexts
     from clog.storage.log import Log
 
+Fields = Sequence[tuple[str, T.DataType]]
+"""Names and types of columns."""
 _LOGGER = logging.getLogger("clog.connector")
 _told: set[tuple[str, str]] = set()
 ENCODING, TIME_ZONE = "encoding", "encodingTimeZone"
 SPARKS, EXACT = 1, 2
 """The encodings: that of 0.1.0, and that of FORMAT.md §19."""
+READY_JSON = "clog.raw-json"
+"""The one field of a struct that stands for JSON that is ready, a variant's."""
+_PLAIN_DIGITS = 6
+"""Java writes a decimal of more digits behind the point with an exponent where it is small."""
+_SIMPLE = (
+    *(T.StringType, T.BinaryType, T.BooleanType, T.IntegralType, T.DecimalType, T.FloatType),
+    *(T.DoubleType, T.DateType, T.TimestampType, T.TimestampNTZType),
+)
+"""What Arrow has a type for that `row_texts` knows, beside what is nested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +62,7 @@ class _Change:
 
 
 def asked_of(given: dict[str, str]) -> Asked:
-    """Takes the options about the rules out of those given, whose names are lowered.
-
-    Raises:
-        OptionError: one has a wrong value, or they contradict each other.
-    """
+    """Takes the options about the rules out of those given, whose names are lowered."""
     text, zone = given.pop(ENCODING.lower(), None), given.pop(TIME_ZONE.lower(), None)
     if text not in (None, "1", "2"):
         raise OptionError(f'option "{ENCODING}" has the value {text!r}; it must be 1 or 2')
@@ -67,11 +75,9 @@ def asked_of(given: dict[str, str]) -> Asked:
     return Asked(None if text is None else int(text), zone)
 
 
-def check_keys(keys: "Sequence[tuple[str, DataType]]") -> None:
-    """Raises if a key column has a type that is no key.
-
-    Raises:
-        InvalidInputError: it has none that can be compared as a text.
+def check_rows(keys: Fields, values: Fields) -> None:
+    """Raises if a key column has a type that cannot be compared as a text, or a field a name that
+    stands for something else.
     """
     for name, kind in keys:
         if (refused := _no_key(kind)) is not None:
@@ -79,23 +85,43 @@ def check_keys(keys: "Sequence[tuple[str, DataType]]") -> None:
                 f"key column {name} is or has a {refused}, of which equal ones may have several"
                 " texts; make keys of other columns, or of its parts"
             )
+    for name, kind in (*keys, *values):
+        if any(isinstance(t, T.StructType) and t.names == [READY_JSON] for t in _within(kind)):
+            raise InvalidInputError(
+                f"column {name} is or has a struct with the one field {READY_JSON}, a name that"
+                " clog keeps for the JSON of variants; rename the field"
+            )
+
+
+def _within(kind: T.DataType) -> Iterator[T.DataType]:
+    """Yields a type and all that are inside it."""
+    yield kind
+    for inner in _parts(kind):
+        yield from _within(inner)
+
+
+def _parts(kind: T.DataType) -> list[T.DataType]:
+    if isinstance(kind, T.StructType):
+        return [f.dataType for f in kind]
+    if isinstance(kind, T.ArrayType):
+        return [kind.elementType]
+    return [kind.keyType, kind.valueType] if isinstance(kind, T.MapType) else []
+
+
+def _no_key(kind: T.DataType) -> str | None:
+    """Returns the type that makes a key of this one impossible; None where it is possible."""
+    # In older releases of Spark, which are refused later, one is missing.
+    times = (T.TimeType, T.YearMonthIntervalType, T.DayTimeIntervalType)
+    good = (*_SIMPLE, *times, T.StructType, T.ArrayType)
+    return next((t.typeName() for t in _within(kind) if not isinstance(t, good)), None)
 
 
 def agreed_rules(
-    log: "Log",
-    asked: Asked,
-    keys: "Sequence[tuple[str, DataType]]",
-    values: "Sequence[tuple[str, DataType]]",
-    zone_check: "DataFrame",
+    log: "Log", asked: Asked, keys: Fields, values: Fields, zone_check: "DataFrame"
 ) -> "RowTexts":
     """Returns the rules of a log, which it keeps from now on if it is empty, or if the options
     say them. One commit at the first upsert of these keys; a request each time where nothing is
-    kept.
-
-    Raises:
-        InvalidInputError: it has keys of 0.1.0, whose texts may be others now; the keys are in
-            another order than it has.
-        OptionError: the options say other rules than it has.
+    kept. Raises where texts would be other ones than those that are there.
     """
     from clog.storage.administration import keep_row_texts
     from clog.storage.format.edits import RowTexts
@@ -119,14 +145,12 @@ def agreed_rules(
     return kept
 
 
-def json_names(fields: "Sequence[tuple[str, DataType]]") -> tuple[str, ...] | None:
+def json_names(fields: Fields) -> tuple[str, ...] | None:
     """Returns the names in the JSON object that columns become; None where they become none."""
-    from pyspark.sql.types import StructType
-
     if len(fields) > 1:
         return tuple(name for name, _ in fields)
     kind = fields[0][1]
-    return tuple(kind.names) if isinstance(kind, StructType) else None
+    return tuple(kind.names) if isinstance(kind, T.StructType) else None
 
 
 def row_of(
@@ -135,13 +159,35 @@ def row_of(
     """Returns columns as the one from which the task makes a text; ``names`` are those in its
     JSON.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     fields = [df.schema[c] for c in columns]
     whole = [prepared(F.col(quoted(f.name)), f.dataType, alone=len(fields) == 1) for f in fields]
     if len(fields) == 1:
         return whole[0] if names is None else _renamed(whole[0], fields[0].dataType, names)
     return F.struct(*(c.alias(n) for c, n in zip(whole, names or columns, strict=True)))
+
+
+def prepared(column: "Column", kind: T.DataType, *, alone: bool = True) -> "Column":
+    """Returns a column with texts in place of what Arrow has no type for here: intervals and times
+    of day, whose texts depend on nothing, and variants, of which only Spark knows the JSON.
+    """
+
+    def inner(type_of_it: T.DataType) -> "Callable[[Column], Column]":
+        return lambda c: prepared(c, type_of_it, alone=False)
+
+    if all(_parts(t) or isinstance(t, (*_SIMPLE, T.StructType)) for t in _within(kind)):
+        return column
+    if isinstance(kind, T.StructType):
+        fields = [inner(f.dataType)(column.getField(f.name)).alias(f.name) for f in kind]
+        return F.when(column.isNotNull(), F.struct(*fields))
+    if isinstance(kind, T.ArrayType):
+        return F.transform(column, inner(kind.elementType))
+    if isinstance(kind, T.MapType):
+        keys = F.transform(F.map_keys(column), inner(kind.keyType))
+        return F.map_from_arrays(keys, F.transform(F.map_values(column), inner(kind.valueType)))
+    if isinstance(kind, T.VariantType):
+        text = F.to_json(column, {"timeZone": "UTC"})
+        return text if alone else F.when(text.isNotNull(), F.struct(text.alias(READY_JSON)))
+    return column.cast("string")
 
 
 def sparks_text(
@@ -151,9 +197,6 @@ def sparks_text(
     names: tuple[str, ...] | None = None,
 ) -> "Column":
     """Returns the text that 0.1.0 made of columns; ``zone``: in it, not in the session's."""
-    from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql import types as T  # noqa: N812
-
     cols = [F.col(quoted(c)) for c in columns]
     # Null fields stay: a consumer must see that a field is null now.
     how = {"ignoreNullFields": "false"} | ({} if zone is None else {"timeZone": zone})
@@ -173,7 +216,7 @@ def sparks_text(
     return cols[0] if isinstance(kind, T.BinaryType | T.StringType) else cols[0].cast("string")
 
 
-def has_other_texts(*sides: "Sequence[tuple[str, DataType]]") -> bool:
+def has_other_texts(*sides: Fields) -> bool:
     """Tells whether the texts of 0.1.0 are others than those of today, of keys or of values."""
     return any(_changes(fields) for fields in sides)
 
@@ -183,11 +226,8 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _renamed(whole: "Column", kind: "DataType", names: tuple[str, ...]) -> "Column":
-    from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import StructType
-
-    assert isinstance(kind, StructType), "only a struct has names"
+def _renamed(whole: "Column", kind: T.DataType, names: tuple[str, ...]) -> "Column":
+    assert isinstance(kind, T.StructType), "only a struct has names"
     if tuple(kind.names) == names:
         return whole
     fields = [whole.getField(f).alias(n) for f, n in zip(kind.names, names, strict=True)]
@@ -218,7 +258,6 @@ def _check_rules(url: str, asked: Asked, kept: "RowTexts") -> None:
 def _check_zone(df: "DataFrame", zone: str) -> None:
     """Raises if Spark does not know a time zone: what a log keeps it keeps for good."""
     from pyspark.errors import PySparkException
-    from pyspark.sql import functions as F  # noqa: N812
 
     one = df.sparkSession.range(1)
     try:
@@ -230,16 +269,8 @@ def _check_zone(df: "DataFrame", zone: str) -> None:
         ) from None
 
 
-def _check_same_texts(
-    url: str,
-    keys: "Sequence[tuple[str, DataType]]",
-    values: "Sequence[tuple[str, DataType]]",
-) -> None:
-    """Raises if keys have another text than those that 0.1.0 wrote; tells once where values have.
-
-    Raises:
-        InvalidInputError: they have.
-    """
+def _check_same_texts(url: str, keys: Fields, values: Fields) -> None:
+    """Raises if keys have other texts than 0.1.0 wrote; warns once where values have."""
     for change in _changes(keys):
         raise InvalidInputError(
             f"nothing was upserted into {url}: it has records of an earlier release, whose text of"
@@ -259,16 +290,14 @@ def _check_same_texts(
             )
 
 
-def _changes(fields: "Sequence[tuple[str, DataType]]") -> list[_Change]:
+def _changes(fields: Fields) -> list[_Change]:
     is_json = len(fields) > 1
     found = [_change(name, kind, is_json=is_json) for name, kind in fields]
     return [change for change in found if change is not None]
 
 
-def _change(path: str, kind: "DataType", *, is_json: bool) -> _Change | None:
+def _change(path: str, kind: T.DataType, *, is_json: bool) -> _Change | None:
     """Returns how a column's text has changed; None where it has not."""
-    from pyspark.sql import types as T  # noqa: N812
-
     if isinstance(kind, T.StructType):
         inner = (_change(f"{path}.{f.name}", f.dataType, is_json=True) for f in kind)
         return next((change for change in inner if change is not None), None)
@@ -294,24 +323,3 @@ def _change(path: str, kind: "DataType", *, is_json: bool) -> _Change | None:
     elif isinstance(kind, T.FloatType):
         texts = ("9.1778944E7, on Java 17", "9.177894E7")
     return None if texts is None else _Change(path, kind.simpleString(), *texts)
-
-
-_PLAIN_DIGITS = 6
-"""Java writes a decimal of more digits behind the point with an exponent where it is small."""
-
-
-def _no_key(kind: "DataType") -> str | None:
-    """Returns the type that makes a key of this one impossible; None where it is possible."""
-    from pyspark.sql import types as T  # noqa: N812
-
-    if isinstance(kind, T.StructType):
-        found = (_no_key(f.dataType) for f in kind)
-        return next((one for one in found if one is not None), None)
-    if isinstance(kind, T.ArrayType):
-        return _no_key(kind.elementType)
-    good = (
-        *(T.StringType, T.BinaryType, T.BooleanType, T.IntegralType, T.DecimalType, T.FloatType),
-        *(T.DoubleType, T.DateType, T.TimestampType, T.TimestampNTZType, T.TimeType),
-        *(T.YearMonthIntervalType, T.DayTimeIntervalType),
-    )
-    return None if isinstance(kind, good) else kind.typeName()

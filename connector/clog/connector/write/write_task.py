@@ -41,7 +41,6 @@ from clog.connector.schema import (
     table_write,
     with_our_names,
 )
-from clog.connector.write.row_texts import as_texts
 from clog.storage.config.definitions import Compression
 from clog.storage.errors import InvalidInputError, OptionError
 
@@ -252,6 +251,8 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
     rows = task.spark_partition
     named = with_our_names if plan.table is None else plan.table.of_rows
     if plan.row_texts:
+        from clog.connector.write.row_texts import as_texts
+
         named = as_texts
     for batch in filter(len, map(named, batches)):
         names = batch.schema.names

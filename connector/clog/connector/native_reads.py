@@ -59,7 +59,7 @@ def read_table(
     given = _given(options, own=("view", "path", "asofversion"))
     given |= {"view": "table", "path": url}
     if version is not None:
-        given["asOfVersion"] = str(version)
+        given["asofversion"] = str(version)
     from clog.connector.opened_logs import types_of
     from clog.connector.read.plan_ranges import (
         asked_schema,
@@ -80,9 +80,9 @@ def read_table(
         return _scanned_table(spark, handle, manifest, settings, schema=schema, table=table)
     except CannotScanError as e:
         say_once(handle.store.url, e)
-    fixed = {"asOfVersion": str(manifest.version), "logId": handle.standing.log_id}
-    kept = {name: text for name, text in given.items() if name.lower() != "asoftimestamp"}
-    reader = spark.read.format("clog").options(**{**kept, **fixed})
+    given.pop("asoftimestamp", None)
+    given |= {"asofversion": str(manifest.version), "logid": handle.standing.log_id}
+    reader = spark.read.format("clog").options(**given)
     return reader.schema(schema).load()
 
 
@@ -117,19 +117,20 @@ def read_log(spark: "SparkSession", url: str, **options: object) -> "DataFrame":
         return _scanned_log(spark, handle, manifest, settings, ranges=ranges, schema=schema)
     except CannotScanError as e:
         say_once(handle.store.url, e)
-    kept = {n: t for n, t in given.items() if not n.lower().startswith(("starting", "ending"))}
+    kept = {n: t for n, t in given.items() if not n.startswith(("starting", "ending"))}
     starts, ends = (json.dumps({str(p): r[i] for p, r in ranges.items()}) for i in (0, 1))
-    fixed = {"startingOffsets": starts, "endingOffsets": ends, "logId": handle.standing.log_id}
+    fixed = {"startingoffsets": starts, "endingoffsets": ends, "logid": handle.standing.log_id}
     return spark.read.format("clog").options(**{**kept, **fixed}).schema(schema).load()
 
 
 def _given(options: "Mapping[str, object]", *, own: tuple[str, ...]) -> dict[str, str]:
-    from clog.connector.option_values import as_text
+    from clog.connector.options import texts_of
     from clog.storage.errors import OptionError
 
-    if mine := sorted({name.lower() for name in options} & {*own}):
+    given = texts_of(options)
+    if mine := sorted(given.keys() & {*own}):
         raise OptionError(f"options {mine} are the function's own; leave them out")
-    return {name: as_text(value) for name, value in options.items()}
+    return given
 
 
 def _opened(given: "Mapping[str, str]") -> "tuple[ReadOptions, Handle]":

@@ -1,5 +1,5 @@
-"""The options of ``format("clog")``: one table, from which error messages and the README's table
-come, and typed settings made of their texts.
+"""The options of ``format("clog")``: a row each in one table, from which names, values, their
+refusals and the README's table come; and the typed settings that are made of them.
 
 An unknown name is refused, and the error suggests the nearest valid one: a misspelled
 ``startingOffset`` that was silently ignored would read the wrong data. Options that Spark adds for
@@ -9,13 +9,13 @@ theirs. Settings are plain data that may travel to executors; what is secret in 
 
 import json
 import os.path
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-from clog.connector import option_values as values
-from clog.connector.option_values import Position, Since, Times
+from clog.connector.positions import Position, Since, Times, parse_position, parse_times
 from clog.storage.config import definitions
 from clog.storage.errors import OptionError
 from clog.storage.store.opening import redact
@@ -24,263 +24,7 @@ if TYPE_CHECKING:
     from clog.storage.log import Log
     from clog.storage.store.contract import Store
 
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """An option: where it counts (``read``: batch and stream; ``stream``, ``batch``: that read
-    only; ``write``), its default, and what it does.
-    """
-
-    name: str
-    use: str
-    default: str
-    doc: str
-
-
-DEFINITIONS = (
-    Definition("path", "read, write", "required", "URL of the log, any fsspec URL or a local path"),
-    Definition(
-        "view",
-        "batch",
-        "log",
-        "`log`: every record; `table`: the latest value of each key, without deleted keys;"
-        " `latest`: the latest record of each key that changed since the start, tombstones"
-        " included",
-    ),
-    Definition(
-        "asOfVersion",
-        "batch",
-        "newest",
-        "with `view=table`: the version of the log to show; it must still be readable",
-    ),
-    Definition(
-        "asOfTimestamp",
-        "batch",
-        "newest",
-        "with `view=table`: shows the newest version committed by this time, in"
-        " milliseconds since 1970",
-    ),
-    Definition(
-        "isolation",
-        "read",
-        "read_committed",
-        "`read_committed`: up to the first record of a transaction that has not ended;"
-        " `read_uncommitted`, with `view=log`: records of such transactions, too, which may be"
-        " aborted later",
-    ),
-    Definition(
-        "startingOffsets",
-        "read",
-        "stream: latest, batch: earliest",
-        "`earliest`, `latest` (stream only) or JSON that names each partition,"
-        ' `{"0": 23, "1": -2}`, also as `{"<log>": {…}}` or `{"<log>": "earliest"}`; -2 is'
-        " earliest, -1 latest (stream only). Applies to a new query; after that, the"
-        " checkpoint decides",
-    ),
-    Definition(
-        "endingOffsets",
-        "batch",
-        "latest",
-        "`latest` or JSON as above, exclusive; -1 is latest. An end before the start, or among"
-        " records of an open transaction, is an error",
-    ),
-    Definition(
-        "startingTimestamp",
-        "read",
-        "none",
-        "milliseconds since 1970: start at the first record that is not earlier; takes"
-        " precedence over `startingOffsetsByTimestamp`, which takes precedence over"
-        " `startingOffsets`",
-    ),
-    Definition(
-        "endingTimestamp",
-        "batch",
-        "none",
-        "milliseconds since 1970: end before the first record that is not earlier; `latest`"
-        " where no record is that late; takes precedence over `endingOffsetsByTimestamp`,"
-        " which takes precedence over `endingOffsets`",
-    ),
-    Definition(
-        "startingOffsetsByTimestamp",
-        "read",
-        "none",
-        'as `startingTimestamp`, in JSON by partition: `{"0": 1767225600000}`, also as'
-        ' `{"<log>": {…}}`',
-    ),
-    Definition(
-        "endingOffsetsByTimestamp",
-        "batch",
-        "none",
-        "as `endingTimestamp`, in JSON by partition",
-    ),
-    Definition(
-        "startingOffsetsByTimestampStrategy",
-        "read",
-        "error",
-        "what to do where no record is as late as a starting timestamp: `error`, or"
-        " `latest`: start at the end",
-    ),
-    Definition(
-        "sinceVersion",
-        "stream, `view=latest`",
-        "none",
-        "start after this version of the log, with what was appended since; it must still"
-        " be readable",
-    ),
-    Definition(
-        "failOnDataLoss",
-        "read",
-        "true",
-        "what to do when offsets are gone (retention, deleteRecords) or not there, a stream"
-        " missed a tombstone, a partition is no longer read, or another log is at the path:"
-        " `true` fails the query, `false` warns and goes on with what there is",
-    ),
-    Definition(
-        "maxOffsetsPerTrigger",
-        "stream",
-        "none",
-        "maximum number of offsets per batch, shared among partitions in proportion to what"
-        " they have, with at least 1 for each that has any",
-    ),
-    Definition(
-        "minOffsetsPerTrigger",
-        "stream",
-        "none",
-        "minimum number of offsets per batch; a smaller batch starts only when"
-        " `maxTriggerDelay` has passed since the last one. The first batch of a run does not"
-        " wait, nor does `availableNow`",
-    ),
-    Definition("maxTriggerDelay", "stream", "15m", "maximum wait for `minOffsetsPerTrigger`"),
-    Definition(
-        "maxBytesPerTrigger",
-        "stream",
-        "none",
-        "approximate maximum of uncompressed record bytes per batch, such as `64m`; oldest"
-        " commits first, at least one record",
-    ),
-    Definition(
-        "pollInterval",
-        "stream",
-        "1s",
-        "minimum interval between polls of the log; each costs one request. Set `0s` in tests that"
-        " call `processAllAvailable()`",
-    ),
-    Definition("minPartitions", "read", "none", "minimum number of Spark tasks, approximately"),
-    Definition(
-        "maxRecordsPerPartition",
-        "read",
-        "none",
-        "maximum number of offsets per Spark task",
-    ),
-    Definition("includeHeaders", "read", "false", "adds the column `headers`"),
-    Definition(
-        "columns",
-        "read",
-        "all",
-        "comma-separated names: read only these columns; a subset in `.schema(…)` does the same",
-    ),
-    Definition(
-        "keys",
-        "read",
-        "all",
-        'JSON list of strings: read only records with these keys, `["order-1", "order-2"]`; of a'
-        " typed log each as `clog get` takes it, a number as its digits; large objects are searched"
-        " by their key index, or by their keys alone",
-    ),
-    Definition("keysBase64", "read", "all", "the same for binary keys, each in Base64"),
-    Definition(
-        "partitions",
-        "read, write",
-        "all; 4",
-        "read: the partitions to read, `0,2`; write: number of partitions of a log that the"
-        " write creates; it cannot be changed later",
-    ),
-    Definition(
-        "keyColumns",
-        "write",
-        "none",
-        "comma-separated columns of the DataFrame: a log that the write creates is typed, has these"
-        " for its key and the others for its value, and its table is shown as plain columns",
-    ),
-    Definition(
-        "config.<name>",
-        "write",
-        "none",
-        "Kafka topic config of a log that the write creates, such as `config.cleanup.policy`",
-    ),
-    Definition(
-        "writerId",
-        "write (stream)",
-        "the query's id",
-        "name under which the log remembers the last batch; another query may not use it",
-    ),
-    Definition(
-        "txnAppId",
-        "write",
-        "none",
-        "batch: with `txnVersion`, a write at or below the last version is skipped, as in"
-        " Delta; stream: the same as `writerId`",
-    ),
-    Definition(
-        "txnVersion",
-        "write (batch)",
-        "none",
-        "number of the write, which must rise; see `txnAppId`",
-    ),
-    Definition(
-        "failOnChangedBatch",
-        "write",
-        "stream: true, batch: false",
-        "what to do when the log already has this batch (or this `txnVersion`) with other"
-        " rows, or has a later one (batch) or none of those before it (stream): `true`"
-        " fails, `false` warns and keeps the rows that are there. `upsert` sets it",
-    ),
-    Definition("topic", "read, write", "none", "only checked: must be the log's name"),
-    Definition(
-        "storage_options",
-        "read, write",
-        "{}",
-        'JSON for the filesystem: `{"key": "…", "secret": "…", "client_kwargs": {…}}`',
-    ),
-    Definition(
-        "storage.<name>",
-        "read, write",
-        "none",
-        "one storage option, in lower case; `true`, `false` and JSON objects or lists are"
-        " understood",
-    ),
-    Definition(
-        "logId",
-        "read, write",
-        "any",
-        "the id of the log that is meant: another one at the path, since it was deleted and"
-        " recreated, is refused. `snapshot_and_stream` and `upsert` set it",
-    ),
-    Definition(
-        "readerId",
-        "stream",
-        "none",
-        "the name of a reader of the log: after each batch the query records how far it has read,"
-        " at most every ten seconds; `clog readers` lists it. The checkpoint decides where the"
-        " query continues",
-    ),
-    Definition(
-        "readerHold",
-        "stream",
-        "0s",
-        "for how long after each word of it the cleaner waits for the reader that `readerId` names,"
-        " so that it misses no delete: as far as the log's `reader.hold.max.ms` allows",
-    ),
-    Definition(
-        "singleWriter",
-        "read, write",
-        "false",
-        "allow a filesystem without exclusive create; only one process may write then",
-    ),
-)
-
-NAMES = tuple(d.name for d in DEFINITIONS if "<" not in d.name)
-
+_LONG_MAX = (1 << 63) - 1
 ROW_TEXTS = "__rowTexts"
 """An option of `upsert` alone: ``key`` and ``value`` are rows, of which the task makes texts."""
 
@@ -288,11 +32,8 @@ _SPARKS_OWN = frozenset(
     ("paths", "checkpointlocation", "queryname", "owner", "provider", "location", "outputmode")
 )
 """Options that Spark adds or keeps beside those of the source."""
-
 _SPARKS_PREFIXES = ("option.", "__")
-
 _KAFKA, _DELTA = "Spark's Kafka source", "Delta Lake"
-
 _FOREIGN = {
     "subscribe": (_KAFKA, "a source reads one log: give its URL as path"),
     "subscribepattern": (_KAFKA, "a source reads one log: give its URL as path"),
@@ -316,22 +57,376 @@ _FOREIGN = {
     ),
 }
 """Options of others that do not count here: whose they are, and what to do instead."""
-
 _FOREIGN_PREFIXES = {
     "kafka.": (_KAFKA, "clog has no broker: leave it out"),
     "kafkaconsumer.": (_KAFKA, "the store's client retries: leave it out"),
     "fetchoffset.": (_KAFKA, "the store's client retries: leave it out"),
 }
 
-_MAX_TRIGGER_DELAY_MS = 900_000
-"""Default of ``maxTriggerDelay``, as in Spark's Kafka source."""
 
-_ISOLATION: tuple[Literal["read_committed"], Literal["read_uncommitted"]] = (
-    "read_committed",
-    "read_uncommitted",
+class Unset(str):
+    """What the README says where an option that was not given has no value."""
+
+    __slots__ = ()
+
+
+_NONE = Unset("none")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option: where it counts (``read``: batch and stream; ``stream``, ``batch``: that read
+    only; ``write``), its default, how its text is read, and what it does.
+
+    ``parse`` raises ValueError with what the value must be: the message goes on from "it must be ".
+    ``setting`` is the field that holds the value as it is, of `ReadOptions` and `WriteOptions`.
+    ``of_log``: ``parse`` takes the log's name, too. ``of_write``: how a write reads it, if it means
+    another thing there.
+    """
+
+    name: str
+    use: str
+    default: str
+    parse: Callable[..., Any] | None
+    doc: str
+    setting: str = ""
+    of_log: bool = False
+    of_write: Callable[..., Any] | None = None
+
+    @property
+    def is_of_reads(self) -> bool:
+        """Whether a read takes it."""
+        return not self.use.startswith("write")
+
+    @property
+    def is_of_writes(self) -> bool:
+        """Whether a write takes it."""
+        return "write" in self.use
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("a text that is not empty")
+    return value
+
+
+def _reader_name(value: str) -> str:
+    from clog.storage.errors import InvalidInputError
+    from clog.storage.readers import check_name
+
+    try:
+        return check_name(value)
+    except InvalidInputError:
+        raise ValueError("1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first") from None
+
+
+def _choice(*words: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.lower() not in words:
+            raise ValueError(" or ".join(words))
+        return value.lower()
+
+    return parse
+
+
+def _boolean(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return value.lower() == "true"
+
+
+def _natural(value: str) -> int:
+    if not (value.isascii() and value.isdigit()) or len(value) > 19 or int(value) > _LONG_MAX:
+        raise ValueError(f"a whole number, 0 to {_LONG_MAX}")
+    return int(value)
+
+
+def _positive(value: str) -> int:
+    if not (value.isascii() and value.isdigit()) or int(value) == 0:
+        raise ValueError("a whole number, 1 or more")
+    return int(value)
+
+
+def _column_names(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("names of columns, each once, separated by commas")
+    return names
+
+
+def _partition_numbers(value: str) -> tuple[int, ...]:
+    numbers = [part.strip() for part in value.strip("[]").split(",")]
+    if not all(n.isascii() and n.isdigit() for n in numbers):
+        raise ValueError('partition numbers separated by commas, such as "0,2"')
+    return tuple(sorted({int(n) for n in numbers}))
+
+
+def _json_object(value: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        # The value may hold secrets: it must not get into the message through `_shown`.
+        raise OptionError('option "storage_options" is not a JSON object; its value is not shown')
+    return parsed
+
+
+def _some_bytes(value: str) -> int:
+    number = definitions.size_bytes(value)
+    if number == 0:
+        raise ValueError(definitions.SIZES)
+    return number
+
+
+def _keys(value: str) -> tuple[bytes, ...]:
+    try:
+        return tuple(key.encode() for key in _texts(value, "keys"))
+    except UnicodeEncodeError:
+        raise OptionError(
+            'option "keys" holds half of a surrogate pair, which is not text; give binary keys in'
+            ' "keysBase64"'
+        ) from None
+
+
+def _keys_base64(value: str) -> tuple[bytes, ...]:
+    texts = _texts(value, "keysBase64")
+    try:
+        return tuple(b64decode(key, validate=True) for key in texts)
+    except ValueError:
+        raise OptionError('option "keysBase64" holds a string that is not Base64') from None
+
+
+def _texts(value: str, name: str) -> list[str]:
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = None
+    if isinstance(parsed, list) and parsed and all(isinstance(key, str) for key in parsed):
+        return parsed
+    # Keys are data: they must not get into the message through `_shown`.
+    raise OptionError(
+        f'option "{name}" is not a JSON list of strings, such as ["a", "b"]; its value is not shown'
+    )
+
+
+DEFINITIONS = (
+    Option(
+        *("path", "read, write", Unset("required"), None),
+        "URL of the log, any fsspec URL or a local path",
+    ),
+    Option(
+        *("view", "batch", "log", _choice("log", "table", "latest")),
+        "`log`: every record; `table`: the latest value of each key, without deleted keys;"
+        " `latest`: the latest record of each key that changed since the start, tombstones"
+        " included",
+        "view",
+    ),
+    Option(
+        *("asOfVersion", "batch", Unset("newest"), _natural),
+        "with `view=table`: the version of the log to show; it must still be readable",
+        "as_of_version",
+    ),
+    Option(
+        *("asOfTimestamp", "batch", Unset("newest"), definitions.time_ms),
+        "with `view=table`: shows the newest version committed by this time, in milliseconds"
+        " since 1970",
+        "as_of_ms",
+    ),
+    Option(
+        *("isolation", "read", "read_committed", _choice("read_committed", "read_uncommitted")),
+        "`read_committed`: up to the first record of a transaction that has not ended;"
+        " `read_uncommitted`, with `view=log`: records of such transactions, too, which may be"
+        " aborted later",
+    ),
+    Option(
+        *("startingOffsets", "read", Unset("stream: latest, batch: earliest"), parse_position),
+        '`earliest`, `latest` (stream only) or JSON that names each partition, `{"0": 23, "1":'
+        ' -2}`, also as `{"<log>": {…}}` or `{"<log>": "earliest"}`; -2 is earliest, -1 latest'
+        " (stream only). Applies to a new query; after that, the checkpoint decides",
+        of_log=True,
+    ),
+    Option(
+        *("endingOffsets", "batch", Unset("latest"), parse_position),
+        "`latest` or JSON as above, exclusive; -1 is latest. An end before the start, or among"
+        " records of an open transaction, is an error",
+        of_log=True,
+    ),
+    Option(
+        *("startingTimestamp", "read", _NONE, definitions.time_ms),
+        "milliseconds since 1970: start at the first record that is not earlier; takes precedence"
+        " over `startingOffsetsByTimestamp`, which takes precedence over `startingOffsets`",
+    ),
+    Option(
+        *("endingTimestamp", "batch", _NONE, definitions.time_ms),
+        "milliseconds since 1970: end before the first record that is not earlier; `latest` where"
+        " no record is that late; takes precedence over `endingOffsetsByTimestamp`, which takes"
+        " precedence over `endingOffsets`",
+    ),
+    Option(
+        *("startingOffsetsByTimestamp", "read", _NONE, parse_times),
+        'as `startingTimestamp`, in JSON by partition: `{"0": 1767225600000}`, also as `{"<log>":'
+        " {…}}`",
+        of_log=True,
+    ),
+    Option(
+        *("endingOffsetsByTimestamp", "batch", _NONE, parse_times),
+        "as `endingTimestamp`, in JSON by partition",
+        of_log=True,
+    ),
+    Option(
+        *("startingOffsetsByTimestampStrategy", "read", "error", _choice("error", "latest")),
+        "what to do where no record is as late as a starting timestamp: `error`, or `latest`:"
+        " start at the end",
+    ),
+    Option(
+        *("sinceVersion", "stream, `view=latest`", _NONE, _natural),
+        "start after this version of the log, with what was appended since; it must still be"
+        " readable",
+    ),
+    Option(
+        *("failOnDataLoss", "read", "true", _boolean),
+        "what to do when offsets are gone (retention, deleteRecords) or not there, a stream"
+        " missed a tombstone, a partition is no longer read, or another log is at the path:"
+        " `true` fails the query, `false` warns and goes on with what there is",
+        "fail_on_data_loss",
+    ),
+    Option(
+        *("maxOffsetsPerTrigger", "stream", _NONE, _positive),
+        "maximum number of offsets per batch, shared among partitions in proportion to what they"
+        " have, with at least 1 for each that has any",
+    ),
+    Option(
+        *("minOffsetsPerTrigger", "stream", _NONE, _positive),
+        "minimum number of offsets per batch; a smaller batch starts only when `maxTriggerDelay`"
+        " has passed since the last one. The first batch of a run does not wait, nor does"
+        " `availableNow`",
+    ),
+    Option(
+        *("maxTriggerDelay", "stream", "15m", definitions.duration_ms),
+        "maximum wait for `minOffsetsPerTrigger`",
+    ),
+    Option(
+        *("maxBytesPerTrigger", "stream", _NONE, _some_bytes),
+        "approximate maximum of uncompressed record bytes per batch, such as `64m`; oldest"
+        " commits first, at least one record",
+    ),
+    Option(
+        *("pollInterval", "stream", "1s", definitions.duration_ms),
+        "minimum interval between polls of the log; each costs one request. Set `0s` in tests"
+        " that call `processAllAvailable()`",
+        "poll_interval_ms",
+    ),
+    Option(
+        *("minPartitions", "read", _NONE, _positive),
+        "minimum number of Spark tasks, approximately",
+        "min_partitions",
+    ),
+    Option(
+        *("maxRecordsPerPartition", "read", _NONE, _positive),
+        "maximum number of offsets per Spark task",
+        "max_records_per_partition",
+    ),
+    Option(
+        *("includeHeaders", "read", "false", _boolean),
+        "adds the column `headers`",
+        "include_headers",
+    ),
+    Option(
+        *("columns", "read", Unset("all"), _column_names),
+        "comma-separated names: read only these columns; a subset in `.schema(…)` does the same",
+        "columns",
+    ),
+    Option(
+        *("keys", "read", Unset("all"), _keys),
+        'JSON list of strings: read only records with these keys, `["order-1", "order-2"]`; of a'
+        " typed log each as `clog get` takes it, a number as its digits; large objects are"
+        " searched by their key index, or by their keys alone",
+    ),
+    Option(
+        *("keysBase64", "read", Unset("all"), _keys_base64),
+        "the same for binary keys, each in Base64",
+    ),
+    Option(
+        *("partitions", "read, write", Unset("all; 4"), _partition_numbers),
+        "read: the partitions to read, `0,2`; write: number of partitions of a log that the write"
+        " creates; it cannot be changed later",
+        "partitions",
+        of_write=_positive,
+    ),
+    Option(
+        *("keyColumns", "write", _NONE, _column_names),
+        "comma-separated columns of the DataFrame: a log that the write creates is typed, has"
+        " these for its key and the others for its value, and its table is shown as plain columns",
+        "key_columns",
+    ),
+    Option(
+        *("config.<name>", "write", _NONE, None),
+        "Kafka topic config of a log that the write creates, such as `config.cleanup.policy`",
+    ),
+    Option(
+        *("writerId", "write (stream)", Unset("the query's id"), _text),
+        "name under which the log remembers the last batch; another query may not use it",
+        "writer_id",
+    ),
+    Option(
+        *("txnAppId", "write", _NONE, _text),
+        "batch: with `txnVersion`, a write at or below the last version is skipped, as in Delta;"
+        " stream: the same as `writerId`",
+        "txn_app_id",
+    ),
+    Option(
+        *("txnVersion", "write (batch)", _NONE, _natural),
+        "number of the write, which must rise; see `txnAppId`",
+        "txn_version",
+    ),
+    Option(
+        *("failOnChangedBatch", "write", Unset("stream: true, batch: false"), _boolean),
+        "what to do when the log already has this batch (or this `txnVersion`) with other rows,"
+        " or has a later one (batch) or none of those before it (stream): `true` fails, `false`"
+        " warns and keeps the rows that are there. `upsert` sets it",
+        "fail_on_changed_batch",
+    ),
+    Option(
+        *("topic", "read, write", _NONE, None),
+        "only checked: must be the log's name",
+    ),
+    Option(
+        *("storage_options", "read, write", "{}", _json_object),
+        'JSON for the filesystem: `{"key": "…", "secret": "…", "client_kwargs": {…}}`',
+    ),
+    Option(
+        *("storage.<name>", "read, write", _NONE, None),
+        "one storage option, in lower case; `true`, `false` and JSON objects or lists are"
+        " understood",
+    ),
+    Option(
+        *("logId", "read, write", Unset("any"), _text),
+        "the id of the log that is meant: another one at the path, since it was deleted and"
+        " recreated, is refused. `snapshot_and_stream` and `upsert` set it",
+        "log_id",
+    ),
+    Option(
+        *("readerId", "stream", _NONE, _reader_name),
+        "the name of a reader of the log: after each batch the query records how far it has read,"
+        " at most every ten seconds; `clog readers` lists it. The checkpoint decides where the"
+        " query continues",
+        "reader_id",
+    ),
+    Option(
+        *("readerHold", "stream", "0s", definitions.duration_ms),
+        "for how long after each word of it the cleaner waits for the reader that `readerId`"
+        " names, so that it misses no delete: as far as the log's `reader.hold.max.ms` allows",
+        "reader_hold_ms",
+    ),
+    Option(
+        *("singleWriter", "read, write", "false", _boolean),
+        "allow a filesystem without exclusive create; only one process may write then",
+    ),
 )
 
-_T = TypeVar("_T")
+NAMES = tuple(option.name for option in DEFINITIONS if "<" not in option.name)
+_BY_NAME = {option.name: option for option in DEFINITIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +486,7 @@ class Admission:
 
     max_offsets: int | None = None
     min_offsets: int | None = None
-    max_delay_ms: int = _MAX_TRIGGER_DELAY_MS
+    max_delay_ms: int = 900_000
     max_bytes: int | None = None
 
     @property
@@ -441,64 +536,50 @@ class WriteOptions:
     row_texts: bool = False
 
 
-def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Reads the settings for `streamReader` and `reader`.
-
-    Raises:
-        OptionError: an option is unknown or has a wrong value, or there is no path.
+def texts_of(options: Mapping[str, object] | None) -> dict[str, str]:
+    """Returns options of a function of ours as Spark passes them on, names lowered: JSON of a
+    mapping or a list.
     """
+    return {
+        name.lower(): json.dumps(value)
+        if isinstance(value, bool | Mapping | list | tuple)
+        else str(value)
+        for name, value in (options or {}).items()
+    }
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Reads the settings for `streamReader` and `reader`; raises `OptionError`."""
     given = _Given(options)
     location = given.location()
-    isolation = given.parsed("isolation", values.choice(*_ISOLATION), _ISOLATION[0])
-    uncommitted = isolation != _ISOLATION[0]
-    view: Literal["log", "table", "latest"]
-    view = given.parsed("view", values.choice("log", "table", "latest"), "log")
-    if uncommitted and view != "log":
+    rows = [option for option in DEFINITIONS if option.is_of_reads and option.parse is not None]
+    got = {row.name: given.value(row.name, log_name=location.name) for row in rows}
+    uncommitted = got["isolation"] == "read_uncommitted"
+    if uncommitted and got["view"] != "log":
         raise OptionError(
-            f'option "isolation" is read_uncommitted, but view={view} shows what is committed'
-            " alone; leave one of them out"
+            f'option "isolation" is read_uncommitted, but view={got["view"]} shows what is'
+            " committed alone; leave one of them out"
         )
     return ReadOptions(
         location=location,
-        view=view,
-        as_of_version=given.parsed("asOfVersion", values.natural, None),
-        as_of_ms=given.parsed("asOfTimestamp", definitions.time_ms, None),
-        starting=_starting(given, location.name),
-        ending=_ending(given, location.name),
-        fail_on_data_loss=given.parsed("failOnDataLoss", values.boolean, default=True),
-        admission=_admission(given),
-        poll_interval_ms=given.parsed("pollInterval", definitions.duration_ms, 1000),
-        min_partitions=given.parsed("minPartitions", values.positive, None),
-        max_records_per_partition=given.parsed("maxRecordsPerPartition", values.positive, None),
-        include_headers=given.parsed("includeHeaders", values.boolean, default=False),
-        columns=given.parsed("columns", values.names, None),
-        partitions=given.parsed("partitions", values.partitions, None),
-        keys=_keys(given),
-        log_id=given.parsed("logId", values.text, None),
-        reader_id=given.parsed("readerId", values.reader_name, None),
-        reader_hold_ms=given.parsed("readerHold", definitions.duration_ms, 0),
+        starting=_starting(got),
+        ending=_ending(got),
+        admission=_admission(got),
+        keys=_all_keys(got["keys"], got["keysBase64"]),
         uncommitted=uncommitted,
+        **{row.setting: got[row.name] for row in rows if row.setting},
     )
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Reads the settings for `streamWriter` and `writer`.
-
-    Raises:
-        OptionError: as `read_options`.
-    """
+    """Reads the settings for `streamWriter` and `writer`; raises `OptionError`."""
     given = _Given(options)
+    rows = [option for option in DEFINITIONS if option.is_of_writes and option.setting]
     return WriteOptions(
         location=given.location(),
-        partitions=given.parsed("partitions", values.positive, None),
         config=given.below("config."),
-        writer_id=given.parsed("writerId", values.text, None),
-        txn_app_id=given.parsed("txnAppId", values.text, None),
-        txn_version=given.parsed("txnVersion", values.natural, None),
-        fail_on_changed_batch=given.parsed("failOnChangedBatch", values.boolean, default=None),
-        key_columns=given.parsed("keyColumns", values.names, None),
-        log_id=given.parsed("logId", values.text, None),
-        row_texts=given.parsed(ROW_TEXTS, values.boolean, default=False),
+        row_texts=given.has(ROW_TEXTS),
+        **{row.setting: given.value(row.name, of_write=True) for row in rows},
     )
 
 
@@ -506,34 +587,37 @@ class _Given:
     """The options as they were given, names lowered and checked."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
-        _check_names(self._values)
+        self._texts = {name.lower(): value for name, value in options.items()}
+        _check_names(self._texts)
 
-    def parsed(self, name: str, parse: Callable[[str], _T], default: _T) -> _T:
-        """Returns the value of an option, or its default.
-
-        Raises:
-            OptionError: the value is wrong; names the option and what is allowed.
-        """
-        value = self._values.get(name.lower())
-        if value is None:
-            return default
+    def value(self, name: str, *, log_name: str = "", of_write: bool = False) -> Any:
+        """Returns the value of an option, or its default; None where it has none."""
+        row = _BY_NAME[name]
+        text = self._texts.get(name.lower())
+        if text is None and isinstance(row.default, Unset):
+            return None
+        parse = (row.of_write if of_write else None) or row.parse
+        assert parse is not None, "who has no parser is read as it is"
+        text = row.default if text is None else text.strip()
         try:
-            return parse(value.strip())
+            return parse(text, log_name) if row.of_log else parse(text)
         except OptionError:
             raise
         except ValueError as e:
             raise OptionError(
-                f'option "{name}" has the value {values.shown(value)}; it must be {e}'
+                f'option "{name}" has the value {_shown(text)}; it must be {e}'
             ) from None
 
+    def has(self, name: str) -> bool:
+        return name.lower() in self._texts
+
     def below(self, prefix: str) -> dict[str, str]:
-        found = self._values.items()
+        found = self._texts.items()
         return {name[len(prefix) :]: value for name, value in found if name.startswith(prefix)}
 
     def location(self) -> Location:
-        url = self._values.get("path")
-        if "paths" in self._values:
+        url, topic = self._texts.get("path"), self._texts.get("topic")
+        if "paths" in self._texts:
             raise OptionError("several paths were given; a source reads one log: load(path)")
         if not url:
             raise OptionError(
@@ -544,34 +628,44 @@ class _Given:
                 " (path='…'), CREATE TEMPORARY VIEW latest AS SELECT … FROM orders WITH (path='…');"
                 ' to write a DataFrame, .save("s3://bucket/orders") instead of saveAsTable'
             )
-        storage: dict[str, Any] = self.parsed("storage_options", values.json_object, {})
-        storage |= {name: values.loose(v) for name, v in self.below("storage.").items()}
-        single = self.parsed("singleWriter", values.boolean, default=False)
+        storage: dict[str, Any] = self.value("storage_options")
+        storage |= {name: _loose(v) for name, v in self.below("storage.").items()}
+        single = self.value("singleWriter")
         location = Location(_absolute(url), json.dumps(storage, sort_keys=True), single)
-        topic = self._values.get("topic")
         if topic is not None and topic != location.name:
             raise OptionError(
-                f'option "topic" is {values.shown(topic)}, but the log at this path is'
+                f'option "topic" is {_shown(topic)}, but the log at this path is'
                 f" {location.name!r}; a path holds one log: omit topic, or give the other"
                 " log's path"
             )
         return location
 
 
-def _starting(given: _Given, log_name: str) -> Position | Times | Since | None:
-    """Reads where to start, in Kafka's precedence: a timestamp, timestamps by partition, offsets.
+def _shown(value: str) -> str:
+    # A value may be a secret given under the wrong name: never whole.
+    return repr(value) if len(value) <= 24 else repr(value[:20] + "…")
+
+
+def _loose(value: str) -> Any:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _starting(got: Mapping[str, Any]) -> Position | Times | Since | None:
+    """Returns where to start, in Kafka's precedence: a timestamp, timestamps by partition, offsets.
     Kafka knows no version: with one, another start is refused.
     """
-    or_latest = given.parsed(
-        "startingOffsetsByTimestampStrategy", values.choice("error", "latest"), "error"
-    )
-    time_ms = given.parsed("startingTimestamp", definitions.time_ms, None)
-    times_ms = given.parsed("startingOffsetsByTimestamp", values.times_ms(log_name), None)
-    offsets = given.parsed("startingOffsets", values.position(log_name), None)
-    at = time_ms if time_ms is not None else times_ms
-    version = given.parsed("sinceVersion", values.natural, None)
+    at = _first(got["startingTimestamp"], got["startingOffsetsByTimestamp"])
+    offsets, version = got["startingOffsets"], got["sinceVersion"]
     if version is None:
-        return offsets if at is None else Times(at, or_latest=or_latest == "latest")
+        or_latest = got["startingOffsetsByTimestampStrategy"] == "latest"
+        return offsets if at is None else Times(at, or_latest=or_latest)
     if at is not None or offsets is not None:
         raise OptionError(
             f'option "sinceVersion" is {version}, and starting offsets or timestamps are given too;'
@@ -580,41 +674,32 @@ def _starting(given: _Given, log_name: str) -> Position | Times | Since | None:
     return Since(version)
 
 
-def _ending(given: _Given, log_name: str) -> Position | Times | None:
-    """Reads where to end, in the same precedence; where no record is that late, the end is the
+def _ending(got: Mapping[str, Any]) -> Position | Times | None:
+    """Returns where to end, in the same precedence; where no record is that late, the end is the
     latest.
     """
-    time_ms = given.parsed("endingTimestamp", definitions.time_ms, None)
-    times_ms = given.parsed("endingOffsetsByTimestamp", values.times_ms(log_name), None)
-    offsets = given.parsed("endingOffsets", values.position(log_name), None)
-    at = time_ms if time_ms is not None else times_ms
-    return offsets if at is None else Times(at, or_latest=True)
+    at = _first(got["endingTimestamp"], got["endingOffsetsByTimestamp"])
+    return got["endingOffsets"] if at is None else Times(at, or_latest=True)
 
 
-def _admission(given: _Given) -> Admission:
-    least = given.parsed("minOffsetsPerTrigger", values.positive, None)
-    most = given.parsed("maxOffsetsPerTrigger", values.positive, None)
+def _first(one: Any, other: Any) -> Any:
+    return other if one is None else one
+
+
+def _admission(got: Mapping[str, Any]) -> Admission:
+    least, most = got["minOffsetsPerTrigger"], got["maxOffsetsPerTrigger"]
     if least is not None and most is not None and least > most:
         raise OptionError(
             f'option "minOffsetsPerTrigger" is {least}, above "maxOffsetsPerTrigger", {most}; lower'
             " the first or raise the second"
         )
-    return Admission(
-        max_offsets=most,
-        min_offsets=least,
-        max_delay_ms=given.parsed(
-            "maxTriggerDelay", definitions.duration_ms, _MAX_TRIGGER_DELAY_MS
-        ),
-        max_bytes=given.parsed("maxBytesPerTrigger", values.size_bytes, None),
-    )
+    return Admission(most, least, got["maxTriggerDelay"], got["maxBytesPerTrigger"])
 
 
-def _keys(given: _Given) -> tuple[bytes, ...] | None:
-    text = given.parsed("keys", values.keys, None)
-    binary = given.parsed("keysBase64", values.keys_base64, None)
-    if text is None and binary is None:
+def _all_keys(*given: tuple[bytes, ...] | None) -> tuple[bytes, ...] | None:
+    if given == (None, None):
         return None
-    return tuple(sorted({*(text or ()), *(binary or ())}))
+    return tuple(sorted({key for keys in given for key in keys or ()}))
 
 
 def _check_names(given: Mapping[str, str]) -> None:

@@ -30,6 +30,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clog.connector.options import read_options, texts_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -57,14 +59,11 @@ def beside_table(
     Raises:
         OptionError: an option is unknown, or is ``view`` or a version.
     """
-    from clog.connector.option_values import as_text
-    from clog.connector.options import read_options
     from clog.connector.read.batch_reader import check_batch
     from clog.storage.errors import OptionError
 
-    given = {name: as_text(value) for name, value in options.items()}
-    own = {"view", "asofversion", "asoftimestamp", "path"} & {name.lower() for name in given}
-    if own:
+    given = texts_of(options)
+    if own := {"view", "asofversion", "asoftimestamp", "path"} & given.keys():
         raise OptionError(f"options {sorted(own)} are beside_table's own; leave them out")
     settings = read_options({**given, "view": "table", "path": url})
     check_batch(settings)
@@ -73,7 +72,7 @@ def beside_table(
         from clog.connector.opened_logs import opened
 
         version = opened(settings.location).handle.refresh().version
-        of_table = {**given, "view": "table", "asOfVersion": str(version)}
+        of_table = {**given, "view": "table", "asofversion": str(version)}
         table = df.sparkSession.read.format("clog").options(**of_table).load(url)
         each_batch(df, table, batch_id)
 
@@ -146,14 +145,12 @@ def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
         OptionError: as the read would.
         NotFoundError: there is no log.
     """
-    from clog.connector.option_values import as_text
-    from clog.connector.options import read_options
     from clog.connector.read.batch_reader import check_batch
     from clog.connector.read.plan_ranges import of_the_logs_keys
     from clog.storage.log import Log
 
     given = {"path": source} if isinstance(source, str) else dict(source)
-    given |= {name: as_text(value) for name, value in options.items()}
+    given |= texts_of(options)
     settings = read_options(given)
     check_batch(settings)
     handle = Log.open(settings.location.store()).handle
@@ -337,19 +334,17 @@ def snapshot_and_stream(spark: "SparkSession", url: str, **options: object) -> S
         OptionError: an option is unknown, or is one of those.
         NotFoundError: there is no log at this URL.
     """
-    from clog.connector.option_values import as_text
-    from clog.connector.options import read_options
     from clog.connector.read.batch_reader import check_batch
     from clog.connector.read.plan_ranges import offset_bounds, partitions_read
     from clog.connector.read.stream_reader import check_stream
     from clog.storage.log import Log
 
-    given = {name: as_text(value) for name, value in options.items()}
+    given = texts_of(options)
     log = Log.open(read_options({**given, "path": url}).location.store())
     head, version = log.handle.tip.head, log.handle.tip.version
-    meant = {**given, "logId": log.handle.standing.log_id}
-    of_table = {**meant, "view": "table", "asOfVersion": str(version)}
-    of_stream = {**meant, "sinceVersion": str(version)}
+    meant = {**given, "logid": log.handle.standing.log_id}
+    of_table = {**meant, "view": "table", "asofversion": str(version)}
+    of_stream = {**meant, "sinceversion": str(version)}
     check_batch(read_options({**of_table, "path": url}))
     settings = read_options({**of_stream, "path": url})
     check_stream(settings)

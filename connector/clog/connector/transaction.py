@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from clog.connector.option_values import as_text
-from clog.connector.options import write_options
+from clog.connector.options import texts_of, write_options
 from clog.connector.schema import RUN_ID, local_property
 from clog.connector.write.writers import check_repeated_transaction
 from clog.storage.errors import (
@@ -203,7 +202,7 @@ def transaction(
             " integers from 0 to 2^63 - 1; pass the second argument of the function that was given"
             " to foreachBatch"
         )
-    given = {name.lower(): as_text(value) for name, value in (options or {}).items()}
+    given = texts_of(options)
     settings = write_options({**given, "path": home})
     place = settings.location, job
     try:

@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clog.connector.option_values import as_text
-from clog.connector.options import ROW_TEXTS, write_options
+from clog.connector.options import ROW_TEXTS, texts_of, write_options
 from clog.connector.schema import QUERY_ID, RUN_ID, local_property
 from clog.connector.write.text_rules import (
     ENCODING,
@@ -118,7 +117,7 @@ def upsert(
             f"batch {batch_id} is upserted into {redact(url)} twice; the second upsert would be"
             " dropped as a repetition of the first; give each upsert its own name (name=…)"
         )
-    given = {name.lower(): as_text(value) for name, value in (options or {}).items()}
+    given = texts_of(options)
     asked = asked_of(given)
     given = {"failonchangedbatch": "true", **given}
     given |= {"path": url, "txnappid": app_id, "txnversion": str(batch_id)}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clog.connector.option_values import Times
 from clog.connector.options import DEFINITIONS, Location, read_options, write_options
+from clog.connector.positions import Times
 from clog.storage.errors import OptionError
 
 README = Path(__file__).parents[3] / "connector" / "README.md"

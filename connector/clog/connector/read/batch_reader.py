@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from clog.connector.opened_logs import check_meant
-from clog.connector.option_values import EARLIEST, LATEST, Position, Since, Times
 from clog.connector.options import ReadOptions
+from clog.connector.positions import EARLIEST, LATEST, Position, Since, Times
 from clog.connector.read.plan_ranges import (
     LogPartition,
     TablePartition,

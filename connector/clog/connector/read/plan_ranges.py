@@ -33,9 +33,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from clog.connector.opened_logs import try_open, types_of
-from clog.connector.option_values import Position, Since, Times
 from clog.connector.options import Location, ReadOptions
-from clog.connector.read.offsets import check_all_named, resolve
+from clog.connector.positions import Position, Since, Times, check_all_named, resolve
 from clog.connector.schema import (
     LogTypes,
     TableColumns,

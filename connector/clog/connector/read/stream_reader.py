@@ -27,10 +27,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from clog.connector.opened_logs import check_meant
-from clog.connector.option_values import Since
 from clog.connector.options import ReadOptions
-from clog.connector.read.offsets import (
+from clog.connector.positions import (
     Planned,
+    Since,
     StreamOffsets,
     by_partition_json,
     initial_json,

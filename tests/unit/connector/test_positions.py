@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.connector.read.offsets import Planned, StreamOffsets, initial_json, parse_offsets, resolve
+from clog.connector.positions import Planned, StreamOffsets, initial_json, parse_offsets, resolve
 from clog.storage.errors import InvalidInputError, OptionError
 
 BY_PARTITION = st.dictionaries(st.integers(0, 2000), st.integers(0, 2**62), min_size=1)

@@ -1,7 +1,8 @@
-"""Offsets of a stream: what goes into Spark's checkpoint, and what it means.
+"""Where a read starts and ends, as its options say it; and where a stream is, as Spark's checkpoint
+keeps it.
 
-Spark compares offsets as JSON *strings*, so there is one way to write each: partitions in numeric
-order, then the other fields. Three kinds:
+*Offsets of a stream.* Spark compares them as JSON *strings*, so there is one way to write each:
+partitions in numeric order, then the other fields. Three kinds:
 
 - *initial*: ``{"init": "latest"}``. Constant, because Spark asks for it more than once before it
   makes the first batch durable.
@@ -19,12 +20,36 @@ are read too.
 A stream that has nothing to read gets its own offsets back, unchanged.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from clog.connector.option_values import EARLIEST, LATEST, Position, Since, Times
+from clog.storage.config import definitions
 from clog.storage.errors import InvalidInputError, OptionError
+
+EARLIEST, LATEST = -2, -1
+Position = Literal["earliest", "latest"] | Mapping[int, int]
+"""Where to start or end: everywhere alike, or by partition, where -2 is earliest and -1 latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Where to start or end by time: the first record that is not earlier, everywhere alike or by
+    partition. ``or_latest``: the end of the log where no record is that late; else that is an
+    error.
+    """
+
+    ms: int | Mapping[int, int]
+    or_latest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Where to start by version: at the end offsets it had, with what was appended after it."""
+
+    version: int
+
 
 _NAMES = ("commit", "from", "log", "log_id", "planned", "version")
 
@@ -86,11 +111,7 @@ def by_partition_json(offsets: Mapping[int, int]) -> dict[str, Any]:
 
 
 def parse_offsets(value: Mapping[str, Any]) -> StreamOffsets | None:
-    """Returns what a checkpoint holds; None for the initial offset.
-
-    Raises:
-        InvalidInputError: these are not offsets of a clog stream.
-    """
+    """Returns what a checkpoint holds; None for the initial offset."""
     if "init" in value:
         return None
     rest = {name: v for name, v in value.items() if name not in _NAMES}
@@ -119,9 +140,6 @@ def resolve(
 ) -> dict[int, int]:
     """Returns the offset that a position names in each partition of ``starts`` (log start) and
     ``ends`` (log end).
-
-    Raises:
-        OptionError: it does not name all partitions, or one that does not exist.
     """
     if position == "earliest":
         return dict(starts)
@@ -133,11 +151,7 @@ def resolve(
 
 
 def check_all_named(position: Mapping[int, int], partitions: Sequence[int], *, option: str) -> None:
-    """Raises if a number is missing for one of the partitions, or given for another.
-
-    Raises:
-        OptionError: it is not.
-    """
+    """Raises if a number is missing for one of the partitions, or given for another."""
     missing = [p for p in partitions if p not in position]
     unknown = [p for p in position if p not in partitions]
     if unknown:
@@ -150,6 +164,69 @@ def check_all_named(position: Mapping[int, int], partitions: Sequence[int], *, o
             f'option "{option}" does not name partitions {missing}; name all that are read'
             f" ({list(partitions)}); among offsets, -1 is latest and -2 earliest"
         )
+
+
+def parse_position(value: str, log_name: str) -> Position:
+    """Reads where to start or end, by offset; also by topic first, where it is this log."""
+    must = (
+        'earliest, latest, or JSON by partition such as {"0": 23, "1": -2};'
+        " -2 is earliest, -1 latest"
+    )
+    word = (_of_the_log(value, log_name) or value).lower()
+    if word == "earliest":
+        return "earliest"
+    if word == "latest":
+        return "latest"
+    return _by_partition(value, log_name, EARLIEST, must)
+
+
+def parse_times(value: str, log_name: str) -> Mapping[int, int]:
+    """Reads moments by partition, as `parse_position` reads offsets."""
+    must = (
+        "JSON by partition, milliseconds since 1970 or ISO 8601,"
+        ' such as {"0": 1767225600000, "1": "2026-01-01T00:00:00Z"}'
+    )
+    return _by_partition(value, log_name, 0, must, number_of=definitions.time_ms)
+
+
+def _of_the_log(value: str, log_name: str) -> str | None:
+    """Returns the word in ``{"<log>": "<word>"}``."""
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return None
+    if not isinstance(parsed, dict) or list(parsed) != [log_name]:
+        return None
+    word = parsed[log_name]
+    return word if isinstance(word, str) else None
+
+
+def _by_partition(
+    value: str,
+    log_name: str,
+    smallest: int,
+    must: str,
+    *,
+    number_of: Callable[[str], int] | None = None,
+) -> dict[int, int]:
+    """Reads numbers by partition; ``number_of`` reads those that are given as text."""
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        raise ValueError(must) from None
+    if isinstance(parsed, dict) and list(parsed) == [log_name] and type(parsed[log_name]) is dict:
+        parsed = parsed[log_name]  # Kafka's form: by topic first.
+    if isinstance(parsed, dict) and dict in map(type, parsed.values()):
+        raise ValueError(f'of the log "{log_name}" alone, such as {{"{log_name}": {{"0": 23}}}}')
+    if not isinstance(parsed, dict) or not parsed:
+        raise ValueError(must)
+    numbers: dict[int, int] = {}
+    for p, given in parsed.items():
+        number = number_of(given) if number_of and isinstance(given, str) else given
+        if not (p.isascii() and p.isdigit()) or type(number) is not int or number < smallest:
+            raise ValueError(must)
+        numbers[int(p)] = number
+    return dict(sorted(numbers.items()))
 
 
 def _planned(value: Mapping[str, Any]) -> Planned:

@@ -402,9 +402,9 @@ def committed_forgotten(patch: Patch) -> None:
 def abort_in_doubt_trusted(patch: Patch) -> None:
     """A transaction in doubt is aborted without a look: its commit may be on its way (H-T13)."""
     patch(
-        storage.transactions.deferred,
-        "end_unknown",
-        lambda _handle, _ours: storage.transactions.ids.NotCommitted(by_us=True),
+        storage.transactions.deferred.Committing,
+        "_end_unknown",
+        lambda _self: storage.transactions.ids.NotCommitted(by_us=True),
     )
 
 

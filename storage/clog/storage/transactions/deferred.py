@@ -42,9 +42,9 @@ from clog.storage.transactions.ids import (
     Number,
     appended_by,
     committed_positions,
-    end_unknown,
     find_commit,
     kept_positions,
+    raised,
     state_of,
 )
 from clog.storage.transactions.several import Several, Visible, aborted_home, check_undecided
@@ -97,6 +97,7 @@ class Holder:
         positions: what was committed under the id, once that was asked for: nobody else changes it.
         closable: transactions over several logs that all of these know the outcome of.
         is_lost: the id was taken up again since, here or by a parent process, or must be.
+        is_unsure: it may have been taken up again here: nobody was told what became of that.
         is_fenced: another holder took it up.
     """
 
@@ -107,8 +108,16 @@ class Holder:
     sequence: int = NONE
     version: int = NONE
     is_lost: bool = False
+    is_unsure: bool = False
     is_fenced: bool = False
     closable: set[TransactionName] = field(default_factory=set)
+
+    @property
+    def held(self) -> Sequence[int]:
+        """The epochs at one of which the id is, unless another holder took it up."""
+        if self.is_unsure:
+            return (self.epoch, self.epoch + 1)
+        return (self.epoch + self.is_lost,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +358,7 @@ class Committing:
                 prepare = aborted_home(self._handle, self.ours, tried=self._in_doubt)
                 done = self._handle.commit(prepare, operation=OPERATION)
             else:
-                done = end_unknown(self._handle, self.ours)
+                done = self._end_unknown()
         except (StoreUnavailableError, CommitConflictError) as e:
             raise self._still_unknown(e) from e
         if isinstance(done, AlreadyCommitted):
@@ -360,10 +369,41 @@ class Committing:
             self.fence()
         else:
             self.holder.is_lost = not self.is_undecided  # First: an interrupt may come between.
+            self.holder.is_unsure = False
             self.state = State.ABORTED
         self.tried = self._in_doubt = False
         self._finished(ABORTED)
         return False
+
+    def _end_unknown(self) -> AlreadyCommitted | NotCommitted:
+        """Makes certain what became of a commit that may still be on its way: it happened, or never
+        will, as the id is taken up here (H-T13). One commit where it did not.
+        """
+        handle, ours, holder = self._handle, self.ours, self.holder
+        was_unsure = holder.is_unsure
+
+        def prepare(tip: Commit, _: int) -> Edit | AlreadyCommitted | NotCommitted:
+            holder.is_unsure = was_unsure
+            known = state_of(handle.writer_pages, tip.head, ours.transaction_id)
+            try:
+                done = find_commit(known, ours, url=self._url, tried=True)
+            except TransactionFencedError:
+                return NotCommitted()
+            if done is not None:
+                return AlreadyCommitted(done.version)
+            holder.is_unsure = True  # Wherever this is interrupted: the epoch may be its own.
+            return raised(handle, tip, ours.transaction_id)
+
+        try:
+            done = handle.commit(prepare, operation=OPERATION)
+        except CommitStateUnknownError:
+            raise
+        except ClogError:
+            holder.is_unsure = was_unsure
+            raise
+        if isinstance(done, AlreadyCommitted | NotCommitted):
+            return done
+        return NotCommitted(by_us=True)
 
     def _check_fenced(self, e: ClogError) -> None:
         """Raises that it is fenced, where it turned out so after another error: whoever took the id
@@ -398,7 +438,7 @@ class Committing:
     def fence(self) -> None:
         """Notes that another holder took the id up, or that it was taken up here."""
         self.state = State.FENCED
-        self.holder.is_fenced = not self.holder.is_lost
+        self.holder.is_fenced = not (self.holder.is_lost or self.holder.is_unsure)
 
     def before(self) -> Positions:
         """Returns what was committed under the id before."""

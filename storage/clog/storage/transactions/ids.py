@@ -6,7 +6,7 @@ commits upon. So a holder that was fenced commits nothing more, however late it 
 no other file has a part in it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -104,17 +104,18 @@ def state_of(pages: WriterPages, head: Head, transaction_id: str) -> Transaction
     return None if entry is None else entry.transaction
 
 
-def take_up(handle: Handle, transaction_id: str, *, held: int | None = None) -> WriterEntry:
+def take_up(handle: Handle, transaction_id: str, *, held: Sequence[int] = ()) -> WriterEntry:
     """Raises the epoch of an id, and returns its entry: the caller holds it; one commit, which also
-    announces the feature where the log lacks it. ``held``: the epoch to which the caller raised it
-    last, if it did: it does not take the id back from who took it up since.
+    announces the feature where the log lacks it. ``held``: the epochs to one of which the caller
+    raised it last, if it did: it does not take the id back from who took it up since, which is a
+    TransactionFencedError.
     """
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
         known = state_of(handle.writer_pages, tip.head, transaction_id)
-        if held is not None and known is not None and known.epoch != held:
-            raise taken_by_another(handle, transaction_id, held)
-        return _raised(handle, tip, transaction_id)
+        if held and known is not None and known.epoch not in held:
+            raise taken_by_another(handle, transaction_id, max(held))
+        return raised(handle, tip, transaction_id)
 
     commit = handle.commit(prepare, operation=OPERATION)
     assert isinstance(commit, Commit)
@@ -129,27 +130,6 @@ def taken_by_another(handle: Handle, transaction_id: str, held: int) -> Transact
         f" since this one did, at epoch {held}; to take it back open the log again, and go on from"
         " the positions that are committed"
     )
-
-
-def end_unknown(handle: Handle, ours: Number) -> AlreadyCommitted | NotCommitted:
-    """Makes certain what became of a transaction whose commit may still be on its way: it was
-    committed, or never will be, as its id is taken up here (H-T13). One commit where it was not.
-    """
-
-    def prepare(tip: Commit, _: int) -> Edit | AlreadyCommitted | NotCommitted:
-        known = state_of(handle.writer_pages, tip.head, ours.transaction_id)
-        try:
-            done = find_commit(known, ours, url=handle.store.url, tried=True)
-        except TransactionFencedError:
-            return NotCommitted()
-        if done is not None:
-            return AlreadyCommitted(done.version)
-        return _raised(handle, tip, ours.transaction_id)
-
-    done = handle.commit(prepare, operation=OPERATION)
-    if isinstance(done, AlreadyCommitted | NotCommitted):
-        return done
-    return NotCommitted(by_us=True)
 
 
 def find_commit(
@@ -220,7 +200,7 @@ def left_of(head: Head, transaction_id: str) -> list[Unended]:
     return [e for e in head.unended if (e.name.home, e.name.id) == (home, transaction_id)]
 
 
-def _raised(handle: Handle, tip: Commit, transaction_id: str) -> Edit:
+def raised(handle: Handle, tip: Commit, transaction_id: str) -> Edit:
     """Returns the edit that raises the epoch; what was committed before stays known (H-T12),
     and what its holder left open is aborted (S48).
     """

@@ -524,7 +524,8 @@ class Holders:
         known, begun = self._held.get(transaction_id), self._begun.get(transaction_id)
         if known is not None and known.is_fenced:
             raise taken_by_another(self._handle, transaction_id, known.epoch)
-        if known is not None and not known.is_lost and not (begun and begun.is_open):
+        is_held = known is not None and not (known.is_lost or known.is_unsure)
+        if known is not None and is_held and not (begun and begun.is_open):
             unheard = left_of(self._handle.tip.head, transaction_id)
             if any(entry.name not in known.closable for entry in unheard):
                 # Who could not be reached then may be.
@@ -545,7 +546,7 @@ class Holders:
         # Gone meanwhile: wherever this is interrupted, the epoch may be this one's already.
         del self._held[transaction_id]
         try:  # One that is lost was taken up here, to end a transaction in doubt (T4).
-            return take_up(self._handle, transaction_id, held=known.epoch + known.is_lost)
+            return take_up(self._handle, transaction_id, held=known.held)
         except CommitStateUnknownError:
             raise  # The same.
         except ClogError as e:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from clog.storage import (
+    ClogError,
     CommitStateUnknownError,
     InvalidInputError,
     Log,
@@ -636,14 +637,20 @@ def test_an_append_beside_the_end(make_log, values_of, monkeypatch):
 
 
 class _Struck(WrappingStore):
-    """Raises as Ctrl-C does, once, when a commit was made and nobody was told yet."""
+    """Raises as Ctrl-C does, once, where a commit is about to be made, or was made and nobody was
+    told yet.
+    """
 
-    struck = False
+    struck = ""
 
     def create(self, path, data):
+        struck = self.struck if "commits/" in path else ""
+        if struck == "before":
+            self.struck = ""
+            raise KeyboardInterrupt
         super().create(path, data)
-        if self.struck and "commits/" in path:
-            self.struck = False
+        if struck:
+            self.struck = ""
             raise KeyboardInterrupt
 
 
@@ -653,7 +660,7 @@ def test_an_id_whose_taking_up_was_interrupted_is_still_this_handles():
     log = Log.create(store, 1)
     left = log.transaction("job")  # Open, so the next one takes the id up again.
     left.append([{"key": "k", "value": "left"}])
-    store.struck = True
+    store.struck = "after"
     with pytest.raises(KeyboardInterrupt):
         log.transaction("job")
     assert not store.struck
@@ -665,3 +672,58 @@ def test_an_id_whose_taking_up_was_interrupted_is_still_this_handles():
     with log.transaction("job") as again:
         again.append([{"key": "k", "value": "again"}])
     assert log.table().get("k") == b"again"
+
+
+@pytest.mark.parametrize("then", ["nothing", "abort", "commit"])
+@pytest.mark.parametrize("struck", ["before", "after"])
+def test_an_id_is_still_this_handles_where_the_end_of_a_doubt_was_interrupted(struck, then):
+    """T4, S65: an abort that takes the id up may have done so, or not; no other holder did."""
+    store = _Struck(memory_store())
+    log = Log.create(store, 1)
+    t = log.transaction("job")
+    t.append([{"key": "k", "value": "in doubt"}])
+    store.struck = "before"
+    with pytest.raises(KeyboardInterrupt):
+        t.commit()
+    store.struck = struck
+    with pytest.raises(KeyboardInterrupt):
+        t.abort()
+    assert not store.struck
+    if then == "abort":
+        t.abort()
+    elif then == "commit" and struck == "after":
+        with pytest.raises(TransactionFencedError):
+            t.commit()
+    elif then == "commit":
+        t.commit()
+    for value in ("next", "again"):
+        with log.transaction("job") as after:
+            after.append([{"key": "k", "value": value}])
+        assert log.table().get("k") == value.encode()
+    with suppress(ClogError):
+        t.abort()
+    is_there = (then, struck) == ("commit", "before")
+    values = [v for batch in log.read() for v in batch.column("value").to_pylist()]
+    assert values == [b"in doubt"] * is_there + [b"next", b"again"]
+
+
+def test_an_id_that_another_took_up_stays_his_after_an_interrupt():
+    """S48: what this handle may have raised the epoch to is no reason to take it back later."""
+    store = _Struck(memory_store())
+    log = Log.create(store, 1)
+    t = log.transaction("job")
+    t.append([{"key": "k", "value": "in doubt"}])
+    store.struck = "before"
+    with pytest.raises(KeyboardInterrupt):
+        t.commit()
+    store.struck = "after"
+    with pytest.raises(KeyboardInterrupt):
+        t.abort()
+    other = Log.open(store).transaction("job")
+    with pytest.raises(TransactionFencedError, match="by another holder"):
+        log.transaction("job")
+    with pytest.raises(TransactionFencedError, match="by another holder"):
+        log.transaction("job")
+    other.append([{"key": "k", "value": "his"}])
+    other.commit()
+    assert log.table().get("k") == b"his"

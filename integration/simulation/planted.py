@@ -372,7 +372,7 @@ def epoch_not_compared(patch: Patch) -> None:
 def epoch_not_compared_again(patch: Patch) -> None:
     """The epoch is compared before the commit is tried, and not after a lost race (K2)."""
     prepare = storage.transactions.deferred.CommitRequest.prepare
-    asked: set[storage.transactions.ids.Number] = set()
+    asked: set[storage.transactions.ids.TransactionName] = set()
 
     def once(self, tip, time_ms):
         if self.ours not in asked:

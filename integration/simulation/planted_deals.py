@@ -20,7 +20,7 @@ _transactions = storage.transactions
 
 def late_prepare(patch: Patch) -> None:
     """A participant takes records of a transaction of whose end it has heard (H-T3)."""
-    prepared = _transactions.several.prepared_part
+    prepared = _transactions.ids.prepared_part
 
     def lenient(part, name, home_url, **given):
         prepare = prepared(part, name, home_url, **given)
@@ -29,12 +29,12 @@ def late_prepare(patch: Patch) -> None:
             if find_unended(tip.head.unended, name) is not None:
                 return prepare(tip, time_ms)
             with patching() as inner:
-                inner(_transactions.several, "_part_state", lambda *_: None)
+                inner(_transactions.ids, "_part_state", lambda *_: None)
                 return prepare(tip, time_ms)
 
         return unasked
 
-    patch(_transactions.several, "prepared_part", lenient)
+    patch(_transactions.deferred, "prepared_part", lenient)
 
 
 def outcome_guessed(patch: Patch) -> None:
@@ -120,7 +120,7 @@ def number_ignored(patch: Patch) -> None:
         entry = loose(unended, ending.name)
         return ending if entry is None else replace(ending, name=entry.name)
 
-    for module in (storage.format.head, _transactions.several):
+    for module in (storage.format.head, _transactions.several, _transactions.ids):
         patch(module, "find_unended", loose)
     patch(storage.format.head, "ended", lambda unended, e: ended(unended, taken(unended, e)))
     patch(work, "end", lambda self, e: end(self, taken(self.unended, e)))
@@ -128,7 +128,13 @@ def number_ignored(patch: Patch) -> None:
 
 def takeover_commits(patch: Patch) -> None:
     """Who takes an id up commits what was left open (S48)."""
-    patch(_transactions.ids, "ABORTED", COMMITTED)
+    raised = _transactions.ids.raised
+
+    def committing(handle, tip, transaction_id):
+        edit = raised(handle, tip, transaction_id)
+        return replace(edit, ends=tuple(replace(end, outcome=COMMITTED) for end in edit.ends))
+
+    patch(_transactions.ids, "raised", committing)
 
 
 def timeout_by_own_clock(patch: Patch) -> None:
@@ -142,7 +148,7 @@ def timeout_by_own_clock(patch: Patch) -> None:
 
 def decided_before_prepared(patch: Patch) -> None:
     """The home decides though a participant could not be prepared (X2 before X3)."""
-    prepare = _transactions.several.Several.prepare
+    prepare = _transactions.deferred.Several.prepare
 
     def hasty(self, check_time, closable):
         try:
@@ -152,7 +158,7 @@ def decided_before_prepared(patch: Patch) -> None:
                 raise
             return None
 
-    patch(_transactions.several.Several, "prepare", hasty)
+    patch(_transactions.deferred.Several, "prepare", hasty)
 
 
 def doubt_forgotten(patch: Patch) -> None:

@@ -14,7 +14,8 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.cleaner.daemon.metrics import registry
 from clog.storage import InvalidInputError, Log
-from clog.storage.transactions.several import Several, finish_all
+from clog.storage.transactions.deferred import Several
+from clog.storage.transactions.several import finish_all
 
 pytestmark = pytest.mark.s3
 ROWS = [{"key": "k", "value": "v"}]

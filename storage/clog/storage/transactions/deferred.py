@@ -1,31 +1,41 @@
-"""Deferred transactions: what their holder knows, and the one commit that makes all of one visible
-(S49); how any transaction is committed, aborted, or found to be one of both (COMMIT.md §9, T2 to
-T4).
+"""A transaction from its holder's side: what the holder knows, and the one commit that makes all of
+it visible (S49); how any transaction is committed, aborted, or found to be one of both (COMMIT.md
+§9, T2 to T4).
+
+With other logs (X1, X2, X4), anything may fail between X1 and X3, and nothing has happened: the
+holder tries again, or aborts, and whoever comes by after the timeout aborts as well. After X3 it is
+committed: a participant that cannot be reached then hears of it from whoever finishes it
+(`several`). A visible transaction (S51; Z1) gives its records offsets at once, and read_uncommitted
+sees them; the end decides.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from clog.storage.append import AppendRequest, found_offsets, offsets_of
+from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.handle import Appended, Handle
-from clog.storage.env import Clock
 from clog.storage.errors import (
     ClogError,
     CommitConflictError,
     CommitStateUnknownError,
+    InvalidInputError,
     StoreUnavailableError,
     TransactionFencedError,
     TransactionTimeoutError,
 )
+from clog.storage.format import documents
 from clog.storage.format.chunks import NONE, TransactionName
 from clog.storage.format.commits import Commit, edit_of
-from clog.storage.format.edits import Append, Edit
+from clog.storage.format.edits import Append, Edit, WriterEntry
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,
     TRANSACTION,
+    UNENDED_MAX,
     Committed,
     Ending,
     Position,
@@ -37,17 +47,28 @@ from clog.storage.objects.layout import DataObject
 from clog.storage.transactions.ids import (
     OPERATION,
     AlreadyCommitted,
-    Named,
     NotCommitted,
-    Number,
-    appended_by,
+    Part,
+    aborted_home,
+    appended_visible,
+    check_undecided,
     committed_positions,
+    ended_part,
+    entry_by,
     find_commit,
+    forgotten_home,
     kept_positions,
+    prepared_home,
+    prepared_part,
     raised,
     state_of,
 )
-from clog.storage.transactions.several import Several, Visible, aborted_home, check_undecided
+
+CROWDED = UNENDED_MAX // 2
+PARTICIPANTS_BYTES_MAX = 4 << 10
+"""Of their ids and URLs as JSON: the home repeats them in each commit until all have ended."""
+
+_Nothing = TypeVar("_Nothing", bound=NothingToCommit)
 
 
 class Source(Protocol):
@@ -128,22 +149,6 @@ class Began:
     monotonic_ms: int
     timeout_ms: int
 
-    def check(self, clock: Clock, transaction_id: str, *, url: str) -> None:
-        """Raises if it is longer ago than the timeout."""
-        elapsed_ms = self.elapsed_ms(clock)
-        if elapsed_ms > self.timeout_ms:
-            raise TransactionTimeoutError(
-                f"transaction id {transaction_id!r} of {url} began {elapsed_ms} ms ago, more than"
-                f" timeout_ms={self.timeout_ms}; nothing of it was committed; begin another one,"
-                " with a longer timeout or fewer records"
-            )
-
-    def elapsed_ms(self, clock: Clock) -> int:
-        """Returns how long ago that is: the monotonic clock stands still while a machine sleeps,
-        the wall clock may be set back.
-        """
-        return max(clock.now_ms() - self.wall_ms, clock.monotonic_ms() - self.monotonic_ms)
-
 
 def result_of(handle: Handle, version: int, add: Append | None) -> TransactionResult:
     """Returns what a commit did that appended this."""
@@ -159,33 +164,194 @@ def found_result(handle: Handle, transaction_id: str, version: int) -> Transacti
     return TransactionResult(version, offsets, {handle.store.url: version})
 
 
+class Several:
+    """The participants of one transaction.
+
+    Attributes:
+        is_tried: the home may have heard of it.
+        ended: whether all participants have heard of the outcome.
+    """
+
+    def __init__(self, handle: Handle, ours: TransactionName, timeout_ms: int) -> None:
+        self._handle = handle
+        self._ours = ours
+        self._timeout_ms = timeout_ms
+        self._parts: dict[str, Part] = {}
+        self.is_tried = False
+        self.ended = False
+
+    def part(self, handle: Handle) -> Part:
+        """Returns what the transaction appends to a log."""
+        part = Part(handle)
+        known = self._parts.get(handle.standing.log_id, part)
+        if known.url != part.url:
+            raise InvalidInputError(
+                f"{part.url} and {known.url} are one log, {handle.standing.log_id}, or copies of"
+                " one; give it one name in a transaction"
+            )
+        if handle.standing.log_id == self._handle.standing.log_id:
+            raise InvalidInputError(
+                f"{part.url} is the log in which the transaction was begun, or a copy of it; append"
+                " to that one without log=…"
+            )
+        named = [[log_id, p.url] for log_id, p in self._parts.items()]
+        named.append([handle.standing.log_id, part.url])
+        if len(documents.body_json({"participants": named})) > PARTICIPANTS_BYTES_MAX:
+            raise InvalidInputError(
+                f"the names of {len(named)} logs are longer than {PARTICIPANTS_BYTES_MAX} bytes;"
+                " use fewer logs in a transaction"
+            )
+        return self._parts.setdefault(handle.standing.log_id, part)
+
+    @property
+    def parts(self) -> list[Part]:
+        """What is appended, by participant; those that only were mentioned take no part."""
+        return [part for part in self._parts.values() if part.objects]
+
+    def prepare(
+        self, check_time: Callable[[], None], closable: set[TransactionName]
+    ) -> AlreadyCommitted | None:
+        """Does X1 and X2, or what is left of them; tells if all is committed already."""
+        home = prepared_home(
+            self._handle,
+            self._ours,
+            self.parts,
+            timeout_ms=self._timeout_ms,
+            closable=closable,
+            check_time=check_time,
+        )
+        self.is_tried = True
+        done = _committed(self._handle, home)
+        if isinstance(done, AlreadyCommitted):
+            return done
+        closable.clear()
+        for part in self.parts:
+            prepare = prepared_part(
+                part,
+                self._ours,
+                self._handle.standing.root.url,
+                timeout_ms=self._timeout_ms,
+                check_time=check_time,
+            )
+            _committed(part.handle, prepare)
+        return None
+
+    def finish(self, outcome: str) -> Mapping[str, int]:
+        """Does X4 where it can; returns the versions of the participants, by URL. X5, too, where
+        the home's list is long: of many ids each would stay in it until its next transaction.
+        """
+        versions: dict[str, int] = {}
+        for part in self.parts:
+            with suppress(ClogError):  # It is decided; who comes by later finishes it.
+                done = part.handle.commit(
+                    ended_part(part.handle, self._ours, outcome), operation=OPERATION
+                )
+                assert isinstance(done, Commit | NothingToCommit)
+                versions[part.url] = part.handle.tip.version
+        self.ended = len(versions) == len(self.parts)
+        if self.ended and len(self._handle.tip.head.unended) > CROWDED:
+            with suppress(ClogError):
+                self._handle.commit(forgotten_home(self._ours, outcome), operation=OPERATION)
+        return versions
+
+
+def _committed(handle: Handle, prepare: Prepare[_Nothing]) -> Commit | _Nothing:
+    """Commits; what is in the way by the version that the handle knows may be gone by now."""
+    try:
+        return handle.commit(prepare, operation=OPERATION)
+    except CommitConflictError:
+        known = handle.tip.version
+        if handle.refresh().version == known:
+            raise
+    return handle.commit(prepare, operation=OPERATION)
+
+
+class Visible:
+    """What one transaction has in its log so far.
+
+    Attributes:
+        is_tried: the log may have records of it.
+        offsets: by partition, from its first record to behind its last one; records of others may
+            lie between.
+    """
+
+    def __init__(self, handle: Handle, ours: TransactionName, timeout_ms: int) -> None:
+        self._handle = handle
+        self._ours = ours
+        self._timeout_ms = timeout_ms
+        self._in_doubt = False
+        self.is_tried = False
+        self.offsets: dict[int, tuple[int, int]] = {}
+
+    def append(self, objects: Sequence[DataObject], check_time: Callable[[], None]) -> None:
+        """Commits records, undecided."""
+        self.check_certain()
+        prepare = appended_visible(
+            self._handle,
+            self._ours,
+            objects,
+            timeout_ms=self._timeout_ms,
+            check_time=check_time,
+        )
+        was_tried = self.is_tried
+        self.is_tried = self._in_doubt = True
+        try:
+            commit = self._handle.commit(prepare, operation=OPERATION)
+        except CommitStateUnknownError:
+            raise
+        except ClogError:  # Nothing of this append is there.
+            self.is_tried, self._in_doubt = was_tried, False
+            raise
+        self._in_doubt = False
+        assert isinstance(commit, Commit), "nothing can be committed before its end"
+        add = edit_of(self._handle.store, commit.record).add
+        for p, (base, end) in offsets_of(add.chunks if add else ()).items():
+            self.offsets[p] = (self.offsets.get(p, (base, 0))[0], end)
+
+    def check_certain(self) -> None:
+        """Raises if it is not known whether all records are there."""
+        if self._in_doubt:
+            raise InvalidInputError(
+                f"an append of transaction id {self._ours.id!r} to"
+                f" {self._handle.store.url} failed, and perhaps its records are there; abort the"
+                " transaction, and begin another one"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
     """A transaction as it is committed (T3). ``positions`` are all those that the id has from then
-    on; None: the transaction names none. ``name``: of one that is undecided until this (X3, Z2).
+    on; None: the transaction names none. ``is_undecided``: until this (X3, Z2).
     """
 
     handle: Handle
-    ours: Number
+    ours: TransactionName
     objects: Sequence[DataObject]
     positions: Positions | None
     check_time: Callable[[], None]
     tried: bool
     sequence: int
     content: str | None = None
-    name: TransactionName | None = None
+    is_undecided: bool = False
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:
         """Returns the edit, given the tip."""
         store, pages, ours = self.handle.store, self.handle.writer_pages, self.ours
-        known = state_of(pages, tip.head, ours.transaction_id)
+        known = state_of(pages, tip.head, ours.id)
         done = find_commit(known, ours, url=store.url, tried=self.tried)
         if done is not None:
             return AlreadyCommitted(done.version)
-        if self.name is not None:
-            check_undecided(tip.head, self.name, url=store.url)
+        if self.is_undecided:
+            check_undecided(tip.head, ours, url=store.url)
         self.check_time()
-        _check_floor(self.objects, tip, ours, url=store.url)
+        floor = tip.head.orphan_floor
+        stamp = min((obj.stamp for obj in self.objects), default=floor)
+        if stamp < floor:
+            raise TransactionTimeoutError(
+                f"transaction id {ours.id!r} of {store.url} took too long: its objects began at"
+                f" version {stamp}, below the orphan floor {floor}, and may be swept by now;"
+                " nothing of it was committed; begin another one"
+            )
         request = AppendRequest(store.url, self.objects, None, pages, self.handle.ids.uniform)
         edit = request.prepare(tip, time_ms)
         assert isinstance(edit, Edit)
@@ -196,21 +362,10 @@ class CommitRequest:
         else:  # T2; anew after a lost race, as the sweep may have taken what a sleeper wrote.
             positions = stored_positions(store, self.positions, new_id=new_id)
         state = TransactionState(ours.epoch, ours.number, committed, positions)
-        named = Named(ours.transaction_id, self.sequence, self.content)
-        by = appended_by(named, state, version=version, objects=len(self.objects))
-        ends = () if self.name is None else (Ending(self.name, COMMITTED),)
+        entry = WriterEntry(ours.id, TRANSACTION, None, self.sequence, self.content)
+        by = entry_by(entry, state, version=version, objects=len(self.objects))
+        ends = (Ending(ours, COMMITTED),) if self.is_undecided else ()
         return replace(edit, ends=ends, writers=(by,))
-
-
-def _check_floor(objects: Sequence[DataObject], tip: Commit, ours: Number, *, url: str) -> None:
-    floor = tip.head.orphan_floor
-    stamp = min((obj.stamp for obj in objects), default=floor)
-    if stamp < floor:
-        raise TransactionTimeoutError(
-            f"transaction id {ours.transaction_id!r} of {url} took too long: its objects began at"
-            f" version {stamp}, below the orphan floor {floor}, and may be swept by now;"
-            " nothing of it was committed; begin another one"
-        )
 
 
 class Committing:
@@ -229,7 +384,8 @@ class Committing:
     ) -> None:
         self._handle = handle
         self.holder = holder
-        self.ours = Number(holder.transaction_id, holder.epoch, holder.next_number)
+        home, number = handle.standing.log_id, holder.next_number
+        self.ours = TransactionName(home, holder.transaction_id, holder.epoch, number)
         self.began = began
         self.objects: list[DataObject] = []
         self.positions: dict[str, dict[int, Position]] = {}
@@ -283,7 +439,7 @@ class Committing:
     def _nothing(self) -> TransactionResult:
         """Ends a transaction without content: no commit, so that empty ones do not fill the log."""
         tip = self._handle.refresh()
-        self.find_commit(state_of(self._handle.writer_pages, tip.head, self.ours.transaction_id))
+        self.find_commit(state_of(self._handle.writer_pages, tip.head, self.ours.id))
         self.check_time()
         return result_of(self._handle, tip.version, None)
 
@@ -326,7 +482,7 @@ class Committing:
         request = CommitRequest(
             *(self._handle, self.ours, self.objects, self._all_positions),
             *(self.check_time, tried, self._sequence, self.content),
-            name=self.several.name if self.is_undecided else None,
+            is_undecided=self.is_undecided,
         )
         if not self.is_undecided:
             chunks = sum(len(obj.chunks) for obj in self.objects)
@@ -346,7 +502,7 @@ class Committing:
     def _finished(self, outcome: str) -> Mapping[str, int]:
         versions = self.several.finish(outcome) if self.several.is_tried else {}
         if self.several.is_tried and self.several.ended:
-            self.holder.closable.add(self.several.name)
+            self.holder.closable.add(self.ours)
         return versions
 
     def make_certain(self) -> bool:
@@ -384,7 +540,7 @@ class Committing:
 
         def prepare(tip: Commit, _: int) -> Edit | AlreadyCommitted | NotCommitted:
             holder.is_unsure = was_unsure
-            known = state_of(handle.writer_pages, tip.head, ours.transaction_id)
+            known = state_of(handle.writer_pages, tip.head, ours.id)
             try:
                 done = find_commit(known, ours, url=self._url, tried=True)
             except TransactionFencedError:
@@ -392,7 +548,7 @@ class Committing:
             if done is not None:
                 return AlreadyCommitted(done.version)
             holder.is_unsure = True  # Wherever this is interrupted: the epoch may be its own.
-            return raised(handle, tip, ours.transaction_id)
+            return raised(handle, tip, ours.id)
 
         try:
             done = handle.commit(prepare, operation=OPERATION)
@@ -415,22 +571,22 @@ class Committing:
     def fenced(self) -> TransactionFencedError:
         """Makes the error of a transaction whose id was taken up."""
         return TransactionFencedError(
-            f"transaction id {self.ours.transaction_id!r} of {self._url} was taken up again, and"
+            f"transaction id {self.ours.id!r} of {self._url} was taken up again, and"
             " nothing of this transaction was committed; go on with the newer one"
         )
 
     def _still_unknown(self, e: ClogError) -> CommitStateUnknownError:
         return CommitStateUnknownError(
-            f"whether transaction {self.ours.number} of id {self.ours.transaction_id!r} was"
+            f"whether transaction {self.ours.number} of id {self.ours.id!r} was"
             f" committed to {self._url} is still not known: {e}; commit or abort it again"
         )
 
     def _found(self, done: AlreadyCommitted) -> TransactionResult:
         try:
-            return self._told(found_result(self._handle, self.ours.transaction_id, done.version))
+            return self._told(found_result(self._handle, self.ours.id, done.version))
         except StoreUnavailableError as e:
             raise CommitStateUnknownError(
-                f"transaction {self.ours.number} of id {self.ours.transaction_id!r} is in version"
+                f"transaction {self.ours.number} of id {self.ours.id!r} is in version"
                 f" {done.version} of {self._url}, but its offsets cannot be read now: {e};"
                 " commit it again"
             ) from e
@@ -443,7 +599,7 @@ class Committing:
     def before(self) -> Positions:
         """Returns what was committed under the id before."""
         if self.holder.positions is None:
-            self.holder.positions = committed_positions(self._handle, self.ours.transaction_id)
+            self.holder.positions = committed_positions(self._handle, self.ours.id)
         return self.holder.positions
 
     def _merged(self) -> Positions | None:
@@ -456,7 +612,17 @@ class Committing:
         return merged
 
     def check_time(self) -> None:
-        self.began.check(self._handle.clock, self.ours.transaction_id, url=self._url)
+        """Raises if it began longer ago than its timeout: the monotonic clock stands still while a
+        machine sleeps, the wall clock may be set back.
+        """
+        clock, began = self._handle.clock, self.began
+        elapsed_ms = max(clock.now_ms() - began.wall_ms, clock.monotonic_ms() - began.monotonic_ms)
+        if elapsed_ms > began.timeout_ms:
+            raise TransactionTimeoutError(
+                f"transaction id {self.ours.id!r} of {self._url} began {elapsed_ms} ms ago, more"
+                f" than timeout_ms={began.timeout_ms}; nothing of it was committed; begin another"
+                " one, with a longer timeout or fewer records"
+            )
 
     def find_commit(self, state: TransactionState | None) -> None:
         """Raises if the id was taken up; of a transaction that was not tried, none is found."""

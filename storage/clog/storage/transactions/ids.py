@@ -1,65 +1,68 @@
-"""What a log says of a transaction id, and the commits that change nothing but that: taking the id
-up, which raises its epoch and so fences whoever held it (FORMAT.md §11, S48).
+"""What a log says of transactions, and each commit that changes it, prepared from that log's head
+alone (FORMAT.md §11, COMMIT.md §9).
 
-Epochs only rise, and each commit of a transaction compares its own with the one in the head it
-commits upon. So a holder that was fenced commits nothing more, however late it wakes: no timer and
-no other file has a part in it.
+Taking an id up raises its epoch, and so fences whoever held it (S48). Epochs only rise, and each
+commit of a transaction compares its own with the one in the head it commits upon. So a holder that
+was fenced commits nothing more, however late it wakes: no timer and no other file has a part in it.
+
+Transactions that are undecided for a time, over several logs, or visible ones (FORMAT.md §11.2):
+
+X1. `prepared_home`: the home names the transaction and who takes part.
+X2. `prepared_part`: a participant gets its records, undecided.
+X3. `deferred.CommitRequest` with a name, or `aborted_home`: the home decides.
+X4. `ended_part`: a participant hears of it, whether it was prepared or not.
+X5. `forgotten_home`, or with the next X1: the home forgets the outcome.
+Z1. `appended_visible`: records of a visible transaction (S51).
+
+Whatever comes late finds the state of its id, and is refused: no outcome is ever another's (S48).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 
-from clog.storage.commit.committer import NothingToCommit
+from clog.storage.append import AppendRequest
+from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.handle import Handle
-from clog.storage.errors import CommitStateUnknownError, InvalidInputError, TransactionFencedError
-from clog.storage.format.chunks import NONE
+from clog.storage.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptionError,
+    InvalidInputError,
+    TransactionFencedError,
+    TransactionTimeoutError,
+)
+from clog.storage.format.chunks import NONE, TransactionName
 from clog.storage.format.commits import Commit
 from clog.storage.format.edits import AppendedBy, Edit, WriterEntry
-from clog.storage.format.features import TRANSACTIONS, FeatureNames
+from clog.storage.format.features import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
 from clog.storage.format.head import Head
 from clog.storage.format.transactions import (
     ABORTED,
+    OPEN,
+    PARTICIPANT,
+    PREPARED,
     TRANSACTION,
+    UNENDED_MAX,
     Committed,
     Ending,
+    Joining,
     Positions,
     PositionsAt,
     TransactionState,
     Unended,
+    find_unended,
     read_positions,
     stored_positions,
 )
 from clog.storage.format.writers import WriterPages, find_writer
+from clog.storage.objects.layout import DataObject
 from clog.storage.store.contract import Store
 
 ID_BYTES_MAX = 512
 """The head repeats the ids of recent writers in each commit."""
 OPERATION = "transaction"
 """Of commits that change the state of an id alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """Names one transaction: the id, its epoch, and which of the epoch's it is, from 0."""
-
-    transaction_id: str
-    epoch: int
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """An id, with the sequence and the content of what was committed last under it."""
-
-    transaction_id: str
-    sequence: int = NONE
-    content: str | None = None
-
-    @classmethod
-    def of(cls, entry: WriterEntry) -> Self:
-        """Returns what an entry says."""
-        return cls(entry.writer_id, entry.sequence, entry.content)
+_UNDECIDED = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,26 @@ class NotCommitted(NothingToCommit):
     by_us: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class AlreadyThere(NothingToCommit):
+    """An earlier try did it."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A participant: what a transaction appends to it. ``is_tried``: it may have got that, from
+    this holder.
+    """
+
+    handle: Handle
+    objects: list[DataObject] = field(default_factory=list)
+    is_tried: bool = False
+
+    @property
+    def url(self) -> str:
+        return self.handle.standing.root.url
+
+
 def check_id(transaction_id: object) -> str:
     """Returns the id, if it can be one."""
     if isinstance(transaction_id, str) and transaction_id:
@@ -93,14 +116,9 @@ def check_id(transaction_id: object) -> str:
     )
 
 
-def entry_of(pages: WriterPages, head: Head, transaction_id: str) -> WriterEntry | None:
-    """Returns the entry of an id; None where nobody took it up yet."""
-    return find_writer(pages, head, TRANSACTION, transaction_id)
-
-
 def state_of(pages: WriterPages, head: Head, transaction_id: str) -> TransactionState | None:
     """Returns the state of an id; None where nobody took it up yet."""
-    entry = entry_of(pages, head, transaction_id)
+    entry = find_writer(pages, head, TRANSACTION, transaction_id)
     return None if entry is None else entry.transaction
 
 
@@ -133,7 +151,7 @@ def taken_by_another(handle: Handle, transaction_id: str, held: int) -> Transact
 
 
 def find_commit(
-    state: TransactionState | None, ours: Number, *, url: str, tried: bool
+    state: TransactionState | None, ours: TransactionName, *, url: str, tried: bool
 ) -> Committed | None:
     """Returns the commit of a transaction, if the state of its id says that it was committed; None
     where it was not, and may still be.
@@ -149,11 +167,11 @@ def find_commit(
     if tried and done is not None and done.epoch > ours.epoch:
         raise CommitStateUnknownError(
             f"whether transaction {ours.number} of epoch {ours.epoch} of id"
-            f" {ours.transaction_id!r} was committed to {url} is not known: the id is at epoch"
+            f" {ours.id!r} was committed to {url} is not known: the id is at epoch"
             f" {epoch}, which has committed since; read the log before you repeat it"
         )
     raise TransactionFencedError(
-        f"transaction id {ours.transaction_id!r} of {url} was taken up again: it is at epoch"
+        f"transaction id {ours.id!r} of {url} was taken up again: it is at epoch"
         f" {epoch}, this holder has epoch {ours.epoch}; nothing of the transaction was committed;"
         " use one id for each process, or leave the work to whoever took it up"
     )
@@ -164,18 +182,21 @@ def committed_positions(handle: Handle, transaction_id: str) -> Positions:
     and one more where they are many.
     """
     try:
-        return _positions_at(handle, handle.refresh().head, transaction_id)
+        return _positions(handle, transaction_id)
     except FileNotFoundError:  # A document that versions since then need no more.
-        return _positions_at(handle, handle.refresh().head, transaction_id)
+        return _positions(handle, transaction_id)
 
 
-def appended_by(
-    named: Named, state: TransactionState, *, version: int, objects: int = 0
+def _positions(handle: Handle, transaction_id: str) -> Positions:
+    state = state_of(handle.writer_pages, handle.refresh().head, transaction_id)
+    return {} if state is None else read_positions(handle.store, state.positions)
+
+
+def entry_by(
+    entry: WriterEntry, state: TransactionState, *, version: int, objects: int = 0
 ) -> AppendedBy:
     """Returns the entry that gives an id its state, by a commit of so many objects."""
-    last = named.sequence, named.content
-    entry = WriterEntry(named.transaction_id, TRANSACTION, None, *last, version, state)
-    return AppendedBy(entry, 0, objects)
+    return AppendedBy(replace(entry, version=version, transaction=state), 0, objects)
 
 
 def kept_positions(
@@ -189,11 +210,6 @@ def kept_positions(
     return stored_positions(store, state.positions, new_id=new_id)
 
 
-def _positions_at(handle: Handle, head: Head, transaction_id: str) -> Positions:
-    state = state_of(handle.writer_pages, head, transaction_id)
-    return {} if state is None else read_positions(handle.store, state.positions)
-
-
 def left_of(head: Head, transaction_id: str) -> list[Unended]:
     """Returns the transactions of an id of this log that have not ended."""
     home = head.log.log_id
@@ -204,17 +220,294 @@ def raised(handle: Handle, tip: Commit, transaction_id: str) -> Edit:
     """Returns the edit that raises the epoch; what was committed before stays known (H-T12),
     and what its holder left open is aborted (S48).
     """
-    entry = entry_of(handle.writer_pages, tip.head, transaction_id)
+    entry = find_writer(handle.writer_pages, tip.head, TRANSACTION, transaction_id)
     known = None if entry is None else entry.transaction
     epoch = 0 if known is None else known.epoch + 1
     positions = kept_positions(handle.store, known, new_id=handle.ids.new_id)
-    committed = None if known is None else known.committed
-    taken = TransactionState(epoch, NONE, committed, positions)
-    named = Named(transaction_id) if entry is None else Named.of(entry)
-    by = appended_by(named, taken, version=tip.version + 1)
+    taken = TransactionState(epoch, NONE, None if known is None else known.committed, positions)
+    entry = entry or WriterEntry(transaction_id, TRANSACTION, None, NONE, None, NONE)
     is_new = TRANSACTIONS not in tip.head.log.features
-    features = FeatureNames(write=(TRANSACTIONS,)) if is_new else None
-    ends = tuple(
-        Ending(e.name, ABORTED) for e in left_of(tip.head, transaction_id) if not e.is_decided
+    return Edit(
+        features=FeatureNames(write=(TRANSACTIONS,)) if is_new else None,
+        ends=tuple(
+            Ending(e.name, ABORTED) for e in left_of(tip.head, transaction_id) if not e.is_decided
+        ),
+        writers=(entry_by(entry, taken, version=tip.version + 1),),
     )
-    return Edit(features=features, ends=ends, writers=(by,))
+
+
+def check_undecided(head: Head, name: TransactionName, *, url: str) -> Unended:
+    """Returns the entry of a transaction that its home has not decided."""
+    entry = find_unended(head.unended, name)
+    if entry is None or entry.is_decided:
+        raise TransactionTimeoutError(
+            f"transaction {name.number} of id {name.id!r} of {url} was aborted meanwhile, as it"
+            " took longer than its timeout or an operator said so; nothing of it is committed;"
+            " begin another one"
+        )
+    return entry
+
+
+def _check_room(head: Head, *, url: str, ending: int = 0) -> None:
+    """Raises if a log can have no further transaction that has not ended."""
+    if (unended := len(head.unended) - ending) >= UNENDED_MAX:
+        raise CommitConflictError(
+            f"{unended} transactions of {url} have not ended, and there may be no more;"
+            " nothing was committed; commit again once some have, or end those that nobody goes on"
+            f' with: "clog transactions {url}" lists them'
+        )
+
+
+def _held(
+    handle: Handle, head: Head, ours: TransactionName, *, tried: bool = False
+) -> tuple[WriterEntry, TransactionState] | AlreadyCommitted:
+    """Returns the entry of an id that is held at the epoch of ours, or that ours is committed."""
+    entry = find_writer(handle.writer_pages, head, TRANSACTION, ours.id)
+    state = None if entry is None else entry.transaction
+    if (done := find_commit(state, ours, url=handle.store.url, tried=tried)) is not None:
+        return AlreadyCommitted(done.version)
+    assert entry is not None, "the id was taken up"
+    assert state is not None, "entries of ids have a state"
+    return entry, state
+
+
+def _numbered(
+    handle: Handle,
+    tip: Commit,
+    held: tuple[WriterEntry, TransactionState],
+    ours: TransactionName,
+    objects: int = 0,
+) -> AppendedBy:
+    """Returns the entry after which the log has heard of ours; of its positions those before."""
+    entry, state = held
+    positions = kept_positions(handle.store, state, new_id=handle.ids.new_id)
+    kept = replace(state, number=max(state.number, ours.number), positions=positions)
+    return entry_by(entry, kept, version=tip.version + 1, objects=objects)
+
+
+def prepared_home(
+    handle: Handle,
+    ours: TransactionName,
+    parts: Sequence[Part],
+    *,
+    timeout_ms: int,
+    closable: Collection[TransactionName],
+    check_time: Callable[[], None],
+) -> Prepare[AlreadyCommitted | AlreadyThere]:
+    """Does X1, and X5 of the ``closable``, which are known to have ended everywhere."""
+    url = handle.store.url
+    participants = tuple((part.handle.standing.log_id, part.url) for part in parts)
+    joining = Joining(Unended(ours, PREPARED, timeout_ms, participants=participants))
+
+    def prepare(tip: Commit, _: int) -> Edit | AlreadyCommitted | AlreadyThere:
+        head = tip.head
+        held = _held(handle, head, ours)
+        if isinstance(held, AlreadyCommitted):
+            return held
+        if held[1].number >= ours.number:
+            check_undecided(head, ours, url=url)
+            return AlreadyThere()
+        check_time()
+        mine = left_of(head, ours.id)
+        if left := [e for e in mine if e.name not in closable]:
+            raise CommitConflictError(
+                f"transaction {left[0].name.number} of id {ours.id!r} of {url} is {left[0].state},"
+                " but not all of its logs have heard of it; nothing was committed; commit again"
+                f' once they can be reached: "clog transactions {url}" says which cannot, and ends'
+                " it without one that is gone for good (--abort ID --force)"
+            )
+        _check_room(head, url=url, ending=len(mine))
+        return Edit(
+            features=_lacking(head),
+            ends=tuple(Ending(e.name, e.state) for e in mine),
+            unended=(joining,),
+            writers=(_numbered(handle, tip, held, ours),),
+        )
+
+    return prepare
+
+
+def prepared_part(
+    part: Part,
+    name: TransactionName,
+    home_url: str,
+    *,
+    timeout_ms: int,
+    check_time: Callable[[], None],
+) -> Prepare[AlreadyThere]:
+    """Does X2.
+
+    A home that was restored from an older copy gives epochs and numbers again that it has lost:
+    what another transaction of the same name has left here is not taken for this one.
+    """
+    handle, url = part.handle, part.handle.store.url
+    tried, part.is_tried = part.is_tried, True
+    request = AppendRequest(url, part.objects, None, handle.writer_pages, handle.ids.uniform)
+    joining = Joining(Unended(name, PREPARED, timeout_ms, home_url), 0, len(part.objects))
+
+    def prepare(tip: Commit, time_ms: int) -> Edit | AlreadyThere:
+        head = tip.head
+        state = _part_state(handle, head, name)
+        if _is_before(name, state):
+            raise TransactionFencedError(
+                f"{url} knows a later transaction of id {name.id!r} than {name.number} of epoch"
+                f" {name.epoch}; nothing of this one was committed"
+            )
+        if _is_same(name, state):
+            if not tried and find_unended(head.unended, name) is not None:
+                raise TransactionTimeoutError(
+                    f"{url} has records of another transaction {name.number} of epoch {name.epoch}"
+                    f" of id {name.id!r}, as if its home had been restored from an older copy;"
+                    " these are aborted now, and nothing of this one was committed; begin another"
+                    " one"
+                )
+            check_undecided(head, name, url=url)
+            return AlreadyThere()
+        check_time()
+        _check_room(head, url=url)
+        _check_floor(part.objects, head, name, url=url)
+        edit = request.prepare(tip, time_ms)
+        assert isinstance(edit, Edit)
+        by = _part_entry(name, tip.version + 1, len(part.objects))
+        return replace(edit, features=_lacking(head), unended=(joining,), writers=(by,))
+
+    return prepare
+
+
+def aborted_home(
+    handle: Handle, ours: TransactionName, *, tried: bool
+) -> Prepare[AlreadyCommitted | NotCommitted]:
+    """Does X3 as an abort. It is one also where the home has not heard of the transaction: X1 may
+    still be on its way. ``tried``: as of `find_commit`.
+    """
+
+    def prepare(tip: Commit, _: int) -> Edit | AlreadyCommitted | NotCommitted:
+        try:
+            held = _held(handle, tip.head, ours, tried=tried)
+        except TransactionFencedError:
+            return NotCommitted()
+        if isinstance(held, AlreadyCommitted):
+            return held
+        unended = find_unended(tip.head.unended, ours)
+        if held[1].number >= ours.number and (unended is None or unended.is_decided):
+            return NotCommitted(by_us=True)
+        return Edit(
+            features=_lacking(tip.head),
+            ends=(Ending(ours, ABORTED),),
+            writers=(_numbered(handle, tip, held, ours),),
+        )
+
+    return prepare
+
+
+def forgotten_home(name: TransactionName, outcome: str) -> Prepare[AlreadyThere]:
+    """Does X5."""
+
+    def prepare(tip: Commit, _: int) -> Edit | AlreadyThere:
+        there = find_unended(tip.head.unended, name)
+        return AlreadyThere() if there is None else Edit(ends=(Ending(name, outcome),))
+
+    return prepare
+
+
+def ended_part(
+    handle: Handle, name: TransactionName, outcome: str, *, forced: bool = False
+) -> Prepare[AlreadyThere]:
+    """Does X4: a participant that was not prepared will refuse to be, from then on (H-T3)."""
+
+    def prepare(tip: Commit, _: int) -> Edit | AlreadyThere:
+        state = _part_state(handle, tip.head, name)
+        is_undecided = find_unended(tip.head.unended, name) is not None
+        if _is_same(name, state) and not is_undecided:
+            if state is not None and state.forced and outcome != ABORTED:
+                raise CorruptionError(
+                    f"transaction {name.number} of id {name.id!r} was committed by its home"
+                    f" {name.home}, but an operator had aborted it by force in"
+                    f" {handle.store.url}; append its records to it again, from its other logs"
+                )
+            return AlreadyThere()
+        if _is_before(name, state) and not is_undecided:
+            return AlreadyThere()
+        by = _part_entry(name, tip.version + 1, 0, forced=forced)
+        writers = () if _is_before(name, state) else (by,)
+        ends = (Ending(name, outcome, forced),)
+        return Edit(features=_lacking(tip.head), ends=ends, writers=writers)
+
+    return prepare
+
+
+def appended_visible(
+    handle: Handle,
+    ours: TransactionName,
+    objects: Sequence[DataObject],
+    *,
+    timeout_ms: int,
+    check_time: Callable[[], None],
+) -> Prepare[AlreadyCommitted]:
+    """Does Z1."""
+    url = handle.store.url
+    request = AppendRequest(url, objects, None, handle.writer_pages, handle.ids.uniform)
+    joining = Joining(Unended(ours, OPEN, timeout_ms), 0, len(objects))
+
+    def prepare(tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:
+        head = tip.head
+        held = _held(handle, head, ours)
+        if isinstance(held, AlreadyCommitted):
+            return held
+        if held[1].number >= ours.number:
+            check_undecided(head, ours, url=url)
+        else:
+            _check_room(head, url=url)
+        check_time()
+        _check_floor(objects, head, ours, url=url)
+        edit = request.prepare(tip, time_ms)
+        assert isinstance(edit, Edit)
+        by = _numbered(handle, tip, held, ours, len(objects))
+        return replace(edit, features=_lacking(head), unended=(joining,), writers=(by,))
+
+    return prepare
+
+
+def _lacking(head: Head) -> FeatureNames | None:
+    """Returns the features that the log has yet to announce."""
+    there = head.log.features
+    return (
+        None if all(name in there for name in (*_UNDECIDED.read, *_UNDECIDED.write)) else _UNDECIDED
+    )
+
+
+def _check_floor(
+    objects: Sequence[DataObject], head: Head, name: TransactionName, *, url: str
+) -> None:
+    if any(obj.stamp < head.orphan_floor for obj in objects):
+        raise TransactionTimeoutError(
+            f"transaction id {name.id!r} took too long: its objects in {url} are below the orphan"
+            f" floor {head.orphan_floor}, and may be swept by now; nothing of it was committed;"
+            " begin another one"
+        )
+
+
+def participant_id(name: TransactionName) -> str:
+    """Returns the writer id under which a participant knows the id of another home."""
+    return f"{name.home}/{name.id}"
+
+
+def _part_state(handle: Handle, head: Head, name: TransactionName) -> TransactionState | None:
+    entry = find_writer(handle.writer_pages, head, PARTICIPANT, participant_id(name))
+    return None if entry is None else entry.transaction
+
+
+def _part_entry(
+    name: TransactionName, version: int, objects: int, *, forced: bool = False
+) -> AppendedBy:
+    state = TransactionState(name.epoch, name.number, forced=forced)
+    entry = WriterEntry(participant_id(name), PARTICIPANT, None, -1, None, version, state)
+    return AppendedBy(entry, 0, objects)
+
+
+def _is_same(name: TransactionName, state: TransactionState | None) -> bool:
+    return state is not None and (state.epoch, state.number) == (name.epoch, name.number)
+
+
+def _is_before(name: TransactionName, state: TransactionState | None) -> bool:
+    return state is not None and (name.epoch, name.number) < (state.epoch, state.number)

@@ -211,7 +211,7 @@ class Transaction:
     @property
     def id(self) -> str:
         """The id under which it began."""
-        return self._work.ours.transaction_id
+        return self._work.ours.id
 
     @property
     def epoch(self) -> int:

@@ -65,14 +65,14 @@ def test_a_participant_says_where_its_rows_are(logs):
     """
     home, other = logs
     t = commit(home, 0, "aa", other)
-    name = t._work.several.name
+    name = t._work.ours
     other.append([{"key": "plain", "value": "v"}])
     version, offsets = found_part(other.handle, name)
     assert offsets == {0: (0, 2)}
     assert other.handle.manifest_at(version).head.partitions.end == (2,)
     t = commit(home, 1, "bb")
-    assert found_part(other.handle, t._work.several.name)[1] == {}
+    assert found_part(other.handle, t._work.ours)[1] == {}
     t = commit(home, 2, "cc", other)
     with pytest.raises(NotFoundError, match="knows a later transaction"):
         found_part(other.handle, name)
-    assert found_part(other.handle, t._work.several.name)[1] == {0: (4, 6)}
+    assert found_part(other.handle, t._work.ours)[1] == {0: (4, 6)}

@@ -11,7 +11,8 @@ from clog.storage import Log, UnsupportedFormatError
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import features as registry
 from clog.storage.format.features import Feature
-from clog.storage.transactions.several import Several, finish_all
+from clog.storage.transactions.deferred import Several
+from clog.storage.transactions.several import finish_all
 
 GOLDEN = Path(__file__).parents[3] / "format" / "golden" / "v1"
 BEFORE = ("append-time", "cleaned", "columns", "indexed", "older-writers", "paged", "plain")

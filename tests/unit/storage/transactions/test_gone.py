@@ -17,7 +17,8 @@ from clog.storage import (
 from clog.storage.env import SystemClock
 from clog.storage.errors import ClogError
 from clog.storage.format.documents import commit_path
-from clog.storage.transactions.several import Several, finish_all
+from clog.storage.transactions.deferred import Several
+from clog.storage.transactions.several import finish_all
 
 DAY_MS = 86_400_000
 

@@ -86,11 +86,12 @@ from clog.storage.errors import (
 )
 from clog.storage.format import documents
 from clog.storage.format.manifest import Manifest
-from clog.storage.publications.publish import FORMATS, Publications
+from clog.storage.publications.publish import Publications
 from clog.storage.read.lookup import KeyIndexCache
 from clog.storage.readers import NO_HOLDS, read_holds
 from clog.storage.store.contract import StoreRefusedError
 from clog.storage.transactions.several import finish_all
+from clog.storage.views import FORMATS
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -6,6 +6,7 @@ import typer
 
 from clog.cli.arguments import Json, Options, SingleWriter, Url, choice, open_log
 from clog.cli.output import print_json, say
+from clog.storage.views import FORMATS
 
 if TYPE_CHECKING:
     from clog.storage import Log
@@ -14,8 +15,8 @@ Formats = Annotated[
     list[str] | None,
     typer.Option(
         "--format",
-        parser=choice("delta", "iceberg"),
-        metavar="delta|iceberg",
+        parser=choice(*FORMATS),
+        metavar="|".join(FORMATS),
         help="May be repeated. Default: as table.publish says, else delta.",
         show_default=False,
     ),

@@ -60,7 +60,6 @@ from clog.storage.format.schema import LogSchema, has_typed_keys, key_columns_pr
 from clog.storage.objects.evolution import evolved
 from clog.storage.objects.layout import schema_of
 from clog.storage.publications.publish import (
-    FORMATS,
     Publications,
     ViewFiles,
     check_publishable,
@@ -69,6 +68,7 @@ from clog.storage.publications.publish import (
 from clog.storage.read.scan import by_partition, partitions_named
 from clog.storage.readers import features_of_holds
 from clog.storage.store.contract import Store, StoredObject, is_temporary
+from clog.storage.views import FORMATS
 
 
 def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:

@@ -79,7 +79,7 @@ from clog.storage.format.snapshots import read_snapshot
 from clog.storage.format.transactions import PositionsAt
 from clog.storage.format.writers import WriterPages
 from clog.storage.publications.delta import DeltaView
-from clog.storage.publications.publish import FORMATS, foreign_table, view_of
+from clog.storage.publications.publish import foreign_table, view_of
 from clog.storage.readers import Holds, StrayReaderError, read_holds, stored_reader
 from clog.storage.store.contract import (
     Store,
@@ -88,6 +88,7 @@ from clog.storage.store.contract import (
     StoreRefusedError,
     is_temporary,
 )
+from clog.storage.views import DELTA, FORMATS
 
 
 def _unneeded_documents(
@@ -254,7 +255,7 @@ def _is_expired(store: Store, path: str, before_ms: int) -> bool:
         return False
 
 
-_BEGINNINGS = ("part-", "deletion_vector_", "data/", "metadata/snap-")
+_BEGINNINGS = tuple(begin for view in FORMATS.values() for begin in view.stray_beginnings)
 """How names of such files begin: rows and deletion vectors of Delta, rows of Iceberg, and what it
 writes with each commit.
 """
@@ -291,7 +292,7 @@ def _sweep_strays(handle: Handle, *, before_ms: int, dry_run: bool) -> list[Stor
 
 
 def _dead(handle: Handle, old: Sequence[StoredObject]) -> list[StoredObject]:
-    if not old or DeltaView.format not in handle.tip.head.pins:
+    if not old or DELTA.name not in handle.tip.head.pins:
         return []
     view = DeltaView(handle.standing)
     try:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 
+from clog.storage.views import FORMATS
+
 LONG_MAX = (1 << 63) - 1
 _INT_MAX = (1 << 31) - 1
 _HOUR_MS = 3_600_000
@@ -279,7 +281,7 @@ _ALL = (
     ),
     Definition(
         "table.publish",
-        SetOf(("none", "delta", "iceberg")),
+        SetOf(("none", *FORMATS)),
         frozenset({"none"}),
         "formats in which the cleaner publishes the table for other engines; none = not at all",
     ),

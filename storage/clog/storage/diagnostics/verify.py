@@ -72,10 +72,11 @@ from clog.storage.format.writers import FIRST, Child, WriterPages, writer_hash
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.keys.key_index import IndexHashes, index_hashes
 from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
-from clog.storage.publications.publish import FORMATS, foreign_table, kept_for_views, view_of
+from clog.storage.publications.publish import foreign_table, kept_for_views, view_of
 from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
 from clog.storage.read.table import plan_table, table_batches
 from clog.storage.store.contract import Store, ahead
+from clog.storage.views import FORMATS
 
 
 def document_problems(

@@ -22,6 +22,7 @@ import xxhash
 
 from clog.storage.env import UPGRADE, enough_memory
 from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
+from clog.storage.views import FORMATS
 
 if TYPE_CHECKING:
     from clog.storage.store.contract import Store
@@ -218,13 +219,7 @@ _COLUMNS = re.compile(r"columns/([0-9]{20})-[0-9a-f]{32}\.json")
 _DATA_OBJECT = re.compile(r"data/([0-9]{20})-[0-9a-f]{32}\.(?:parquet|dead|mask)")
 _READER = re.compile(r"readers/([A-Za-z0-9_-][A-Za-z0-9._-]{0,127})\.json")
 _UNVERSIONED = re.compile(r"(?:pages|edits)/[0-9a-f]{32}\.json|clock-[0-9a-f]{32}")
-_UUID = "-".join(f"[0-9a-f]{{{digits}}}" for digits in (8, 4, 4, 4, 12))
-_OF_VIEW = (
-    re.compile(rf"views/(delta)/([0-9]{{20}})/deletion_vector_{_UUID}\.bin"),
-    re.compile(
-        r"views/(iceberg)/([0-9]{20})/[0-9a-f]{32}(?:-(?:data|deletes|list)\.avro|\.puffin)"
-    ),
-)
+_OF_VIEW = re.compile(r"views/([a-z]+)/([0-9]{20})/([^/]+)")
 
 
 def folder_of(log_id: str) -> str:
@@ -293,10 +288,11 @@ def view_of(path: str) -> tuple[str, int] | None:
     """Returns the format and the version of the view in the name of its file; None for any other
     name.
     """
-    for pattern in _OF_VIEW:
-        if match := pattern.fullmatch(path):
-            return match[1], int(match[2])
-    return None
+    match = _OF_VIEW.fullmatch(path)
+    row = FORMATS.get(match[1]) if match else None
+    if match is None or row is None or not row.files.fullmatch(match[3]):
+        return None
+    return row.name, int(match[2])
 
 
 def reader_path(name: str) -> str:

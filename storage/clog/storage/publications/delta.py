@@ -42,34 +42,47 @@ from clog.storage.format import documents
 from clog.storage.format.schema import LIST, MAP, STRUCT, LogSchema, SchemaField
 from clog.storage.numpy_arrays import parquet
 from clog.storage.publications.source import (
-    WITHDRAWN,
     HiddenRows,
     Seen,
     ShownObject,
-    Source,
     TableState,
     Withdrawal,
     create_version,
+    said_by,
+    says,
+    uuid_of,
 )
 from clog.storage.store.contract import Store, StoredObject
+from clog.storage.views import DELTA, UUID
 
-FOLDER: Final = "_delta_log/"
-LAST_CHECKPOINT: Final = "_delta_log/_last_checkpoint"
-VERSION: Final = re.compile(r"_delta_log/(\d{20})\.json")
-CHECKPOINT: Final = re.compile(r"_delta_log/(\d{20})\.checkpoint\.parquet")
 MAPS: Final = ("partitionValues", "tags", "options", "configuration")
+WRITER_FEATURE: Final = "clogView"
+"""What keeps others from writing: a feature for writers that only clog knows."""
+CHECKPOINT_VERSIONS: Final = 10
+INLINE_BYTES_MAX = 512
+"""A longer vector goes into the file: readers of the table read all that is inline, always."""
+
+_LAST_CHECKPOINT: Final = "_delta_log/_last_checkpoint"
+_VECTORS, _TIMES = "deletionVectors", "timestampNtz"
+_OF_WRITERS = re.compile(
+    rf"part-\d{{5,}}-{UUID}-c\d{{3,}}(\.[a-z0-9]+)?\.parquet|deletion_vector_{UUID}\.bin"
+)
+"""What Delta's writers call the files that they write at a table's root."""
+_LOG, _DIGEST = "clog.log", "clog.hidden"
 
 Action = dict[str, Any]
+Descriptor = dict[str, Any]
+"""What an ``add`` says of its deletion vector."""
 
 
 def version_path(version: int) -> str:
     """Returns the path of a version."""
-    return f"{FOLDER}{version:020d}.json"
+    return f"_delta_log/{version:020d}.json"
 
 
 def checkpoint_path(version: int) -> str:
     """Returns the path of a checkpoint."""
-    return f"{FOLDER}{version:020d}.checkpoint.parquet"
+    return f"_delta_log/{version:020d}.checkpoint.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +122,10 @@ class Listing:
 def listed(root: Store) -> Listing:
     """Returns what is there; one LIST."""
     versions, checkpoints = {}, []
-    for found in root.list(FOLDER):
-        if match := VERSION.fullmatch(found.path):
+    for found in root.list(DELTA.folder):
+        if match := DELTA.versions.fullmatch(found.path):
             versions[int(match[1])] = found.modified_ms
-        elif match := CHECKPOINT.fullmatch(found.path):
+        elif (match := DELTA.beside.fullmatch(found.path)) and match[1]:
             checkpoints.append(int(match[1]))
     return Listing(dict(sorted(versions.items())), tuple(sorted(checkpoints)))
 
@@ -150,15 +163,8 @@ def replayed(before: DeltaTable, steps: Iterable[tuple[int, list[Action]]]) -> D
 
 
 def read_table(root: Store, listing: Listing, known: DeltaTable | None = None) -> DeltaTable:
-    """Returns the newest version; a GET for the checkpoint, and one for each version since.
-
-    Args:
-        root: of the table.
-        listing: what is there.
-        known: a version that was read before, from which it goes on.
-
-    Raises:
-        CorruptionError: it cannot be read.
+    """Returns the newest version that is there; a GET for the checkpoint, and one for each version
+    since, or since the ``known`` one.
     """
     newest = listing.newest
     table = DeltaTable() if known is None else known
@@ -182,11 +188,7 @@ def read_table(root: Store, listing: Listing, known: DeltaTable | None = None) -
 
 
 def actions_of(data: bytes, *, where: str) -> Iterator[Action]:
-    """Yields the actions of a version.
-
-    Raises:
-        CorruptionError: it is no JSON.
-    """
+    """Yields the actions of a version."""
     for line in data.splitlines():
         try:
             action = json.loads(line)
@@ -197,11 +199,7 @@ def actions_of(data: bytes, *, where: str) -> Iterator[Action]:
 
 
 def read_checkpoint(data: bytes) -> list[Action]:
-    """Returns the actions of a checkpoint.
-
-    Raises:
-        CorruptionError: it is no Parquet file.
-    """
+    """Returns the actions of a checkpoint."""
     try:
         rows = parquet().read_table(io.BytesIO(data)).to_pylist()
     except (pa.ArrowException, OSError) as e:
@@ -306,12 +304,6 @@ def _paired(action: Action) -> Action:
     }
 
 
-def last_checkpoint(table: DeltaTable) -> bytes:
-    """Returns the hint that names the checkpoint of this version."""
-    hint: dict[str, Any] = {"version": table.version, "size": len(table.adds) + 3}
-    return json.dumps(hint).encode()
-
-
 _SIMPLE: Final = {
     "bool": "boolean",
     "int8": "byte",
@@ -350,24 +342,15 @@ _HEADERS: Final = {
 
 
 def delta_schema(schema: LogSchema | None, *, url: str) -> dict[str, Any]:
-    """Returns the view's schema, as Delta's JSON has it.
-
-    Raises:
-        InvalidInputError: a field that Delta has no type or name for.
+    """Returns the view's schema, as Delta's JSON has it; raises at a field that Delta has no type
+    or name for.
     """
-    key, value = ("binary", "binary") if schema is None else _types(schema, url)
+    key: Any = "binary"
+    value: Any = "binary"
+    if schema is not None:
+        key, value = _type(schema.key, "key", url), _type(schema.value, "value", url)
     columns = {"key": key, "value": value, "headers": _HEADERS, "timestamp": "timestamp"}
     return {"type": "struct", "fields": [_field(name, type_) for name, type_ in columns.items()]}
-
-
-def has_times_without_zone(schema: LogSchema | None) -> bool:
-    """Tells whether the view needs Delta's feature for timestamps without a zone."""
-    fields = () if schema is None else schema.walk()
-    return any(_SIMPLE.get(field.kind) == "timestamp_ntz" for _, field in fields)
-
-
-def _types(schema: LogSchema, url: str) -> tuple[Any, Any]:
-    return _type(schema.key, "key", url), _type(schema.value, "value", url)
 
 
 def _field(name: str, type_: Any) -> dict[str, Any]:
@@ -417,9 +400,7 @@ def _check_names(fields: Iterable[SchemaField], path: str, url: str) -> None:
             )
 
 
-MAGIC = 1681511377
-INLINE_BYTES_MAX = 512
-"""A longer vector goes into the file: readers of the table read all that is inline, always."""
+_MAGIC = 1681511377
 _FILE_VERSION = b"\x01"
 _ALPHABET = np.frombuffer(
     b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
@@ -429,9 +410,6 @@ _DIGITS = np.zeros(256, np.uint64)
 _DIGITS[_ALPHABET] = np.arange(85)
 _ID_CHARACTERS = 20
 """A file's id in Z85, at the end of what names it."""
-
-Descriptor = dict[str, Any]
-"""What an ``add`` says of its deletion vector."""
 
 
 def z85(data: bytes) -> str:
@@ -446,18 +424,13 @@ def z85(data: bytes) -> str:
 def describe(
     hidden: Sequence[HiddenRows], *, folder: str, file_id: str
 ) -> tuple[list[Descriptor], bytes]:
-    """Returns the descriptor of each vector, and the bytes of the file that some of them name;
-    empty where none does.
-
-    Args:
-        hidden: the rows, by object.
-        folder: of the file, relative to the table.
-        file_id: 32 hex digits, by which `file_name` names it.
+    """Returns the descriptor of each vector, and the bytes of the file that some of them name, in
+    this folder of the table; empty where none does.
     """
     made: list[Descriptor] = []
     file = bytearray(_FILE_VERSION)
     for rows in hidden:
-        data = struct.pack("<I", MAGIC) + rows.roaring
+        data = struct.pack("<I", _MAGIC) + rows.roaring
         described = {"sizeInBytes": len(data), "cardinality": rows.rows}
         if len(data) <= INLINE_BYTES_MAX:
             made.append({"storageType": "i", "pathOrInlineDv": z85(data), **described})
@@ -472,11 +445,6 @@ def describe(
 def file_name(file_id: str) -> str:
     """Returns the name of a file of vectors, as Delta makes it of an id."""
     return f"deletion_vector_{uuid_of(file_id)}.bin"
-
-
-def uuid_of(digits: str) -> str:
-    """Returns 32 hex digits as a UUID is written."""
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def file_of(descriptor: Descriptor | None) -> str | None:
@@ -500,18 +468,6 @@ def _unz85(text: str) -> bytes:
     return data
 
 
-WRITER_FEATURE: Final = "clogView"
-"""What keeps others from writing: a feature for writers that only clog knows."""
-CHECKPOINT_VERSIONS: Final = 10
-_VECTORS, _TIMES = "deletionVectors", "timestampNtz"
-_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_OF_WRITERS = re.compile(
-    rf"part-\d{{5,}}-{_UUID}-c\d{{3,}}(\.[a-z0-9]+)?\.parquet|deletion_vector_{_UUID}\.bin"
-)
-"""What Delta's writers call the files that they write at a table's root."""
-_LOG, _DIGEST = "clog.log", "clog.hidden"
-
-
 @dataclass(frozen=True, slots=True)
 class DeltaSeen(Seen):
     """What was found of a Delta table: its newest version, replayed, and what is there."""
@@ -530,59 +486,82 @@ class DeltaVersion:
 
 
 class DeltaView:
-    """The Delta table of one log. Holds nothing that changes: threads may share it.
+    """The Delta table of one log, as its publisher sees it."""
 
-    Attributes:
-        format: its name in configs and pins.
-        title: what it is in messages.
-        folder: where its versions stand.
-    """
-
-    format: Final = "delta"
-    title: Final = "a Delta table"
-    folder: Final = FOLDER
+    row: Final = DELTA
 
     def __init__(self, standing: StandingLog) -> None:
         self._standing = standing
         self._root = standing.root
+        self._folder = f"{documents.folder_of(standing.log_id)}/"
+
+    @staticmethod
+    def check_type(schema: LogSchema | None, *, url: str) -> None:
+        delta_schema(schema, url=url)
+
+    @staticmethod
+    def log_of(body: bytes) -> object:
+        infos = [action.get("commitInfo") for action in actions_of(body, where="a Delta version")]
+        said = [info for info in infos if isinstance(info, dict)]
+        said = [info for info in said if info.get("engineInfo") == "clog"]
+        about = said[-1].get("operationParameters") if said else None
+        return about.get("log") if isinstance(about, dict) else None
 
     def look(self, known: DeltaSeen | None = None) -> DeltaSeen:
-        """Finds the newest version; a LIST, and a GET for each version that is not ``known``.
-
-        Raises:
-            CorruptionError: it cannot be read.
-        """
+        """Finds the newest version; a LIST, and a GET for each version that is not ``known``."""
         listing = listed(self._root)
         before = None if known is None or known.newest > listing.newest else known.table
         return _seen(read_table(self._root, listing, before), listing)
 
     def check_installed(self) -> None:
-        """Raises if a package is missing that publishing needs; here none does."""
+        """Raises nothing: no package is needed."""
 
     def prepared(
         self, seen: DeltaSeen, state: TableState, *, now_ms: int, file_id: str
     ) -> DeltaVersion:
-        """Returns the next version, and writes its file of vectors, which has the name ``file_id``
-        (COMMIT.md, U1).
-        """
-        where = documents.view_folder(self.format, seen.newest + 1)
-        folder = f"{documents.folder_of(self._standing.log_id)}/{where}"
-        actions, file = self._actions(seen, state, now_ms=now_ms, file_id=file_id, folder=folder)
+        table, source = seen.table, state.source
+        is_same = source.has_starts_of(seen.source)
+        first = int(table.said.get("first", 0)) if is_same else seen.newest + 1
+        txn = {"appId": source.log_id, "version": source.version, "lastUpdated": now_ms}
+        actions: list[Action] = [_info("CLOG PUBLISH", says(source, first), now_ms), {"txn": txn}]
+        began_ms = _first_published_ms(table, source.log_id)
+        protocol, metadata = (
+            _protocol(state.schema),
+            _metadata(
+                state.schema,
+                source.log_id,
+                url=self._root.url,
+                created_ms=now_ms if began_ms is None else began_ms,
+            ),
+        )
+        if protocol != table.protocol:
+            actions.append({"protocol": protocol})
+        if metadata != table.metadata:
+            actions.append({"metaData": metadata})
+        wanted = {self._folder + shown.object.path: shown for shown in state.objects}
+        changed = {p: one for p, one in wanted.items() if not _shows(table.adds.get(p), one)}
+        where = documents.view_folder(self.row.name, seen.newest + 1)
+        described, file = describe(
+            [shown.hidden for shown in changed.values() if shown.hidden],
+            folder=self._folder + where,
+            file_id=file_id,
+        )
         if file:
             self._standing.store.put(where + file_name(file_id), file)
+        actions += (
+            {"remove": _remove(add, now_ms)}
+            for path, add in table.adds.items()
+            if path in changed or path not in wanted
+        )
+        descriptors = iter(described)
+        for path, shown in changed.items():
+            vector = next(descriptors) if shown.hidden else None
+            actions.append({"add": _add(path, shown, vector, state.time_ms)})
         return DeltaVersion(seen, actions, now_ms)
 
     def withdrawn(self, seen: DeltaSeen, said: Withdrawal) -> DeltaVersion:
-        """Returns the next version as one without files, which needs no type of the log's."""
-        table, mine = seen.table, said.log_id
-        about = {
-            "log": mine,
-            "version": str(said.version),
-            "commit": said.commit_id,
-            "first": str(seen.newest + 1),
-            WITHDRAWN: str(said.now_ms),
-        }
-        actions = [_info("CLOG WITHDRAW", about, said.now_ms)]
+        table, mine, first = seen.table, said.log_id, seen.newest + 1
+        actions = [_info("CLOG WITHDRAW", says(said, first), said.now_ms)]
         if _configuration(table).get(_LOG) != mine:
             metadata = _metadata(None, mine, url=self._root.url, created_ms=said.now_ms)
             actions += [{"protocol": _protocol(None)}, {"metaData": metadata}]
@@ -590,11 +569,6 @@ class DeltaView:
         return DeltaVersion(seen, actions, said.now_ms)
 
     def create(self, version: DeltaVersion, _lowest_view: int) -> DeltaSeen | None:
-        """Creates a version (COMMIT.md, U3); None where another came first.
-
-        Raises:
-            LogReplacedError, NotFoundError: the log was deleted.
-        """
         seen, actions = version.seen, version.actions
         number = seen.newest + 1
         body = "".join(json.dumps(a, separators=(",", ":")) + "\n" for a in actions).encode()
@@ -606,20 +580,18 @@ class DeltaView:
         return _seen(replayed(seen.table, [(number, actions)]), listing)
 
     def tidy(self, seen: DeltaSeen, lowest_view: int) -> DeltaSeen:
-        """Writes the checkpoint that is due, and deletes versions that have expired; returns what
-        is there then.
-
-        Args:
-            seen: the newest version.
-            lowest_view: the lowest version that a pin is for.
-        """
+        """Writes the checkpoint that is due, and deletes versions that have expired."""
         table, checkpoints = seen.table, seen.listing.checkpoints
         if not seen.is_there or seen.is_foreign:
             return seen
         first = int(table.said.get("first", 0))
         last = max(checkpoints, default=0)
         if last < first or table.version - last >= CHECKPOINT_VERSIONS:
-            self._write_checkpoint(table)
+            said = table.said
+            txn = {"appId": said.get("log", ""), "version": int(said.get("version", 0))}
+            self._root.put(checkpoint_path(table.version), encode_checkpoint(table, txn))
+            hint = {"version": table.version, "size": len(table.adds) + 3}
+            self._root.put(_LAST_CHECKPOINT, json.dumps(hint).encode())
             checkpoints = (*checkpoints, table.version)
         may_go = [c for c in checkpoints if c <= lowest_view]
         must_go = [c for c in checkpoints if c >= first > 0]
@@ -630,21 +602,14 @@ class DeltaView:
         return _seen(table, Listing(written_ms, tuple(c for c in checkpoints if c >= keep)))
 
     def unnamed(self, seen: DeltaSeen, files: Mapping[str, int]) -> set[str]:
-        """Returns which of the files in the log's folder, with the versions for which they were
-        made, no version that is left names.
-        """
         return files.keys() - self.named(seen)
 
     def named(self, _seen: DeltaSeen, first: int = 0) -> set[str]:
-        """Returns the paths in the log's folder that versions from the ``first`` on name: objects
-        and files of vectors; a LIST, and a GET for each version that is left.
-
-        Raises:
-            CorruptionError: a version cannot be read.
+        """Returns the paths of objects and files of vectors; a LIST, and a GET for each version
+        that is left.
         """
-        folder = f"{documents.folder_of(self._standing.log_id)}/"
         named = self._named(first)
-        return {path.removeprefix(folder) for path in named if path.startswith(folder)}
+        return {p.removeprefix(self._folder) for p in named if p.startswith(self._folder)}
 
     def left_by_refused(self, seen: DeltaSeen, files: Iterable[StoredObject]) -> list[StoredObject]:
         """Returns which files at the root can only be what refused writers left, as the view was
@@ -653,9 +618,6 @@ class DeltaView:
         None while another than clog wrote the newest version, or may write one. Else those that
         Delta's writers name so, that were written since the view was first published, and that no
         version that is left names, wherever it says that they are.
-
-        Raises:
-            CorruptionError: a version cannot be read.
         """
         table, mine = seen.table, self._standing.log_id
         if seen.log_id != mine:
@@ -683,62 +645,15 @@ class DeltaView:
             table = read_table(self._root, Listing(reach, begun), table)
             if version < first:
                 continue
-            named = {*table.adds, *map(file_of, map(_vector, table.adds.values()))}
+            vectors = (add.get("deletionVector") for add in table.adds.values())
+            named = {*table.adds, *map(file_of, vectors)}
             found.update(path for path in named if path is not None)
         return found
-
-    def _write_checkpoint(self, table: DeltaTable) -> None:
-        said = table.said
-        txn = {"appId": said.get("log", ""), "version": int(said.get("version", 0))}
-        self._root.put(checkpoint_path(table.version), encode_checkpoint(table, txn))
-        self._root.put(LAST_CHECKPOINT, last_checkpoint(table))
-
-    def _actions(
-        self, seen: DeltaSeen, state: TableState, *, now_ms: int, file_id: str, folder: str
-    ) -> tuple[list[Action], bytes]:
-        """Returns the next version's actions, and the file of vectors that they name."""
-        table, source, before = seen.table, state.source, seen.source
-        has_same_start = before is not None and (before.log_id, before.starts) == (
-            *(source.log_id, source.starts),
-        )
-        first = int(table.said.get("first", 0)) if has_same_start else seen.newest + 1
-        said = {
-            "log": source.log_id,
-            "version": str(source.version),
-            "commit": source.commit_id,
-            "content": source.content,
-            "starts": source.starts,
-            "first": str(first),
-        }
-        txn = {"appId": source.log_id, "version": source.version, "lastUpdated": now_ms}
-        actions: list[Action] = [_info("CLOG PUBLISH", said, now_ms), {"txn": txn}]
-        began_ms = _first_published_ms(table, source.log_id)
-        protocol = _protocol(state.schema)
-        metadata = _metadata(
-            state.schema,
-            source.log_id,
-            url=self._root.url,
-            created_ms=now_ms if began_ms is None else began_ms,
-        )
-        if protocol != table.protocol:
-            actions.append({"protocol": protocol})
-        if metadata != table.metadata:
-            actions.append({"metaData": metadata})
-        changed, removed = _difference(table, state)
-        described, file = describe(
-            [shown.hidden for _, shown in changed if shown.hidden], folder=folder, file_id=file_id
-        )
-        descriptors = iter(described)
-        actions += ({"remove": _remove(add, now_ms)} for add in removed)
-        for path, shown in changed:
-            vector = next(descriptors) if shown.hidden else None
-            actions.append({"add": _add(path, shown, vector, state.time_ms)})
-        return actions, file
 
 
 def _seen(table: DeltaTable, listing: Listing) -> DeltaSeen:
     is_foreign = listing.newest >= 0 and not documents.is_log_id(_configuration(table).get(_LOG))
-    source, withdrawn_ms = (None, None) if is_foreign else _said(table)
+    source, withdrawn_ms = (None, None) if is_foreign else said_by(table.said)
     log_id = table.said.get("log") if source or withdrawn_ms is not None else None
     return DeltaSeen(
         newest=listing.newest,
@@ -756,22 +671,6 @@ def _seen(table: DeltaTable, listing: Listing) -> DeltaSeen:
 def _info(operation: str, said: Mapping[str, str], now_ms: int) -> Action:
     info = {"timestamp": now_ms, "operation": operation, "operationParameters": said}
     return {"commitInfo": {**info, "engineInfo": "clog"}}
-
-
-def _difference(
-    table: DeltaTable, state: TableState
-) -> tuple[list[tuple[str, ShownObject]], list[Action]]:
-    """Returns what is to be added, and what is to be removed, of before."""
-    folder = documents.folder_of(state.source.log_id)
-    wanted = {f"{folder}/{shown.object.path}": shown for shown in state.objects}
-    changed = [
-        (path, shown) for path, shown in wanted.items() if not _shows(table.adds.get(path), shown)
-    ]
-    paths_changed = {path for path, _ in changed}
-    removed = [
-        add for path, add in table.adds.items() if path in paths_changed or path not in wanted
-    ]
-    return changed, removed
 
 
 def _shows(add: Action | None, shown: ShownObject) -> bool:
@@ -799,10 +698,6 @@ def _add(path: str, shown: ShownObject, vector: Descriptor | None, time_ms: int)
     return add
 
 
-def _vector(add: Action) -> Descriptor | None:
-    return add.get("deletionVector")
-
-
 def _remove(add: Action, now_ms: int) -> dict[str, Any]:
     names = ("path", "size", "deletionVector")
     return {
@@ -815,7 +710,9 @@ def _remove(add: Action, now_ms: int) -> dict[str, Any]:
 
 
 def _protocol(schema: LogSchema | None) -> Action:
-    features = [_VECTORS, *([_TIMES] if has_times_without_zone(schema) else [])]
+    fields = () if schema is None else schema.walk()
+    has_local_times = any(_SIMPLE.get(field.kind) == "timestamp_ntz" for _, field in fields)
+    features = [_VECTORS, *([_TIMES] if has_local_times else [])]
     return {
         "minReaderVersion": 3,
         "minWriterVersion": 7,
@@ -848,19 +745,3 @@ def _first_published_ms(table: DeltaTable, log_id: str) -> int | None:
         return None
     created_ms = table.metadata.get("createdTime")
     return created_ms if isinstance(created_ms, int) else None
-
-
-def _said(table: DeltaTable) -> tuple[Source | None, int | None]:
-    """Returns what a version says it shows, and since when it shows nothing; None and None where
-    another wrote it.
-    """
-    said = table.said
-    try:
-        if WITHDRAWN in said:
-            return None, int(said[WITHDRAWN])
-        return Source(
-            *(str(said["log"]), int(said["version"]), str(said["commit"])),
-            *(str(said["content"]), str(said["starts"])),
-        ), None
-    except (KeyError, ValueError):
-        return None, None

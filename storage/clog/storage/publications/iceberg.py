@@ -38,12 +38,27 @@ from clog.storage.publications.source import (
     TableState,
     Withdrawal,
     create_version,
+    said_by,
+    says,
+    uuid_of,
 )
+from clog.storage.views import ICEBERG
 
+HINT: Final = "metadata/version-hint.text"
+SNAPSHOTS_MAX: Final = 100
+"""Snapshots in one metadata file: it is read whole by every reader."""
+
+_CLOG: Final = "clog."
+"""How properties begin in which a version says whose it is, and what it shows."""
+_VIEW: Final = "clog.view"
 _MAGIC = b"PFA1"
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 _ROW_POSITION = 2147483645
 """Iceberg's id of the column of a row's position."""
+_ADDED: Final = 1
+_DATA, _DELETES = 0, 1
+
+Metadata = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +94,6 @@ def encode_puffin(hidden: Sequence[tuple[str, HiddenRows]]) -> tuple[bytes, list
     footer = json.dumps({"blobs": described, "properties": {"created-by": "clog"}}).encode()
     file += _MAGIC + footer + struct.pack("<II", len(footer), 0) + _MAGIC
     return bytes(file), blobs
-
-
-ADDED: Final = 1
-DATA, DELETES = 0, 1
 
 
 def _field(number: int, name: str, type_: Any, *, optional: bool = False) -> dict[str, Any]:
@@ -152,7 +163,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest as it is stored; ``content`` is `DATA` or `DELETES`."""
+    """A manifest as it is stored; ``content`` is `_DATA` or `_DELETES`."""
 
     path: str
     data: bytes
@@ -165,36 +176,29 @@ def data_manifest(
     path: str, objects: Sequence[tuple[str, ShownObject]], snapshot: Snapshot, schema: Any
 ) -> Manifest:
     """Returns the manifest of the objects, by their locations."""
-    entries, row = [], snapshot.first_row
+    files, row = [], snapshot.first_row
     for location, shown in objects:
         ref = shown.object
-        file = _file(DATA, location, "PARQUET", ref.rows, ref.size_bytes)
-        entries.append(_entry({**file, "first_row_id": row}, snapshot))
+        file = _file(_DATA, location, "PARQUET", ref.rows, ref.size_bytes)
+        files.append({**file, "first_row_id": row})
         row += ref.rows
-    data = _encoded(_ENTRY, entries, _about(schema, "data"))
-    return Manifest(path, data, DATA, len(entries), row - snapshot.first_row)
+    return _manifest(path, _DATA, files, snapshot, schema)
 
 
 def delete_manifest(
     path: str, puffin: tuple[str, int], blobs: Sequence[Blob], snapshot: Snapshot, schema: Any
 ) -> Manifest:
     """Returns the manifest of the vectors in a Puffin file, given by its location and size."""
-    entries = [
-        _entry(
-            {
-                **_file(DELETES, puffin[0], "PUFFIN", blob.rows, puffin[1]),
-                "referenced_data_file": blob.path,
-                "content_offset": blob.offset,
-                "content_size_in_bytes": blob.size_bytes,
-            },
-            snapshot,
-        )
+    files = [
+        {
+            **_file(_DELETES, puffin[0], "PUFFIN", blob.rows, puffin[1]),
+            "referenced_data_file": blob.path,
+            "content_offset": blob.offset,
+            "content_size_in_bytes": blob.size_bytes,
+        }
         for blob in blobs
     ]
-    rows = sum(blob.rows for blob in blobs)
-    return Manifest(
-        path, _encoded(_ENTRY, entries, _about(schema, "deletes")), DELETES, len(entries), rows
-    )
+    return _manifest(path, _DELETES, files, snapshot, schema)
 
 
 def manifest_list(manifests: Sequence[Manifest], snapshot: Snapshot) -> bytes:
@@ -214,7 +218,7 @@ def manifest_list(manifests: Sequence[Manifest], snapshot: Snapshot) -> bytes:
             "added_rows_count": manifest.rows,
             "existing_rows_count": 0,
             "deleted_rows_count": 0,
-            "first_row_id": snapshot.first_row if manifest.content == DATA else None,
+            "first_row_id": snapshot.first_row if manifest.content == _DATA else None,
         }
         for manifest in manifests
     ]
@@ -223,11 +227,7 @@ def manifest_list(manifests: Sequence[Manifest], snapshot: Snapshot) -> bytes:
 
 
 def records(data: bytes, *, where: str) -> Iterator[dict[str, Any]]:
-    """Yields the records of an Avro file.
-
-    Raises:
-        CorruptionError: it is none.
-    """
+    """Yields the records of an Avro file."""
     try:
         yield from avro().reader(io.BytesIO(data))
     except (ValueError, EOFError, TypeError, IndexError) as e:
@@ -235,11 +235,7 @@ def records(data: bytes, *, where: str) -> Iterator[dict[str, Any]]:
 
 
 def avro() -> Any:
-    """Returns fastavro.
-
-    Raises:
-        InvalidInputError: it is not installed.
-    """
+    """Returns fastavro; raises if it is not installed."""
     try:
         return import_module("fastavro")
     except ModuleNotFoundError as e:
@@ -260,25 +256,29 @@ def _file(content: int, path: str, kind: str, rows: int, size_bytes: int) -> dic
     }
 
 
-def _entry(file: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
-    return {
-        "status": ADDED,
-        "snapshot_id": snapshot.id,
-        "sequence_number": snapshot.sequence,
-        "file_sequence_number": snapshot.sequence,
-        "data_file": file,
-    }
-
-
-def _about(schema: Any, content: str) -> dict[str, str]:
-    return {
+def _manifest(
+    path: str, content: int, files: Sequence[Metadata], snapshot: Snapshot, schema: Any
+) -> Manifest:
+    entries = [
+        {
+            "status": _ADDED,
+            "snapshot_id": snapshot.id,
+            "sequence_number": snapshot.sequence,
+            "file_sequence_number": snapshot.sequence,
+            "data_file": file,
+        }
+        for file in files
+    ]
+    about = {
         "schema": json.dumps(schema),
         "schema-id": str(schema["schema-id"]),
         "partition-spec": "[]",
         "partition-spec-id": "0",
         "format-version": "3",
-        "content": content,
+        "content": "data" if content == _DATA else "deletes",
     }
+    rows = sum(file["record_count"] for file in files)
+    return Manifest(path, _encoded(_ENTRY, entries, about), content, len(files), rows)
 
 
 def _encoded(schema: Any, rows: Sequence[Any], about: Mapping[str, str]) -> bytes:
@@ -327,10 +327,8 @@ _NOT_IN_THE_VIEW: Final = {"delete_horizon": 8, "offset": 2147483540}
 
 
 def iceberg_schema(schema: LogSchema | None, *, url: str) -> dict[str, Any]:
-    """Returns the view's schema, as Iceberg's JSON has it; ids are those of FORMAT.md §12.2.
-
-    Raises:
-        InvalidInputError: a field that Iceberg has no type for.
+    """Returns the view's schema, as Iceberg's JSON has it; ids are those of FORMAT.md §12.2. Raises
+    at a field that Iceberg has no type for.
     """
     key, value = ("binary", "binary")
     if schema is not None:
@@ -409,20 +407,6 @@ def _nested(field: SchemaField, path: str, url: str) -> dict[str, Any]:
     return {**named, f"{optional}-required": False}
 
 
-FOLDER: Final = "metadata/"
-HINT: Final = "metadata/version-hint.text"
-SNAPSHOTS_MAX: Final = 100
-"""Snapshots in one metadata file: it is read whole by every reader."""
-VERSION: Final = re.compile(r"metadata/v(\d{1,18})\.metadata\.json")
-LOG: Final = "clog.log"
-"""The property of a version that says whose it is."""
-_VIEW: Final = "clog.view"
-_FIRST: Final = "clog.first"
-_WITHDRAWN: Final = f"clog.{WITHDRAWN}"
-
-Metadata = dict[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class IcebergSeen(Seen):
     """What was found of an Iceberg table: the metadata of its newest version."""
@@ -455,21 +439,23 @@ class IcebergVersion:
 
 
 class IcebergView:
-    """The Iceberg table of one log. Holds nothing that changes: threads may share it.
+    """The Iceberg table of one log, as its publisher sees it."""
 
-    Attributes:
-        format: its name in configs and pins.
-        title: what it is in messages.
-        folder: where its versions stand.
-    """
-
-    format: Final = "iceberg"
-    title: Final = "an Iceberg table"
-    folder: Final = FOLDER
+    row: Final = ICEBERG
 
     def __init__(self, standing: StandingLog) -> None:
         self._standing = standing
         self._root = standing.root
+
+    @staticmethod
+    def check_type(schema: LogSchema | None, *, url: str) -> None:
+        iceberg_schema(schema, url=url)
+
+    @staticmethod
+    def log_of(body: bytes) -> object:
+        metadata = json.loads(body)
+        properties = metadata.get("properties") if isinstance(metadata, dict) else None
+        return properties.get(_CLOG + "log") if isinstance(properties, dict) else None
 
     @property
     def location(self) -> str:
@@ -478,14 +464,10 @@ class IcebergView:
         return url if "://" in url else f"file://{url}"
 
     def look(self, known: IcebergSeen | None = None) -> IcebergSeen:
-        """Finds the newest version; a LIST, and a GET where it is not ``known``.
-
-        Raises:
-            CorruptionError: it cannot be read.
-        """
+        """Finds the newest version; a LIST, and a GET where it is not ``known``."""
         written_ms: dict[int, int] = {}
-        for found in self._root.list(FOLDER):
-            if match := VERSION.fullmatch(found.path):
+        for found in self._root.list(ICEBERG.folder):
+            if match := ICEBERG.versions.fullmatch(found.path):
                 written_ms[int(match[1])] = found.modified_ms
         newest = max(written_ms, default=0)
         if not newest:
@@ -495,23 +477,13 @@ class IcebergView:
         return self._seen(metadata, dict(sorted(written_ms.items())))
 
     def check_installed(self) -> None:
-        """Raises if a package is missing that publishing needs.
-
-        Raises:
-            InvalidInputError: fastavro is.
-        """
         avro()
 
     def prepared(
         self, seen: IcebergSeen, state: TableState, *, now_ms: int, file_id: str
     ) -> IcebergVersion:
-        """Returns the next version, and writes its manifests and vectors, whose names begin with
-        ``file_id`` (COMMIT.md, U1).
-        """
-        before, name = (
-            seen.metadata,
-            f"{documents.view_folder(self.format, seen.newest + 1)}{file_id}",
-        )
+        before = seen.metadata
+        name = f"{documents.view_folder(self.row.name, seen.newest + 1)}{file_id}"
         schema = iceberg_schema(state.schema, url=self._root.url)
         snapshot = Snapshot(
             int(file_id[:15], 16),
@@ -524,19 +496,9 @@ class IcebergView:
         return IcebergVersion(seen, now_ms, added)
 
     def withdrawn(self, seen: IcebergSeen, said: Withdrawal) -> IcebergVersion:
-        """Returns the next version as one without a snapshot, which needs no type of the log's."""
         return IcebergVersion(seen, said.now_ms, said)
 
     def create(self, version: IcebergVersion, lowest_view: int) -> IcebergSeen | None:
-        """Creates a version (COMMIT.md, U3); None where another came first.
-
-        Args:
-            version: the version.
-            lowest_view: the lowest version that a pin is for: it keeps the snapshots since.
-
-        Raises:
-            LogReplacedError, NotFoundError: the log was deleted.
-        """
         seen, shows, number = version.seen, version.shows, version.seen.newest + 1
         if isinstance(shows, Withdrawal):
             metadata = self._without_snapshots(seen, shows)
@@ -548,7 +510,7 @@ class IcebergView:
             entry["timestamp-ms"] = last_ms
         self._standing.check()
         body = json.dumps(metadata, separators=(",", ":")).encode()
-        if not create_version(self._root, f"{FOLDER}v{number}.metadata.json", body):
+        if not create_version(self._root, f"metadata/v{number}.metadata.json", body):
             return None
         with suppress(StoreUnavailableError):  # Nothing depends on it.
             self._root.put(HINT, str(number).encode())
@@ -556,36 +518,42 @@ class IcebergView:
 
     def tidy(self, seen: IcebergSeen, lowest_view: int) -> IcebergSeen:
         """Deletes versions that have expired: those before the ``lowest_view`` that a pin is for,
-        and before the first that shows nothing deleted; returns what is there then.
+        and before the first that shows nothing deleted.
         """
         if not seen.is_there or seen.is_foreign:
             return seen
-        first = int(seen.metadata["properties"].get(_FIRST, 0))
+        first = int(seen.metadata["properties"].get(_CLOG + "first", 0))
         old = [v for v in seen.modified_ms if v < max(first, lowest_view)]
         for version in old:
-            self._root.delete(f"{FOLDER}v{version}.metadata.json")
+            self._root.delete(f"metadata/v{version}.metadata.json")
         left = {v: ms for v, ms in seen.modified_ms.items() if v not in old}
         return self._seen(seen.metadata, left)
 
     def _seen(self, metadata: Metadata, modified_ms: Mapping[int, int]) -> IcebergSeen:
-        newest, said = max(modified_ms, default=0), metadata.get("properties", {})
-        is_foreign = bool(metadata) and not documents.is_log_id(said.get(LOG))
-        source, withdrawn_ms = (None, None) if is_foreign else self._said(metadata, newest)
+        newest, about = max(modified_ms, default=0), _about(metadata)
+        is_foreign = bool(metadata) and not documents.is_log_id(about.get("log"))
+        source, withdrawn_ms = None, None
+        if not is_foreign and metadata.get("location") == self.location:
+            # One that only alters the table keeps our snapshot, which is of a version before.
+            snapshots = metadata.get("snapshots") or [{}]
+            is_ours = metadata.get("current-snapshot-id") == snapshots[-1].get("snapshot-id")
+            is_ours &= snapshots[-1].get("summary", {}).get(_VIEW) == str(newest)
+            if metadata.get("snapshots"):
+                about.pop(WITHDRAWN, None)
+            source, withdrawn_ms = said_by(about)
+            source = source if is_ours else None
         return IcebergSeen(
             newest=newest,
             modified_ms=modified_ms,
             is_there=newest > 0,
             is_foreign=is_foreign,
-            log_id=said.get(LOG) if source or withdrawn_ms is not None else None,
+            log_id=about.get("log") if source or withdrawn_ms is not None else None,
             source=source,
             withdrawn_ms=withdrawn_ms,
             metadata=metadata,
         )
 
     def unnamed(self, seen: IcebergSeen, files: Mapping[str, int]) -> set[str]:
-        """Returns which of the files in the log's folder, with the versions for which they were
-        made, no version that is left names.
-        """
         if not seen.modified_ms:
             return set(files)
         oldest = min(seen.modified_ms)
@@ -596,11 +564,8 @@ class IcebergView:
         return {path for path, version in files.items() if version < needed}
 
     def named(self, seen: IcebergSeen, first: int = 0) -> set[str]:
-        """Returns the paths in the log's folder that the newest version's snapshots name, from the
-        version ``first`` on: objects, manifests, vectors.
-
-        Raises:
-            CorruptionError: they cannot be read.
+        """Returns the paths of what the newest version's snapshots name: objects, manifests,
+        vectors.
         """
         found: set[str] = set()
         for snapshot in seen.metadata.get("snapshots", []):
@@ -621,7 +586,7 @@ class IcebergView:
         return list(records(data, where=f"{path} of {self._root.url}"))
 
     def _read(self, version: int) -> Metadata:
-        path = f"{FOLDER}v{version}.metadata.json"
+        path = f"metadata/v{version}.metadata.json"
         try:
             metadata = json.loads(self._root.get(path))
         except (ValueError, FileNotFoundError) as e:
@@ -655,12 +620,9 @@ class IcebergView:
 
     def _with_snapshot(self, seen: IcebergSeen, added: _Addition, lowest_view: int) -> Metadata:
         """Returns the next version's metadata, but for its time."""
-        before, source, shown = seen.metadata, added.source, seen.source
-        version, schema, snapshot = seen.newest + 1, added.schema, added.snapshot
-        is_same = shown is not None and (shown.log_id, shown.starts) == (
-            *(source.log_id, source.starts),
-        )
-        old = before if is_same else {}
+        source, schema, snapshot = added.source, added.schema, added.snapshot
+        version = seen.newest + 1
+        old = seen.metadata if source.has_starts_of(seen.source) else {}
         snapshots = [
             s for s in old.get("snapshots", []) if int(s["summary"].get(_VIEW, 0)) >= lowest_view
         ][-SNAPSHOTS_MAX + 1 :]
@@ -677,17 +639,12 @@ class IcebergView:
         if snapshots:
             entry["parent-snapshot-id"] = snapshots[-1]["snapshot-id"]
         schemas = {s["schema-id"]: s for s in (*old.get("schemas", []), schema)}
-        first = old.get("properties", {}).get(_FIRST, str(version))
-        shows = {"clog.content": source.content, "clog.starts": source.starts}
+        first = int(_about(old).get("first", version))
         return {
             **self._table(source.log_id, [*schemas.values()], schema),
             "last-sequence-number": snapshot.sequence,
             "next-row-id": snapshot.first_row + added.rows,
-            "properties": {
-                **_properties(source.log_id, source.version, source.commit_id, schema),
-                **shows,
-                _FIRST: first,
-            },
+            "properties": _properties(source, first, schema),
             "current-snapshot-id": snapshot.id,
             "refs": {"main": {"snapshot-id": snapshot.id, "type": "branch"}},
             "snapshots": [*snapshots, entry],
@@ -697,7 +654,7 @@ class IcebergView:
         """Returns the metadata of a version that is withdrawn, but for its time: with the schema
         that the table has, as the log's may have none in Iceberg.
         """
-        before, mine = seen.metadata, seen.metadata.get("properties", {}).get(LOG) == said.log_id
+        before, mine = seen.metadata, _about(seen.metadata).get("log") == said.log_id
         schemas = before["schemas"] if mine else [iceberg_schema(None, url=self._root.url)]
         schema_id = before["current-schema-id"] if mine else 0
         schema = next(s for s in schemas if s["schema-id"] == schema_id)
@@ -705,11 +662,7 @@ class IcebergView:
             **self._table(said.log_id, schemas, schema),
             "last-sequence-number": int(before.get("last-sequence-number", 0)),
             "next-row-id": int(before.get("next-row-id", 0)),
-            "properties": {
-                **_properties(said.log_id, said.version, said.commit_id, schema),
-                _FIRST: str(seen.newest + 1),
-                _WITHDRAWN: str(said.now_ms),
-            },
+            "properties": _properties(said, seen.newest + 1, schema),
             "refs": {},
             "snapshots": [],
         }
@@ -718,7 +671,7 @@ class IcebergView:
         """Returns what all versions of a log's table say."""
         return {
             "format-version": 3,
-            "table-uuid": _uuid(log_id),
+            "table-uuid": uuid_of(log_id),
             "location": self.location,
             "last-column-id": last_column_id(schema),
             "schemas": schemas,
@@ -730,37 +683,16 @@ class IcebergView:
             "default-sort-order-id": 0,
         }
 
-    def _said(self, metadata: Metadata, version: int) -> tuple[Source | None, int | None]:
-        """Returns what a version says it shows, and since when it shows nothing; None and None
-        where another wrote it, or elsewhere.
 
-        One that only alters the table keeps our snapshot, which is of a version before.
-        """
-        said, snapshots = metadata.get("properties", {}), metadata.get("snapshots") or [{}]
-        if metadata.get("location") != self.location:
-            return None, None
-        is_ours = metadata.get("current-snapshot-id") == snapshots[-1].get("snapshot-id")
-        is_ours &= snapshots[-1].get("summary", {}).get(_VIEW) == str(version)
-        try:
-            if _WITHDRAWN in said and not metadata.get("snapshots"):
-                return None, int(said[_WITHDRAWN])
-            return Source(
-                *(str(said[LOG]), int(said["clog.version"]), str(said["clog.commit"])),
-                *(str(said["clog.content"]), str(said["clog.starts"])),
-            ) if is_ours else None, None
-        except (KeyError, ValueError):
-            return None, None
+def _about(metadata: Metadata) -> dict[str, str]:
+    """Returns what a version says of itself."""
+    properties = metadata.get("properties", {}).items()
+    return {name.removeprefix(_CLOG): value for name, value in properties if name.startswith(_CLOG)}
 
 
-def _properties(log_id: str, version: int, commit_id: str, schema: Metadata) -> dict[str, str]:
+def _properties(shown: Source | Withdrawal, first: int, schema: Metadata) -> dict[str, str]:
     return {
         "schema.name-mapping.default": name_mapping(schema),
         "gc.enabled": "false",
-        LOG: log_id,
-        "clog.version": str(version),
-        "clog.commit": commit_id,
+        **{_CLOG + name: text for name, text in says(shown, first).items()},
     }
-
-
-def _uuid(digits: str) -> str:
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -26,13 +26,11 @@ newest version, so that file goes last, and what a deletion that was cut short h
 the same way. Tables that clog did not write, and what others put beside versions of ours, stay.
 """
 
-import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from clog.storage import env
 from clog.storage.commit.committer import NothingToCommit, is_comparable
@@ -54,9 +52,8 @@ from clog.storage.format.edits import Edit, Pin
 from clog.storage.format.features import PUBLICATIONS, SUPERSEDED_ROWS, FeatureNames
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.schema import LogSchema
-from clog.storage.publications import delta, iceberg
-from clog.storage.publications.delta import DeltaView, delta_schema
-from clog.storage.publications.iceberg import IcebergView, iceberg_schema
+from clog.storage.publications.delta import DeltaView
+from clog.storage.publications.iceberg import IcebergView
 from clog.storage.publications.source import (
     Seen,
     Source,
@@ -67,53 +64,22 @@ from clog.storage.publications.source import (
     table_state,
 )
 from clog.storage.store.contract import Store, StoredObject, StoreRefusedError
+from clog.storage.views import FORMATS, ViewFormat
 
 PARTS = 8
 """Pins stand apart by this part of the delay, at least."""
+PATIENCE, PATIENCE_MS = 2, 3_600_000
+"""A pin moves within so many delays and rounds of the cleaner."""
+LOOKS_MAX = 3
+"""Looks that find a version missing, after which one believes it."""
+RACES_MAX = 20
+"""Publications by others, one after the other, after which one gives up."""
 
+_FEATURES = (PUBLICATIONS, SUPERSEDED_ROWS)
+"""What a log gets when it is first published: masks spare each later publication the keys."""
 
-def without_expired(
-    pins: Sequence[Pin], written_ms: Callable[[int], int | None], *, before_ms: int
-) -> tuple[Pin, ...]:
-    """Returns the pins that are left.
-
-    Args:
-        pins: those that are there.
-        written_ms: tells when a version of the view was written; None where it is not there.
-        before_ms: ``file.delete.delay.ms`` ago.
-    """
-    left = list(pins)
-    while len(left) > 1 and left[1].time_ms <= before_ms:
-        at_ms = written_ms(left[1].view)
-        if at_ms is None or at_ms > before_ms:
-            break
-        del left[0]
-    return tuple(left)
-
-
-def after_withdrawal(
-    pins: Sequence[Pin], view: int, written_ms: int, *, before_ms: int
-) -> tuple[Pin, ...]:
-    """Returns the pins that are left where the view's newest version, ``view``, shows nothing since
-    ``written_ms``. Those of versions to come stay.
-    """
-    is_old = written_ms <= before_ms
-    return tuple(pin for pin in pins if pin.view > view or (pin.view < view and not is_old))
-
-
-def with_pin(pins: Sequence[Pin], pin: Pin, *, delay_ms: int) -> tuple[Pin, ...]:
-    """Returns the pins with a new one, in place of those of later versions of the view: it was
-    taken away, or others published them since this one was prepared. So it has the lowest version
-    of them all, as each of their publishers may create what it is for.
-    """
-    before = [one for one in pins if one.view < pin.view]
-    same = [one for one in pins if one.view == pin.view and one.version <= pin.version]
-    lowest = min((one.version for one in pins if one.view > pin.view), default=pin.version)
-    if same and same[0].version <= lowest:
-        return (*before, *same)
-    if len(before) > 1 and pin.time_ms - before[-2].time_ms < delay_ms // PARTS:
-        del before[-1]
-    return (*before, replace(pin, version=min(pin.version, lowest)))
+_S = TypeVar("_S")
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,74 +107,6 @@ class Kept:
         least each ``file.delete.delay.ms``, and the former one goes as long after that.
         """
         return self.overdue_ms > PATIENCE * delay_ms + PATIENCE_MS
-
-
-PATIENCE, PATIENCE_MS = 2, 3_600_000
-"""A pin moves within so many delays and rounds of the cleaner."""
-
-
-def kept_for_views(manifest: Manifest, delay_ms: int, *, now_ms: int) -> Mapping[str, Kept]:
-    """Returns what published views keep, by format; nothing of a log without pins."""
-    if not manifest.head.pins:
-        return {}
-    alive = manifest.files()
-    last = {r.path: r for r in manifest.released if r.path not in alive}
-    due = [r for r in last.values() if now_ms - r.time_ms > delay_ms]
-    found = {}
-    for name, pins in manifest.head.pins.items():
-        held = [r for r in due if r.version > pins[0].version]
-        since_ms = min((r.time_ms + delay_ms for r in held), default=now_ms)
-        found[name] = Kept(
-            version=pins[0].version,
-            table_version=pins[-1].view,
-            since_ms=pins[0].time_ms,
-            objects=len(held),
-            size_bytes=sum(r.size_bytes for r in held),
-            overdue_ms=now_ms - since_ms,
-        )
-    return found
-
-
-LOOKS_MAX = 3
-"""Looks that find a version missing, after which one believes it."""
-RACES_MAX = 20
-"""Publications by others, one after the other, after which one gives up."""
-
-_FEATURES = (PUBLICATIONS, SUPERSEDED_ROWS)
-"""What a log gets when it is first published: masks spare each later publication the keys."""
-
-_S = TypeVar("_S")
-_V = TypeVar("_V")
-
-
-class View(Protocol[_S, _V]):
-    """A format in which a log's table can be published: how its versions are found, said, created
-    and cleaned up. Of what it finds, `look` returns a value, from which all else is decided.
-    """
-
-    @property
-    def format(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def folder(self) -> str: ...
-    def look(self, known: _S | None = None) -> _S: ...
-    def check_installed(self) -> None: ...
-    def prepared(self, seen: _S, state: TableState, *, now_ms: int, file_id: str) -> _V: ...
-    def withdrawn(self, seen: _S, said: Withdrawal) -> _V: ...
-    def create(self, version: _V, lowest_view: int, /) -> _S | None: ...
-    def tidy(self, seen: _S, lowest_view: int) -> _S: ...
-    def unnamed(self, seen: _S, files: Mapping[str, int]) -> set[str]: ...
-    def named(self, seen: _S, first: int = 0, /) -> set[str]: ...
-
-
-_VIEWS: Mapping[str, Callable[[StandingLog], View[Any, Any]]] = {
-    "delta": DeltaView,
-    "iceberg": IcebergView,
-}
-_SCHEMAS: Mapping[str, Callable[..., object]] = {"delta": delta_schema, "iceberg": iceberg_schema}
-FORMATS = tuple(_VIEWS)
-"""In which a log can be published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,35 +143,89 @@ class WithdrawResult:
     given_up: bool = False
 
 
-def view_of(standing: StandingLog, name: str) -> View[Any, Any]:
-    """Returns the view of a log in a format.
+@dataclass(frozen=True, slots=True)
+class ViewFiles:
+    """The files of one view outside of its log's folder, in the order to delete them."""
 
-    Raises:
-        InvalidInputError: there is no such format.
+    log_id: str
+    files: tuple[StoredObject, ...]
+
+
+class View(Protocol[_S, _V]):
+    """A log's table in a format, as one call sees it: how its versions are found, made and cleaned
+    up. Of what it finds, `look` returns a value, from which all else is decided.
     """
-    if name not in _VIEWS:
+
+    @property
+    def row(self) -> ViewFormat: ...
+
+    @staticmethod
+    def check_type(schema: LogSchema | None, *, url: str) -> None:
+        """Raises if the format has no type or name for a field."""
+
+    @staticmethod
+    def log_of(body: bytes) -> object:
+        """Returns which log the publisher of a version says it was of, if it is one of clog's."""
+
+    def look(self, known: _S | None = None) -> _S:
+        """Finds the newest version. Raises CorruptionError if it cannot be read."""
+
+    def check_installed(self) -> None:
+        """Raises if a package is missing that publishing needs."""
+
+    def prepared(self, seen: _S, state: TableState, *, now_ms: int, file_id: str) -> _V:
+        """Returns the version after the one that was seen, and writes its files, which have names
+        by the ``file_id`` (U1).
+        """
+
+    def withdrawn(self, seen: _S, said: Withdrawal) -> _V:
+        """Returns the next version as one without files, which needs no type of the log's."""
+
+    def create(self, version: _V, lowest_view: int, /) -> _S | None:
+        """Creates a version (U3), which still has what it needs of those from the lowest that a pin
+        is for; None where another came first. Raises if the log was deleted.
+        """
+
+    def tidy(self, seen: _S, lowest_view: int) -> _S:
+        """Does what is due after a version, and deletes those that have expired, before the lowest
+        that a pin is for; returns what is there then.
+        """
+
+    def unnamed(self, seen: _S, files: Mapping[str, int]) -> set[str]:
+        """Returns which of the files in the log's folder, with the versions for which they were
+        made, no version that is left names.
+        """
+
+    def named(self, seen: _S, first: int = 0, /) -> set[str]:
+        """Returns the paths in the log's folder that versions from the ``first`` on name. Raises
+        CorruptionError if one cannot be read.
+        """
+
+
+VIEWS: Mapping[str, type[View[Any, Any]]] = {"delta": DeltaView, "iceberg": IcebergView}
+
+
+def view_of(standing: StandingLog, name: str) -> View[Any, Any]:
+    """Returns the view of a log in a format, for one thread."""
+    if name not in VIEWS:
         raise InvalidInputError(
-            f"format={name!r} is unknown; a log is published as {' or '.join(FORMATS)}"
+            f"format={name!r} is unknown; a log is published as {' or '.join(VIEWS)}"
         )
-    return _VIEWS[name](standing)
+    view: Callable[[StandingLog], View[Any, Any]] = VIEWS[name]
+    return view(standing)
 
 
 def foreign_table(view: View[Any, Any], *, url: str) -> InvalidInputError:
     """Returns the error of a table that clog did not write."""
     return InvalidInputError(
-        f"there is {view.title} at {url} that clog did not write; nothing was changed;"
+        f"there is {view.row.title} at {url} that clog did not write; nothing was changed;"
         " a log cannot be published where another table stands"
     )
 
 
 def check_publishable(name: str, schema: LogSchema | None, config: LogConfig, *, url: str) -> None:
-    """Raises if a log with this schema and config cannot be published in a format.
-
-    Raises:
-        InvalidInputError: the format has no type or name for a field, or objects do not say the
-            timestamps.
-    """
-    _SCHEMAS[name](schema, url=url)
+    """Raises if a log with this schema and config cannot be published in a format."""
+    VIEWS[name].check_type(schema, url=url)
     if config.log_append_time:
         raise InvalidInputError(
             f"message.timestamp.type=LogAppendTime of {url} gives records the time of their commit"
@@ -285,10 +237,7 @@ def check_publishable(name: str, schema: LogSchema | None, config: LogConfig, *,
 class Publications:
     """The views of one log. Threads may share it: what it remembers of a view is a value, and only
     spares requests. They publish one after the other, as all but one would do it in vain.
-
-    Args:
-        handle: on the log.
-        defaults: configs of the process, below the log's own (S45).
+    ``defaults`` are configs of the process, below the log's own (S45).
     """
 
     def __init__(self, handle: Handle, defaults: Mapping[str, str] = NO_DEFAULTS) -> None:
@@ -299,12 +248,7 @@ class Publications:
         self._lock = env.lock()
 
     def look(self, name: str) -> Seen:
-        """Returns what there is of a view now, which it remembers.
-
-        Raises:
-            InvalidInputError: there is no such format.
-            CorruptionError: it cannot be read.
-        """
+        """Returns what there is of a view now, which it remembers."""
         seen: Seen = self._looked(view_of(self._handle.standing, name))
         return seen
 
@@ -331,10 +275,10 @@ class Publications:
                 if handle.refresh() is tip:
                     raise
                 continue
-            self._writable.discard(view.format)
+            self._writable.discard(view.row.name)
             made = view.create(version, self._lowest(view, seen.newest + 1))  # U3
             if made is not None:
-                self._writable.add(view.format)
+                self._writable.add(view.row.name)
                 self._tidy(view, made)
                 return PublishResult(state.source.version, made.newest, published=True)
         raise _raced(view, url=url)
@@ -347,7 +291,7 @@ class Publications:
                 return self._withdrawn(view)
         except (StoreUnavailableError, CorruptionError, InvalidInputError) as e:
             if force:
-                self._change_pins(view, lambda _left, _tip, _delay_ms, _time_ms: ())
+                self._change_pins(view, lambda *_: ())
                 return WithdrawResult(None, withdrawn=False, is_kept=False, given_up=True)
             if isinstance(e, StoreRefusedError):
                 raise StoreRefusedError(
@@ -362,7 +306,7 @@ class Publications:
         handle = self._handle
         for _ in range(RACES_MAX):
             tip = handle.refresh()
-            pins = tip.head.pins.get(view.format, ())
+            pins = tip.head.pins.get(view.row.name, ())
             seen = self._looked(view)
             # Who pinned a version saw the one before: the view was taken away since.
             lost = {pin for pin in pins if pin.view > seen.newest + 1}
@@ -380,7 +324,7 @@ class Publications:
                 seen = made
             self._tidy(view, seen)  # U4
             self._release(view, seen, lost)
-            left = handle.tip.head.pins.get(view.format, ())
+            left = handle.tip.head.pins.get(view.row.name, ())
             number = seen.newest if is_due or is_there else None
             return WithdrawResult(number, withdrawn=is_due, is_kept=bool(left))
         raise _raced(view, url=handle.standing.root.url)
@@ -402,18 +346,16 @@ class Publications:
     def is_current(self, name: str) -> bool:
         """Tells whether the view showed, when it was looked at, what the tip has."""
         seen = self._seen.get(name)
-        return (
-            seen is not None
-            and seen.source is not None
-            and is_current(seen.source, self._handle.tip)
-        )
+        shown = None if seen is None else seen.source
+        return shown is not None and is_current(shown, self._handle.tip)
 
     def shows_deleted(self, name: str) -> bool:
         """Tells whether the view showed, when it was looked at, rows below a log start offset."""
         seen, tip = self._seen.get(name), self._handle.tip
         if seen is None or seen.source is None:
             return False
-        return (seen.source.log_id, seen.source.starts) != _identity(tip)
+        now = source_of(tip.head, version=tip.version, commit_id=tip.record.commit_id)
+        return not now.has_starts_of(seen.source)
 
     def is_behind_since(self, name: str, before_ms: int) -> bool:
         """Tells whether the view does not show what the log has had since a time, as it was looked
@@ -440,26 +382,21 @@ class Publications:
         return self._looked_once(view)
 
     def _looked_once(self, view: View[Any, Any]) -> Any:
-        seen = view.look(self._seen.get(view.format))
-        self._seen[view.format] = seen
+        seen = view.look(self._seen.get(view.row.name))
+        self._seen[view.row.name] = seen
         return seen
 
     def _prepared(self, view: View[Any, Any], seen: Seen) -> tuple[Any, TableState]:
-        """Does U1, but for the look: returns the next version, and the table that it shows.
-
-        Raises:
-            InvalidInputError, StoreRefusedError: it cannot be published; nothing was committed.
-            VersionExpiredError: the version has expired.
-        """
+        """Does U1, but for the look: returns the next version, and the table that it shows."""
         handle = self._handle
         manifest = handle.manifest()
         config = LogConfig.from_overrides(manifest.head.config)
         check_publishable(
-            view.format, manifest.head.log.schema, config, url=handle.standing.root.url
+            view.row.name, manifest.head.log.schema, config, url=handle.standing.root.url
         )
         view.check_installed()
         check_times(manifest, url=handle.standing.root.url)
-        if view.format not in self._writable:
+        if view.row.name not in self._writable:
             self._probe(view)
         state = table_state(handle, manifest)
         now_ms, file_id = handle.clock.now_ms(), handle.ids.new_id()
@@ -469,12 +406,13 @@ class Publications:
         """Raises if the view's folder cannot be written; a PUT and a DELETE."""
         standing = self._handle.standing
         # By its name a temporary file, which goes with the log where it cannot be deleted now.
-        root, path = standing.root, f"{view.folder}.probe.{standing.log_id}.tmp"
+        root, row = standing.root, view.row
+        path = f"{row.folder}.probe.{standing.log_id}.tmp"
         try:
             root.put(path, b"")
         except StoreRefusedError as e:
             raise StoreRefusedError(
-                f"{root.url} cannot be published as {view.format}: its folder {view.folder} cannot"
+                f"{root.url} cannot be published as {row.name}: its folder {row.folder} cannot"
                 f" be written ({e}); nothing was changed; grant the right (docs/permissions.md)",
                 certain=e.certain,
             ) from e
@@ -497,9 +435,7 @@ class Publications:
         self, view: View[Any, Any], seen: Seen, lost: AbstractSet[Pin] = frozenset()
     ) -> None:
         self._change_pins(
-            view,
-            lambda left, _tip, _delay_ms, _time_ms: tuple(pin for pin in left if pin not in lost),
-            seen,
+            view, lambda left, *_: tuple(pin for pin in left if pin not in lost), seen
         )
 
     def _change_pins(
@@ -511,7 +447,7 @@ class Publications:
         """Commits other pins: those that are needed as the view was ``seen``, changed."""
 
         def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
-            before = tip.head.pins.get(view.format, ())
+            before = tip.head.pins.get(view.row.name, ())
             delay_ms = self._delay_ms(tip)
             left = before if seen is None else self._needed(before, seen, time_ms - delay_ms)
             after = change(left, tip, delay_ms, time_ms)
@@ -519,7 +455,7 @@ class Publications:
                 return NothingToCommit()
             lacks = PUBLICATIONS not in tip.head.log.features
             features = FeatureNames(write=_FEATURES) if lacks else None
-            return Edit(features=features, pins={view.format: after})
+            return Edit(features=features, pins={view.row.name: after})
 
         self._handle.commit(prepare, operation="publish")
 
@@ -541,10 +477,10 @@ class Publications:
         return with_defaults(tip.head.config, self._defaults).file_delete_delay_ms
 
     def _tidy(self, view: View[Any, Any], seen: Seen) -> None:
-        self._seen[view.format] = view.tidy(seen, self._lowest(view, seen.newest))
+        self._seen[view.row.name] = view.tidy(seen, self._lowest(view, seen.newest))
 
     def _lowest(self, view: View[Any, Any], newest: int) -> int:
-        pins = self._handle.tip.head.pins.get(view.format, ())
+        pins = self._handle.tip.head.pins.get(view.row.name, ())
         return pins[0].view if pins else newest
 
 
@@ -554,87 +490,92 @@ def is_current(shown: Source, tip: Commit) -> bool:
     return (shown.log_id, shown.content) == (now.log_id, now.content)
 
 
-def _identity(tip: Commit) -> tuple[str, str]:
-    now = source_of(tip.head, version=tip.version, commit_id=tip.record.commit_id)
-    return now.log_id, now.starts
-
-
 def _raced(view: View[Any, Any], *, url: str) -> CommitConflictError:
     return CommitConflictError(
-        f"{RACES_MAX} publications of {url} as {view.format} by others came first; let one process"
-        " publish"
+        f"{RACES_MAX} publications of {url} as {view.row.name} by others came first; let one"
+        " process publish"
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ViewFiles:
-    """The files of one view outside of its log's folder, in the order to delete them."""
+def kept_for_views(manifest: Manifest, delay_ms: int, *, now_ms: int) -> Mapping[str, Kept]:
+    """Returns what published views keep, by format; nothing of a log without pins."""
+    if not manifest.head.pins:
+        return {}
+    alive = manifest.files()
+    last = {r.path: r for r in manifest.released if r.path not in alive}
+    due = [r for r in last.values() if now_ms - r.time_ms > delay_ms]
+    found = {}
+    for name, pins in manifest.head.pins.items():
+        held = [r for r in due if r.version > pins[0].version]
+        since_ms = min((r.time_ms + delay_ms for r in held), default=now_ms)
+        found[name] = Kept(
+            version=pins[0].version,
+            table_version=pins[-1].view,
+            since_ms=pins[0].time_ms,
+            objects=len(held),
+            size_bytes=sum(r.size_bytes for r in held),
+            overdue_ms=now_ms - since_ms,
+        )
+    return found
 
-    log_id: str
-    files: tuple[StoredObject, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A format: its folder, the names of versions and of what stands beside them, and who is told
-    whose a version is.
+def without_expired(
+    pins: Sequence[Pin], written_ms: Callable[[int], int | None], *, before_ms: int
+) -> tuple[Pin, ...]:
+    """Returns the pins that are left of these, given when a version of the view was written (None
+    where it is not there), and ``file.delete.delay.ms`` ago.
     """
+    left = list(pins)
+    while len(left) > 1 and left[1].time_ms <= before_ms:
+        at_ms = written_ms(left[1].view)
+        if at_ms is None or at_ms > before_ms:
+            break
+        del left[0]
+    return tuple(left)
 
-    folder: str
-    versions: re.Pattern[str]
-    beside: re.Pattern[str]
-    log_of: Callable[[bytes], object]
+
+def after_withdrawal(
+    pins: Sequence[Pin], view: int, written_ms: int, *, before_ms: int
+) -> tuple[Pin, ...]:
+    """Returns the pins that are left where the view's newest version, ``view``, shows nothing since
+    ``written_ms``. Those of versions to come stay.
+    """
+    is_old = written_ms <= before_ms
+    return tuple(pin for pin in pins if pin.view > view or (pin.view < view and not is_old))
+
+
+def with_pin(pins: Sequence[Pin], pin: Pin, *, delay_ms: int) -> tuple[Pin, ...]:
+    """Returns the pins with a new one, in place of those of later versions of the view: it was
+    taken away, or others published them since this one was prepared. So it has the lowest version
+    of them all, as each of their publishers may create what it is for.
+    """
+    before = [one for one in pins if one.view < pin.view]
+    same = [one for one in pins if one.view == pin.view and one.version <= pin.version]
+    lowest = min((one.version for one in pins if one.view > pin.view), default=pin.version)
+    if same and same[0].version <= lowest:
+        return (*before, *same)
+    if len(before) > 1 and pin.time_ms - before[-2].time_ms < delay_ms // PARTS:
+        del before[-1]
+    return (*before, replace(pin, version=min(pin.version, lowest)))
 
 
 def published_files(root: Store) -> list[ViewFiles]:
     """Returns the views at a root that are of clog, whichever their log; two LISTs, and a GET for
     each.
     """
-    return [found for kind in _KINDS if (found := _found(root, kind)) is not None]
+    found = (_found(root, row, VIEWS[row.name].log_of) for row in FORMATS.values())
+    return [one for one in found if one is not None]
 
 
-def _found(root: Store, kind: _Kind) -> ViewFiles | None:
-    listed = list(root.list(kind.folder))
-    matched = [(match, file) for file in listed if (match := kind.versions.fullmatch(file.path))]
+def _found(root: Store, row: ViewFormat, log_of: Callable[[bytes], object]) -> ViewFiles | None:
+    listed = list(root.list(row.folder))
+    matched = [(match, file) for file in listed if (match := row.versions.fullmatch(file.path))]
     versions = [file for _, file in sorted(matched, key=lambda found: int(found[0][1]))]
     try:
-        log_id = kind.log_of(root.get(versions[-1].path)) if versions else None
+        log_id = log_of(root.get(versions[-1].path)) if versions else None
     except (FileNotFoundError, CorruptionError, ValueError):
         return None  # Deleted meanwhile, or nothing that clog wrote.
     if not (isinstance(log_id, str) and is_log_id(log_id)):
         return None
-    beside = (file for file in listed if kind.beside.fullmatch(file.path))
-    return ViewFiles(log_id, (*beside, *root.list_temporary(kind.folder), *versions))
-
-
-def _of_delta(body: bytes) -> object:
-    infos = [action.get("commitInfo") for action in delta.actions_of(body, where="a Delta version")]
-    said = [info for info in infos if _at(info, "engineInfo") == "clog"]
-    return _at(said[-1], "operationParameters", "log") if said else None
-
-
-def _of_iceberg(body: bytes) -> object:
-    return _at(json.loads(body), "properties", iceberg.LOG)
-
-
-def _at(value: Any, *names: str) -> object:
-    """Returns what stands in nested objects; None where there is nothing."""
-    for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
-
-
-_KINDS: Final = (
-    _Kind(
-        delta.FOLDER,
-        delta.VERSION,
-        re.compile(f"{re.escape(delta.LAST_CHECKPOINT)}|{delta.CHECKPOINT.pattern}"),
-        _of_delta,
-    ),
-    _Kind(
-        iceberg.FOLDER,
-        iceberg.VERSION,
-        re.compile(re.escape(iceberg.HINT)),
-        _of_iceberg,
-    ),
-)
+    beside = (file for file in listed if row.beside.fullmatch(file.path))
+    return ViewFiles(log_id, (*beside, *root.list_temporary(row.folder), *versions))

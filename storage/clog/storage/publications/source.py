@@ -12,7 +12,7 @@ what is shortest: the numbers, runs of them, or bits.
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -24,65 +24,19 @@ from clog.storage.format.head import CHANGED, END, START, Head
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.schema import LogSchema, schema_to_json
 from clog.storage.numpy_arrays import Mask
-from clog.storage.read.hidden_rows import ViewMask, view_masks
+from clog.storage.read.hidden_rows import view_masks
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError
 
+WITHDRAWN: Final = "withdrawn"
+"""What a version without files says of itself, with the time."""
+
+_CREATES_MAX = 5
 _CONTAINER = 1 << 16
 _ARRAY_MAX = 4096
 """Numbers that a container may list; with more it has bits or runs."""
 _COOKIE, _COOKIE_OF_RUNS = 12346, 12347
 _OFFSETS_MIN = 4
 """Bitmaps with runs have the offsets of containers where they have so many."""
-
-
-def to_roaring64(mask: Mask) -> bytes:
-    """Returns the numbers of the elements that are true, as a 64-bit bitmap."""
-    if not mask.any():
-        return struct.pack("<Q", 0)
-    return struct.pack("<QI", 1, 0) + _to_roaring32(mask)
-
-
-def _to_roaring32(mask: Mask) -> bytes:
-    containers: list[tuple[int, int, bool, bytes]] = []  # upper bits, count, as runs, bytes
-    for upper, start in enumerate(range(0, len(mask), _CONTAINER)):
-        part = mask[start : start + _CONTAINER]
-        if count := int(np.count_nonzero(part)):
-            containers.append((upper, count, *_container(part, count)))
-    size = len(containers)
-    has_runs = any(as_runs for _, _, as_runs, _ in containers)
-    if has_runs:
-        flags = np.packbits([as_runs for _, _, as_runs, _ in containers], bitorder="little")
-        head = struct.pack("<I", _COOKIE_OF_RUNS | (size - 1) << 16) + flags.tobytes()
-    else:
-        head = struct.pack("<II", _COOKIE, size)
-    head += b"".join(struct.pack("<HH", upper, count - 1) for upper, count, _, _ in containers)
-    bodies = [body for _, _, _, body in containers]
-    if not has_runs or size >= _OFFSETS_MIN:
-        lengths = [0, *(len(body) for body in bodies[:-1])]
-        offsets = np.cumsum(lengths, dtype=np.uint32) + np.uint32(len(head) + 4 * size)
-        head += offsets.astype("<u4").tobytes()
-    return head + b"".join(bodies)
-
-
-def _container(part: Mask, count: int) -> tuple[bool, bytes]:
-    """Returns whether runs are shortest, and the container's bytes."""
-    padded = np.zeros(len(part) + 2, np.int8)
-    padded[1:-1] = part
-    steps = np.diff(padded)
-    starts, ends = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
-    otherwise = 2 * count if count <= _ARRAY_MAX else _CONTAINER // 8
-    if 2 + 4 * len(starts) < otherwise:
-        runs = np.stack([starts, ends - starts - 1], axis=1).astype("<u2")
-        return True, struct.pack("<H", len(starts)) + runs.tobytes()
-    if count <= _ARRAY_MAX:
-        return False, np.flatnonzero(part).astype("<u2").tobytes()
-    bits = np.zeros(_CONTAINER, np.bool_)
-    bits[: len(part)] = part
-    return False, np.packbits(bits, bitorder="little").tobytes()
-
-
-WITHDRAWN: Final = "withdrawn"
-"""What a version without files says of itself, with the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +52,22 @@ class Source:
     commit_id: str
     content: str
     starts: str
+
+    def has_starts_of(self, other: "Source | None") -> bool:
+        """Tells whether nothing was deleted between the two, so that both may be shown."""
+        return other is not None and (self.log_id, self.starts) == (other.log_id, other.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """What a version without files says: that the view was withdrawn, at which version of the log,
+    by its commit, and when.
+    """
+
+    log_id: str
+    version: int
+    commit_id: str
+    now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +135,32 @@ class Seen:
         return None if view > self.newest else self.modified_ms.get(view, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawal:
-    """What a version without files says: that the view was withdrawn, at which version of the log,
-    by its commit, and when.
-    """
+def says(shown: Source | Withdrawal, first: int) -> dict[str, str]:
+    """Returns what a version says of itself, and the ``first`` version that may stay."""
+    about = {"log": shown.log_id, "version": str(shown.version), "commit": shown.commit_id}
+    if isinstance(shown, Source):
+        return {**about, "content": shown.content, "starts": shown.starts, "first": str(first)}
+    return {**about, "first": str(first), WITHDRAWN: str(shown.now_ms)}
 
-    log_id: str
-    version: int
-    commit_id: str
-    now_ms: int
+
+def said_by(about: Mapping[str, Any]) -> tuple[Source | None, int | None]:
+    """Returns what a version says it shows, and since when it shows nothing; None and None where
+    another wrote it.
+    """
+    try:
+        if WITHDRAWN in about:
+            return None, int(about[WITHDRAWN])
+        return Source(
+            *(str(about["log"]), int(about["version"]), str(about["commit"])),
+            *(str(about["content"]), str(about["starts"])),
+        ), None
+    except (KeyError, ValueError):
+        return None, None
+
+
+def uuid_of(digits: str) -> str:
+    """Returns 32 hex digits as a UUID is written."""
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def source_of(head: Head, *, version: int, commit_id: str) -> Source:
@@ -187,14 +173,18 @@ def source_of(head: Head, *, version: int, commit_id: str) -> Source:
 
 
 def table_state(handle: Handle, manifest: Manifest) -> TableState:
-    """Returns the table at the manifest's version; reads keys where no masks tell.
-
-    Raises:
-        VersionExpiredError: the version has expired.
-    """
+    """Returns the table at the manifest's version; reads keys where no masks tell."""
     head = manifest.head
     masks = view_masks(handle.store, manifest, handle.tip.head.partitions.start)
-    shown = [_shown(mask) for mask in masks if mask.shown]
+    shown = []
+    for mask in masks:
+        if not mask.shown:
+            continue
+        hidden = None
+        if rows := int(np.count_nonzero(mask.hidden)):
+            roaring = to_roaring64(mask.hidden)
+            hidden = HiddenRows(rows, roaring, xxhash.xxh3_128_hexdigest(roaring))
+        shown.append(ShownObject(mask.object, hidden))
     return TableState(
         source_of(head, version=manifest.version, commit_id=manifest.commit_id),
         manifest.time_ms,
@@ -203,21 +193,9 @@ def table_state(handle: Handle, manifest: Manifest) -> TableState:
     )
 
 
-def _shown(mask: ViewMask) -> ShownObject:
-    rows = int(np.count_nonzero(mask.hidden))
-    if not rows:
-        return ShownObject(mask.object, None)
-    roaring = to_roaring64(mask.hidden)
-    hidden = HiddenRows(rows, roaring, xxhash.xxh3_128_hexdigest(roaring))
-    return ShownObject(mask.object, hidden)
-
-
 def check_times(manifest: Manifest, *, url: str) -> None:
     """Raises if a chunk overrides the timestamps of its rows: readers of the objects alone would
     see others (FORMAT.md §14).
-
-    Raises:
-        InvalidInputError: one does.
     """
     overridden = sum(chunk.append_time_ms != NONE for _, chunk in manifest.chunks())
     if overridden:
@@ -229,15 +207,9 @@ def check_times(manifest: Manifest, *, url: str) -> None:
         )
 
 
-_CREATES_MAX = 5
-
-
 def create_version(root: Store, path: str, body: bytes) -> bool:
     """Creates the file of a version, and tells whether it is there now with these bytes; False
     where another came first.
-
-    Raises:
-        StoreUnavailableError: that cannot be found out now.
     """
     cause: Exception | None = None
     for _ in range(_CREATES_MAX):
@@ -257,3 +229,49 @@ def create_version(root: Store, path: str, body: bytes) -> bool:
     raise StoreUnavailableError(
         f"{path} of {root.url} can neither be created nor read: {cause}; publish again"
     ) from cause
+
+
+def to_roaring64(mask: Mask) -> bytes:
+    """Returns the numbers of the elements that are true, as a 64-bit bitmap."""
+    if not mask.any():
+        return struct.pack("<Q", 0)
+    return struct.pack("<QI", 1, 0) + _to_roaring32(mask)
+
+
+def _to_roaring32(mask: Mask) -> bytes:
+    containers: list[tuple[int, int, bool, bytes]] = []  # upper bits, count, as runs, bytes
+    for upper, start in enumerate(range(0, len(mask), _CONTAINER)):
+        part = mask[start : start + _CONTAINER]
+        if count := int(np.count_nonzero(part)):
+            containers.append((upper, count, *_container(part, count)))
+    size = len(containers)
+    has_runs = any(as_runs for _, _, as_runs, _ in containers)
+    if has_runs:
+        flags = np.packbits([as_runs for _, _, as_runs, _ in containers], bitorder="little")
+        head = struct.pack("<I", _COOKIE_OF_RUNS | (size - 1) << 16) + flags.tobytes()
+    else:
+        head = struct.pack("<II", _COOKIE, size)
+    head += b"".join(struct.pack("<HH", upper, count - 1) for upper, count, _, _ in containers)
+    bodies = [body for _, _, _, body in containers]
+    if not has_runs or size >= _OFFSETS_MIN:
+        lengths = [0, *(len(body) for body in bodies[:-1])]
+        offsets = np.cumsum(lengths, dtype=np.uint32) + np.uint32(len(head) + 4 * size)
+        head += offsets.astype("<u4").tobytes()
+    return head + b"".join(bodies)
+
+
+def _container(part: Mask, count: int) -> tuple[bool, bytes]:
+    """Returns whether runs are shortest, and the container's bytes."""
+    padded = np.zeros(len(part) + 2, np.int8)
+    padded[1:-1] = part
+    steps = np.diff(padded)
+    starts, ends = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
+    otherwise = 2 * count if count <= _ARRAY_MAX else _CONTAINER // 8
+    if 2 + 4 * len(starts) < otherwise:
+        runs = np.stack([starts, ends - starts - 1], axis=1).astype("<u2")
+        return True, struct.pack("<H", len(starts)) + runs.tobytes()
+    if count <= _ARRAY_MAX:
+        return False, np.flatnonzero(part).astype("<u2").tobytes()
+    bits = np.zeros(_CONTAINER, np.bool_)
+    bits[: len(part)] = part
+    return False, np.packbits(bits, bitorder="little").tobytes()

@@ -24,17 +24,17 @@ from clog.storage.store.contract import Store
 from clog.storage.store.failures import failed, failure_of
 from clog.storage.store.kinds import kind_of
 from clog.storage.store.kinds.kind import Location
+from clog.storage.views import FORMATS
 
 LOCAL, MEMORY = "file", "memory"
 DEPTH_MAX = 8
 """Folders deeper than this are not looked into."""
 LOG_FOLDER = "_clog"
 """What every log has, and no other folder."""
-ICEBERG_FOLDER = "metadata"
-"""What a log has beside, where its table is published as Iceberg."""
 RECOVERED_FOLDER = "lost+found"
 """What repairs of a disk leave on it; only the system may look into it."""
 
+_OF_VIEWS = {view.folder for view in FORMATS.values()}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:::|://)|(file|local):(?=/)")
 
 
@@ -285,7 +285,7 @@ class _Search:
             return
         if LOG_FOLDER in names:
             yield url
-            names = [name for name in names if name != ICEBERG_FOLDER]
+            names = [name for name in names if f"{name}/" not in _OF_VIEWS]
         if depth > 0:
             for name in names:
                 is_the_systems = self.is_local and name == RECOVERED_FOLDER

@@ -528,7 +528,7 @@ class Log:
         """Yields what each commit from version ``start`` on did, oldest first; one request each.
         Old commits that were swept are left out.
         """
-        return history(self._handle.store, self._handle.refresh(), start)
+        return history(self._handle, self._handle.refresh(), start)
 
     def describe(self) -> LogDescription:
         """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON."""

@@ -174,3 +174,20 @@ def test_a_view_of_a_log_that_is_created_meanwhile_stays():
     log = Log.open(store)
     assert not log.publish("delta").published
     assert not log.publish("iceberg").published
+
+
+@pytest.mark.parametrize("ask", [Log.describe, lambda log: [*log.history()]])
+@pytest.mark.parametrize("is_opened", [False, True])
+@pytest.mark.parametrize("appends", [0, 1, 3])
+def test_what_a_deleted_log_is_described_as_is_gone(appends, is_opened, ask):
+    """S47: also where all that is to be told is known from before, as at its first versions."""
+    store = memory_store()
+    log = Log.create(store, partitions=1)
+    for _ in range(appends):
+        log.append([{"key": "k", "value": "v"}])
+    if is_opened:
+        log = Log.open(store)
+        log.describe()
+    delete_log(store)
+    with pytest.raises(NotFoundError, match="no log at"):
+        ask(log)

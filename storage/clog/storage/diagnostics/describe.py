@@ -26,7 +26,6 @@ from clog.storage.publications.publish import Kept, kept_for_views
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.read.scan import partitions_named
 from clog.storage.readers import read_holds
-from clog.storage.store.contract import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +240,10 @@ def earliest_horizon_ms(segment: Segment) -> int | None:
 
 def describe(handle: Handle) -> LogDescription:
     """Returns the log at its newest version, in values that JSON has; beside the requests for its
-    manifest those of `count_writers` and `read_holds`.
+    manifest those of `count_writers` and `read_holds`, and a GET to see that it still stands.
     """
     tip = handle.refresh()
+    handle.standing.check()
     manifest, now_ms = handle.manifest(), handle.clock.now_ms()
     head = manifest.head
     config = LogConfig.from_overrides(head.config)
@@ -377,11 +377,14 @@ class CommitInfo:
     first_dirty: dict[int, int]
 
 
-def history(store: Store, tip: Commit, start: int) -> Iterator[CommitInfo]:
+def history(handle: Handle, tip: Commit, start: int) -> Iterator[CommitInfo]:
     """Yields commits from ``start`` (or the first open block) to the tip, oldest first; one GET
     each, and a few to find the closed blocks.
     """
-    for version in range(max(start, first_open_version(store)), tip.version + 1):
+    store = handle.store
+    with handle.standing.unless_gone():
+        first = max(start, first_open_version(store))
+    for version in range(first, tip.version + 1):
         try:
             record = read_commit(store, version).record
         except FileNotFoundError:

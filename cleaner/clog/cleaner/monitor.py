@@ -3,7 +3,6 @@
 The cleaner writes, from all its threads; anybody may read, at any time.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from clog.cleaner.passes.run_pass import PassProgress
 from clog.cleaner.passes.stats import PassResult
 from clog.cleaner.selection import Candidate, overdue_ms
 from clog.storage.config.log_config import LogConfig
-from clog.storage.env import Clock
+from clog.storage.env import Clock, Shared
 from clog.storage.format.manifest import Manifest
 from clog.storage.publications.publish import Kept, kept_for_views
 from clog.storage.read.cleanable import cleanable_bounds
@@ -70,7 +69,7 @@ class Activity:
     progress: PassProgress
 
 
-class Monitor:
+class Monitor(Shared):
     """State of one cleaner.
 
     Attributes:
@@ -79,7 +78,7 @@ class Monitor:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self._lock = threading.Lock()
+        super().__init__()
         self._logs: dict[str, LogState] = {}
         self._activities: list[Activity] = []
         self._unlisted: dict[str, str] | None = None

@@ -51,7 +51,7 @@ from clog.state.sqlite_file import (
     raise_damage,
     temporary_folder,
 )
-from clog.storage import env
+from clog.storage.env import Shared, register
 from clog.storage.errors import CorruptionError, InvalidInputError, StateFileError
 from clog.storage.numpy_arrays import to_numpy
 
@@ -182,7 +182,7 @@ _SCAN = (
 )
 
 
-class Cache:
+class Cache(Shared):
     """One generation. Threads may share it; one process at a time may `apply`.
 
     Attributes:
@@ -194,7 +194,7 @@ class Cache:
     def __init__(self, path: Path, generation: int) -> None:
         self.path = path
         self.generation = generation
-        self._lock = env.lock()
+        super().__init__()
         self._waiting = Waiting(0, self._lock)
         self._inherited: list[sqlite3.Connection] = []
         with DAMAGE:
@@ -204,7 +204,7 @@ class Cache:
         self.identity = sqlite_file.identity(path)
         if None in self.identity:
             raise DamagedCacheError(GONE)
-        env.register(self)
+        register(self)
 
     def after_fork(self) -> None:
         """Opens the file anew: SQLite's connections must neither be used nor closed in a child."""
@@ -508,7 +508,7 @@ _RANGE = (
 _FROM, _AFTER = _RANGE.format(">="), _RANGE.format(">")
 
 
-class Uncommitted:
+class Uncommitted(Shared):
     """Changes by key, in bounded memory. Its owner serialises calls; a range that was begun goes on
     beside them, in whatever thread.
 
@@ -520,7 +520,7 @@ class Uncommitted:
     def __init__(self, codec: RowCodec, memory_bytes: int) -> None:
         self.codec = codec
         self._memory_bytes = memory_bytes
-        self._lock = env.lock()
+        super().__init__()
         self._recent: dict[bytes, bytes | None] = {}
         self._recent_bytes = 0
         self._spilled: sqlite3.Connection | None = None

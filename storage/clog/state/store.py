@@ -48,10 +48,9 @@ from numpy.typing import NDArray
 from clog.state.cache import Cache, Change, Uncommitted, merged_many
 from clog.state.sqlite_file import Row
 from clog.state.table import POLL_MS, Follower, Refreshed
-from clog.storage import env
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
-from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.env import Clock, Ids, Shared, SystemClock, SystemIds, register
 from clog.storage.errors import (
     ClogError,
     CommitConflictError,
@@ -352,7 +351,7 @@ WAITING_SHARE = 2
 """Of as much memory there may be what is committed and not in the file yet."""
 
 
-class StateStore:
+class StateStore(Shared):
     """Keyed state whose changelog is the log: it survives its process, its disk and its host.
 
     Opening takes over the id, and fences the previous holder. Look-ups show all changes made here,
@@ -400,7 +399,7 @@ class StateStore:
         reach = Reach.of(url, storage_options)
         handle = Handle(root, clock=clock or SystemClock(), ids=ids or SystemIds(), reach=reach)
         self._memory_bytes = memory_bytes
-        self._lock = env.lock()
+        super().__init__()
         self._holding = Holding(handle, id)
         self._inputs = InputReaders(reader, reader_hold_ms)
         self._pending: tuple[Transaction, Sent] | None = None
@@ -413,7 +412,7 @@ class StateStore:
             waiting_bytes=memory_bytes // WAITING_SHARE,
         )
         self._changes = self._no_changes()
-        env.register(self)
+        register(self)
         if not standby:
             self._opened()
 

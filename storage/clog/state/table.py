@@ -43,9 +43,8 @@ from clog.state.sqlite_file import (
     Rows,
     connect,
 )
-from clog.storage import env
 from clog.storage.commit.handle import Handle
-from clog.storage.env import Clock, SystemClock, SystemIds
+from clog.storage.env import Clock, Shared, SystemClock, SystemIds
 from clog.storage.errors import (
     CorruptionError,
     InvalidInputError,
@@ -216,7 +215,7 @@ class Refreshed:
     changed: tuple[Any, ...] | None
 
 
-class Follower:
+class Follower(Shared):
     """The file, and the handle on the log that it follows; opened and brought up to date by the
     constructor. Threads, and processes on one host, may share it.
 
@@ -249,7 +248,7 @@ class Follower:
         self._on_loss = on_loss
         self._map_bytes = map_bytes
         self._name = xxhash.xxh3_64_hexdigest(handle.standing.root.url.encode())
-        self._lock = env.lock()
+        super().__init__()
         with self._telling(), self._locked():
             self._cache, self.position = self._opened()
             self._cache.let_wait(waiting_bytes)

@@ -16,6 +16,9 @@ method written in Python, too. A lock that is entered and left by C code (`lock`
 one that was interrupted as it entered or left stays taken, and whoever comes next waits for ever.
 They have no place in what lives on after an interrupt.
 
+Who may share what is told by type: values, which are frozen, anybody; what is `Shared`, all threads
+of a process; anything else is a worker, of the one that made it.
+
 Who can write to a log chooses how much memory its files take, within the format's limits:
 `enough_memory` makes an error of ours of it where it is too much.
 
@@ -193,6 +196,15 @@ def lock() -> threading.RLock:
     made = threading.RLock()
     _locks.add(made)
     return made
+
+
+class Shared:
+    """What threads may share. It has one lock: what its methods change they change under it, or in
+    a single step; and what it holds is values, others that may be shared, or its own alone.
+    """
+
+    def __init__(self) -> None:
+        self._lock = lock()
 
 
 def _after_fork() -> None:

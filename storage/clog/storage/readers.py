@@ -50,10 +50,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self
 
-from clog.storage import env
 from clog.storage.commit.handle import Handle
 from clog.storage.config.definitions import LONG_MAX
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import Shared
 from clog.storage.errors import (
     ClogError,
     CorruptionError,
@@ -493,7 +493,7 @@ def holding_reader(handle: Handle, name: str, hold_ms: int) -> "NamedReader":
     return named_reader(handle, name, expires_after_ms=expires_ms, hold_ms=hold_ms)
 
 
-class NamedReader:
+class NamedReader(Shared):
     """A reader whose name and position the log knows; `Log.reader` makes one. Two readers of one
     name overwrite each other's position. A context manager, which reports its position at its end.
     Threads may share it.
@@ -524,7 +524,7 @@ class NamedReader:
         self._expires_after_ms = expires_after_ms
         self._interval_ms = interval_ms
         self._hold_ms = hold_ms
-        self._lock = env.lock()
+        super().__init__()
         self._said: ReaderDocument | None = None
         self._said_ms: int | None = None
         self._tried_ms: int | None = None

@@ -2,13 +2,17 @@
 threads on one object.
 
 The methods are those of the class, so a new one has to be placed here: among the calls, which check
-their answer, or among those that are left out, with the reason.
+their answer, or among those that are left out, with the reason. What is `Shared` says so by its
+type, and holds nothing that is another's to change.
 """
 
+import dataclasses
+import enum
 import threading
 from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
+from types import MappingProxyType
 
 import duckdb
 import pyarrow as pa
@@ -18,10 +22,16 @@ from clog.cleaner.duties.retention import MaintenanceResult
 from clog.cleaner.monitor import Monitor
 from clog.cleaner.passes.stats import PassResult, PassStats
 from clog.storage import Log, NotFoundError, StateStore, StateTable, Table
+from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import Shared, SystemClock, SystemIds
+from clog.storage.format.edits import Edit
+from clog.storage.publications.publish import Publications
 from clog.storage.readers import NamedReader
 from clog.storage.store import open_store
 from clog.storage.store.contract import ObjectExistsError, Store
+from clog.storage.transactions.transaction import Holders
 
 THREADS, ROUNDS = 8, 3
 SCHEMA = {"key": pa.string(), "value": pa.struct([("n", pa.int64())])}
@@ -188,6 +198,9 @@ def test_all_methods_are_placed():
         (NamedReader, OF_A_READER, {"handle": "not for users"}),
         (Monitor, OF_A_MONITOR, {}),
         (Store, OF_A_STORE, {}),
+        (Handle, OF_A_HANDLE, NOT_OF_A_HANDLE),
+        (Holders, OF_HOLDERS, {"after_fork": "of a child alone"}),
+        (Publications, OF_PUBLICATIONS, {}),
     ):
         assert calls.keys() | others.keys() >= public(kind), kind
         assert not calls.keys() & others.keys()
@@ -443,3 +456,179 @@ def test_a_store(store, tmp_path, kind, name):
     shared = store if kind == "memory" else open_store(f"{tmp_path}/store")
     shared.put("there", b"0123")
     together(lambda me, n: OF_A_STORE[name](shared, me, n))
+
+
+def committed_once(handle, me, n):
+    """A change is one version, and where there is none it is said so."""
+    made = handle.commit(lambda _tip, _ms: Edit(), operation="test")
+    assert handle.has_committed(made.version, made.record.commit_id)
+    nothing = NothingToCommit()
+    assert handle.commit(lambda _tip, _ms: nothing, operation="test") is nothing
+
+
+def appended_by_handle(handle, me, n):
+    nothing = NothingToCommit()
+    assert handle.append(lambda _tip, _ms: nothing, chunks=0) is nothing
+
+
+def at_its_version(handle, me, n):
+    version = handle.tip.version
+    assert handle.manifest_at(version).version == version
+
+
+OF_A_HANDLE = {
+    "tip": truth(lambda handle, _: handle.tip.version >= THREADS),
+    "writer_pages": truth(lambda handle, _: handle.writer_pages is handle.writer_pages),
+    "planned": truth(lambda handle, _: handle.planned[0] <= handle.refresh().version),
+    "planned_version": truth(lambda handle, _: handle.planned_version <= handle.refresh().version),
+    "planned_for": truth(lambda handle, _: handle.planned_for({0: 0})[0] <= handle.tip.version),
+    "refresh": truth(lambda handle, _: handle.refresh().version <= handle.refresh().version),
+    "recent": truth(lambda handle, _: handle.recent(settled=True).version >= THREADS),
+    "find_writer": truth(lambda handle, _: handle.find_writer("producer", "none") is None),
+    "with_pages": truth(lambda handle, _: handle.with_pages(handle.tip, lambda t: t.version) > 0),
+    "has_committed": truth(lambda handle, _: not handle.has_committed(THREADS, "0" * 32)),
+    "opened_anew": truth(lambda handle, _: handle.opened_anew().tip.version >= THREADS),
+    "commit": committed_once,
+    "take_owed_snapshot": truth(lambda handle, _: handle.take_owed_snapshot() is None),
+    "append": appended_by_handle,
+    "manifest": truth(lambda handle, _: handle.manifest().version >= THREADS),
+    "manifest_at": at_its_version,
+}
+NOT_OF_A_HANDLE = {"withdraw": "where the log is gone"}
+
+
+@pytest.mark.parametrize("name", OF_A_HANDLE)
+def test_a_handle(log, name):
+    """`Handle`: what connectors and the cleaner share; others append meanwhile."""
+    other = Log.open(log.handle.standing.root)
+
+    def work(me, n):
+        if me == 0:
+            other.append([row(0, n)], partition=0)
+        OF_A_HANDLE[name](log.handle, me, n)
+
+    together(work)
+
+
+def begun(holders, me, n):
+    t = holders.begin(f"t{me}", 60_000)
+    assert t.number == n
+    assert t in holders._begun.values()
+    t.abort()
+
+
+def aborted(holders, me, n):
+    with pytest.raises(NotFoundError):
+        holders.abort(f"none{me}", force=False)
+
+
+OF_HOLDERS = {
+    "begin": begun,
+    "infos": truth(lambda holders, _: holders.infos() == []),
+    "abort": aborted,
+    "positions": truth(lambda holders, me: holders.positions(f"t{me}") == {}),
+}
+
+
+@pytest.mark.parametrize("name", OF_HOLDERS)
+def test_holders(log, name):
+    """`Holders`: the ids of one handle."""
+    holders = Holders(log.handle)
+    together(lambda me, n: OF_HOLDERS[name](holders, me, n))
+
+
+OF_PUBLICATIONS = {
+    "look": truth(lambda views, _: views.look("delta").log_id is not None),
+    "publish": truth(lambda views, _: views.publish("delta").version >= THREADS),
+    "withdraw": truth(lambda views, _: not views.withdraw("delta").given_up),
+    "release": truth(lambda views, _: views.release("iceberg") is None),
+    "is_current": truth(lambda views, _: views.is_current("delta") in (True, False)),
+    "is_behind_since": lambda views, me, n: views.is_behind_since("delta", 0),
+    "shows_deleted": lambda views, me, n: views.shows_deleted("delta"),
+}
+
+
+@pytest.mark.parametrize("name", OF_PUBLICATIONS)
+def test_publications(log, name):
+    """`Publications`: the views of one log."""
+    views = Publications(log.handle)
+    views.publish("delta")
+    together(lambda me, n: OF_PUBLICATIONS[name](views, me, n))
+
+
+PLACED = {
+    *(NamedReader, StateStore, Monitor, Handle, Holders, Publications),
+}
+INNER = {
+    "AppendQueue": "of a `Handle`, which appends through it",
+    "WriterPages": "of a `Handle`, whose appends and transactions ask it",
+    "KeyIndexCache": "of a `Log`, whose tables read through it",
+    "Follower": "of a `StateTable` and a `StateStore`",
+    "Cache": "of a `Follower`",
+    "Uncommitted": "of a `StateStore`",
+}
+
+
+def shared_kinds(kind=Shared):
+    for sub in kind.__subclasses__():
+        if sub.__module__.startswith("clog."):
+            yield sub
+        yield from shared_kinds(sub)
+
+
+def test_all_that_is_shared_is_placed():
+    """Called here by eight threads, or by what is."""
+    assert {kind for kind in shared_kinds() if kind.__name__ not in INNER} == PLACED
+    assert {kind.__name__ for kind in shared_kinds()} >= INNER.keys()
+
+
+OWN = {
+    "Handle": {"_tip": "set and asked under its lock", "_made": "used under its lock"},
+    "Log": {"_parts": "each is set by one step"},
+    "StateStore": {
+        "_holding": "used under its lock",
+        "_inputs": "used under its lock",
+        "_pending": "used under its lock",
+    },
+}
+"""Workers that belong to what is shared, and to nothing else."""
+CONTAINERS = (dict, list, set, MappingProxyType)
+
+
+def is_value(it):
+    """Tells whether nobody can change it."""
+    plain = it is None or isinstance(it, bool | int | float | str | bytes | enum.Enum)
+    frozen = dataclasses.is_dataclass(it) and type(it).__dataclass_params__.frozen
+    return plain or frozen or (isinstance(it, tuple | frozenset) and all(map(is_value, it)))
+
+
+LOCK = type(threading.RLock())
+
+
+def may_be_held(name, it):
+    is_own = name.startswith("_") and isinstance(it, CONTAINERS)
+    is_shared = isinstance(it, Shared | Log | StateTable | SystemClock | SystemIds | LOCK)
+    is_store = callable(getattr(it, "get_ranges", None))
+    return is_own or is_shared or is_store or is_value(it) or callable(it)
+
+
+def test_what_is_shared_holds_values_and_what_is_shared(log, tmp_path):
+    """Else a thread could change what another one uses, past the lock; what it holds besides is its
+    own.
+    """
+    root = log.handle.standing.root
+    with StateStore(root, tmp_path / "store", "id") as store, StateTable(root, tmp_path) as table:
+        store.put(KEYS[0], {"n": 1})
+        log.table().get(KEYS[0])
+        log.publish("delta")
+        views, holders = log._part(Publications), log._part(Holders)
+        holders.begin("t", 60_000)
+        monitor = Monitor(log.handle.clock)
+        for it in (log, log.handle, views, holders, log.reader("r"), monitor, store, table):
+            kind = type(it).__name__
+            strange = {
+                name
+                for name, value in vars(it).items()
+                if not may_be_held(name, value) and name not in OWN.get(kind, {})
+            }
+            assert not strange, (kind, strange)

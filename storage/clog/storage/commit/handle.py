@@ -34,7 +34,6 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NoReturn, TypeVar, cast
 
-from clog.storage import env
 from clog.storage.commit.committer import REFUSALS, Committer, NothingToCommit, Prepare
 from clog.storage.commit.tip import Tip, check_open, standing_log
 from clog.storage.commit.versions import (
@@ -45,7 +44,7 @@ from clog.storage.commit.versions import (
     manifest_of,
     replay,
 )
-from clog.storage.env import Clock, Ids
+from clog.storage.env import Clock, Ids, Shared, register
 from clog.storage.errors import (
     ClogError,
     CommitStateUnknownError,
@@ -81,7 +80,7 @@ class Appended:
     edit: Edit
 
 
-class Handle:
+class Handle(Shared):
     """One log, followed.
 
     Attributes:
@@ -105,7 +104,7 @@ class Handle:
         self._first_id, self._ahead_ms = ids.new_id(), clock.now_ms() - clock.monotonic_ms()
         self._made: Committer | None = None
         self._manifest: Manifest | None = None
-        self._lock = env.lock()
+        super().__init__()
         self._appends = AppendQueue(lambda prepare: self.commit(prepare, operation="append"))
         _warn_unless_proven(self.store)
 
@@ -304,15 +303,15 @@ class _Waiting:
         return None if self.group is None else self.group.outcomes.get(self)
 
 
-class AppendQueue:
+class AppendQueue(Shared):
     """The appends of one handle. Safe for threads."""
 
     def __init__(self, commit: _Commit) -> None:
         self._commit = commit
-        self._lock = env.lock()
+        super().__init__()
         self._waiting: dict[_Waiting, None] = {}
         self._is_led = False
-        env.register(self)
+        register(self)
 
     def after_fork(self) -> None:
         """Forgets, in a forked child, the appends of threads that are not there."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import xxhash
 
-from clog.storage import env
+from clog.storage.env import Shared, register
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.chunks import columns_of, rows_of, whole
@@ -54,7 +54,7 @@ _Row = list[Any]
 _Body = dict[str, Any]
 
 
-class WriterPages:
+class WriterPages(Shared):
     """The pages of older writers of one log. Safe for threads.
 
     Attributes:
@@ -63,9 +63,9 @@ class WriterPages:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._lock = env.lock()
+        super().__init__()
         self.after_fork()
-        env.register(self)
+        register(self)
 
     def after_fork(self) -> None:
         """Forgets, in a forked child, what another thread may have been changing."""

@@ -32,12 +32,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from clog.storage import env
 from clog.storage.commit.committer import NothingToCommit, is_comparable
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import StandingLog
 from clog.storage.commit.versions import version_at_time
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
+from clog.storage.env import Shared
 from clog.storage.errors import (
     CommitConflictError,
     CorruptionError,
@@ -234,7 +234,7 @@ def check_publishable(name: str, schema: LogSchema | None, config: LogConfig, *,
         )
 
 
-class Publications:
+class Publications(Shared):
     """The views of one log. Threads may share it: what it remembers of a view is a value, and only
     spares requests. They publish one after the other, as all but one would do it in vain.
     ``defaults`` are configs of the process, below the log's own (S45).
@@ -245,7 +245,7 @@ class Publications:
         self._defaults = defaults
         self._seen: dict[str, Seen] = {}
         self._writable: set[str] = set()
-        self._lock = env.lock()
+        super().__init__()
 
     def look(self, name: str) -> Seen:
         """Returns what there is of a view now, which it remembers."""

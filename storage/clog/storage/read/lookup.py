@@ -33,8 +33,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from clog.storage import env
 from clog.storage.commit.versions import reading
+from clog.storage.env import Shared
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import ObjectRef
 from clog.storage.format.documents import DEAD_SUFFIX, MASK_SUFFIX
@@ -110,7 +110,7 @@ class _Tail:
 _UNKNOWN: tuple[KeyIndex | None, _Tail] = (None, _Tail())
 
 
-class KeyIndexCache(WrappingStore):
+class KeyIndexCache(WrappingStore, Shared):
     """The key indexes of a log's objects, those used least recently dropped beyond ``cache_bytes``.
 
     It is the store itself, but answers from memory for the ends of objects, and for bitmaps.
@@ -121,13 +121,13 @@ class KeyIndexCache(WrappingStore):
     """
 
     def __init__(self, inner: Store, *, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
-        super().__init__(inner)
+        WrappingStore.__init__(self, inner)
+        Shared.__init__(self)
         self.seed = seed
         self._cache_bytes = cache_bytes
         self._known: OrderedDict[str, tuple[KeyIndex | None, _Tail]] = OrderedDict()
         self.cached_bytes = 0
         self._joined: OrderedDict[tuple[str, ...], _Joined] = OrderedDict()
-        self._lock = env.lock()
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         _, tail = self._known.get(path, _UNKNOWN)

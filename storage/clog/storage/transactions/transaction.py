@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from clog.storage import env
 from clog.storage.append import partitions_of, put_records, records_of
 from clog.storage.commit.handle import Handle
 from clog.storage.config.definitions import LONG_MAX
+from clog.storage.env import Shared, register
 from clog.storage.errors import (
     ClogError,
     CommitStateUnknownError,
@@ -442,15 +442,15 @@ def holder_of(entry: WriterEntry) -> Holder:
     )
 
 
-class Holders:
+class Holders(Shared):
     """The ids of one handle. Safe for threads."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._held: dict[str, Holder] = {}
         self._begun: dict[str, Transaction] = {}
-        self._lock = env.lock()
-        env.register(self)
+        super().__init__()
+        register(self)
 
     def after_fork(self) -> None:
         """Forgets, in a forked child, what its parent holds."""

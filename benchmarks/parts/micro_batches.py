@@ -29,7 +29,7 @@ from clog.connector.write.write_task import TaskIds, plan_write, write_task
 from clog.connector.write.writers import ClogStreamWriter
 from clog.storage import Log
 from clog.storage.format import documents
-from clog.storage.format.snapshots import read_snapshot
+from clog.storage.format.manifest import read_snapshot
 from clog.storage.store import open_store
 from clog.storage.store.conformance import CountingStore
 from clog_testing.crash import inside

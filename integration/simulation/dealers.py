@@ -22,8 +22,7 @@ from clog.storage.errors import (
     TransactionFencedError,
     TransactionTimeoutError,
 )
-from clog.storage.format.chunks import TransactionName
-from clog.storage.format.transactions import COMMITTED
+from clog.storage.format.transactions import COMMITTED, TransactionName
 from clog.storage.transactions.several import finish_all
 from clog_testing.faults import FaultKind
 

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 
 from facts import Intent
 
-from clog.storage.format.chunks import TransactionName
-from clog.storage.format.transactions import ABORTED, COMMITTED
+from clog.storage.format.transactions import ABORTED, COMMITTED, TransactionName
 
 
 @dataclass(eq=False)

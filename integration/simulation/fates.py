@@ -12,8 +12,14 @@ them, with which it is compared:
 
 from deals import Deal, Ledger
 
-from clog.storage.format.chunks import NONE, TransactionName
-from clog.storage.format.transactions import ABORTED, COMMITTED, TRANSACTION, find_unended
+from clog.storage.format.codec import NONE
+from clog.storage.format.transactions import (
+    ABORTED,
+    COMMITTED,
+    TRANSACTION,
+    TransactionName,
+    find_unended,
+)
 
 MARKER = "marker"
 _NOTHING = (None, None)

@@ -17,10 +17,10 @@ import clog.cleaner.passes.run_pass
 import clog.state.cache
 import clog.storage.commit.committer
 import clog.storage.format.chunks
+import clog.storage.format.columns
 import clog.storage.format.commits
 import clog.storage.format.documents
-import clog.storage.format.head
-import clog.storage.format.snapshots
+import clog.storage.format.manifest
 import clog.storage.format.transactions
 import clog.storage.format.writers
 import clog.storage.objects.reader
@@ -59,11 +59,11 @@ def small_limits(*, parquet: bool = False) -> Iterator[None]:
         patch(storage.format.documents, "BLOCK_VERSIONS", BLOCK_VERSIONS)
         patch(storage.commit.committer, "SNAPSHOT_EDIT_BYTES_MIN", 10)
         patch(storage.format.commits, "INLINE_EDIT_BYTES_MAX", 1500)
-        patch(storage.format.snapshots, "PAGE_CHUNKS_MIN", 3)
+        patch(storage.format.manifest, "PAGE_CHUNKS_MIN", 3)
         patch(storage.format.writers, "WRITERS_MAX", 3)
         patch(storage.format.writers, "PAGE_BYTES_MAX", 400)
-        patch(storage.format.head, "INLINE_PARTITIONS_MAX", 1)
-        patch(storage.format.head, "MANY", 1)
+        patch(storage.format.columns, "INLINE_PARTITIONS_MAX", 1)
+        patch(storage.format.columns, "MANY", 1)
         patch(cleaner.duties.sweep, "INLINE_PARTITIONS_MAX", 1)
         patch(storage.format.transactions, "POSITIONS_BYTES_MAX", 10)
         patch(storage.read.table, "MAP_BYTES", 1 << 12)

@@ -10,8 +10,7 @@ call, the create of a commit: before is C5, after it, and with the reply lost, i
 from collections import Counter
 
 from clog.storage.format import documents
-from clog.storage.format.chunks import TransactionName
-from clog.storage.format.transactions import COMMITTED
+from clog.storage.format.transactions import COMMITTED, TransactionName
 from clog_testing.faults import FaultKind
 
 MODES = {

@@ -5,13 +5,13 @@ from dataclasses import replace
 from limits import Patch, patching
 
 import clog.cleaner.selection
-import clog.storage.format.head
-import clog.storage.format.manifest
+import clog.storage.format.chunks
+import clog.storage.format.commits
 import clog.storage.read.cleanable
 import clog.storage.transactions.deferred
 import clog.storage.transactions.ids
 import clog.storage.transactions.several
-from clog.storage.format.head import Head
+from clog.storage.format.commits import Head
 from clog.storage.format.transactions import ABORTED, COMMITTED, find_unended
 
 storage = clog.storage
@@ -50,7 +50,7 @@ def outcome_guessed(patch: Patch) -> None:
 
 def abort_forgotten(patch: Patch) -> None:
     """The home keeps no outcome of what was aborted, whoever waits for it (X5)."""
-    ended = storage.format.head.ended
+    ended = storage.format.commits.ended
 
     def forgetful(unended, ending):
         left = ended(unended, ending)
@@ -58,7 +58,7 @@ def abort_forgotten(patch: Patch) -> None:
             left = tuple(entry for entry in left if entry.name != ending.name)
         return left
 
-    patch(storage.format.head, "ended", forgetful)
+    patch(storage.format.commits, "ended", forgetful)
 
 
 def fenced_end_obeyed(patch: Patch) -> None:
@@ -87,10 +87,10 @@ def undecided_dropped(patch: Patch) -> None:
         undecided = [replace(c, undecided=None, aborted=True) if c.undecided else c for c in inside]
         return marks(r, undecided)
 
-    marks = storage.format.manifest._with_marks
+    marks = storage.format.chunks._with_marks
     patch(storage.read.cleanable, "first_uncleanable", beyond)
-    patch(storage.format.manifest, "_with_marks", taken)
-    patch(storage.format.manifest, "_check_kept", lambda _r, _inside: None)
+    patch(storage.format.chunks, "_with_marks", taken)
+    patch(storage.format.chunks, "_check_kept", lambda _r, _inside: None)
 
 
 def stable_of_another_log(patch: Patch) -> None:
@@ -106,8 +106,8 @@ def stable_of_another_log(patch: Patch) -> None:
 
 def number_ignored(patch: Patch) -> None:
     """The end of one transaction is taken for that of another of its id (S48)."""
-    work, ended = storage.format.manifest._Work, storage.format.head.ended
-    end = work.end
+    parts, ended = storage.format.commits.PARTS, storage.format.commits.ended
+    end = parts["ends"].segments
 
     def loose(unended, name):
         exact = find_unended(unended, name)
@@ -120,10 +120,16 @@ def number_ignored(patch: Patch) -> None:
         entry = loose(unended, ending.name)
         return ending if entry is None else replace(ending, name=entry.name)
 
-    for module in (storage.format.head, _transactions.several, _transactions.ids):
+    for module in (storage.format.commits, _transactions.several, _transactions.ids):
         patch(module, "find_unended", loose)
-    patch(storage.format.head, "ended", lambda unended, e: ended(unended, taken(unended, e)))
-    patch(work, "end", lambda self, e: end(self, taken(self.unended, e)))
+    patch(storage.format.commits, "ended", lambda unended, e: ended(unended, taken(unended, e)))
+
+    def end_any(work, given):
+        for ending in given:
+            end(work, [taken(work.unended, ending)])
+
+    any_ends = replace(parts["ends"], segments=end_any)
+    patch(storage.format.commits, "PARTS", {**parts, "ends": any_ends})
 
 
 def takeover_commits(patch: Patch) -> None:

@@ -41,7 +41,7 @@ from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.features import SUPERSEDED_ROWS
+from clog.storage.format.log_info import SUPERSEDED_ROWS
 from clog_testing.faults import Fault, FaultKind
 
 CALLS = 200

@@ -18,6 +18,7 @@ import xxhash
 
 from clog.storage.commit.tip import standing_log
 from clog.storage.errors import ClogError
+from clog.storage.format.commits import Edit
 from clog.storage.format.documents import (
     BLOCKS,
     COLUMNS,
@@ -28,7 +29,6 @@ from clog.storage.format.documents import (
     PAGES,
     SNAPSHOTS,
 )
-from clog.storage.format.edits import Edit
 from clog.storage.log import Log
 from clog.storage.store import open_store
 from clog.storage.store.contract import Store

@@ -11,31 +11,36 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from clog.storage.env import SeededIds
-from clog.storage.format.chunks import NONE, BitmapFile, Chunk, DeadRows, ObjectRef
-from clog.storage.format.documents import data_path, dead_path, page_path
-from clog.storage.format.edits import (
-    WRITER_LEVEL_MAX,
+from clog.storage.format.chunks import (
     Append,
-    AppendedBy,
+    BitmapFile,
+    Chunk,
     ChunkHorizon,
     DeadMark,
-    Edit,
-    LogInfo,
-    PagedWriters,
-    PageRef,
+    DeadRows,
+    ObjectRef,
     Replacement,
+    Segment,
     Uncleanable,
-    WriterEntry,
-    chunk_of,
 )
-from clog.storage.format.features import NEW_LOG_FEATURES, FeatureNames
-from clog.storage.format.manifest import Manifest, Segment, apply, first_manifest
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Edit
+from clog.storage.format.documents import data_path, dead_path, page_path
+from clog.storage.format.log_info import NEW_LOG_FEATURES, FeatureNames, LogInfo
+from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.transactions import (
     TRANSACTION,
     Committed,
     Position,
     PositionsAt,
     TransactionState,
+)
+from clog.storage.format.writers import (
+    WRITER_LEVEL_MAX,
+    AppendedBy,
+    PagedWriters,
+    PageRef,
+    WriterEntry,
 )
 from clog_testing.undecided_edits import (
     any_endings,
@@ -219,7 +224,7 @@ def _more_dead(draw: st.DrawFn, p: int, c: Chunk) -> DeadMark:
     rows = draw(st.integers(c.dead.rows if c.dead else 1, c.rows - 1))
     since_ms = c.dead.since_ms if c.dead else draw(_NUMBERS)
     bitmap = draw(_bitmaps())
-    return DeadMark(p, *c.identity, DeadRows(rows, since_ms, bitmap))
+    return DeadMark(p, *c.identity, DeadRows(rows, bitmap, since_ms))
 
 
 def _bitmaps() -> st.SearchStrategy[bytes | BitmapFile]:
@@ -257,7 +262,7 @@ def _chunks_of(draw: st.DrawFn, ref: ObjectRef) -> Chunk:
     numbers += [draw(st.integers(0, rows)), draw(st.integers(0, 7))]
     horizons = [draw(st.integers(NONE, 2**60)) for _ in range(5)]
     row = (first_row, rows, base, base + rows + draw(_PARTITIONS), *numbers, *horizons)
-    return chunk_of(ref, row)
+    return Chunk(ref, *row).checked()  # type: ignore[arg-type] # numbers, and no more
 
 
 def _replacements() -> st.SearchStrategy[Replacement]:
@@ -301,7 +306,7 @@ def any_edits() -> st.SearchStrategy[Edit]:
             st.builds(
                 DeadMark,
                 *(_PARTITIONS, paths, _NUMBERS),
-                st.builds(DeadRows, st.integers(1, 2**40), _NUMBERS, _bitmaps()),
+                st.builds(DeadRows, st.integers(1, 2**40), _bitmaps(), _NUMBERS),
             ),
             max_size=2,
         ).map(tuple),

@@ -19,10 +19,15 @@ from clog.storage.commit.tip import find_newest, standing_log
 from clog.storage.commit.versions import manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import documents
-from clog.storage.format.commits import Commit, carried_from, edit_of, read_commit
-from clog.storage.format.head import advance, with_columns
-from clog.storage.format.manifest import Manifest, apply, first_manifest
-from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.format.commits import (
+    Commit,
+    advance,
+    carried_from,
+    edit_of,
+    read_commit,
+    with_columns,
+)
+from clog.storage.format.manifest import Manifest, apply, first_manifest, read_snapshot, unpage
 from clog.storage.store.contract import Store
 
 

@@ -9,10 +9,8 @@ from typing import Any
 
 from clog.storage.append import AppendRequest, partitions_of, put_records, records_of
 from clog.storage.commit.committer import NothingToCommit
-from clog.storage.format.chunks import TransactionName
-from clog.storage.format.commits import Commit
-from clog.storage.format.edits import Edit
-from clog.storage.format.features import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
+from clog.storage.format.commits import Commit, Edit
+from clog.storage.format.log_info import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,
@@ -20,6 +18,7 @@ from clog.storage.format.transactions import (
     PREPARED,
     Ending,
     Joining,
+    TransactionName,
     Unended,
 )
 from clog.storage.log import Log
@@ -48,7 +47,7 @@ def append_undecided(
     objects = put_records(handle, records, parts)
     pages, uniform = handle.writer_pages, handle.ids.uniform
     request = AppendRequest(log.url, objects, None, pages, uniform)
-    entry = Unended(name_of(log, number), OPEN, timeout_ms)
+    entry = Unended(name=name_of(log, number), state=OPEN, timeout_ms=timeout_ms)
     if home is not None:
         name = replace(entry.name, home=home)
         entry = replace(entry, name=name, state=PREPARED, home_url="memory://nowhere/at-all")

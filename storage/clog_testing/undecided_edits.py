@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from clog.storage.format.chunks import NONE, Chunk, TransactionName
-from clog.storage.format.edits import AppendedBy, Edit, WriterEntry
-from clog.storage.format.features import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
-from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.chunks import Chunk, Segment
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Edit
+from clog.storage.format.log_info import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
+from clog.storage.format.manifest import Manifest
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,
@@ -20,9 +21,11 @@ from clog.storage.format.transactions import (
     TRANSACTION,
     Ending,
     Joining,
+    TransactionName,
     TransactionState,
     Unended,
 )
+from clog.storage.format.writers import AppendedBy, WriterEntry
 
 _FEATURES = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
 _OTHER = "2" * 32
@@ -71,7 +74,9 @@ def _joining(draw: st.DrawFn, manifest: Manifest, append: Edit) -> Edit:
         entry = replace(draw(st.sampled_from(going_on)), version=NONE, started_ms=NONE, first={})
     else:
         home = mine if state == OPEN else draw(st.sampled_from([mine, _OTHER]))
-        entry = Unended(TransactionName(home, "job", 0, version), state, 60_000)
+        entry = Unended(
+            name=TransactionName(home, "job", 0, version), state=state, timeout_ms=60_000
+        )
         if home != mine:
             entry = replace(entry, home_url="memory://elsewhere")
         elif state == PREPARED:
@@ -112,9 +117,11 @@ def any_joinings() -> st.SearchStrategy[Joining]:
     texts = st.text(st.characters(codec="utf-8"), max_size=8)
     entries = st.builds(
         Unended,
-        *(_names(), st.sampled_from([OPEN, PREPARED, *_OUTCOMES]), st.integers(0, 2**40)),
-        st.none() | texts,
-        st.lists(st.tuples(_LOG_IDS, texts), max_size=2).map(tuple),
+        name=_names(),
+        state=st.sampled_from([OPEN, PREPARED, *_OUTCOMES]),
+        timeout_ms=st.integers(0, 2**40),
+        home_url=st.none() | texts,
+        participants=st.lists(st.tuples(_LOG_IDS, texts), max_size=2).map(tuple),
     )
     return st.builds(Joining, entries)
 

@@ -9,8 +9,8 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.storage import ClogError, Log, ManualClock
 from clog.storage.env import SeededIds
-from clog.storage.format.edits import Edit, Pin
-from clog.storage.format.features import FeatureNames
+from clog.storage.format.commits import Edit, Pin
+from clog.storage.format.log_info import FeatureNames
 from clog_testing.crash import crash_runs, discard
 from clog_testing.invariants import check_log
 from clog_testing.published import (

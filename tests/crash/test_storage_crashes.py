@@ -19,7 +19,7 @@ from clog.storage.append import Writer
 from clog.storage.env import Clock, SeededIds
 from clog.storage.errors import CommitStateUnknownError
 from clog.storage.format import documents
-from clog.storage.format.features import FEATURES, NO_FEATURES
+from clog.storage.format.log_info import FEATURES, NO_FEATURES
 from clog.storage.objects.records import to_records
 from clog.storage.store.contract import WrappingStore
 from clog_testing.crash import crash_runs, discard, inside, memory_store
@@ -157,7 +157,7 @@ def append_with_a_snapshot(log):
     """Small limits, so that the edits outweigh the snapshot and its segments fill a page."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
-        patch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
+        patch.setattr("clog.storage.format.manifest.PAGE_CHUNKS_MIN", 3)
         return append(log)
 
 
@@ -179,7 +179,7 @@ def append_beside_a_tree_of_writers(log):
 def append_with_columns(log):
     """A head that holds all columns of few partitions: this append writes them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 4)
+        patch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 4)
         return append(log)
 
 

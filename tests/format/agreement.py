@@ -6,8 +6,8 @@ import independent_reader as ir
 import make_golden
 import pyarrow as pa
 
-from clog.storage.format.chunks import Chunk, dead_rows_to_json, mask_to_json
-from clog.storage.format.transactions import unended_to_json
+from clog.storage.format.chunks import DEAD, MASK, Chunk
+from clog.storage.format.transactions import UNENDED
 
 
 def agree(root, log, *, whole_history=True):
@@ -28,7 +28,7 @@ def agree(root, log, *, whole_history=True):
     assert state["tombstones_removed"] == list(manifest.tombstones_removed)
     assert state["uncleanable"].keys() == {str(p) for p in manifest.uncleanable}
     assert [entry_of(entry) for entry in state["unended"]] == [
-        entry_of(unended_to_json(entry)) for entry in manifest.head.unended
+        entry_of(entry) for entry in UNENDED.write(manifest.head.unended)
     ]
     assert state["markers"] == [tuple(astuple(marker)) for marker in manifest.markers]
     for p, segments in enumerate(manifest.segments):
@@ -70,8 +70,8 @@ def as_row(c: Chunk):
         *(c.object.path, c.first_row, c.rows, c.base, c.next, c.size_bytes),
         *(c.first_timestamp_ms, c.max_timestamp_ms, c.tombstones, c.version, c.append_time_ms),
         *(c.horizon_min, c.horizon_max, c.horizon, c.up_to),
-        None if c.dead is None else dead_rows_to_json(c.dead),
-        None if c.mask is None else mask_to_json(c.mask),
+        None if c.dead is None else DEAD.write(c.dead),
+        None if c.mask is None else MASK.write(c.mask),
         None if c.undecided is None else astuple(c.undecided),
         c.aborted,
     )

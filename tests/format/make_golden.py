@@ -27,9 +27,10 @@ from clog.storage.append import Writer
 from clog.storage.commit import committer as committing
 from clog.storage.env import SeededIds
 from clog.storage.format import chunks as storage_bitmaps
-from clog.storage.format import commits, snapshots, writers
-from clog.storage.format import head as storage_columns
-from clog.storage.format.features import NO_FEATURES
+from clog.storage.format import columns as storage_columns
+from clog.storage.format import commits, writers
+from clog.storage.format import manifest as snapshots
+from clog.storage.format.log_info import NO_FEATURES
 from clog.storage.objects import encoding
 from clog.storage.objects.layout import DataObject
 from clog.storage.objects.records import to_records

@@ -34,7 +34,7 @@ from clog.storage import Log, ManualClock, NotFoundError
 from clog.storage.administration import keep_row_texts, reset_times
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
-from clog.storage.format.features import NO_FEATURES
+from clog.storage.format.log_info import NO_FEATURES
 from clog.storage.store import open_store
 from clog_testing.clocked import ClockedStore
 
@@ -43,13 +43,13 @@ DAY_MS = 86_400_000
 STORAGE = "clog.storage"
 LIMITS = {
     f"{STORAGE}.commit.committer.SNAPSHOT_EDIT_BYTES_MIN": (500, 2_000),
-    f"{STORAGE}.format.snapshots.PAGE_CHUNKS_MIN": (3, 8),
+    f"{STORAGE}.format.manifest.PAGE_CHUNKS_MIN": (3, 8),
     f"{STORAGE}.format.commits.INLINE_EDIT_BYTES_MAX": (0, 1_500, 1 << 20),
     f"{STORAGE}.format.writers.WRITERS_MAX": (3, 5),
     f"{STORAGE}.format.writers.PAGE_BYTES_MAX": (600, 1 << 16),
     f"{STORAGE}.format.transactions.POSITIONS_BYTES_MAX": (60, 1_024),
     f"{STORAGE}.format.chunks.INLINE_BYTES_MAX": (0, 1_024),
-    f"{STORAGE}.format.head.INLINE_PARTITIONS_MAX": (2, 256),
+    f"{STORAGE}.format.columns.INLINE_PARTITIONS_MAX": (2, 256),
     f"{STORAGE}.objects.encoding.GROUP_ROWS": (5, 32_768),
     f"{STORAGE}.objects.encoding.WHOLE_BYTES": (0, 1 << 20),
 }

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from clog.storage.format.commits import Commit, EditRecord, encode_commit, read_commit
+from clog.storage.format.commits import Commit, EditRecord, edit_to_json, encode_commit, read_commit
 from clog.storage.format.documents import commit_path, snapshot_path
-from clog.storage.format.edits import AppendedBy, WriterEntry, edit_to_json
-from clog.storage.format.snapshots import read_snapshot, write_snapshot
+from clog.storage.format.manifest import read_snapshot, write_snapshot
+from clog.storage.format.writers import AppendedBy, WriterEntry
 from clog.storage.store import open_store
 from clog_testing.histories import append_edit, applied, fresh_manifest
 

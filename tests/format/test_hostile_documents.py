@@ -17,11 +17,10 @@ from second_reader.log import Log as SecondLog
 
 from clog.storage import Log
 from clog.storage.errors import ClogError
+from clog.storage.format.commits import edit_from_json
 from clog.storage.format.documents import decode, encode, snapshot_path
-from clog.storage.format.edits import edit_from_json
-from clog.storage.format.manifest import apply
-from clog.storage.format.snapshots import read_snapshot, unpage
-from clog.storage.format.transactions import unended_to_json
+from clog.storage.format.manifest import apply, read_snapshot, unpage
+from clog.storage.format.transactions import UNENDED
 
 REFUSED = "refused"
 REMOVED = object()
@@ -94,7 +93,7 @@ def facts(manifest):
         "steps": sorted(manifest.tombstones_removed),
         "head": (head.orphan_floor, head.oldest_readable, dict(head.config), head.config_epoch),
         "writers": [(w.writer_id, w.kind, w.sequence, w.version) for w in head.writers],
-        "unended": [entry_of(unended_to_json(entry)) for entry in head.unended],
+        "unended": [entry_of(entry) for entry in UNENDED.write(head.unended)],
         "markers": [astuple(marker) for marker in manifest.markers],
         "outcomes": [
             (c.undecided and astuple(c.undecided), c.aborted) for _, c in manifest.chunks()

@@ -22,10 +22,11 @@ from clog.storage.commit import committer
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
 from clog.storage.format import chunks as bitmap
-from clog.storage.format import commits, snapshots, writers
-from clog.storage.format import head as columns
-from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.edits import ChunkHorizon, Edit, Replacement
+from clog.storage.format import columns, commits, writers
+from clog.storage.format import manifest as snapshots
+from clog.storage.format.chunks import Chunk, ChunkHorizon, Replacement
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Edit
 from clog.storage.objects import encoding, writer
 from clog.storage.objects.layout import REWRITTEN_SCHEMA
 from clog.storage.objects.writer import write_rewritten

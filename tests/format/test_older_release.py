@@ -17,8 +17,8 @@ from clog.storage import Log
 from clog.storage import administration as creating
 from clog.storage.administration import keep_row_texts
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.format import features as registry
-from clog.storage.format.features import DEAD_ROWS, Feature, FeatureNames
+from clog.storage.format import log_info as registry
+from clog.storage.format.log_info import DEAD_ROWS, Feature, FeatureNames
 from clog.storage.store import open_store
 
 (WHEEL,) = (Path(__file__).parent / "releases").glob("*.whl")

@@ -13,7 +13,7 @@ import pytest
 from clog.storage import Log, ManualClock
 from clog.storage import administration as creating
 from clog.storage.env import SeededIds
-from clog.storage.format.features import NO_FEATURES
+from clog.storage.format.log_info import NO_FEATURES
 from clog_testing.crash import memory_store
 from clog_testing.faults import FaultyStore
 

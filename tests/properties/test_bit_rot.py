@@ -13,9 +13,8 @@ from clog.storage import ClogError, Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.commits import read_commit
-from clog.storage.format.edits import Edit
-from clog.storage.format.snapshots import read_snapshot
+from clog.storage.format.commits import Edit, read_commit
+from clog.storage.format.manifest import read_snapshot
 from clog.storage.format.writers import WriterPages
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.model import rows_in
@@ -32,7 +31,7 @@ def small_limits():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clog.storage.format.documents.BLOCK_VERSIONS", 8)
         patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
-        patch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
+        patch.setattr("clog.storage.format.manifest.PAGE_CHUNKS_MIN", 3)
         patch.setattr("clog.storage.format.writers.WRITERS_MAX", 4)
         patch.setattr("clog.storage.format.writers.PAGE_BYTES_MAX", 300)
         yield

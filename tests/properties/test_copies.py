@@ -13,7 +13,7 @@ from clog.storage.diagnostics.repair import repair_log
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.snapshots import read_snapshot
+from clog.storage.format.manifest import read_snapshot
 from clog.storage.store.contract import WrappingStore
 from clog_testing.crash import copy_of, discard, inside, memory_store
 

@@ -18,7 +18,7 @@ from clog.storage.diagnostics.verify_objects import object_problems
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import edit_of, read_commit
-from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.format.manifest import read_snapshot, unpage
 from clog.storage.read.scan import piece_of, read_pieces
 from clog.storage.store.contract import WrappingStore
 from clog_testing.crash import copy_of, discard, inside, memory_store
@@ -47,7 +47,7 @@ def good():
     store = memory_store()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
-        patch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
+        patch.setattr("clog.storage.format.manifest.PAGE_CHUNKS_MIN", 3)
         config = {"segment.chunks": 1}
         log = Log.create(store, 2, config, clock=ManualClock(5_000), ids=SeededIds(1))
         for i in range(12):

@@ -46,7 +46,7 @@ class LogMachine(RuleBasedStateMachine):
         # Small limits, so that short histories have snapshots, pages and pages of writers.
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
-        self.patch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
+        self.patch.setattr("clog.storage.format.manifest.PAGE_CHUNKS_MIN", 3)
         self.patch.setattr("clog.storage.format.writers.WRITERS_MAX", 2)
         self.patch.setattr("clog.storage.format.writers.PAGE_BYTES_MAX", 300)
         self.clock = ManualClock(START_MS)

@@ -25,7 +25,7 @@ from clog.cleaner import Cleaner
 from clog.storage import InvalidInputError, Log, ManualClock, NotFoundError
 from clog.storage.env import SeededIds
 from clog.storage.errors import ClogError, CommitStateUnknownError
-from clog.storage.format.head import Head
+from clog.storage.format.commits import Head
 from clog.storage.transactions import ids
 from clog.storage.transactions.several import finish_all
 from clog_testing.crash import discard, memory_store

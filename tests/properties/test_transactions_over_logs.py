@@ -24,8 +24,8 @@ from clog.storage.errors import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from clog.storage.format import head
-from clog.storage.format.head import Head
+from clog.storage.format import commits
+from clog.storage.format.commits import Head
 from clog.storage.format.transactions import ABORTED
 from clog.storage.transactions.several import finish_all
 from clog_testing.crash import discard, memory_store
@@ -208,14 +208,14 @@ def test_tables_are_what_the_transactions_wrote(steps):
 
 def forgotten_abort(monkeypatch):
     """X5: the home keeps no outcome of what was aborted, whoever waits for it."""
-    ended = head.ended
+    ended = commits.ended
 
     def forgetful(unended, ending):
         left = ended(unended, ending)
         is_abort = ending.outcome == ABORTED
         return tuple(e for e in left if not (is_abort and e.name == ending.name))
 
-    monkeypatch.setattr(head, "ended", forgetful)
+    monkeypatch.setattr(commits, "ended", forgetful)
 
 
 def dirty_tables(monkeypatch):

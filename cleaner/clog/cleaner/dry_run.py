@@ -40,9 +40,10 @@ from clog.cleaner.passes.rewriter import RewritePolicy, grouped
 from clog.cleaner.selection import Candidate, candidates
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
-from clog.storage.format.edits import Edit
-from clog.storage.format.features import DEAD_ROWS
-from clog.storage.format.manifest import Manifest, Segment, apply
+from clog.storage.format.chunks import Segment
+from clog.storage.format.commits import Edit
+from clog.storage.format.log_info import DEAD_ROWS
+from clog.storage.format.manifest import Manifest, apply
 from clog.storage.readers import Holds, read_holds
 
 

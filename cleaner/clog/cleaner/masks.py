@@ -64,16 +64,15 @@ from clog.storage.format.chunks import (
     Chunk,
     ChunkMask,
     MaskMark,
+    Replacement,
     Rows,
     read_bitmap,
     write_bitmap,
 )
-from clog.storage.format.commits import Commit
+from clog.storage.format.commits import Commit, Edit
 from clog.storage.format.documents import mask_path
-from clog.storage.format.edits import Edit, Replacement
-from clog.storage.format.features import SUPERSEDED_ROWS
+from clog.storage.format.log_info import SUPERSEDED_ROWS, LogSchema
 from clog.storage.format.manifest import Manifest, apply
-from clog.storage.format.schema import LogSchema
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.keys.key_index import index_hashes
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy

@@ -26,9 +26,8 @@ from clog.storage.config import definitions
 if TYPE_CHECKING:
     from clog.storage import Log
     from clog.storage.format.chunks import ObjectRef
-    from clog.storage.format.commits import Commit
-    from clog.storage.format.edits import Edit
-    from clog.storage.format.head import ColumnsRef
+    from clog.storage.format.columns import ColumnsRef
+    from clog.storage.format.commits import Commit, Edit
     from clog.storage.store.contract import Store
 
 DAY_MS = 86_400_000

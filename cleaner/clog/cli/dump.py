@@ -11,9 +11,9 @@ from clog.cli.arguments import Json, Options, Url, integer, open_log
 from clog.cli.output import count, moment, print_json, print_json_line, size, stdout
 
 if TYPE_CHECKING:
-    from clog.storage.format.chunks import TransactionName
     from clog.storage.format.commits import EditRecord
     from clog.storage.format.manifest import Manifest
+    from clog.storage.format.transactions import TransactionName
     from clog.storage.store.contract import Store
 
 Version = Annotated[
@@ -92,9 +92,7 @@ def commit_document(store: "Store", version: int) -> dict[str, Any]:
     """
     from clog.storage.commit.tip import try_read
     from clog.storage.errors import VersionExpiredError
-    from clog.storage.format.commits import edit_of
-    from clog.storage.format.edits import edit_to_json
-    from clog.storage.format.head import head_to_json
+    from clog.storage.format.commits import edit_of, edit_to_json, head_to_json
 
     commit = try_read(store, version)
     if commit is None:
@@ -149,7 +147,7 @@ def _record_row(record: "EditRecord") -> dict[str, Any]:
 
 def _snapshot_rows(store: "Store") -> Iterator[dict[str, Any]]:
     from clog.storage.format import documents
-    from clog.storage.format.snapshots import read_snapshot
+    from clog.storage.format.manifest import read_snapshot
 
     for found in sorted(store.list(documents.SNAPSHOTS), key=lambda found: found.path):
         version = documents.version_of(found.path)

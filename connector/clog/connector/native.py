@@ -37,7 +37,7 @@ import xxhash
 from pyspark.sql.types import LongType, StructField, StructType
 
 from clog.connector.schema import CannotScanError, TableColumns
-from clog.storage.format.chunks import NONE
+from clog.storage.format.codec import NONE
 from clog.storage.format.documents import folder_of
 from clog.storage.numpy_arrays import to_arrow
 from clog.storage.store.kinds import kind_of

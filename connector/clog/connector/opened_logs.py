@@ -68,7 +68,7 @@ def types_of(handle: "Handle | None") -> LogTypes | None:
         InvalidInputError: its config names key columns that its schema has not.
     """
     from clog.storage.config.log_config import LogConfig
-    from clog.storage.format.schema import key_columns_problem
+    from clog.storage.format.log_info import key_columns_problem
     from clog.storage.objects.layout import arrow_schema
 
     head = None if handle is None else handle.tip.head

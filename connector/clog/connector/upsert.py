@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from clog.connector.options import WriteOptions
     from clog.connector.schema import LogTypes
     from clog.storage.append import Writer
-    from clog.storage.format.edits import RowTexts
+    from clog.storage.format.log_info import RowTexts
     from clog.storage.log import Log
 
     _Fields = Sequence[tuple[str, DataType]]

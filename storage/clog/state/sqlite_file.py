@@ -62,7 +62,7 @@ import pyarrow.compute as pc
 from xxhash import xxh3_64_digest, xxh3_64_hexdigest
 
 from clog.storage.errors import ClogError, InvalidInputError, StateFileError
-from clog.storage.format.schema import LogSchema, schema_from_json, schema_to_json
+from clog.storage.format.log_info import LogSchema, schema_from_json, schema_to_json
 from clog.storage.keys.hashing import key_bytes, key_of_bytes
 from clog.storage.numpy_arrays import null, of_bytes, scalar, to_arrow, to_numpy, validity_of
 from clog.storage.objects.conforming import answered, asked_keys, asked_prefix, from_python

@@ -60,9 +60,9 @@ from clog.storage.errors import (
     StateFileError,
     TransactionFencedError,
 )
-from clog.storage.format.chunks import NONE
-from clog.storage.format.head import Head
-from clog.storage.format.schema import LogSchema
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Head
+from clog.storage.format.log_info import LogSchema
 from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import of_bytes, to_arrow
 from clog.storage.objects.records import Appendable

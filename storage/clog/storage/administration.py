@@ -42,9 +42,9 @@ from clog.storage.errors import (
     StoreUnavailableError,
 )
 from clog.storage.format import documents
-from clog.storage.format.commits import Commit, EditRecord, edit_of
-from clog.storage.format.edits import Edit, LogInfo, RowTexts, edit_to_json
-from clog.storage.format.features import (
+from clog.storage.format.columns import new_jitter_ms
+from clog.storage.format.commits import Commit, Edit, EditRecord, edit_of, edit_to_json, first_head
+from clog.storage.format.log_info import (
     FEATURES,
     NEW_LOG_FEATURES,
     ROW_TEXTS,
@@ -52,11 +52,13 @@ from clog.storage.format.features import (
     TYPED_KEYS,
     Feature,
     FeatureNames,
+    LogInfo,
+    LogSchema,
+    RowTexts,
+    has_typed_keys,
+    key_columns_problem,
     lists_of,
 )
-from clog.storage.format.head import first_head
-from clog.storage.format.manifest import new_jitter_ms
-from clog.storage.format.schema import LogSchema, has_typed_keys, key_columns_problem
 from clog.storage.objects.evolution import evolved
 from clog.storage.objects.layout import schema_of
 from clog.storage.publications.publish import (

@@ -27,7 +27,7 @@ from clog.storage.diagnostics.describe import (
     segment_infos,
 )
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
-from clog.storage.format.chunks import NONE
+from clog.storage.format.codec import NONE
 from clog.storage.format.documents import reader_path
 from clog.storage.objects.layout import DataObject, arrow_schema
 from clog.storage.objects.records import Appendable

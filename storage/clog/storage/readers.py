@@ -64,11 +64,12 @@ from clog.storage.errors import (
     UnsupportedFormatError,
 )
 from clog.storage.format import documents
-from clog.storage.format.chunks import NONE, Chunk
+from clog.storage.format.chunks import Chunk, Segment
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Head
 from clog.storage.format.documents import READERS, reader_name_of, reader_path
-from clog.storage.format.features import FEATURES, READER_HOLDS, FeatureNames, lists_of
-from clog.storage.format.head import Head
-from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.log_info import FEATURES, READER_HOLDS, FeatureNames, lists_of
+from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import Mask, Offsets
 from clog.storage.read.scan import by_partition, check_start
 from clog.storage.read.table import missed_deletes

@@ -13,8 +13,8 @@ from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
 from clog.storage.format import chunks as bitmap
 from clog.storage.format.chunks import ChunkMask, MaskMark, read_bitmap
-from clog.storage.format.edits import Edit
-from clog.storage.format.features import FeatureNames
+from clog.storage.format.commits import Edit
+from clog.storage.format.log_info import FeatureNames
 from clog.storage.format.manifest import apply
 from clog.storage.read.lookup import KeyIndexCache
 from clog.storage.store.conformance import CountingStore

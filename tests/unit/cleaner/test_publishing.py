@@ -8,7 +8,7 @@ from clog.cleaner import Cleaner
 from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage import InvalidInputError, Log
 from clog.storage.env import SeededIds
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit
 from clog.storage.publications.delta import DeltaView
 from clog.storage.store.contract import StoreRefusedError, WrappingStore
 from clog_testing.clocked import ClockedStore

@@ -104,7 +104,7 @@ def test_cost_of_many_partitions(cli, url, monkeypatch):
     """Columns in documents, and snapshots, are as often and as large as they were; a log of few
     partitions has no such line.
     """
-    monkeypatch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 8)
+    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
     clock = ManualClock(0)
     log = Log.create(url, partitions=24, clock=clock)

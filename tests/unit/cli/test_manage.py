@@ -11,7 +11,7 @@ import pytest
 
 from clog.cli import arguments, show
 from clog.storage import Log, ManualClock, administration
-from clog.storage.format.features import NO_FEATURES
+from clog.storage.format.log_info import NO_FEATURES
 from clog_testing.undecided import append_undecided
 
 T0 = 1_769_860_800_000

@@ -8,7 +8,7 @@ from clog.connector.write.writers import check_repeated_transaction
 from clog.storage import InvalidInputError, Log, ManualClock
 from clog.storage.append import partitions_of, put_records, records_of
 from clog.storage.env import SeededIds
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit
 from clog_testing.crash import discard, memory_store
 
 ROWS = [{"key": f"k{i}", "value": str(i)} for i in range(9)]

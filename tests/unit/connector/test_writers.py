@@ -32,7 +32,7 @@ from clog.storage import (
 )
 from clog.storage.administration import NewLog
 from clog.storage.commit import tip as tip_tracker
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit
 from clog.storage.log import Log
 from clog.storage.store import open_store
 from clog.storage.store.conformance import CountingStore

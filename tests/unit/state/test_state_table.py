@@ -21,7 +21,7 @@ from clog.storage import (
     NotFoundError,
     StateTable,
 )
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit
 from clog.storage.store.conformance import CountingStore
 from clog_testing.crash import discard, memory_store
 

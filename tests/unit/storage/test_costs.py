@@ -13,7 +13,7 @@ import pytest
 from clog.storage import Log, ManualClock
 from clog.storage.append import Writer
 from clog.storage.env import SeededIds
-from clog.storage.format.head import WRITERS_MAX
+from clog.storage.format.writers import WRITERS_MAX
 from clog.storage.objects.records import to_records
 from clog.storage.store.conformance import CountingStore
 from clog_testing.crash import discard, memory_store

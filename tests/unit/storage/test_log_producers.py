@@ -4,7 +4,7 @@ import pytest
 
 from clog.storage import CorruptionError, InvalidInputError
 from clog.storage.append import Writer, partitions_of
-from clog.storage.format.head import WRITERS_MAX
+from clog.storage.format.writers import WRITERS_MAX
 from clog.storage.objects.records import to_records
 from clog.storage.store.conformance import CountingStore
 from clog_testing.crash import inside

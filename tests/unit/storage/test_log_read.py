@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from clog.storage import InvalidInputError, OffsetOutOfRangeError, VersionExpiredError
-from clog.storage.format.edits import Edit, Replacement
+from clog.storage.format.chunks import Replacement
+from clog.storage.format.commits import Edit
 from clog.storage.objects.layout import rewritten_chunk
 from clog.storage.objects.writer import write_rewritten
 from clog.storage.read.scan import pieces_from, plan_range, read_pieces

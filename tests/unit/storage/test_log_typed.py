@@ -23,8 +23,7 @@ from clog.storage import (
     UnsupportedFormatError,
 )
 from clog.storage.env import SeededIds
-from clog.storage.format.features import FEATURES, TYPED_KEYS
-from clog.storage.format.schema import schema_from_json, schema_to_json
+from clog.storage.format.log_info import FEATURES, TYPED_KEYS, schema_from_json, schema_to_json
 from clog.storage.keys.hashing import key_bytes, key_of_bytes
 from clog.storage.objects.reader import WHOLE_BYTES, read_rows
 from clog.storage.store.conformance import CountingStore

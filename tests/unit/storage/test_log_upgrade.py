@@ -8,9 +8,9 @@ from clog.storage import InvalidInputError, UnsupportedFormatError
 from clog.storage import administration as creating
 from clog.storage.commit import committer
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.format import features as registry
+from clog.storage.format import log_info as registry
 from clog.storage.format.commits import edit_of, read_commit
-from clog.storage.format.features import DEAD_ROWS, Feature, FeatureNames
+from clog.storage.format.log_info import DEAD_ROWS, Feature, FeatureNames
 from clog.storage.store.conformance import CountingStore
 
 ONE = [{"key": "k", "value": "v"}]

@@ -6,8 +6,7 @@ import pytest
 from clog.storage import CommitConflictError, CommitStateUnknownError
 from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format import documents
-from clog.storage.format.commits import read_commit
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit, read_commit
 from clog.storage.objects.records import to_records
 from clog.storage.store.contract import StoreRefusedError, WrappingStore
 from clog_testing.crash import copy_of, inside

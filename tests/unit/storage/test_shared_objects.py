@@ -26,7 +26,7 @@ from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Shared, SystemClock, SystemIds
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit
 from clog.storage.publications.publish import Publications
 from clog.storage.readers import NamedReader
 from clog.storage.store import open_store

@@ -37,9 +37,8 @@ from clog.storage.commit.tip import block_body, first_open_version, read_block
 from clog.storage.config.log_config import NO_DEFAULTS, with_defaults
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
-from clog.storage.format.commits import Commit, read_commit
-from clog.storage.format.edits import lowest_pinned
-from clog.storage.format.snapshots import read_named_snapshot, unpage
+from clog.storage.format.commits import Commit, lowest_pinned, read_commit
+from clog.storage.format.manifest import read_named_snapshot, unpage
 from clog.storage.readers import Holds, read_holds
 from clog.storage.store.contract import Store
 

@@ -74,10 +74,10 @@ from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import file_missing
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.errors import CorruptionError, VersionExpiredError
-from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.commits import Commit, read_commit
-from clog.storage.format.edits import Edit, Replacement
-from clog.storage.format.manifest import Manifest, Segment
+from clog.storage.format.chunks import Chunk, Replacement, Segment
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Commit, Edit, read_commit
+from clog.storage.format.manifest import Manifest
 from clog.storage.objects.layout import DataObject, rewritten_chunk
 from clog.storage.objects.writer import CopiedGroup, write_rewritten
 from clog.storage.read.copy import Wanted, read_or_copy

@@ -27,11 +27,11 @@ from clog.storage.errors import (
     CommitStateUnknownError,
     StoreUnavailableError,
 )
-from clog.storage.format.chunks import NONE
-from clog.storage.format.commits import Commit
-from clog.storage.format.edits import Edit, Uncleanable
-from clog.storage.format.head import Head
-from clog.storage.format.manifest import Manifest, Segment, new_jitter_ms
+from clog.storage.format.chunks import Segment, Uncleanable
+from clog.storage.format.codec import NONE
+from clog.storage.format.columns import new_jitter_ms
+from clog.storage.format.commits import Commit, Edit, Head
+from clog.storage.format.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,11 +71,10 @@ from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
 from clog.storage.env import Clock
 from clog.storage.errors import CorruptionError, InvalidInputError, VersionExpiredError
 from clog.storage.format import documents
-from clog.storage.format.commits import Commit, edit_of, read_commit
-from clog.storage.format.edits import Edit, lowest_pinned
-from clog.storage.format.head import INLINE_PARTITIONS_MAX, Head
-from clog.storage.format.manifest import Manifest, Released
-from clog.storage.format.snapshots import read_snapshot
+from clog.storage.format.chunks import Released
+from clog.storage.format.columns import INLINE_PARTITIONS_MAX
+from clog.storage.format.commits import Commit, Edit, Head, edit_of, lowest_pinned, read_commit
+from clog.storage.format.manifest import Manifest, read_snapshot
 from clog.storage.format.transactions import PositionsAt
 from clog.storage.format.writers import WriterPages
 from clog.storage.publications.delta import DeltaView

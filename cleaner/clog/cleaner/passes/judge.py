@@ -44,9 +44,9 @@ from clog.cleaner.passes.offset_map import FoundDead, IndexFilter, KeyHasher, Ma
 from clog.cleaner.selection import earliest_horizon_ms
 from clog.cleaner.threads import ALONE, CleanerThreads
 from clog.storage.errors import CorruptionError
-from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.manifest import Segment
-from clog.storage.format.schema import LogSchema
+from clog.storage.format.chunks import Chunk, Segment
+from clog.storage.format.codec import NONE
+from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import Mask, Offsets, scalar, to_arrow, to_numpy
 from clog.storage.read.scan import (
     DELETE_HORIZON,

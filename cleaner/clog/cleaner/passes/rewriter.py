@@ -67,9 +67,9 @@ from clog.cleaner.selection import earliest_horizon_ms, in_doubt
 from clog.cleaner.threads import Call, CleanerThreads
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
-from clog.storage.format.chunks import NONE, Chunk, read_bitmap, write_dead_rows
-from clog.storage.format.edits import DeadMark, Replacement
-from clog.storage.format.schema import LogSchema
+from clog.storage.format.chunks import Chunk, DeadMark, Replacement, read_bitmap, write_dead_rows
+from clog.storage.format.codec import NONE
+from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.objects.layout import rewritten_chunk
 from clog.storage.objects.writer import CopiedGroup, write_rewritten

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from clog.storage.commit.handle import Handle
-    from clog.storage.format.head import Head
+    from clog.storage.format.commits import Head
     from clog.storage.format.manifest import Manifest
     from clog.storage.read.scan import Isolation, ReadPiece
     from clog.storage.read.table import TablePlan

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from clog.storage.commit.handle import Handle
-    from clog.storage.format.head import Head
+    from clog.storage.format.commits import Head
     from clog.storage.format.manifest import Manifest
     from clog.storage.readers import NamedReader
 

@@ -22,7 +22,7 @@ from clog.storage.errors import InvalidInputError, OptionError, UnsupportedForma
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from clog.storage.format.edits import RowTexts
+    from clog.storage.format.log_info import RowTexts
     from clog.storage.log import Log
 
 Fields = Sequence[tuple[str, T.DataType]]
@@ -124,7 +124,7 @@ def agreed_rules(
     kept. Raises where texts would be other ones than those that are there.
     """
     from clog.storage.administration import keep_row_texts
-    from clog.storage.format.edits import RowTexts
+    from clog.storage.format.log_info import RowTexts
 
     names = json_names(keys)
     kept = log.handle.tip.head.row_texts or log.handle.refresh().head.row_texts

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from clog.storage.administration import NewLog
-    from clog.storage.format.schema import LogSchema
+    from clog.storage.format.log_info import LogSchema
     from clog.storage.log import Log
     from clog.storage.objects.layout import DataObject
 

@@ -135,8 +135,7 @@ def check_repeated_transaction(
     Raises:
         InvalidInputError: it has, or nobody can say any more.
     """
-    from clog.storage.format.chunks import TransactionName
-    from clog.storage.format.transactions import TRANSACTION
+    from clog.storage.format.transactions import TRANSACTION, TransactionName
     from clog.storage.transactions.several import found_part
 
     entry = home.handle.find_writer(TRANSACTION, job)

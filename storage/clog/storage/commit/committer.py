@@ -59,27 +59,27 @@ from clog.storage.errors import (
     UnsupportedFilesystemError,
 )
 from clog.storage.format import documents
+from clog.storage.format.columns import PartitionColumns, with_rest
 from clog.storage.format.commits import (
     HINT_STRIDE,
     Commit,
+    Edit,
     EditRecord,
+    Head,
+    SnapshotRef,
+    advance,
     carried_from,
     edit_of,
     encode_commit,
     read_commit,
     stored_edit,
 )
-from clog.storage.format.edits import Edit
-from clog.storage.format.head import (
-    Head,
-    PartitionColumns,
-    SnapshotRef,
-    advance,
-    check_writable,
-    with_rest,
+from clog.storage.format.manifest import (
+    PAGE_BYTES_MAX,
+    Manifest,
+    read_named_snapshot,
+    write_snapshot,
 )
-from clog.storage.format.manifest import Manifest
-from clog.storage.format.snapshots import PAGE_BYTES_MAX, read_named_snapshot, write_snapshot
 from clog.storage.format.transactions import PositionsAt
 from clog.storage.format.writers import WriterPages, page_out_if_full
 from clog.storage.store.contract import (
@@ -263,7 +263,7 @@ class Committer:
     def _prepared(self, prepare: Prepare[_Nothing], operation: str) -> Commit | _Nothing:
         """Does K2 and K3: returns the commit as it is to be created, where there is one."""
         tip = self._tip.commit
-        check_writable(tip.head.log, where=self._store.url)
+        tip.head.log.check_writable(where=self._store.url)
         version = tip.version + 1
         self._store_clock.check(newest_ms=tip.record.time_ms)
         time_ms = max(self._clock.now_ms(), tip.record.time_ms)

@@ -51,12 +51,10 @@ from clog.storage.errors import (
     InvalidInputError,
     VersionExpiredError,
 )
-from clog.storage.format.commits import HINT_STRIDE, Commit
-from clog.storage.format.edits import Append, AppendedBy, Edit, WriterEntry
-from clog.storage.format.head import advance
-from clog.storage.format.manifest import Manifest
-from clog.storage.format.snapshots import unpage
-from clog.storage.format.writers import WriterPages, find_writer
+from clog.storage.format.chunks import Append
+from clog.storage.format.commits import HINT_STRIDE, Commit, Edit, advance
+from clog.storage.format.manifest import Manifest, unpage
+from clog.storage.format.writers import AppendedBy, WriterEntry, WriterPages, find_writer
 from clog.storage.store.contract import Store
 from clog.storage.store.opening import Reach
 

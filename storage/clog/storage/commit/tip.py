@@ -38,10 +38,9 @@ from clog.storage.errors import (
     version_expired,
 )
 from clog.storage.format import documents
-from clog.storage.format.commits import HINT_STRIDE, Commit, EditRecord, read_commit
+from clog.storage.format.commits import HINT_STRIDE, Commit, EditRecord, read_commit, with_columns
 from clog.storage.format.documents import body_json
-from clog.storage.format.head import with_columns
-from clog.storage.format.snapshots import mixed_histories
+from clog.storage.format.manifest import mixed_histories
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError, Within
 
 FOLLOW_STEPS_MAX = 4

@@ -26,18 +26,17 @@ from clog.storage.errors import (
     version_expired,
 )
 from clog.storage.format import documents
-from clog.storage.format.commits import Commit, EditRecord, edit_of
-from clog.storage.format.head import with_columns
-from clog.storage.format.manifest import Manifest, apply, first_manifest
-from clog.storage.format.snapshots import mixed_histories, read_named_snapshot, unpage
+from clog.storage.format.commits import Commit, EditRecord, edit_of, with_columns
+from clog.storage.format.manifest import (
+    Manifest,
+    apply,
+    first_manifest,
+    mixed_histories,
+    read_named_snapshot,
+    unpage,
+)
 from clog.storage.store import contract
 from clog.storage.store.contract import Store, Within, WrappingStore
-
-_REPLAYED = (
-    *("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),
-    *("writers", "older_writers", "unended", "pins", "row_texts"),
-)
-"""What a head must have in common with the edits before it."""
 
 
 def is_of_history(store: Store, tip: Commit, version: int, commit_id: str) -> bool:
@@ -107,7 +106,7 @@ def replay(
         raise CorruptionError(f"{store.url}: the edits do not lead to version {tip.version}")
     known = [(m.version, m.head.partitions) for m in (manifest, passed) if m is not None]
     head = with_columns(store, tip.head, *known)
-    if any(getattr(manifest.head, name) != getattr(head, name) for name in _REPLAYED):
+    if not head.agrees_with(manifest.head):
         raise CorruptionError(
             f"{store.url}: the head of version {tip.version} does not match its edits"
         )

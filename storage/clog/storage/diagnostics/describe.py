@@ -14,11 +14,11 @@ from typing import TypedDict
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version
 from clog.storage.config.log_config import LogConfig
-from clog.storage.format.chunks import NONE
-from clog.storage.format.commits import Commit, EditRecord, edit_of, read_commit
-from clog.storage.format.edits import Edit
-from clog.storage.format.features import SUPERSEDED_ROWS
-from clog.storage.format.manifest import Manifest, Segment, apply
+from clog.storage.format.chunks import Segment
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Commit, Edit, EditRecord, edit_of, read_commit
+from clog.storage.format.log_info import SUPERSEDED_ROWS
+from clog.storage.format.manifest import Manifest, apply
 from clog.storage.format.transactions import Unended
 from clog.storage.format.writers import count_writers
 from clog.storage.objects.evolution import schema_words

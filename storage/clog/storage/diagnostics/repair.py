@@ -55,16 +55,18 @@ from clog.storage.format.commits import (
     HINT_STRIDE,
     Commit,
     EditRecord,
+    Head,
+    advance,
     carried_from,
     edit_of,
     encode_commit,
     goes_back_in_time,
     lacks_edits,
     read_commit,
+    with_columns,
 )
 from clog.storage.format.documents import body_json
-from clog.storage.format.head import Head, advance, with_columns
-from clog.storage.format.snapshots import read_snapshot, unpage
+from clog.storage.format.manifest import read_snapshot, unpage
 from clog.storage.store import contract
 from clog.storage.store.contract import Store, StoredObject, WrappingStore
 

@@ -48,25 +48,27 @@ from clog.storage.errors import (
 )
 from clog.storage.format import documents
 from clog.storage.format.chunks import (
-    AnyBitmap,
+    Bitmap,
     BitmapFile,
     Chunk,
     ChunkMask,
     ObjectRef,
+    Segment,
     read_bitmap,
 )
+from clog.storage.format.columns import PartitionColumns, resolved
 from clog.storage.format.commits import (
     Commit,
+    Edit,
     EditRecord,
+    Head,
+    SnapshotRef,
     edit_of,
     goes_back_in_time,
     lacks_edits,
     read_commit,
 )
-from clog.storage.format.edits import Edit
-from clog.storage.format.head import Head, PartitionColumns, SnapshotRef, resolved
-from clog.storage.format.manifest import Manifest, Segment
-from clog.storage.format.snapshots import read_named_snapshot, read_snapshot, unpage
+from clog.storage.format.manifest import Manifest, read_named_snapshot, read_snapshot, unpage
 from clog.storage.format.transactions import PositionsAt, read_positions
 from clog.storage.format.writers import FIRST, Child, WriterPages, writer_hash
 from clog.storage.keys.hashing import key_bytes
@@ -324,7 +326,7 @@ def _files(chunk: Chunk) -> dict[str, File]:
     return {chunk.object.path: chunk.object, **bitmaps}
 
 
-def _bitmaps(*bitmaps: AnyBitmap | None) -> dict[str, File]:
+def _bitmaps(*bitmaps: Bitmap | None) -> dict[str, File]:
     files = (b.bitmap for b in bitmaps if b is not None)
     return {f.path: f for f in files if isinstance(f, BitmapFile)}
 

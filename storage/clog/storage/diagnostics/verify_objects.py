@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import xxhash
 
 from clog.storage.format import documents
-from clog.storage.format.chunks import NONE, Chunk, ObjectRef
-from clog.storage.format.edits import LogInfo
+from clog.storage.format.chunks import Chunk, ObjectRef
+from clog.storage.format.codec import NONE
+from clog.storage.format.log_info import LogInfo, LogSchema
 from clog.storage.format.manifest import Manifest
-from clog.storage.format.schema import LogSchema
 from clog.storage.keys.key_index import DamagedIndexError, decode, index_hashes
 from clog.storage.numpy_arrays import to_numpy
 from clog.storage.objects.footer import read_footer

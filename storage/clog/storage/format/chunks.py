@@ -1,5 +1,5 @@
-"""Chunks, the atoms of a manifest: the objects that they lie in, their bitmaps, and the JSON of all
-of these (FORMAT.md §3.3, §4, §5.4, §13).
+"""Segments and chunks, the atoms of a manifest: what they are, their JSON, and what edits do to
+them (FORMAT.md §3.2, §3.3, §4, §5.4, §13).
 
 A *chunk* is a run of rows of one data object, bound to the offsets ``[base, next)`` of one
 partition. Its *identity* is (object, first row): the same rows keep it, whatever is trimmed off or
@@ -17,37 +17,69 @@ chunk. A chunk may have up to three:
   partition is covered was compared with it. Masks decide nothing that keys do not; who ignores them
   gets the same table.
 
-The last functions read single values of JSON, as the format allows them. They raise TypeError or
-ValueError; who reads the document names the errors.
+`Work` is a manifest's segments while an edit is applied, which shares what did not change. A
+segment that a page holds is refused. Which edits are wise is the cleaner's to know.
 """
 
-import re
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.documents import check_inside, dead_path
+from clog.storage.format.codec import (
+    BESIDE,
+    INT,
+    KEPT,
+    NATURAL,
+    NONE,
+    PATH,
+    Codec,
+    Flag,
+    Hex,
+    Int,
+    Natural,
+    Path,
+    Shown,
+    by_partition,
+    checked,
+    columns,
+    maybe,
+    pair,
+    record,
+    seq,
+    tuple_of,
+    whole,
+)
+from clog.storage.format.documents import dead_path
+from clog.storage.format.transactions import (
+    ABORTED,
+    Ending,
+    Marker,
+    TransactionName,
+    ended,
+    find_unended,
+)
 from clog.storage.store.contract import Store
 
-NONE = -1
-"""Stands for "none" in a column of numbers that are never negative. Part of the format."""
+if TYPE_CHECKING:
+    from clog.storage.format.commits import Edit
+    from clog.storage.format.manifest import Manifest
+
 FOOTER_SUM_BYTES: Final = 16
 """An object's bytes before its Parquet footer: the footer's XXH3-128. Part of the format."""
 INLINE_BYTES_MAX = 1024
 """A longer bitmap is a file: every snapshot repeats what is inline."""
 TIME_MS_MAX = (1 << 63) - 1
 """The latest time there is: what would lie beyond counts as this (FORMAT.md §5.3)."""
-_INTEGERS = 1 << 63
 _OVERHEAD = 12
 """What each record counts, whatever is in it (FORMAT.md §3.3)."""
-_CHECKSUM = re.compile("[0-9a-f]{32}")
-_PARTITION = re.compile("0|[1-9][0-9]{0,9}")
 
 Rows = npt.NDArray[np.bool_]
 
@@ -62,14 +94,14 @@ class ObjectRef:
     column. ``index_bytes`` is the size of its key index, 0 where it has none.
     """
 
-    path: str
-    size_bytes: int
-    footer_bytes: int
-    checksum: str
-    rows: int
-    stamp: int
-    dense: bool
-    index_bytes: int = 0
+    path: Path
+    size_bytes: Annotated[Natural, "bytes"]
+    footer_bytes: Annotated[Natural, "footer"]
+    checksum: Annotated[Hex, "xxh3_128"]
+    rows: Natural
+    stamp: Natural
+    dense: Flag
+    index_bytes: Annotated[Natural, "index"] = 0
 
     @property
     def tail(self) -> tuple[int, int]:
@@ -78,53 +110,55 @@ class ObjectRef:
         return self.size_bytes - rest, self.size_bytes
 
 
+_OBJECT = record(ObjectRef)
+OBJECTS: Final = columns(ObjectRef)
+
+
 @dataclass(frozen=True, slots=True)
 class BitmapFile:
     """Where a bitmap is that is not inline; ``checksum`` is XXH3-128 of all its bytes, in hex."""
 
-    path: str
-    size_bytes: int
-    checksum: str
+    path: Path
+    size_bytes: Annotated[Int, "bytes"]
+    checksum: Annotated[Shown, "xxh3_128"]
 
 
-class AnyBitmap(Protocol):
-    """``rows`` of a chunk's rows have their bit set; ``bitmap`` is the zlib stream itself where it
-    is inline.
-    """
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def bitmap(self) -> bytes | BitmapFile: ...
+_FILE = record(BitmapFile)
+_BITS = Codec(
+    lambda bits: {"bits": bits.hex()} if isinstance(bits, bytes) else _FILE.write(bits),
+    lambda value: bytes.fromhex(value["bits"]) if "bits" in value else _FILE.read(value),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Bitmap:
-    """As `AnyBitmap` says, and nothing more."""
+    """``rows`` of a chunk's rows have their bit set; ``bitmap`` is the zlib stream itself where it
+    is inline.
+    """
 
-    rows: int
-    bitmap: bytes | BitmapFile
+    rows: Annotated[int, checked(INT, lambda rows: rows >= 1, "a bitmap without rows")]
+    bitmap: Annotated[bytes | BitmapFile, _BITS, BESIDE]
+
+
+_BITMAP = record(Bitmap)
 
 
 @dataclass(frozen=True, slots=True)
-class DeadRows:
-    """``rows`` of a chunk's rows are dead, the first of them since ``since_ms``.
+class DeadRows(Bitmap):
+    """``rows`` of a chunk's rows are dead, the first of them since ``since_ms``."""
 
-    ``bitmap`` is the zlib stream itself where it is inline.
-    """
+    since_ms: Int
 
-    rows: int
-    since_ms: int
-    bitmap: bytes | BitmapFile
+
+DEAD: Final = record(DeadRows)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkMask:
     """The rows of a chunk that tables leave out; None where there is none."""
 
-    superseded: Bitmap | None = None
-    tombstones: Bitmap | None = None
+    superseded: Annotated[Bitmap | None, _BITMAP] = None
+    tombstones: Annotated[Bitmap | None, _BITMAP] = None
 
     @property
     def files(self) -> Mapping[str, int]:
@@ -141,29 +175,10 @@ class ChunkMask:
         return all(was <= now <= chunk_rows for was, now in counts)
 
 
-@dataclass(frozen=True, slots=True)
-class MaskMark:
-    """The mask of a chunk, in place of the one it had before, whose rows it has."""
-
-    partition: int
-    object_path: str
-    first_row: int
-    mask: ChunkMask
-
-    @property
-    def place(self) -> tuple[int, tuple[str, int]]:
-        """The partition and the chunk's identity."""
-        return self.partition, (self.object_path, self.first_row)
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionName:
-    """Names one transaction (FORMAT.md §11.2); ``home`` is the id of the log that decides."""
-
-    home: str
-    id: str
-    epoch: int
-    number: int
+MASK: Final = record(ChunkMask)
+_HORIZON = Codec(lambda ms: ms, lambda ms: min(ms, TIME_MS_MAX) if type(ms) is int else whole(ms))
+"""One beyond all time is `TIME_MS_MAX` (FORMAT.md §5.3)."""
+_KeptInt = Annotated[int, INT, KEPT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,20 +194,20 @@ class Chunk:
     """
 
     object: ObjectRef
-    first_row: int
-    rows: int
-    base: int
-    next: int
-    size_bytes: int
-    first_timestamp_ms: int
-    max_timestamp_ms: int
-    tombstones: int
-    version: int
-    append_time_ms: int = NONE
-    horizon_min: int = NONE
-    horizon_max: int = NONE
-    horizon: int = NONE
-    up_to: int = NONE
+    first_row: Annotated[Int, "row"]
+    rows: Int
+    base: Int
+    next: Int
+    size_bytes: Annotated[Int, "bytes"]
+    first_timestamp_ms: Annotated[Int, "first_ms"]
+    max_timestamp_ms: Annotated[Int, "max_ms"]
+    tombstones: Int
+    version: Int
+    append_time_ms: _KeptInt = NONE
+    horizon_min: _KeptInt = NONE
+    horizon_max: _KeptInt = NONE
+    horizon: Annotated[int, _HORIZON, KEPT] = NONE
+    up_to: _KeptInt = NONE
     dead: DeadRows | None = None
     undecided: TransactionName | None = None
     aborted: bool = False
@@ -232,64 +247,227 @@ class Chunk:
         """Tells whether another chunk is the same, whatever their masks are."""
         return other is not None and replace(self, mask=other.mask) == other
 
-
-def checked(c: Chunk) -> Chunk:
-    """Returns the chunk, whose rows must be some of its object's, and its numbers possible.
-
-    Raises:
-        ValueError: they are not.
-    """
-    times = (c.first_timestamp_ms, c.max_timestamp_ms, c.append_time_ms)
-    least = min(*times, c.horizon_min, c.horizon_max, c.horizon, c.up_to)
-    if not (0 <= c.first_row < c.first_row + c.rows <= c.object.rows and c.base >= 0):
-        raise ValueError(
-            f"a chunk from offset {c.base} on has rows [{c.first_row}, {c.first_row + c.rows}) of"
-            f" the {c.object.rows} of {c.object.path}"
-        )
-    if c.rows > c.next - c.base:
-        raise ValueError(f"a chunk has {c.rows} rows for offsets [{c.base}, {c.next})")
-    if c.size_bytes < _OVERHEAD * c.rows or not 0 <= c.tombstones <= c.rows:
-        raise ValueError(
-            f"a chunk of {c.rows} rows has {c.size_bytes} bytes, {c.tombstones} tombstones"
-        )
-    if least < NONE or c.version < 0:
-        raise ValueError(f"a chunk of version {c.version} has the number {least}, below {NONE}")
-    return c
-
-
-def object_json(ref: ObjectRef) -> dict[str, Any]:
-    """Returns an object's own fields; `chunk columns` are added beside them."""
-    index = {"index": ref.index_bytes} if ref.index_bytes else {}
-    return {
-        "path": ref.path,
-        "bytes": ref.size_bytes,
-        "footer": ref.footer_bytes,
-        "xxh3_128": ref.checksum,
-        "rows": ref.rows,
-        "stamp": ref.stamp,
-        "dense": ref.dense,
-        **index,
-    }
+    def checked(self) -> "Chunk":
+        """Returns the chunk itself; raises ValueError unless its rows are some of its object's, and
+        its numbers possible.
+        """
+        times = (self.first_timestamp_ms, self.max_timestamp_ms, self.append_time_ms)
+        least = min(*times, self.horizon_min, self.horizon_max, self.horizon, self.up_to)
+        if not (
+            0 <= self.first_row < self.first_row + self.rows <= self.object.rows and self.base >= 0
+        ):
+            raise ValueError(
+                f"a chunk from offset {self.base} on has rows [{self.first_row},"
+                f" {self.first_row + self.rows}) of the {self.object.rows} of {self.object.path}"
+            )
+        if self.rows > self.next - self.base:
+            raise ValueError(f"a chunk has {self.rows} rows for offsets [{self.base}, {self.next})")
+        if self.size_bytes < _OVERHEAD * self.rows or not 0 <= self.tombstones <= self.rows:
+            raise ValueError(
+                f"a chunk of {self.rows} rows has {self.size_bytes} bytes,"
+                f" {self.tombstones} tombstones"
+            )
+        if least < NONE or self.version < 0:
+            raise ValueError(
+                f"a chunk of version {self.version} has the number {least}, below {NONE}"
+            )
+        return self
 
 
-def object_from_json(value: dict[str, Any], *, where: str) -> ObjectRef:
-    """Returns the object that `object_json` described."""
-    return ObjectRef(
-        path=check_inside(value["path"], where=where),
-        size_bytes=natural(value["bytes"]),
-        footer_bytes=natural(value["footer"]),
-        checksum=checksum_from(value["xxh3_128"]),
-        rows=natural(value["rows"]),
-        stamp=natural(value["stamp"]),
-        dense=flag(value["dense"]),
-        index_bytes=natural(value.get("index", 0)),
-    )
+CHUNKS: Final = columns(Chunk, made=tuple_of)
+"""Chunks without their objects: read as the numbers, in the order of `Chunk`'s fields."""
 
 
-def files_of(*bitmaps: AnyBitmap | None) -> dict[str, int]:
+def files_of(*bitmaps: Bitmap | None) -> dict[str, int]:
     """Returns path -> bytes of those that are files."""
     files = (b.bitmap for b in bitmaps if b is not None)
     return {f.path: f.size_bytes for f in files if isinstance(f, BitmapFile)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Names a chunk."""
+
+    partition: Int
+    object_path: Path
+    first_row: Int
+
+    @property
+    def place(self) -> tuple[int, tuple[str, int]]:
+        """The partition and the chunk's identity."""
+        return self.partition, (self.object_path, self.first_row)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkHorizon(_Place):
+    """A delete horizon for tombstones below ``up_to`` of a chunk that was left as it is (S23)."""
+
+    horizon_ms: Annotated[int, _HORIZON]
+    up_to: Int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMark(_Place):
+    """The dead rows of a chunk, in place of those it had before, which are among them."""
+
+    dead: Annotated[DeadRows, DEAD]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskMark(_Place):
+    """The mask of a chunk, in place of the one it had before, whose rows it has."""
+
+    mask: Annotated[ChunkMask, MASK]
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Fresh chunks as (partition, chunk), object by object, in offset order.
+
+    ``rolls`` are (partition, base, jitter_ms): the active segment is sealed before that chunk.
+    """
+
+    chunks: tuple[tuple[int, Chunk], ...]
+    rolls: tuple[tuple[int, int, int], ...] = ()
+
+    def by_object(self) -> list[list[tuple[int, Chunk]]]:
+        """Returns the chunks of each object, in the order of the objects."""
+        grouped = groupby(self.chunks, lambda pair: pair[1].object)
+        return [list(pairs) for _, pairs in grouped]
+
+
+_ADDED = columns(
+    Chunk,
+    only=("rows", "base", "bytes", "first_ms", "max_ms", "tombstones"),
+    made=tuple_of,
+)
+_ROLLS = seq(pair(NATURAL, NATURAL, NATURAL))
+
+
+def append_to_json(add: Append) -> dict[str, Any]:
+    """Returns an edit's ``add``."""
+    objects = [
+        {
+            **_OBJECT.write(pairs[0][1].object),
+            "chunks": {"p": [p for p, _ in pairs], **_ADDED.write(c for _, c in pairs)},
+        }
+        for pairs in add.by_object()
+    ]
+    out: dict[str, Any] = {"objects": objects, "rolls": _ROLLS.write(add.rolls)}
+    if add.chunks and (append_time_ms := add.chunks[0][1].append_time_ms) != NONE:
+        out["append_time_ms"] = append_time_ms
+    return out
+
+
+def append_from_json(value: dict[str, Any], *, version: int) -> Append:
+    """Reads what `append_to_json` made, of the commit ``version``; raises as codecs do."""
+    append_time_ms = whole(value.get("append_time_ms", NONE))
+    chunks = []
+    for entry in value["objects"]:
+        ref, first_row, lists = _OBJECT.read(entry), 0, entry["chunks"]
+        partitions = [whole(p) for p in lists["p"]]
+        for p, numbers in zip(partitions, _ADDED.read(lists), strict=True):
+            rows, base, size, first_ms, max_ms, tombstones = numbers
+            if append_time_ms != NONE and not first_ms == max_ms == append_time_ms:
+                raise ValueError(f"times {first_ms} and {max_ms} of an append at {append_time_ms}")
+            sizes = (first_row, rows, base, base + rows, size)
+            times = (first_ms, max_ms, tombstones, version, append_time_ms)
+            chunks.append((p, Chunk(ref, *sizes, *times).checked()))
+            first_row += rows
+        if first_row != ref.rows:
+            raise ValueError(f"chunks of {ref.path} have {first_row} rows, the object {ref.rows}")
+    return Append(tuple(chunks), _ROLLS.read(value["rolls"]))
+
+
+def _chunks_to_json(chunks: Iterable[Chunk]) -> list[dict[str, Any]]:
+    grouped = groupby(chunks, lambda chunk: chunk.object)
+    return [{**_OBJECT.write(ref), "chunks": CHUNKS.write(some)} for ref, some in grouped]
+
+
+def _chunks_from_json(value: list[dict[str, Any]]) -> tuple[Chunk, ...]:
+    chunks: list[Chunk] = []
+    for entry in value:
+        ref = _OBJECT.read(entry)
+        chunks.extend(Chunk(ref, *row).checked() for row in CHUNKS.read(entry["chunks"]))
+    return tuple(chunks)
+
+
+_SOURCE = pair(PATH, NATURAL)
+_TILE = pair(NATURAL, NATURAL, checked(INT, lambda ms: ms >= NONE, "a segment's time"))
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """``chunks`` in place of the ``sources`` (identities) in ``[base, next)`` of a partition.
+
+    ``segments`` (base, next, created_ms), when given, tile the range anew.
+    """
+
+    partition: Annotated[Natural, "p"]
+    base: Natural
+    next: Natural
+    sources: Annotated[tuple[tuple[str, int], ...], seq(_SOURCE)]
+    chunks: Annotated[tuple[Chunk, ...], Codec(_chunks_to_json, _chunks_from_json), "objects"]
+    segments: Annotated[tuple[tuple[int, int, int], ...] | None, maybe(seq(_TILE))] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Uncleanable:
+    """Why a partition is not cleaned for now (S28)."""
+
+    reason: Shown
+    time_ms: Int
+    attempts: Natural
+
+
+UNCLEANABLE: Final = by_partition(maybe(record(Uncleanable)), is_sorted=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Offsets ``[base, next)`` of one partition.
+
+    ``created_ms`` is the time of the commit that brought its first chunk, -1 while it is empty.
+    """
+
+    base: int
+    next: int
+    created_ms: int
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def rows(self) -> int:
+        """Records that a reader sees, below the log start or not."""
+        return sum(c.live_rows for c in self.chunks)
+
+    @property
+    def dead_rows(self) -> int:
+        """Rows marked dead whose bytes are still there."""
+        return sum(c.rows - c.live_rows for c in self.chunks)
+
+    @property
+    def size_bytes(self) -> int:
+        """Record bytes of the rows that are not dead (decision 0006)."""
+        return sum(c.live_bytes for c in self.chunks)
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """Largest timestamp of its records; its commit time where it has none (S11)."""
+        return max((c.max_timestamp_ms for c in self.chunks), default=self.created_ms)
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        return self.chunks[0].first_timestamp_ms if self.chunks else self.created_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An object that lost a chunk by ``version`` (FORMAT.md §6)."""
+
+    path: Path
+    size_bytes: Annotated[Natural, "bytes"]
+    version: Natural
+    time_ms: Natural
 
 
 def write_bitmap(store: Store, rows: Rows, path: Callable[[], str]) -> Bitmap:
@@ -314,10 +492,10 @@ def write_dead_rows(
     ``stamp``: a version that was read before (FORMAT.md §6).
     """
     written = write_bitmap(store, dead, lambda: dead_path(stamp, new_id()))
-    return DeadRows(written.rows, since_ms, written.bitmap)
+    return DeadRows(written.rows, written.bitmap, since_ms)
 
 
-def read_bitmap(store: Store, bitmap: AnyBitmap, chunk_rows: int) -> Rows:
+def read_bitmap(store: Store, bitmap: Bitmap, chunk_rows: int) -> Rows:
     """Returns which of the chunk's rows have their bit; one GET where the bitmap is not inline.
 
     Raises:
@@ -354,133 +532,325 @@ def _unpacked(data: bytes, rows: int, chunk_rows: int, where: str) -> Rows:
     return bits[:chunk_rows].view(np.bool_)
 
 
-def dead_rows_to_json(dead: DeadRows) -> dict[str, Any]:
-    """Returns the JSON that stands in edits, snapshots and pages."""
-    return {**_bitmap_to_json(dead), "since_ms": dead.since_ms}
+_Mark = TypeVar("_Mark", ChunkHorizon, DeadMark, MaskMark)
 
 
-def dead_rows_from_json(value: dict[str, Any], *, where: str) -> DeadRows:
-    """Reads what `dead_rows_to_json` made.
-
-    Raises:
-        CorruptionError: it violates the format.
+class Work:
+    """The manifest's segments while an edit is applied; each part of it by the method of its
+    name.
     """
-    bitmap, since_ms = _bitmap_from_json(value, where), value["since_ms"]
-    if type(since_ms) is not int:
-        raise CorruptionError(f"{where} has dead rows since {since_ms!r}")
-    return DeadRows(bitmap.rows, since_ms, bitmap.bitmap)
+
+    def __init__(self, manifest: "Manifest", edit: "Edit", time_ms: int) -> None:
+        self.manifest = manifest
+        self.edit = edit
+        self.version = manifest.version + 1
+        self.time_ms = time_ms
+        self.segments = list(manifest.segments)
+        self.first_dirty = list(manifest.first_dirty)
+        self.covered = list(manifest.covered or [0] * manifest.head.log.partitions)
+        self.uncleanable: dict[int, Uncleanable | None] = dict(manifest.uncleanable)
+        self.steps = manifest.tombstones_removed
+        self.released: dict[str, Released] = {}
+        self.forgotten: set[str] = set()
+        self.unended = manifest.head.unended
+        self.markers: list[Marker] = []
+
+    def start(self, offsets: Mapping[int, int]) -> None:
+        for p, offset in offsets.items():
+            self.first_dirty[p] = max(self.first_dirty[p], offset)
+
+    def seal(self, given: Sequence[tuple[int, int]]) -> None:
+        for p, _ in given:
+            self._roll(p, self.manifest.head.partitions.end[p])
+
+    def drop(self, bases: Mapping[int, int]) -> None:
+        for p, base in bases.items():
+            self._need_unpaged(p, 0)
+            gone = [s for s in self.segments[p][:-1] if s.next <= base]
+            self._release([c.files for s in gone for c in s.chunks])
+            self.segments[p] = self.segments[p][len(gone) :]
+
+    def replace(self, given: Sequence[Replacement]) -> None:
+        for r in given:
+            self._replace(r)
+
+    def horizons(self, given: Sequence[ChunkHorizon]) -> None:
+        """Gives chunks their horizons; none may have one."""
+
+        def with_horizon(c: Chunk, h: ChunkHorizon) -> Chunk | None:
+            return replace(c, horizon=h.horizon_ms, up_to=h.up_to) if c.horizon == NONE else None
+
+        self._mark(
+            given,
+            with_horizon,
+            "horizons are for a chunk that is not there, or has one already",
+        )
+
+    def dead(self, given: Sequence[DeadMark]) -> None:
+        """Gives sealed chunks their dead rows; the file of an older bitmap is released."""
+        active = {mark.partition: self.segments[mark.partition][-1].chunks for mark in given}
+
+        def with_dead(c: Chunk, mark: DeadMark) -> Chunk | None:
+            dead, before = mark.dead, c.dead or mark.dead
+            fits = before.rows <= dead.rows < c.rows and before.since_ms == dead.since_ms
+            if c in active[mark.partition] or c.undecided is not None or c.aborted or not fits:
+                return None
+            return replace(c, dead=dead)
+
+        self._mark(
+            given,
+            with_dead,
+            "bitmaps of dead rows are for a chunk that is not there or not sealed, or do not fit"
+            " the one it has",
+        )
+
+    def ends(self, given: Sequence[Ending]) -> None:
+        """Decides the chunks of transactions, and gives each of their partitions a marker."""
+        for ending in given:
+            name, entry = ending.name, find_unended(self.unended, ending.name)
+            self.unended = ended(self.unended, ending)
+            for p in sorted(() if entry is None else entry.first):
+                is_aborted = ending.outcome == ABORTED
+                segments = [_decided(s, name, aborted=is_aborted) for s in self.segments[p]]
+                offset = segments[-1].next
+                marker = Marker(p, offset, name.id, name.epoch, name.number, ending.outcome)
+                segments[-1] = replace(segments[-1], next=offset + 1)
+                self.segments[p] = tuple(segments)
+                self.markers.append(marker)
+
+    def masks(self, given: Sequence[MaskMark]) -> None:
+        """Gives chunks their masks; the files of older masks are released."""
+
+        def with_mask(c: Chunk, mark: MaskMark) -> Chunk | None:
+            covered = self.edit.covered.get(mark.partition, self.covered[mark.partition])
+            fits = c.next <= covered and mark.mask.may_follow(c.mask, c.rows)
+            return replace(c, mask=mark.mask) if fits else None
+
+        self._mark(
+            given,
+            with_mask,
+            "masks are for a chunk that is not there or not covered, or do not fit the one it has",
+        )
+
+    def cover(self, offsets: Mapping[int, int]) -> None:
+        """Sets the offset up to which partitions are covered; at 0 all masks of one go."""
+        for p, offset in offsets.items():
+            before, end = self.covered[p], self.manifest.head.stable_offset(p)
+            if offset and not before <= offset <= end:
+                raise CorruptionError(
+                    f"partition {p}: masks cover offsets up to {offset}, which lies outside of"
+                    f" [{before}, {end}]"
+                )
+            self.covered[p] = offset
+        uncovered = {p for p, offset in offsets.items() if offset == 0}
+        self._change(uncovered, lambda _, c: None if c.mask is None else replace(c, mask=None))
+
+    def set_first_dirty(self, offsets: Mapping[int, int]) -> None:
+        for p, offset in offsets.items():
+            self.first_dirty[p] = offset
+
+    def remove_tombstones(self, highest: Mapping[int, int]) -> None:
+        """Adds steps of S41, in place of those that a newer and higher one answers for: they stay
+        few.
+        """
+        kept = [step for step in self.steps if step[0] not in highest or step[2] > highest[step[0]]]
+        fresh = ((p, self.version, offset) for p, offset in sorted(highest.items()))
+        self.steps = (*kept, *fresh)
+
+    def add(self, add: Append) -> None:
+        """Appends chunks; those of transactions that have not ended name theirs."""
+        names = {
+            chunk.object.path: joining.entry.name
+            for joining in self.edit.unended
+            for _, chunk in self.edit.chunks_of(joining)
+        }
+        rolls = {(p, base) for p, base, _ in add.rolls}
+        fresh: dict[int, list[Chunk]] = {}
+        for p, chunk in add.chunks:
+            if (p, chunk.base) in rolls:
+                self._extend(p, fresh.pop(p, []))
+                self._roll(p, chunk.base)
+            name = names.get(chunk.object.path)
+            fresh.setdefault(p, []).append(
+                chunk if name is None else replace(chunk, undecided=name)
+            )
+        for p, chunks in fresh.items():
+            self._extend(p, chunks)
+
+    def _roll(self, p: int, base: int) -> None:
+        self.segments[p] = (*self.segments[p], Segment(base, base, NONE, ()))
+
+    def _extend(self, p: int, chunks: list[Chunk]) -> None:
+        if chunks:
+            active = self.segments[p][-1]
+            created_ms = self.time_ms if active.created_ms == NONE else active.created_ms
+            grown = (*active.chunks, *chunks)
+            segment = Segment(active.base, chunks[-1].next, created_ms, grown)
+            self.segments[p] = (*self.segments[p][:-1], segment)
+
+    def _replace(self, r: Replacement) -> None:
+        self._need_unpaged(r.partition, r.base)
+        segments = self.segments[r.partition]
+        first = _index_at(segments, r.base)
+        last = _index_at(segments, max(r.base, r.next - 1))
+        touched = segments[first : last + 1]
+        old = [c for s in touched for c in s.chunks]
+        inside = [c for c in old if r.base <= c.base and c.next <= r.next]
+        reaching_in = sum(c.base < r.next and c.next > r.base for c in old)
+        if tuple(c.identity for c in inside) != r.sources or reaching_in != len(inside):
+            raise CorruptionError(
+                f"partition {r.partition}: a replacement of [{r.base}, {r.next}) does not name"
+                f" exactly the {len(inside)} chunks that are there"
+            )
+        _check_tiling(r, touched)
+        if last == len(segments) - 1:
+            _check_kept(r, inside)
+        tiles = r.segments or tuple((s.base, s.next, s.created_ms) for s in touched)
+        before = [c for c in old if c.next <= r.base]
+        after = [c for c in old if c.base >= r.next]
+        new = _with_marks(r, inside)
+        made = _cut([*before, *new, *after], tiles, r.partition)
+        self.segments[r.partition] = (*segments[:first], *made, *segments[last + 1 :])
+        kept = {path for c in new for path in c.files}
+        files = [{path: n for path, n in c.files.items() if path not in kept} for c in inside]
+        self._release(files)
+
+    def _mark(
+        self, given: Sequence[_Mark], change: Callable[[Chunk, _Mark], Chunk | None], wrong: str
+    ) -> None:
+        """Puts what ``change`` makes of a chunk and its mark in the chunk's place; it must make
+        something of each.
+        """
+        wanted = {mark.place: mark for mark in given}
+
+        def marked(p: int, c: Chunk) -> Chunk | None:
+            mark = wanted.get((p, c.identity))
+            return None if mark is None else change(c, mark)
+
+        changed = self._change({mark.partition for mark in given}, marked)
+        if changed != len(given):
+            raise CorruptionError(f"{len(given) - changed} of {len(given)} {wrong}")
+
+    def _change(self, partitions: set[int], change: Callable[[int, Chunk], Chunk | None]) -> int:
+        """Puts what ``change`` makes of a chunk in its place, where it makes anything; returns
+        how often. The files that the chunk needs no more are released.
+        """
+        count, files = 0, []
+        for p in partitions:
+            segments = list(self.segments[p])
+            for i, segment in enumerate(segments):
+                made = [change(p, c) for c in segment.chunks]
+                if changes := sum(c is not None for c in made):
+                    chunks = tuple(new or c for new, c in zip(made, segment.chunks, strict=True))
+                    segments[i] = replace(segment, chunks=chunks)
+                    count += changes
+                for old, new in zip(segment.chunks, made, strict=True):
+                    if new is not None:
+                        kept = new.files
+                        files.append({path: n for path, n in old.files.items() if path not in kept})
+            self.segments[p] = tuple(segments)
+        self._release(files)
+        return count
+
+    def _release(self, files: list[dict[str, int]]) -> None:
+        objects = {path: size for some in files for path, size in some.items()}
+        for path, size in objects.items():
+            self.released.pop(path, None)
+            self.released[path] = Released(path, size, self.version, self.time_ms)
+
+    def _need_unpaged(self, p: int, base: int) -> None:
+        if base < self.manifest.paged_below(p):
+            raise AssertionError(f"partition {p} is paged at {base}; unpage it first")
 
 
-def mask_to_json(mask: ChunkMask) -> dict[str, Any]:
-    """Returns the JSON that stands in edits, snapshots and pages."""
-    parts = {"superseded": mask.superseded, "tombstones": mask.tombstones}
-    return {name: _bitmap_to_json(part) for name, part in parts.items() if part is not None}
+def _index_at(segments: tuple[Segment, ...], offset: int) -> int:
+    """Returns the index of the segment that covers the offset; the first one for anything below."""
+    return max(0, bisect_right(segments, offset, key=lambda s: s.base) - 1)
 
 
-def mask_from_json(value: dict[str, Any], *, where: str) -> ChunkMask:
-    """Reads what `mask_to_json` made.
+def _check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
+    """Raises unless the chunks, and the segments where there are any, tile the range."""
+    edges = [r.base, *(offset for c in r.chunks for offset in (c.base, c.next)), r.next]
+    if r.base >= r.next or edges != sorted(edges):
+        raise CorruptionError(
+            f"partition {r.partition}: chunks of a replacement do not lie in order in"
+            f" [{r.base}, {r.next})"
+        )
+    if r.segments is None:
+        return
+    ends = [r.base, *(end for _, end, _ in r.segments)]
+    bases = [*(base for base, _, _ in r.segments), r.next]
+    empty = any(base >= end for base, end, _ in r.segments)
+    if empty or ends != bases or (touched[0].base, touched[-1].next) != (r.base, r.next):
+        raise CorruptionError(
+            f"partition {r.partition}: segments {r.segments} do not tile [{r.base}, {r.next})"
+        )
 
-    Raises:
-        CorruptionError: it violates the format.
-    """
-    superseded, tombstones = (
-        _bitmap_from_json(value[name], where) if name in value else None
-        for name in ("superseded", "tombstones")
+
+def _check_kept(r: Replacement, inside: list[Chunk]) -> None:
+    """Raises unless a replacement in the active segment keeps every record."""
+    before, after = (
+        (sum(c.rows for c in chunks), sum(c.size_bytes for c in chunks))
+        for chunks in (inside, r.chunks)
     )
-    return ChunkMask(superseded, tombstones)
+    if before != after:
+        raise CorruptionError(
+            f"partition {r.partition}: a replacement in the active segment has {after[0]} records"
+            f" of {after[1]} bytes, it takes away {before[0]} of {before[1]}"
+        )
 
 
-def _bitmap_to_json(bitmap: AnyBitmap) -> dict[str, Any]:
-    file = bitmap.bitmap
-    if isinstance(file, bytes):
-        return {"rows": bitmap.rows, "bits": file.hex()}
-    sizes = {"bytes": file.size_bytes, "xxh3_128": file.checksum}
-    return {"rows": bitmap.rows, "path": file.path, **sizes}
-
-
-def _bitmap_from_json(value: dict[str, Any], where: str) -> Bitmap:
-    rows = value["rows"]
-    if type(rows) is not int or rows < 1:
-        raise CorruptionError(f"{where} has a bitmap of {rows!r} rows")
-    if "bits" in value:
-        return Bitmap(rows, bytes.fromhex(value["bits"]))
-    path, size = check_inside(value["path"], where=where), value["bytes"]
-    if type(size) is not int:
-        raise CorruptionError(f"{where} has a bitmap of {size!r} bytes")
-    return Bitmap(rows, BitmapFile(path, size, str(value["xxh3_128"])))
-
-
-def columns_of(rows: Iterable[Sequence[Any]], names: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the rows as columns; the names give the order of each row."""
-    transposed = list(zip(*rows, strict=True))
-    if not transposed:
-        return {name: [] for name in names}
-    return {name: list(column) for name, column in zip(names, transposed, strict=True)}
-
-
-def rows_of(columns: dict[str, Any], names: Sequence[str]) -> Iterable[tuple[Any, ...]]:
-    """Returns the columns as rows.
-
-    Raises:
-        CorruptionError: columns of different lengths.
+def _with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
+    """Returns the new chunks; those that were there before keep their marks, and their
+    masks where they have as many rows.
     """
-    lists = [columns[name] for name in names]
-    if not all(isinstance(column, list) for column in lists):
-        raise CorruptionError(f"columns that are no lists, among {', '.join(names)}")
-    if len({len(column) for column in lists}) > 1:
-        lengths = {name: len(columns[name]) for name in names}
-        raise CorruptionError(f"columns of different lengths: {lengths}")
-    return zip(*lists, strict=True)
+    if any(c.undecided for c in inside):
+        raise CorruptionError(
+            f"partition {r.partition}: a replacement of [{r.base}, {r.next}) changes a chunk that"
+            " is undecided"
+        )
+    marked = {c.identity: c for c in inside if c.dead is not None or c.aborted}
+    before = {c.identity: c for c in inside}
+    objects = {c.object.path for c in marked.values()}
+    made = []
+    for c in r.chunks:
+        old = marked.get(c.identity)
+        if (old is None and c.object.path in objects) or (old is not None and old.rows != c.rows):
+            raise CorruptionError(
+                f"partition {r.partition}: a replacement refers to a part of {c.object.path},"
+                " which has dead rows, or was aborted"
+            )
+        marks = (None, False) if old is None else (old.dead, old.aborted)
+        same = before.get(c.identity)
+        mask = same.mask if same is not None and same.rows == c.rows else None
+        made.append(replace(c, dead=marks[0], aborted=marks[1], mask=mask))
+    return made
 
 
-def whole(value: object) -> int:
-    """Returns the value, which must be an integer of 64 bits: JSON has floats, booleans and longer
-    ones, the format has not.
-    """
-    if type(value) is not int:
-        raise TypeError(f"expected an integer, found {value!r}")
-    if not -_INTEGERS <= value < _INTEGERS:
-        raise ValueError("an integer of more than 64 bits")
-    return value
+def _cut(
+    chunks: list[Chunk], tiles: tuple[tuple[int, int, int], ...], partition: int
+) -> list[Segment]:
+    """Returns the chunks, cut into the given segments; a chunk lies in exactly one."""
+    made, at = [], 0
+    for base, end, created_ms in tiles:
+        mine = []
+        while at < len(chunks) and chunks[at].next <= end:
+            if chunks[at].base < base:
+                break
+            mine.append(chunks[at])
+            at += 1
+        made.append(Segment(base, end, created_ms, tuple(mine)))
+    if at != len(chunks):
+        raise CorruptionError(f"partition {partition}: chunks do not fit the segments {tiles}")
+    return made
 
 
-def natural(value: object) -> int:
-    """Returns the value, which must be an integer of 64 bits and not negative."""
-    if (number := whole(value)) < 0:
-        raise ValueError(f"{number}, where no number is below 0")
-    return number
-
-
-def horizon_from(value: object) -> int:
-    """Reads a delete horizon; one beyond all time is `TIME_MS_MAX` (FORMAT.md §5.3)."""
-    if type(value) is not int:
-        raise TypeError(f"expected an integer, found {value!r}")
-    return min(value, TIME_MS_MAX)
-
-
-def flag(value: object) -> bool:
-    """Returns the value, which must be true or false."""
-    if not isinstance(value, bool):
-        raise TypeError(f"expected true or false, found {value!r:.80}")
-    return value
-
-
-def text_from(value: object) -> str:
-    """Returns the value, which must be text."""
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, found {value!r:.80}")
-    return value
-
-
-def checksum_from(value: object) -> str:
-    """Returns the value, which must be an XXH3-128, or an id, in hex."""
-    if not isinstance(value, str) or not _CHECKSUM.fullmatch(value):
-        raise ValueError(f"a checksum or id that is not 32 hex digits: {value!r:.80}")
-    return value
-
-
-def partition_of(text: str) -> int:
-    """Returns the partition that is the key of an object: a number without leading zeros."""
-    if not _PARTITION.fullmatch(text):
-        raise ValueError(f"no partition: {text!r:.80}")
-    return int(text)
+def _decided(segment: Segment, name: TransactionName, *, aborted: bool) -> Segment:
+    """Returns the segment after the end of a transaction."""
+    if all(c.undecided != name for c in segment.chunks):
+        return segment
+    chunks = tuple(
+        replace(c, undecided=None, aborted=aborted) if c.undecided == name else c
+        for c in segment.chunks
+    )
+    return replace(segment, chunks=chunks)

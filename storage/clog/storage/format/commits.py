@@ -1,25 +1,590 @@
-"""Commits as values and as documents (FORMAT.md §3.1)."""
+"""Commits: an edit, and the head that it leaves (FORMAT.md §3).
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+An *edit* says what changed. Each of its parts has one row, its field in `Edit`: the JSON, and what
+the part does to the head and to the segments. `advance` makes the head of version N+1 from that of
+N and an edit, `manifest.apply` the manifest; who needs a part finds it in `PARTS`.
 
-from clog.storage.env import enough_memory
+The *head* is what each commit repeats so that the next append needs nothing else. `advance` is
+pure, and every reader runs it too: a head that differs from the one so derived is corruption,
+wherever the bug was.
+
+A *pin* says which version of the log a version of a published view needs, and those after it up to
+the next pin. The head has the pins of each format, so whoever expires versions decides from the
+head alone.
+
+What is read is checked as far as the document alone tells: types, columns of one length, paths in
+the folder, rows inside their objects. Whether an edit fits the log is for those who apply it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Final
+
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
-from clog.storage.format.chunks import whole
-from clog.storage.format.documents import check_inside, commit_path, edit_path
-from clog.storage.format.edits import Edit, edit_from_json, edit_to_json
-from clog.storage.format.head import Head, head_from_json, head_to_json
+from clog.storage.format.chunks import (
+    UNCLEANABLE,
+    Append,
+    Chunk,
+    ChunkHorizon,
+    DeadMark,
+    MaskMark,
+    Replacement,
+    Uncleanable,
+    Work,
+    append_from_json,
+    append_to_json,
+)
+from clog.storage.format.codec import (
+    BESIDE,
+    FLAG,
+    HEX,
+    INT,
+    KEPT,
+    NATURAL,
+    NONE,
+    PATH,
+    SHOWN,
+    TEXT,
+    Codec,
+    Int,
+    Natural,
+    Offsets,
+    Shown,
+    checked,
+    maybe,
+    pair,
+    reading,
+    record,
+    row,
+    seq,
+    table,
+)
+from clog.storage.format.columns import (
+    CHANGED,
+    COLUMNS,
+    END,
+    PartitionColumns,
+    Rows,
+    columns_from_json,
+    columns_to_json,
+    resolved,
+)
+from clog.storage.format.documents import commit_path, edit_path
+from clog.storage.format.log_info import (
+    DEAD_ROWS,
+    FEATURE_NAMES,
+    LOG_INFO,
+    NEXT_SCHEMA,
+    PUBLICATIONS,
+    ROW_TEXT_RULES,
+    ROW_TEXTS,
+    SUPERSEDED_ROWS,
+    TRANSACTIONS,
+    UNDECIDED_RECORDS,
+    FeatureNames,
+    LogInfo,
+    LogSchema,
+    RowTexts,
+    check_evolution,
+)
+from clog.storage.format.transactions import (
+    ENDING,
+    JOINING,
+    UNENDED,
+    Ending,
+    Joining,
+    Unended,
+    ended,
+    find_unended,
+    joined,
+    unended_from_json,
+    with_started_reset,
+)
+from clog.storage.format.writers import (
+    APPENDED_BY,
+    PAGE,
+    PAGED_WRITERS,
+    WRITER,
+    AppendedBy,
+    PagedWriters,
+    PageRef,
+    WriterEntry,
+    with_writers,
+)
 from clog.storage.store.contract import Store
 
 HINT_STRIDE = 4
 """Commits whose version is divisible by this carry all edits since the snapshot, and move the hint.
 Part of the format.
 """
-
 INLINE_EDIT_BYTES_MAX = 1 << 20
 """Longer edits go to a document of their own, so that a commit stays one small PUT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """``version`` of the log is needed by versions of a view from ``view`` on; committed at
+    ``time_ms``.
+    """
+
+    view: Natural
+    version: Natural
+    time_ms: Natural
+
+
+Pins = Mapping[str, tuple[Pin, ...]]
+"""By format of the view."""
+_PINS = table(SHOWN, seq(row(Pin)))
+
+
+def lowest_pinned(pins: Pins) -> int | None:
+    """Returns the lowest version that is pinned, None where none is."""
+    return min((pin.version for some in pins.values() for pin in some), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRef:
+    """The newest complete snapshot; ``size_bytes`` of its JSON is what the edits since outweigh,
+    ``commit_id`` that of its version, None where nobody said it.
+    """
+
+    version: Natural
+    size_bytes: Annotated[Natural, "bytes"]
+    commit_id: Annotated[str | None, maybe(HEX), "id"] = None
+
+
+_CONFIG = Codec(dict, lambda value: {name: TEXT.read(text) for name, text in value.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """State that appends need. ``masked`` is the version of the last commit with masks, -1 where
+    there is none; ``extra`` keeps fields of newer writers that are not known here.
+    """
+
+    unended: Annotated[tuple[Unended, ...], UNENDED] = ()
+    log: Annotated[LogInfo, LOG_INFO]
+    config: Annotated[Mapping[str, str], _CONFIG]
+    config_epoch: Natural
+    snapshot: Annotated[SnapshotRef | None, maybe(record(SnapshotRef))]
+    orphan_floor: Natural
+    oldest_readable: Natural
+    partitions: Annotated[PartitionColumns, Codec(columns_to_json, columns_from_json)]
+    writers: Annotated[tuple[WriterEntry, ...], seq(WRITER), KEPT] = ()
+    older_writers: Annotated[PageRef | None, maybe(PAGE), KEPT] = None
+    pins: Annotated[Pins, _PINS] = field(default_factory=dict)
+    masked: Annotated[int, INT] = NONE
+    row_texts: Annotated[RowTexts | None, ROW_TEXT_RULES] = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def stable_offset(self, partition: int) -> int:
+        """Returns the last stable offset: all below it is decided (S51)."""
+        first = [entry.first[partition] for entry in self.unended if partition in entry.first]
+        if not first:
+            return self.partitions.end[partition]
+        return max(min(first), self.partitions.start[partition])
+
+    def agrees_with(self, replayed: "Head") -> bool:
+        """Tells whether this is the head that the edits before it lead to."""
+        return all(getattr(self, name) == getattr(replayed, name) for name in _REPLAYED)
+
+
+_HEAD = record(Head)
+_KNOWN_FIELDS = {f.name for f in fields(Head)} - {"extra"}
+_REPLAYED = sorted(_KNOWN_FIELDS - {"snapshot", "masked"})
+"""All but what the committer announces, and `masked`, which older writers left out."""
+
+
+def head_to_json(head: Head) -> dict[str, Any]:
+    """Returns the head as in commits and snapshots."""
+    return {**head.extra, **_HEAD.write(head)}
+
+
+def head_from_json(value: dict[str, Any], *, where: str) -> Head:
+    """Returns the head in a commit or snapshot. UnsupportedFormatError: the log uses a feature that
+    readers must know, and this clog does not.
+    """
+    with reading(f"the head in {where}"):
+        info: LogInfo = LOG_INFO.read(value["log"])
+        info.check_readable(where=where)
+        info.check_schema()
+        head: Head = _HEAD.read(
+            value,
+            log=info,
+            partitions=columns_from_json(value["partitions"], info.partitions),
+            unended=unended_from_json(value.get("unended", []), info.partitions),
+            extra={name: v for name, v in value.items() if name not in _KNOWN_FIELDS},
+        )
+        return head
+
+
+def with_columns(store: Store, head: Head, *known: tuple[int, PartitionColumns]) -> Head:
+    """Returns the head with all its columns (`columns.resolved`); one GET where they are not known.
+    FileNotFoundError: no readable version needs them any more.
+    """
+    columns = resolved(store, head.partitions, head.log.partitions, *known)
+    return head if columns is head.partitions else replace(head, partitions=columns)
+
+
+class _Next:
+    """The head while an edit is applied: its fields as they are ``now``, and its rows."""
+
+    def __init__(self, head: Head, edit: "Edit", version: int, time_ms: int) -> None:
+        self.edit = edit
+        self.version = version
+        self.time_ms = time_ms
+        self.now: dict[str, Any] = {f.name: getattr(head, f.name) for f in fields(head)}
+        self.rows = Rows(head.partitions)
+
+    def need(self, feature: str, what: str) -> None:
+        """Raises unless the log has the feature of what the edit has."""
+        if feature not in self.now["log"].features:
+            raise CorruptionError(f"an edit has {what}, but the log lacks feature {feature!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a part of an edit does.
+
+    Attributes:
+        head: what it does to the head.
+        segments: what it does to the segments and to what a manifest has beside them.
+        feature: which one of the log it needs, and what the edit has, for the message.
+        names: it names partitions.
+        changes: it changes these otherwise than by appending or sealing: what voids a planned
+            clean.
+        rewrites: those of them whose sealed segments change, which must not lie in pages.
+    """
+
+    head: Callable[[_Next, Any], None] | None = None
+    segments: Callable[[Work, Any], None] | None = None
+    feature: tuple[str, str] | None = None
+    names: bool = False
+    changes: bool = False
+    rewrites: Callable[[Any], set[int]] | None = None
+
+
+def _partitions_of(given: Any) -> set[int]:
+    """Returns the partitions that a part names, by which it is, or of which it has entries."""
+    if isinstance(given, Mapping):
+        return {*given}
+    entries = given.chunks if isinstance(given, Append) else given
+    return {one[0] if isinstance(one, tuple) else one.partition for one in entries}
+
+
+def _create(_: _Next, given: LogInfo) -> None:
+    raise CorruptionError(f"an edit creates a log that already exists, as {given.log_id}")
+
+
+def _add_features(head: _Next, given: FeatureNames) -> None:
+    log = head.now["log"]
+    head.now["log"] = replace(log, features=log.features.with_added(given))
+
+
+def _set_config(head: _Next, given: Mapping[str, str]) -> None:
+    head.now.update(config=dict(given), config_epoch=head.version)
+
+
+def _evolve(head: _Next, given: LogSchema) -> None:
+    check_evolution(head.now["log"].schema, given)
+    head.now["log"] = replace(head.now["log"], schema=given)
+
+
+def _end(head: _Next, given: Sequence[Ending]) -> None:
+    """Takes transactions from those that have not ended; their markers take offsets."""
+    for ending in given:
+        entry = find_unended(head.now["unended"], ending.name)
+        for p in () if entry is None else entry.first:
+            head.rows[p][END] += 1
+            head.rows[p][CHANGED] = head.version
+        head.now["unended"] = ended(head.now["unended"], ending)
+
+
+def _join(head: _Next, given: Sequence[Joining]) -> None:
+    for joining in given:
+        first = head.edit.first_of(joining)
+        head.now["unended"] = joined(
+            head.now["unended"], joining, first, version=head.version, time_ms=head.time_ms
+        )
+
+
+def _mask(head: _Next, _: object) -> None:
+    head.now["masked"] = head.version
+
+
+def _write(head: _Next, given: Sequence[AppendedBy]) -> None:
+    if any(by.entry.transaction for by in given):
+        head.need(TRANSACTIONS, "a transaction")
+    head.now["writers"] = with_writers(head.now["writers"], given)
+
+
+def _page_out(head: _Next, given: PagedWriters) -> None:
+    head.now["writers"] = given.removed_from(head.now["writers"])
+    head.now["older_writers"] = given.root
+
+
+def _pin(head: _Next, given: Pins) -> None:
+    for name, pins in given.items():
+        views = [pin.view for pin in pins]
+        if views != sorted({*views}):
+            raise CorruptionError(f"pins of {name!r} name views {views}, which do not ascend")
+    after = {**head.now["pins"], **given}
+    head.now["pins"] = {name: pins for name, pins in after.items() if pins}
+
+
+def _reset_times(head: _Next, _: object) -> None:
+    head.rows = head.rows.change_all(head.version)
+    head.now["unended"] = with_started_reset(head.now["unended"], head.time_ms)
+
+
+def _set(name: str) -> Callable[[_Next, Any], None]:
+    return lambda head, given: head.now.update({name: given})
+
+
+_UNDECIDED = (UNDECIDED_RECORDS, "undecided records")
+_MASKS = (SUPERSEDED_ROWS, "masks")
+_CLEANS = {"names": True, "changes": True, "rewrites": _partitions_of}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One change. Absent parts are None or empty.
+
+    They are applied in the order of the table in FORMAT.md §3.2, which is that of the fields.
+    """
+
+    create: Annotated[LogInfo | None, LOG_INFO, Part(head=_create)] = None
+    features: Annotated[FeatureNames | None, FEATURE_NAMES, Part(head=_add_features)] = None
+    config: Annotated[Mapping[str, str] | None, _CONFIG, Part(head=_set_config)] = None
+    schema: Annotated[LogSchema | None, NEXT_SCHEMA, Part(head=_evolve)] = None
+    start: Annotated[
+        Offsets,
+        Part(
+            head=lambda head, given: head.rows.start(given),
+            segments=Work.start,
+            names=True,
+            changes=True,
+        ),
+    ] = field(default_factory=dict)
+    seal: Annotated[
+        tuple[tuple[int, int], ...],
+        seq(pair(NATURAL, NATURAL)),
+        Part(head=lambda head, given: head.rows.seal(given), segments=Work.seal, names=True),
+    ] = ()
+    drop: Annotated[
+        Offsets,
+        Part(head=lambda head, given: head.rows.drop(given), segments=Work.drop, **_CLEANS),
+    ] = field(default_factory=dict)
+    replace: Annotated[
+        tuple[Replacement, ...],
+        seq(record(Replacement)),
+        Part(head=lambda head, given: head.rows.replace(given), segments=Work.replace, **_CLEANS),
+    ] = ()
+    horizons: Annotated[
+        tuple[ChunkHorizon, ...],
+        seq(row(ChunkHorizon)),
+        Part(segments=Work.horizons, **_CLEANS),
+    ] = ()
+    dead: Annotated[
+        tuple[DeadMark, ...],
+        seq(row(DeadMark)),
+        Part(segments=Work.dead, feature=(DEAD_ROWS, "dead rows"), **_CLEANS),
+    ] = ()
+    marked: Annotated[
+        tuple[tuple[int, int, int], ...],
+        seq(pair(NATURAL, NATURAL, NATURAL)),
+        Part(feature=_UNDECIDED, names=True),
+    ] = ()
+    unmarked: Annotated[
+        tuple[tuple[int, int], ...],
+        seq(pair(NATURAL, NATURAL)),
+        Part(feature=_UNDECIDED, names=True),
+    ] = ()
+    ends: Annotated[
+        tuple[Ending, ...],
+        seq(ENDING),
+        Part(head=_end, segments=Work.ends, feature=_UNDECIDED),
+    ] = ()
+    unended: Annotated[tuple[Joining, ...], seq(JOINING), Part(head=_join, feature=_UNDECIDED)] = ()
+    masks: Annotated[
+        tuple[MaskMark, ...],
+        seq(row(MaskMark)),
+        Part(head=_mask, segments=Work.masks, feature=_MASKS, names=True, rewrites=_partitions_of),
+    ] = ()
+    covered: Annotated[
+        Offsets,
+        Part(
+            head=_mask,
+            segments=Work.cover,
+            feature=_MASKS,
+            names=True,
+            rewrites=lambda given: {p for p, offset in given.items() if offset == 0},
+        ),
+    ] = field(default_factory=dict)
+    first_dirty: Annotated[
+        Offsets, Part(segments=Work.set_first_dirty, names=True, changes=True)
+    ] = field(default_factory=dict)
+    tombstones_removed: Annotated[Offsets, Part(segments=Work.remove_tombstones, names=True)] = (
+        field(default_factory=dict)
+    )
+    uncleanable: Annotated[
+        Mapping[int, Uncleanable | None],
+        UNCLEANABLE,
+        Part(segments=lambda work, given: work.uncleanable.update(given), names=True),
+    ] = field(default_factory=dict)
+    add: Annotated[
+        Append | None,
+        Codec(append_to_json, append_from_json),
+        Part(
+            head=lambda head, given: head.rows.add(given, head.time_ms),
+            segments=Work.add,
+            names=True,
+        ),
+    ] = None
+    writers: Annotated[tuple[AppendedBy, ...], seq(APPENDED_BY), Part(head=_write)] = ()
+    older_writers: Annotated[PagedWriters | None, PAGED_WRITERS, Part(head=_page_out)] = None
+    orphan_floor: Annotated[int | None, NATURAL, Part(head=_set("orphan_floor"))] = None
+    oldest_readable: Annotated[int | None, NATURAL, Part(head=_set("oldest_readable"))] = None
+    forget: Annotated[
+        tuple[str, ...],
+        seq(PATH),
+        Part(segments=lambda work, given: work.forgotten.update(given)),
+    ] = ()
+    pins: Annotated[Pins, _PINS, Part(head=_pin, feature=(PUBLICATIONS, "pins"))] = field(
+        default_factory=dict
+    )
+    row_texts: Annotated[
+        RowTexts | None,
+        ROW_TEXT_RULES,
+        Part(
+            head=lambda head, given: head.now.update(row_texts=given.after(head.now["row_texts"])),
+            feature=(ROW_TEXTS, "rules of texts"),
+        ),
+    ] = None
+    reset_times: Annotated[
+        bool,
+        checked(FLAG, lambda flag: flag, "it is true, or absent"),
+        Part(head=_reset_times),
+    ] = False
+
+    def parts(self) -> Iterator[tuple[Part, Any]]:
+        """Yields the parts that are there, in order."""
+        for name, part in PARTS.items():
+            if (given := getattr(self, name)) != getattr(_NOTHING, name):
+                yield part, given
+
+    def partitions(self) -> set[int]:
+        """Returns every partition that the edit names."""
+        return {p for part, given in self.parts() if part.names for p in _partitions_of(given)}
+
+    def changed_partitions(self) -> set[int]:
+        """Returns the partitions changed otherwise than by appending or sealing: what voids a
+        planned clean.
+        """
+        return {p for part, given in self.parts() if part.changes for p in _partitions_of(given)}
+
+    def rewritten_partitions(self) -> set[int]:
+        """Returns the partitions whose sealed segments change: those that must not lie in pages to
+        apply it.
+        """
+        return {p for part, given in self.parts() if part.rewrites for p in part.rewrites(given)}
+
+    def first_of(self, joining: Joining) -> dict[int, int]:
+        """Returns the first offset, by partition, of the records that a transaction appends."""
+        first: dict[int, int] = {}
+        for p, chunk in self.chunks_of(joining):
+            first.setdefault(p, chunk.base)
+        return first
+
+    def chunks_of(self, part: AppendedBy | Joining) -> list[tuple[int, Chunk]]:
+        """Returns those chunks that it appends that are a writer's, or a transaction's."""
+        return [pair for pairs in self.by_object()[part.first : part.next] for pair in pairs]
+
+    def by_object(self) -> list[list[tuple[int, Chunk]]]:
+        """Returns the chunks that it appends, object by object."""
+        return [] if self.add is None else self.add.by_object()
+
+
+_EDIT = record(Edit)
+_NOTHING = Edit()
+PARTS: Final[Mapping[str, Part]] = {
+    f.name: part
+    for f in fields(Edit)
+    for part in f.type.__metadata__  # type: ignore[union-attr] # each is annotated
+    if isinstance(part, Part)
+}
+"""The parts of an edit, by their names."""
+
+
+def edit_to_json(edit: Edit) -> dict[str, Any]:
+    """Returns the edit's JSON; empty parts are left out."""
+    value: dict[str, Any] = _EDIT.write(edit)
+    return value
+
+
+def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
+    """Returns the edit of commit ``version``."""
+    with reading(f"the edit of version {version}"):
+        known: dict[str, Any] = {}
+        objects = 0
+        if "add" in value:
+            objects = len(value["add"]["objects"])
+            known["add"] = append_from_json(value["add"], version=version)
+        edit: Edit = _EDIT.read(value, **known)
+        spans = [(by.first, by.next) for by in edit.writers]
+        for first, end in (*spans, *((j.first, j.next) for j in edit.unended)):
+            if not first <= end <= objects:
+                raise ValueError(f"objects [{first}, {end}) of {objects} are a writer's")
+        if later := [c.version for r in edit.replace for c in r.chunks if c.version > version]:
+            raise ValueError(f"rows that came in by versions {later}")
+        writers = (replace(by, entry=replace(by.entry, version=version)) for by in edit.writers)
+        return replace(edit, writers=tuple(writers)) if edit.writers else edit
+
+
+def first_head(edit: Edit) -> Head:
+    """Returns the head of version 0."""
+    if edit.create is None or edit != Edit(create=edit.create, config=edit.config):
+        raise CorruptionError("version 0 must create a log and do nothing else")
+    zero = (0,) * edit.create.partitions
+    none = (NONE,) * edit.create.partitions
+    named = dict.fromkeys(COLUMNS, zero) | {"first_ms": none, "created_ms": none}
+    return Head(
+        log=edit.create,
+        config=dict(edit.config or {}),
+        config_epoch=0,
+        snapshot=None,
+        orphan_floor=0,
+        oldest_readable=0,
+        partitions=PartitionColumns.of(named),
+    )
+
+
+def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
+    """Returns the head after ``edit``; ``head.snapshot`` stays: it is the committer's to announce.
+
+    CorruptionError: the edit contradicts the head: a chunk that does not begin at the end offset, a
+    partition that does not exist.
+    """
+    count = head.log.partitions
+    if unknown := sorted(p for p in edit.partitions() if not 0 <= p < count):
+        raise CorruptionError(f"an edit names partitions {unknown} of a log that has {count}")
+    made = _Next(head, edit, version, time_ms)
+    for part, given in edit.parts():
+        if part.feature is not None:
+            made.need(*part.feature)
+        for p in _partitions_of(given) if part.changes else ():
+            made.rows[p][CHANGED] = version
+        if part.head is not None:
+            part.head(made, given)
+    return Head(**{**made.now, "partitions": made.rows.made()})
+
+
+def _stored(value: Mapping[str, Any]) -> dict[str, Any]:
+    if "edit_at" not in value:
+        return {"edit": value["edit"]}
+    at = value["edit_at"]
+    return {"edit_at": {"path": PATH.read(at["path"]), "bytes": INT.read(at["bytes"])}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +596,16 @@ class EditRecord:
     itself where it was made here.
     """
 
-    version: int
-    commit_id: str
-    time_ms: int
-    operation: str
-    stored: dict[str, Any]
+    version: Int
+    commit_id: Annotated[Shown, "id"]
+    time_ms: Int
+    operation: Shown
+    stored: Annotated[dict[str, Any], Codec(dict, _stored), BESIDE]
     parent: str | None = field(default=None, compare=False)
     made: Edit | None = field(default=None, compare=False)
+
+
+_RECORD = record(EditRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,64 +668,49 @@ def encode_commit(commit: Commit) -> bytes:
         )
     carried_after = commit.earlier[0].parent if commit.earlier else None
     body = {
-        **_record_json(commit.record),
+        **_RECORD.write(commit.record),
         "parent": commit.parent,
         **({} if carried_after is None else {"earlier_parent": carried_after}),
-        "earlier": [_record_json(record) for record in commit.earlier],
+        "earlier": [_RECORD.write(record) for record in commit.earlier],
         "head": head_to_json(commit.head),
     }
     return documents.encode("commit", body)
 
 
 def read_commit(store: Store, version: int) -> Commit:
-    """Returns the commit of this version; one GET.
-
-    Raises:
-        FileNotFoundError: no such commit (not yet, or no longer).
-        CorruptionError: it violates the format.
+    """Returns the commit of this version; one GET. FileNotFoundError: there is none, not yet or no
+    longer.
     """
     path = commit_path(version)
     where = f"{path} of {store.url}"
-    body = documents.decode("commit", documents.fetch(store, "commit", path), where=where)
-    try:
-        with enough_memory(where):
-            commit = Commit(
-                record=_record_from_json(body, body["parent"]),
-                parent=body["parent"],
-                earlier=tuple(_earlier_from_json(body)),
-                head=head_from_json(body["head"], where=where),
-            )
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise CorruptionError(f"{where} violates the format: {type(e).__name__}: {e}") from e
+    body = documents.get(store, "commit", path)
+    with reading(where):
+        commit = Commit(
+            record=_RECORD.read(body, parent=body["parent"]),
+            parent=body["parent"],
+            earlier=tuple(_earlier_from_json(body)),
+            head=head_from_json(body["head"], where=where),
+        )
     if commit.version != version:
         raise CorruptionError(f"{where} holds version {commit.version}")
     return replace(commit, earlier=_leading_to(commit))
 
 
 def edit_of(store: Store, record: EditRecord) -> Edit:
-    """Returns the edit of a record; one GET where it is a document of its own.
-
-    Raises:
-        CorruptionError: it violates the format.
-    """
+    """Returns the edit of a record; one GET where it is a document of its own."""
     if record.made is not None:
         return record.made
     at = record.stored.get("edit_at")
     if at is None:
         value = record.stored["edit"]
     else:
-        data = documents.fetch(store, "edit", at["path"], at["bytes"])
-        value = documents.decode("edit", data, where=f"{at['path']} of {store.url}")
-    with enough_memory(f"the edit of version {record.version} of {store.url}"):
-        return edit_from_json(value, version=record.version)
+        value = documents.get(store, "edit", at["path"], at["bytes"])
+    return edit_from_json(value, version=record.version)
 
 
 def goes_back_in_time(store: Store, before: EditRecord, record: EditRecord) -> bool:
     """Tells whether a commit's time lies before its parent's, without being the repair that may;
     one GET where the edit of such a commit is a document of its own.
-
-    Raises:
-        FileNotFoundError, CorruptionError: as `edit_of`.
     """
     return record.time_ms < before.time_ms and not edit_of(store, record).reset_times
 
@@ -168,44 +721,17 @@ def _leading_to(commit: Commit) -> tuple[EditRecord, ...]:
     """
     leading: list[EditRecord] = []
     version, commit_id = commit.version - 1, commit.parent
-    for record in reversed(commit.earlier):
-        if record.version != version or commit_id not in (None, record.commit_id):
+    for carried in reversed(commit.earlier):
+        if carried.version != version or commit_id not in (None, carried.commit_id):
             return tuple(reversed(leading[:-1]))  # Nobody says what the oldest one follows.
-        leading.append(record)
-        version, commit_id = version - 1, record.parent
+        leading.append(carried)
+        version, commit_id = version - 1, carried.parent
     return commit.earlier
-
-
-def _record_json(record: EditRecord) -> dict[str, Any]:
-    return {
-        "version": record.version,
-        "id": record.commit_id,
-        "time_ms": record.time_ms,
-        "operation": record.operation,
-        **record.stored,
-    }
 
 
 def _earlier_from_json(body: dict[str, Any]) -> Iterator[EditRecord]:
     parent = body.get("earlier_parent")
     for value in body["earlier"]:
-        record = _record_from_json(value, parent)
+        record: EditRecord = _RECORD.read(value, parent=parent)
         yield record
         parent = record.commit_id
-
-
-def _record_from_json(value: dict[str, Any], parent: str | None) -> EditRecord:
-    version = whole(value["version"])
-    if "edit_at" in value:
-        path = check_inside(value["edit_at"]["path"], where=f"version {version}")
-        stored = {"edit_at": {"path": path, "bytes": whole(value["edit_at"]["bytes"])}}
-    else:
-        stored = {"edit": value["edit"]}
-    return EditRecord(
-        version=version,
-        commit_id=str(value["id"]),
-        time_ms=whole(value["time_ms"]),
-        operation=str(value["operation"]),
-        stored=stored,
-        parent=parent,
-    )

@@ -82,6 +82,11 @@ def fetch(store: "Store", kind: str, path: str, size_bytes: int | None = None) -
     return data
 
 
+def get(store: "Store", kind: str, path: str, size_bytes: int | None = None) -> dict[str, Any]:
+    """Returns the body of a document; one GET. Raises as `fetch` and `decode` do."""
+    return decode(kind, fetch(store, kind, path, size_bytes), where=f"{path} of {store.url}")
+
+
 def encode(kind: str, body: dict[str, Any]) -> bytes:
     """Returns a document's bytes."""
     return encode_json(kind, body_json(body))
@@ -332,16 +337,3 @@ def columns_version_of(path: str) -> int | None:
 def is_unversioned(path: str) -> bool:
     """Tells whether this is the name of a page, an edit or a comparison of clocks."""
     return _UNVERSIONED.fullmatch(path) is not None
-
-
-def check_inside(path: object, *, where: str) -> str:
-    """Returns the path itself, if it stays in the folder.
-
-    Raises:
-        CorruptionError: the path is absolute, has an empty, ``.`` or ``..`` element, or is no text.
-    """
-    if isinstance(path, str) and "\\" not in path and "\0" not in path:
-        parts = path.split("/")
-        if all(part not in ("", ".", "..") for part in parts) and ":" not in parts[0]:
-            return path
-    raise CorruptionError(f"{where} refers to {path!r}, which is not a path in the log's folder")

@@ -17,41 +17,204 @@ As a path stands for the same bytes for ever, `WriterPages` keeps some of those 
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import xxhash
 
 from clog.storage.env import Shared, register
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
-from clog.storage.format.chunks import columns_of, rows_of, whole
-from clog.storage.format.documents import check_inside, page_path
-from clog.storage.format.edits import (
-    AppendedBy,
-    PagedWriters,
-    PageRef,
-    WriterEntry,
-    writer_from_json,
-    writer_to_json,
+from clog.storage.format.codec import (
+    BESIDE,
+    INT,
+    KEPT,
+    NATURAL,
+    NONE,
+    SHOWN,
+    TEXT,
+    Codec,
+    Int,
+    Natural,
+    Path,
+    Text,
+    checked,
+    columns,
+    listed,
+    maybe,
+    reading,
+    record,
+    row,
+    tuple_of,
 )
-from clog.storage.format.head import WRITERS_MAX, Head, with_writers
-from clog.storage.format.transactions import PositionsAt, read_positions
+from clog.storage.format.documents import page_path
+from clog.storage.format.transactions import (
+    STATES,
+    PositionsAt,
+    TransactionState,
+    read_positions,
+)
 from clog.storage.store.contract import Store
 
+if TYPE_CHECKING:
+    from clog.storage.format.commits import Head
+
+WRITERS_MAX = 64
+"""A head that would have more writers than this lets go of the oldest."""
+WRITER_ID_BYTES_MAX = 1024
+"""The head repeats the ids of recent writers in each commit. Part of the format."""
+WRITER_LEVEL_MAX = 8
+"""Levels of pages of older writers, above the lowest. Part of the format."""
 PAGE_BYTES_MAX = 64 << 10
 """Of a page as stored: some 1,000 entries."""
 KEPT_BYTES_MAX = 8 << 20
 """Of pages kept in memory: those of a full head and of as many unknown writers."""
 FIRST = ""
 """The least hash of all, without its zeros."""
-_CHILD_COLUMNS = ("from", "path", "bytes", "count")
+
+
+@dataclass(frozen=True, slots=True)
+class WriterEntry:
+    """The last thing a writer committed. ``kind``: producer, stream, txn or transaction, whose
+    entry has the state of its id (FORMAT.md §3.4, §11).
+    """
+
+    writer_id: Annotated[
+        str,
+        checked(TEXT, lambda text: 1 <= len(text.encode()) <= WRITER_ID_BYTES_MAX, "a writer's id"),
+    ]
+    kind: Text
+    query_id: Annotated[str | None, maybe(TEXT)]
+    sequence: Int
+    content: Annotated[str | None, maybe(TEXT)]
+    version: int = NONE
+    transaction: TransactionState | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The kind and the id: what tells one writer from another."""
+        return self.kind, self.writer_id
+
+
+_NAMED = row(WriterEntry, made=tuple_of)
+_NAMED_FIELDS = 5
+
+
+def _entry_to_json(entry: WriterEntry, *numbers: int) -> list[Any]:
+    """Returns an entry with these numbers after what names it, and the state of its id."""
+    state = entry.transaction
+    more = [] if state is None else [STATES[entry.kind].write(state)]
+    return [*_NAMED.write(entry), *numbers, *more]
+
+
+def _entry_from_json(named: list[Any], version: int, more: list[Any]) -> WriterEntry:
+    """Reads an entry; what one of another kind has more is ignored."""
+    parts = _NAMED.read(named)
+    kind = parts[1]
+    state = STATES[kind].read(more[0]) if kind in STATES else None
+    return WriterEntry(*parts, version, state)  # type: ignore[call-arg] # five parts
+
+
+def _writer_from_json(value: list[Any]) -> WriterEntry:
+    *named, version = value[: _NAMED_FIELDS + 1]
+    return _entry_from_json(named, NATURAL.read(version), value[_NAMED_FIELDS + 1 :])
+
+
+WRITER: Final = Codec(lambda entry: _entry_to_json(entry, entry.version), _writer_from_json)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedBy:
+    """Who appended the objects ``[first, next)`` of an edit's `Append`, counted from 0: one commit
+    may hold the appends of several writers.
+    """
+
+    entry: WriterEntry
+    first: int = 0
+    next: int = 0
+
+
+def _appended_by_from_json(value: list[Any]) -> AppendedBy:
+    first, end = map(NATURAL.read, value[_NAMED_FIELDS : _NAMED_FIELDS + 2])
+    named, more = value[:_NAMED_FIELDS], value[_NAMED_FIELDS + 2 :]
+    return AppendedBy(_entry_from_json(named, NONE, more), first, end)
+
+
+APPENDED_BY: Final = Codec(
+    lambda by: _entry_to_json(by.entry, by.first, by.next), _appended_by_from_json
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PageRef:
+    """A page of older writers; ``count`` entries are in it, or below it where it has a level above
+    0.
+    """
+
+    path: Path
+    size_bytes: Annotated[Natural, "bytes"]
+    count: Natural
+    level: Annotated[
+        int,
+        checked(INT, lambda level: 0 <= level <= WRITER_LEVEL_MAX, "no level of pages"),
+        KEPT,
+    ] = 0
+
+
+PAGE: Final = record(PageRef)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedWriters:
+    """Writers who left the head for pages, of which ``root`` is the new root: those at the places
+    ``left`` of the head's list, the edit's own writers in it.
+    """
+
+    root: Annotated[PageRef, PAGE, BESIDE]
+    left: Annotated[
+        tuple[int, ...],
+        checked(listed(NATURAL), lambda at: list(at) == sorted({*at}), "places out of order"),
+    ]
+
+    def removed_from(self, writers: tuple[WriterEntry, ...]) -> tuple[WriterEntry, ...]:
+        """Returns the head's list without those who leave it."""
+        if self.left and self.left[-1] >= len(writers):
+            raise CorruptionError(
+                f"writer {self.left[-1]} of the {len(writers)} in the head leaves it"
+            )
+        return tuple(w for i, w in enumerate(writers) if i not in self.left)
+
+
+PAGED_WRITERS: Final = record(PagedWriters)
+
+
+def with_writers(
+    writers: tuple[WriterEntry, ...], added: Sequence[AppendedBy]
+) -> tuple[WriterEntry, ...]:
+    """Returns the head's list with the entries of an edit, most recent last."""
+    for by in added:
+        writers = (*(w for w in writers if w.key != by.entry.key), by.entry)
+    return writers
+
 
 Child = tuple[str, PageRef]
 """A page, and the least hash that belongs into it."""
 _Row = list[Any]
 _Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A `Child` as the page above names it."""
+
+    start: Annotated[str, SHOWN, "from"]
+    path: Path
+    size_bytes: Annotated[Int, "bytes"]
+    count: Int
+
+
+_CHILDREN = columns(_Child)
 
 
 class WriterPages(Shared):
@@ -83,9 +246,9 @@ class WriterPages(Shared):
             children = self.children(child)
             child = children[_index(children, hashed)]
         where = self._where(child[1])
-        for row in self.rows(child[1]):
-            if row[:2] == [writer_id, kind]:
-                return _parsed(row, where)
+        for stored in self.rows(child[1]):
+            if stored[:2] == [writer_id, kind]:
+                return _parsed(stored, where)
         return None
 
     def homes(self, root: PageRef, hashes: Iterable[str]) -> dict[str, PageRef]:
@@ -104,7 +267,7 @@ class WriterPages(Shared):
 
         Costs a PUT for each page on the way to one of them, and a GET where it is not kept.
         """
-        rows = ((writer_hash(seed, *entry.key), writer_to_json(entry)) for entry in entries)
+        rows = ((writer_hash(seed, *entry.key), WRITER.write(entry)) for entry in entries)
         tree = _Growing(self, seed, new_id)
         pages = tree.added((FIRST, root), sorted(rows, key=_hash_of))
         while len(pages) > 1:
@@ -112,32 +275,19 @@ class WriterPages(Shared):
         return pages[0][1]
 
     def children(self, child: Child) -> list[Child]:
-        """Returns the pages below a page, and where each begins; a GET where it is not kept.
-
-        Raises:
-            CorruptionError: it violates the format.
-        """
+        """Returns the pages below a page, and where each begins; a GET where it is not kept."""
         start, page = child
         where, body = self._where(page), self._body(page)
-        try:
-            level = page.level - 1
-            found = [
-                (str(begin), PageRef(check_inside(path, where=where), whole(size), whole(n), level))
-                for begin, path, size, n in rows_of(body["children"], _CHILD_COLUMNS)
-            ]
-        except (KeyError, TypeError, ValueError) as e:
-            raise CorruptionError(f"{where} violates the format: {e}") from e
-        starts = [begin for begin, _ in found]
+        with reading(where):
+            found: tuple[_Child, ...] = _CHILDREN.read(body["children"])
+        starts = [one.start for one in found]
         if starts[:1] != [start] or any(a >= b for a, b in pairwise(starts)):
             raise CorruptionError(f"{where} violates the format: its pages are not in order")
-        return found
+        level = page.level - 1
+        return [(one.start, PageRef(one.path, one.size_bytes, one.count, level)) for one in found]
 
     def entries(self, page: PageRef) -> list[WriterEntry]:
-        """Returns the entries of a page of level 0; a GET where it is not kept.
-
-        Raises:
-            CorruptionError: it violates the format.
-        """
+        """Returns the entries of a page of level 0; a GET where it is not kept."""
         where = self._where(page)
         return [_parsed(row, where) for row in self.rows(page)]
 
@@ -195,7 +345,7 @@ class WriterPages(Shared):
         return f"{page.path} of {self.store.url}"
 
 
-def find_writer(pages: WriterPages, head: Head, kind: str, writer_id: str) -> WriterEntry | None:
+def find_writer(pages: WriterPages, head: "Head", kind: str, writer_id: str) -> WriterEntry | None:
     """Returns the writer's entry; where it is not in the head and there are older ones, a GET for
     each level of pages that is not kept.
     """
@@ -207,7 +357,7 @@ def find_writer(pages: WriterPages, head: Head, kind: str, writer_id: str) -> Wr
     return pages.find(head.older_writers, head.log.key_seed, kind, writer_id)
 
 
-def count_writers(pages: WriterPages, head: Head) -> int:
+def count_writers(pages: WriterPages, head: "Head") -> int:
     """Returns how many writers are remembered; where there are older ones, a GET for each page in
     which a writer of the head may have an entry, too, and which is not kept.
     """
@@ -220,7 +370,7 @@ def count_writers(pages: WriterPages, head: Head) -> int:
 
 
 def page_out_if_full(
-    pages: WriterPages, head: Head, added: Sequence[AppendedBy], *, new_id: Callable[[], str]
+    pages: WriterPages, head: "Head", added: Sequence[AppendedBy], *, new_id: Callable[[], str]
 ) -> PagedWriters | None:
     """Writes pages with those who must leave the head where these writers come to it; None where
     there is room.
@@ -290,8 +440,8 @@ class _Growing:
 
     def inner(self, children: list[Child], level: int) -> list[Child]:
         """Writes pages that name these."""
-        rows = [(start, page.path, page.size_bytes, page.count) for start, page in children]
-        data = documents.encode("page", {"children": columns_of(rows, _CHILD_COLUMNS)})
+        named = (_Child(start, page.path, page.size_bytes, page.count) for start, page in children)
+        data = documents.encode("page", {"children": _CHILDREN.write(named)})
         if cuts := _cuts(len(children), len(data)):
             edges = pairwise([0, *cuts, len(children)])
             return [one for a, b in edges for one in self.inner(children[a:b], level)]
@@ -362,8 +512,7 @@ def _key(row: _Row) -> tuple[str, str]:
     return str(kind), str(writer_id)
 
 
-def _parsed(row: _Row, where: str) -> WriterEntry:
-    try:
-        return writer_from_json(row)
-    except (TypeError, ValueError) as e:
-        raise CorruptionError(f"{where} violates the format: {e}") from e
+def _parsed(stored: _Row, where: str) -> WriterEntry:
+    with reading(where):
+        entry: WriterEntry = WRITER.read(stored)
+        return entry

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.format.schema import LogSchema
+from clog.storage.format.log_info import LogSchema
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.numpy_arrays import (
     dtype_of,

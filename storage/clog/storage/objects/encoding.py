@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from clog.storage.config.definitions import Compression
-from clog.storage.format.chunks import NONE
+from clog.storage.format.codec import NONE
 from clog.storage.keys import key_index
 from clog.storage.numpy_arrays import (
     of_any_width,

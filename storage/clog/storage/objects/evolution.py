@@ -26,7 +26,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.format.schema import (
+from clog.storage.format.log_info import (
     FIRST_ID,
     FLOATS,
     LIST,

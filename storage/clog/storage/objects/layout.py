@@ -27,8 +27,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.format.chunks import NONE, Chunk, ObjectRef
-from clog.storage.format.schema import (
+from clog.storage.format.chunks import Chunk, ObjectRef
+from clog.storage.format.codec import NONE
+from clog.storage.format.log_info import (
     DECIMAL_DIGITS_MAX,
     DEPTH_MAX,
     FIRST_ID,

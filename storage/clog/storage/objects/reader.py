@@ -28,7 +28,7 @@ import xxhash
 from clog.storage.env import enough_memory
 from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef
-from clog.storage.format.schema import LogSchema
+from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import parquet
 from clog.storage.objects.footer import RowGroup, read_footer
 from clog.storage.objects.layout import (

@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.format.schema import LogSchema
+from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import (
     empty,
     null,

@@ -36,9 +36,10 @@ import xxhash
 
 from clog.storage.config.definitions import ZSTD, Compression
 from clog.storage.errors import InvalidInputError
-from clog.storage.format.chunks import FOOTER_SUM_BYTES, NONE, ObjectRef
+from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef
+from clog.storage.format.codec import NONE
 from clog.storage.format.documents import data_path
-from clog.storage.format.schema import LogSchema
+from clog.storage.format.log_info import LogSchema
 from clog.storage.keys import key_index
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.numpy_arrays import null, parquet, scalar, to_arrow, to_numpy

@@ -39,7 +39,7 @@ from clog.storage.commit.committer import SKEW_MS_MAX
 from clog.storage.commit.tip import StandingLog
 from clog.storage.errors import CorruptionError, InvalidInputError
 from clog.storage.format import documents
-from clog.storage.format.schema import LIST, MAP, STRUCT, LogSchema, SchemaField
+from clog.storage.format.log_info import LIST, MAP, STRUCT, LogSchema, SchemaField
 from clog.storage.numpy_arrays import parquet
 from clog.storage.publications.source import (
     HiddenRows,

@@ -28,7 +28,7 @@ from typing import Any, Final
 from clog.storage.commit.tip import StandingLog
 from clog.storage.errors import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.format import documents
-from clog.storage.format.schema import KEY_ID, LIST, MAP, STRUCT, VALUE_ID, LogSchema, SchemaField
+from clog.storage.format.log_info import KEY_ID, LIST, MAP, STRUCT, VALUE_ID, LogSchema, SchemaField
 from clog.storage.publications.source import (
     WITHDRAWN,
     HiddenRows,

@@ -46,12 +46,10 @@ from clog.storage.errors import (
     VersionExpiredError,
     version_expired,
 )
-from clog.storage.format.commits import Commit
+from clog.storage.format.commits import Commit, Edit, Pin
 from clog.storage.format.documents import is_log_id
-from clog.storage.format.edits import Edit, Pin
-from clog.storage.format.features import PUBLICATIONS, SUPERSEDED_ROWS, FeatureNames
+from clog.storage.format.log_info import PUBLICATIONS, SUPERSEDED_ROWS, FeatureNames, LogSchema
 from clog.storage.format.manifest import Manifest
-from clog.storage.format.schema import LogSchema
 from clog.storage.publications.delta import DeltaView
 from clog.storage.publications.iceberg import IcebergView
 from clog.storage.publications.source import (

@@ -25,7 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.config.definitions import Compression
-from clog.storage.format.chunks import NONE, Chunk, Rows
+from clog.storage.format.chunks import Chunk, Rows
+from clog.storage.format.codec import NONE
 from clog.storage.objects.encoding import GROUP_BYTES_MIN
 from clog.storage.objects.reader import WHOLE_BYTES, fetch_whole
 from clog.storage.objects.writer import CopiedGroup, RowGroupSource

@@ -38,8 +38,8 @@ from clog.storage.env import Shared
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import ObjectRef
 from clog.storage.format.documents import DEAD_SUFFIX, MASK_SUFFIX
+from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
-from clog.storage.format.schema import LogSchema
 from clog.storage.keys import key_index
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.keys.key_index import (

@@ -26,18 +26,19 @@ import pyarrow.compute as pc
 from clog.storage.commit.versions import reading
 from clog.storage.errors import CorruptionError, InvalidInputError, OffsetOutOfRangeError
 from clog.storage.format.chunks import (
-    NONE,
     Bitmap,
     Chunk,
     DeadRows,
     ObjectRef,
     Rows,
+    Segment,
     files_of,
     read_bitmap,
 )
-from clog.storage.format.head import Head
-from clog.storage.format.manifest import Manifest, Segment
-from clog.storage.format.schema import LogSchema
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Head
+from clog.storage.format.log_info import LogSchema
+from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
 from clog.storage.objects.layout import RECORD_SCHEMA, arrow_schema, cheapest_leaf, projected
 from clog.storage.objects.reader import BATCH_ROWS, Footprint, footprint, open_ranges

@@ -57,9 +57,9 @@ import pyarrow as pa
 
 from clog.storage.commit.versions import reading
 from clog.storage.errors import InvalidInputError
-from clog.storage.format.chunks import Chunk
-from clog.storage.format.manifest import Manifest, Segment
-from clog.storage.format.schema import LogSchema
+from clog.storage.format.chunks import Chunk, Segment
+from clog.storage.format.log_info import LogSchema
+from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of
 from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
 from clog.storage.objects.conforming import answered, answered_key, asked_keys

@@ -28,9 +28,9 @@ from clog.storage.errors import (
     TransactionTimeoutError,
 )
 from clog.storage.format import documents
-from clog.storage.format.chunks import NONE, TransactionName
-from clog.storage.format.commits import Commit, edit_of
-from clog.storage.format.edits import Append, Edit, WriterEntry
+from clog.storage.format.chunks import Append
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Commit, Edit, edit_of
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,
@@ -40,9 +40,11 @@ from clog.storage.format.transactions import (
     Ending,
     Position,
     Positions,
+    TransactionName,
     TransactionState,
     stored_positions,
 )
+from clog.storage.format.writers import WriterEntry
 from clog.storage.objects.layout import DataObject
 from clog.storage.transactions.ids import (
     OPERATION,

@@ -31,11 +31,9 @@ from clog.storage.errors import (
     TransactionFencedError,
     TransactionTimeoutError,
 )
-from clog.storage.format.chunks import NONE, TransactionName
-from clog.storage.format.commits import Commit
-from clog.storage.format.edits import AppendedBy, Edit, WriterEntry
-from clog.storage.format.features import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
-from clog.storage.format.head import Head
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Commit, Edit, Head
+from clog.storage.format.log_info import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
 from clog.storage.format.transactions import (
     ABORTED,
     OPEN,
@@ -48,13 +46,14 @@ from clog.storage.format.transactions import (
     Joining,
     Positions,
     PositionsAt,
+    TransactionName,
     TransactionState,
     Unended,
     find_unended,
     read_positions,
     stored_positions,
 )
-from clog.storage.format.writers import WriterPages, find_writer
+from clog.storage.format.writers import AppendedBy, WriterEntry, WriterPages, find_writer
 from clog.storage.objects.layout import DataObject
 from clog.storage.store.contract import Store
 
@@ -297,7 +296,8 @@ def prepared_home(
     """Does X1, and X5 of the ``closable``, which are known to have ended everywhere."""
     url = handle.store.url
     participants = tuple((part.handle.standing.log_id, part.url) for part in parts)
-    joining = Joining(Unended(ours, PREPARED, timeout_ms, participants=participants))
+    entry = Unended(name=ours, state=PREPARED, timeout_ms=timeout_ms, participants=participants)
+    joining = Joining(entry)
 
     def prepare(tip: Commit, _: int) -> Edit | AlreadyCommitted | AlreadyThere:
         head = tip.head
@@ -343,7 +343,8 @@ def prepared_part(
     handle, url = part.handle, part.handle.store.url
     tried, part.is_tried = part.is_tried, True
     request = AppendRequest(url, part.objects, None, handle.writer_pages, handle.ids.uniform)
-    joining = Joining(Unended(name, PREPARED, timeout_ms, home_url), 0, len(part.objects))
+    entry = Unended(name=name, state=PREPARED, timeout_ms=timeout_ms, home_url=home_url)
+    joining = Joining(entry, 0, len(part.objects))
 
     def prepare(tip: Commit, time_ms: int) -> Edit | AlreadyThere:
         head = tip.head
@@ -447,7 +448,7 @@ def appended_visible(
     """Does Z1."""
     url = handle.store.url
     request = AppendRequest(url, objects, None, handle.writer_pages, handle.ids.uniform)
-    joining = Joining(Unended(ours, OPEN, timeout_ms), 0, len(objects))
+    joining = Joining(Unended(name=ours, state=OPEN, timeout_ms=timeout_ms), 0, len(objects))
 
     def prepare(tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:
         head = tip.head

@@ -14,7 +14,7 @@ from clog.cleaner.daemon.broker_config import DISCOVER_MS, Finder
 from clog.cleaner.log_round import REST_MS_MAX
 from clog.storage import ClogError, Log, ManualClock, NotFoundError, StoreUnavailableError
 from clog.storage.env import SeededIds
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit
 from clog.storage.store.opening import find_logs
 
 

@@ -10,8 +10,7 @@ from clog.storage.commit.versions import manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.commits import read_commit
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit, read_commit
 from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
 from clog_testing.clocked import ClockedStore, WallClock

@@ -9,8 +9,7 @@ from clog.storage.commit.versions import manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.commits import read_commit
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit, read_commit
 from clog.storage.format.writers import WriterPages
 from clog_testing.crash import inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -29,7 +28,7 @@ def store(clocked_store):
 def small_limits(monkeypatch):
     """Snapshots and pages as early as can be."""
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 10)
-    monkeypatch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
+    monkeypatch.setattr("clog.storage.format.manifest.PAGE_CHUNKS_MIN", 3)
 
 
 def grow(store, clock, version):
@@ -85,7 +84,7 @@ def test_old_snapshots_and_their_pages_go(store, clock):
 
 def test_columns_of_heads_go_once_no_readable_version_needs_them(store, clock, monkeypatch):
     """C10: also those that no head ever named; what a readable version's head names stays."""
-    monkeypatch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 8)
+    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
     monkeypatch.setattr("clog.cleaner.duties.sweep.INLINE_PARTITIONS_MAX", 8)
     log = Log.create(store, 24, clock=clock, ids=SeededIds(1))
     for n in range(40):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from clog.cleaner.duties.sweep import due_objects
 from clog.storage.config.log_config import LogConfig
-from clog.storage.format.manifest import Released
+from clog.storage.format.chunks import Released
 from clog_testing.histories import fresh_manifest
 
 CONFIG = LogConfig.from_overrides({"file.delete.delay.ms": "100"})

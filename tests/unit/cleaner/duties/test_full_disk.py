@@ -12,7 +12,7 @@ from clog.cleaner.duties.sweep import sweep_orphans, with_room
 from clog.storage import Log, StoreUnavailableError
 from clog.storage.commit.committer import RESERVE_BYTES
 from clog.storage.env import SeededIds
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit
 from clog.storage.store import open_store
 from clog.storage.store.contract import StoreFullError, WrappingStore, temporary_name
 from clog_testing.clocked import ClockedStore

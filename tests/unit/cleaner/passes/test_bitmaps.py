@@ -334,7 +334,7 @@ def test_a_stop_between_rewriting_and_marking(
 def test_a_log_without_the_feature_is_rewritten(store, clock, put, clean, monkeypatch):
     """FORMAT.md §0: who made it may not know bitmaps."""
     from clog.storage import Log, administration
-    from clog.storage.format.features import NO_FEATURES
+    from clog.storage.format.log_info import NO_FEATURES
 
     with monkeypatch.context() as patch:
         patch.setattr(administration, "NEW_LOG_FEATURES", NO_FEATURES)

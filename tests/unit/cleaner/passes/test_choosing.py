@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from clog.cleaner import selection
 from clog.cleaner.selection import JUDGED_MS, Choosing, candidates
 from clog.storage.config.log_config import LogConfig
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit
 from clog_testing.histories import append_edit, applied, fresh_manifest, histories
 
 CONFIG = LogConfig.from_overrides({"min.cleanable.dirty.ratio": "0"})

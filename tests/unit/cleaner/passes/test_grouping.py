@@ -7,8 +7,7 @@ import numpy as np
 from clog.cleaner.passes.judge import Action, JudgedChunk, JudgedSegment, Removed
 from clog.cleaner.passes.rewriter import grouped, needs_own_horizon
 from clog.storage.config.log_config import LogConfig
-from clog.storage.format.chunks import Chunk
-from clog.storage.format.manifest import Segment
+from clog.storage.format.chunks import Chunk, Segment
 from clog_testing.histories import object_of
 
 

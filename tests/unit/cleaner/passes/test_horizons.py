@@ -7,8 +7,9 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.cleaner.dry_run import plan_round
 from clog.storage.config.definitions import DEFINITIONS
-from clog.storage.format.chunks import NONE, TIME_MS_MAX
-from clog.storage.format.edits import ChunkHorizon, Edit, Replacement
+from clog.storage.format.chunks import TIME_MS_MAX, ChunkHorizon, Replacement
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Edit
 from clog.storage.objects.layout import rewritten_chunk
 from clog.storage.objects.writer import write_rewritten
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces

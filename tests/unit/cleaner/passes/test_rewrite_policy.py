@@ -20,7 +20,7 @@ def action(dies, *, older=0, age_ms=0, delay_ms=DELAY, **config):
         *(ref, 0, ROWS, 0, ROWS, 4000, 0, 0),
         tombstones=0,
         version=1,
-        dead=DeadRows(older, NOW - age_ms, b"") if older else None,
+        dead=DeadRows(older, b"", NOW - age_ms) if older else None,
     )
     policy = RewritePolicy(LogConfig.from_overrides(config), may_mark=True, now_ms=NOW)
     return policy.action(JudgedChunk(chunk, Removed(superseded=dies)))

@@ -17,7 +17,7 @@ from clog.storage.errors import (
     OptionError,
     VersionExpiredError,
 )
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit
 from clog.storage.read.latest_keys import ROW_BYTES
 from clog.storage.read.table import plan_table, table_batches
 from clog_testing.crash import expire

@@ -23,7 +23,8 @@ from clog.storage import (
     StoreUnavailableError,
 )
 from clog.storage.errors import LogReplacedError
-from clog.storage.format.edits import Edit, Replacement
+from clog.storage.format.chunks import Replacement
+from clog.storage.format.commits import Edit
 from clog.storage.log import Log
 from clog.storage.store import open_store
 from clog.storage.store.conformance import CountingStore

@@ -13,8 +13,7 @@ from clog.storage.commit.tip import block_body
 from clog.storage.commit.versions import manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import documents
-from clog.storage.format.commits import read_commit
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit, read_commit
 from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
 from clog_testing.crash import inside
@@ -28,7 +27,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 8)
+    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
 
 
 def append(log, *partitions):

@@ -343,9 +343,9 @@ def test_an_old_handle_leaves_no_document_behind(clock, monkeypatch):
     that it wrote is deleted, wherever it was told.
     """
     monkeypatch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 10)
-    monkeypatch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 1)
+    monkeypatch.setattr("clog.storage.format.manifest.PAGE_CHUNKS_MIN", 1)
     monkeypatch.setattr("clog.storage.format.writers.WRITERS_MAX", 2)
-    monkeypatch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 1)
+    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 1)
     kinds = Counter()
     for before in range(3, 11):
         store = memory_store()

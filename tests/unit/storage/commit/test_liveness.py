@@ -13,10 +13,8 @@ from clog.storage.commit.committer import LOSSES_MAX
 from clog.storage.commit.tip import FOLLOW_STEPS_MAX, block_body, find_newest
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.commits import Commit, EditRecord, encode_commit
+from clog.storage.format.commits import Commit, Edit, EditRecord, SnapshotRef, encode_commit
 from clog.storage.format.documents import body_json, encode
-from clog.storage.format.edits import Edit
-from clog.storage.format.head import SnapshotRef
 from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import ObjectExistsError
 from clog_testing.crash import discard, memory_store

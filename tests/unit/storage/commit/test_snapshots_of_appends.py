@@ -4,8 +4,9 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage.commit import committer
-from clog.storage.format import documents, snapshots
-from clog.storage.format.edits import Edit
+from clog.storage.format import documents
+from clog.storage.format import manifest as snapshots
+from clog.storage.format.commits import Edit
 from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
 from clog_testing.invariants import check_log

@@ -12,8 +12,7 @@ import pytest
 from clog.storage import Log
 from clog.storage.commit.committer import RIVAL_MS, WINDOW_MS_MAX, Turns
 from clog.storage.env import SeededIds
-from clog.storage.format.commits import EditRecord
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit, EditRecord
 from clog.storage.store.contract import WrappingStore
 from clog_testing.crash import discard, memory_store
 

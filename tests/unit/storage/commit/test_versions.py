@@ -11,11 +11,19 @@ from clog.storage.commit.versions import manifest_at, manifest_of
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError, NotFoundError, VersionExpiredError
 from clog.storage.format import documents
-from clog.storage.format.commits import Commit, EditRecord, carried_from, encode_commit, read_commit
+from clog.storage.format.columns import COLUMNS
+from clog.storage.format.commits import (
+    Commit,
+    Edit,
+    EditRecord,
+    SnapshotRef,
+    carried_from,
+    edit_to_json,
+    encode_commit,
+    read_commit,
+)
 from clog.storage.format.documents import body_json, decode, encode
-from clog.storage.format.edits import Edit, edit_to_json
-from clog.storage.format.head import COLUMNS, SnapshotRef
-from clog.storage.format.snapshots import unpage, write_snapshot
+from clog.storage.format.manifest import unpage, write_snapshot
 from clog.storage.store import open_store
 from clog.storage.store.conformance import CountingStore
 from clog_testing.histories import append_edit, applied, clean_edit, fresh_manifest, log_info
@@ -302,7 +310,7 @@ def test_a_file_of_a_sleeper_is_not_read_as_a_version(store, short_blocks):
 
 def test_pages_are_read_where_an_edit_needs_them(store, monkeypatch):
     """An append leaves them; a clean of an old segment brings its partition in."""
-    monkeypatch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 1)
+    monkeypatch.setattr("clog.storage.format.manifest.PAGE_CHUNKS_MIN", 1)
     write(store, 40, snapshots=(19,))
     for version, paged in ((20, True), (24, False)):
         manifest = manifest_of(store, read_commit(store, version))

@@ -72,7 +72,7 @@ def test_a_log_of_many_partitions(make_log, open_log, store, copy, commits, monk
     """What is rebuilt refers to the columns that later commits refer to: nobody reads them who
     follows.
     """
-    monkeypatch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 8)
+    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
     log = make_log(24)
     for i in range(commits):
         log.append([{"key": f"{i}", "value": f"both {i}"}], partition=i % 3)
@@ -125,7 +125,7 @@ def test_lists_with_a_gap_are_made_whole(
     """Release 0.1.0, interrupted as it took a commit, left a version out of all lists that its
     handle made from then on. Nobody else refuses such a log, and a copy has all of it.
     """
-    monkeypatch.setattr("clog.storage.format.head.INLINE_PARTITIONS_MAX", 8)
+    monkeypatch.setattr("clog.storage.format.columns.INLINE_PARTITIONS_MAX", 8)
     log = make_log(partitions)
     for i in range(21):
         log.append([{"key": f"{i}", "value": f"{i}"}], partition=i % partitions)
@@ -189,7 +189,7 @@ def test_a_history_with_snapshots(two_writers, open_log, store, copy, monkeypatc
 def test_whatever_several_writers_left(make_log, open_log, store, copy, monkeypatch, seed):
     """In any order, with snapshots and pages: the copy is sound and goes on, or all is well."""
     monkeypatch.setattr("clog.storage.commit.committer.SNAPSHOT_EDIT_BYTES_MIN", 200)
-    monkeypatch.setattr("clog.storage.format.snapshots.PAGE_CHUNKS_MIN", 3)
+    monkeypatch.setattr("clog.storage.format.manifest.PAGE_CHUNKS_MIN", 3)
     ids = SeededIds(seed)
     writers = [make_log(partitions=2, config={"segment.chunks": 2})]
     for i in range(40):

@@ -16,8 +16,9 @@ from clog.storage.diagnostics.verify import Check, segment_findings, verify_log
 from clog.storage.diagnostics.verify_objects import object_problems
 from clog.storage.env import SeededIds
 from clog.storage.format import chunks
-from clog.storage.format.chunks import NONE, write_dead_rows
-from clog.storage.format.commits import encode_commit, read_commit
+from clog.storage.format.chunks import DeadMark, write_dead_rows
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Edit, encode_commit, read_commit
 from clog.storage.format.documents import (
     DATA,
     SNAPSHOTS,
@@ -26,8 +27,7 @@ from clog.storage.format.documents import (
     encode,
     snapshot_path,
 )
-from clog.storage.format.edits import DeadMark, Edit
-from clog.storage.format.snapshots import read_snapshot, write_snapshot
+from clog.storage.format.manifest import read_snapshot, write_snapshot
 from clog.storage.objects import encoding
 from clog.storage.objects.layout import with_ids
 from clog.storage.store.conformance import CountingStore

@@ -11,8 +11,8 @@ from clog.storage.diagnostics import verify
 from clog.storage.diagnostics.verify import Check, verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import chunks
-from clog.storage.format.chunks import write_dead_rows
-from clog.storage.format.edits import DeadMark, Edit
+from clog.storage.format.chunks import DeadMark, write_dead_rows
+from clog.storage.format.commits import Edit
 from clog_testing.crash import inside
 
 DAY_MS = 24 * 3_600_000

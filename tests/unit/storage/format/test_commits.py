@@ -12,6 +12,7 @@ from clog.storage.errors import CorruptionError, UnsupportedFormatError
 from clog.storage.format import commits, documents
 from clog.storage.format.commits import (
     Commit,
+    Edit,
     EditRecord,
     carried_from,
     edit_of,
@@ -20,7 +21,6 @@ from clog.storage.format.commits import (
     stored_edit,
 )
 from clog.storage.format.documents import decode, encode
-from clog.storage.format.edits import Edit
 from clog.storage.store import open_store
 from clog_testing.histories import any_edits, append_edit, applied, fresh_manifest
 

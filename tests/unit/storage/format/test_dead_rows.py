@@ -13,16 +13,16 @@ from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
 from clog.storage.format import chunks as bitmap
 from clog.storage.format.chunks import (
+    DEAD,
     BitmapFile,
+    DeadMark,
     DeadRows,
-    dead_rows_from_json,
-    dead_rows_to_json,
     read_bitmap,
     write_dead_rows,
 )
+from clog.storage.format.commits import Edit
 from clog.storage.format.documents import stamp_of
-from clog.storage.format.edits import DeadMark, Edit
-from clog.storage.format.features import FeatureNames
+from clog.storage.format.log_info import FeatureNames
 from clog.storage.format.manifest import apply
 from clog.storage.read.scan import cut, plan_range, read_pieces
 from clog.storage.store.conformance import CountingStore
@@ -46,7 +46,7 @@ def test_what_is_written_is_read(rows, inline):
     assert (dead.rows, dead.since_ms) == (sum(rows), 5)
     assert isinstance(dead.bitmap, bytes) == inline
     assert read_bitmap(store, dead, len(rows)).tolist() == rows
-    assert dead_rows_from_json(dead_rows_to_json(dead), where="x") == dead
+    assert DEAD.read(DEAD.write(dead)) == dead
     discard(store)
 
 
@@ -71,16 +71,16 @@ def test_a_long_bitmap_is_a_file(store):
 @pytest.mark.parametrize(
     ("dead", "rows"),
     [
-        (DeadRows(2, 0, b"no zlib"), 3),
-        (DeadRows(2, 0, PACKED[:-1]), 3),
-        (DeadRows(2, 0, PACKED + b"x"), 3),
-        (DeadRows(1, 0, PACKED), 3),
-        (DeadRows(2, 0, PACKED), 2),
-        (DeadRows(2, 0, PACKED), 9),
-        (DeadRows(2, 0, zlib.compress(bytes(1 << 20))), 3),
-        (DeadRows(2, 0, BitmapFile("data/a.dead", len(PACKED) - 1, "0" * 32)), 3),
-        (DeadRows(2, 0, BitmapFile("data/a.dead", len(PACKED) + 1, "0" * 32)), 3),
-        (DeadRows(2, 0, BitmapFile("data/a.dead", len(PACKED), "0" * 32)), 3),
+        (DeadRows(2, b"no zlib", 0), 3),
+        (DeadRows(2, PACKED[:-1], 0), 3),
+        (DeadRows(2, PACKED + b"x", 0), 3),
+        (DeadRows(1, PACKED, 0), 3),
+        (DeadRows(2, PACKED, 0), 2),
+        (DeadRows(2, PACKED, 0), 9),
+        (DeadRows(2, zlib.compress(bytes(1 << 20)), 0), 3),
+        (DeadRows(2, BitmapFile("data/a.dead", len(PACKED) - 1, "0" * 32), 0), 3),
+        (DeadRows(2, BitmapFile("data/a.dead", len(PACKED) + 1, "0" * 32), 0), 3),
+        (DeadRows(2, BitmapFile("data/a.dead", len(PACKED), "0" * 32), 0), 3),
     ],
 )
 def test_a_damaged_bitmap_is_corruption(store, dead, rows):
@@ -179,7 +179,7 @@ def test_what_a_bitmap_must_not_be(marked):
         replace(good, dead=replace(first.dead, rows=20)),
         replace(good, dead=replace(first.dead, since_ms=6)),
         replace(good, first_row=1),
-        DeadMark(0, *active.identity, DeadRows(1, 5, PACKED)),
+        DeadMark(0, *active.identity, DeadRows(1, PACKED, 5)),
     ]
     manifest = marked.handle.manifest()
     for mark in bad:

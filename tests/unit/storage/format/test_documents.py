@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
 from clog.storage.format import documents
 from clog.storage.format.documents import COMPRESS_ABOVE_BYTES, body_json, decode, encode
-from clog.storage.format.snapshots import PAGE_BYTES_MAX
+from clog.storage.format.manifest import PAGE_BYTES_MAX
 
 _LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=9)
 _BODIES = st.dictionaries(

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clog.storage.errors import CorruptionError
+from clog.storage.format.commits import Edit, edit_from_json, edit_to_json
 from clog.storage.format.documents import body_json
-from clog.storage.format.edits import Edit, edit_from_json, edit_to_json
 from clog_testing.histories import (
     any_edits,
     append_edit,

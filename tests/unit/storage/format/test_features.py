@@ -5,13 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clog.storage.format.features import (
-    FEATURES,
-    NEW_LOG_FEATURES,
-    FeatureNames,
-    lists_of,
-    unknown,
-)
+from clog.storage.format.log_info import FEATURES, NEW_LOG_FEATURES, FeatureNames, lists_of, unknown
 
 FORMAT = Path(__file__).parents[4] / "storage" / "FORMAT.md"
 

@@ -9,24 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clog.storage.errors import CorruptionError, UnsupportedFormatError
-from clog.storage.format.documents import body_json
-from clog.storage.format.edits import (
-    Append,
-    AppendedBy,
+from clog.storage.format.chunks import Append, Uncleanable
+from clog.storage.format.columns import COLUMNS
+from clog.storage.format.commits import (
     Edit,
-    PagedWriters,
-    PageRef,
-    Uncleanable,
-    WriterEntry,
-)
-from clog.storage.format.head import (
-    COLUMNS,
     SnapshotRef,
     advance,
     first_head,
     head_from_json,
     head_to_json,
 )
+from clog.storage.format.documents import body_json
+from clog.storage.format.writers import AppendedBy, PagedWriters, PageRef, WriterEntry
 from clog_testing.histories import (
     append_edit,
     applied,

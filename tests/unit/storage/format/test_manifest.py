@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.chunks import NONE, Chunk
-from clog.storage.format.edits import ChunkHorizon, Edit, Replacement, Uncleanable
-from clog.storage.format.manifest import Released, SegmentPage
+from clog.storage.format.chunks import Chunk, ChunkHorizon, Released, Replacement, Uncleanable
+from clog.storage.format.codec import NONE
+from clog.storage.format.commits import Edit
+from clog.storage.format.manifest import SegmentPage
 from clog_testing.histories import (
     append_edit,
     applied,

@@ -5,9 +5,17 @@ from dataclasses import replace
 import pytest
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.edits import Edit, Pin, edit_from_json, edit_to_json, lowest_pinned
-from clog.storage.format.features import PUBLICATIONS, FeatureNames
-from clog.storage.format.head import advance, head_from_json, head_to_json
+from clog.storage.format.commits import (
+    Edit,
+    Pin,
+    advance,
+    edit_from_json,
+    edit_to_json,
+    head_from_json,
+    head_to_json,
+    lowest_pinned,
+)
+from clog.storage.format.log_info import PUBLICATIONS, FeatureNames
 from clog_testing.histories import fresh_manifest
 
 HEAD = fresh_manifest().head

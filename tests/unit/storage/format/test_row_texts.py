@@ -5,9 +5,15 @@ from dataclasses import replace
 import pytest
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.edits import Edit, RowTexts, edit_from_json, edit_to_json
-from clog.storage.format.features import ROW_TEXTS, FeatureNames
-from clog.storage.format.head import advance, head_from_json, head_to_json
+from clog.storage.format.commits import (
+    Edit,
+    advance,
+    edit_from_json,
+    edit_to_json,
+    head_from_json,
+    head_to_json,
+)
+from clog.storage.format.log_info import ROW_TEXTS, FeatureNames, RowTexts
 from clog_testing.histories import fresh_manifest
 
 HEAD = fresh_manifest().head

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from clog.storage.errors import CorruptionError, InvalidInputError
-from clog.storage.format.schema import (
+from clog.storage.format.log_info import (
     BYTES,
     check_evolution,
     schema_from_json,

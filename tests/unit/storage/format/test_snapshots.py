@@ -8,12 +8,11 @@ from hypothesis import given, settings
 
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError, StoreUnavailableError
-from clog.storage.format import snapshots
+from clog.storage.format import manifest as snapshots
 from clog.storage.format.chunks import BitmapFile, DeadRows
+from clog.storage.format.commits import Edit, SnapshotRef
 from clog.storage.format.documents import decode, encode, snapshot_path
-from clog.storage.format.edits import Edit
-from clog.storage.format.head import SnapshotRef
-from clog.storage.format.snapshots import read_snapshot, unpage, write_snapshot
+from clog.storage.format.manifest import read_snapshot, unpage, write_snapshot
 from clog.storage.store import open_store
 from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import ObjectExistsError
@@ -80,7 +79,7 @@ def test_dead_rows_come_back(store):
     """FORMAT.md §5.4: beside the chunk they belong to, also in a page."""
     manifest = grown(fresh_manifest(), 3)
     segment = manifest.segments[1][1]
-    dead = DeadRows(1, 5, BitmapFile("data/x.dead", 9, "ab"))
+    dead = DeadRows(1, BitmapFile("data/x.dead", 9, "ab"), 5)
     marked = replace(segment, chunks=(replace(segment.chunks[0], dead=dead),))
     segments = (manifest.segments[0], (manifest.segments[1][0], marked, manifest.segments[1][2]))
     manifest = replace(manifest, segments=segments)

@@ -10,11 +10,12 @@ from clog.storage.diagnostics.verify import document_problems
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents, writers
-from clog.storage.format.chunks import columns_of
-from clog.storage.format.edits import AppendedBy, PageRef, WriterEntry
-from clog.storage.format.head import WRITERS_MAX
 from clog.storage.format.writers import (
     FIRST,
+    WRITERS_MAX,
+    AppendedBy,
+    PageRef,
+    WriterEntry,
     WriterPages,
     find_writer,
     page_out_if_full,
@@ -175,9 +176,9 @@ def test_verify_finds_writers_in_the_wrong_page(monkeypatch):
     names = ("from", "path", "bytes", "count")
 
     def of(some):
-        return {
-            "children": columns_of([(s, p.path, p.size_bytes, p.count) for s, p in some], names)
-        }
+        rows = [(s, p.path, p.size_bytes, p.count) for s, p in some]
+        columns = zip(names, zip(*rows, strict=True), strict=True)
+        return {"children": {name: list(column) for name, column in columns}}
 
     (_, first), (second, other), *rest = children
     swapped = replaced(pages, root, of([(FIRST, other), (second, first), *rest]))

@@ -1,6 +1,6 @@
 """When pins come and go (FORMAT.md §14)."""
 
-from clog.storage.format.edits import Pin
+from clog.storage.format.commits import Pin
 from clog.storage.publications.publish import PARTS, after_withdrawal, with_pin, without_expired
 
 

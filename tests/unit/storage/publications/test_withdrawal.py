@@ -11,8 +11,8 @@ from clog.cleaner import Cleaner
 from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import ClogError, InvalidInputError, Log
 from clog.storage.diagnostics.verify import Check, verify_log
-from clog.storage.format.edits import Edit, Pin
-from clog.storage.format.features import FeatureNames
+from clog.storage.format.commits import Edit, Pin
+from clog.storage.format.log_info import FeatureNames
 from clog.storage.store.contract import StoreRefusedError, WrappingStore
 from clog_testing.published import delta_rows, delta_versions, iceberg_rows, iceberg_versions
 

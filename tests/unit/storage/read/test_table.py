@@ -9,7 +9,7 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.storage import InvalidInputError, VersionExpiredError
 from clog.storage.commit.versions import version_at_time
-from clog.storage.format.edits import Edit
+from clog.storage.format.commits import Edit
 from clog.storage.read.latest_keys import ROW_BYTES
 from clog.storage.read.scan import READ_SCHEMA, stored_columns
 from clog.storage.read.table import plan_table, table_batches

@@ -17,10 +17,9 @@ from clog.storage import (
     TransactionTimeoutError,
 )
 from clog.storage.env import SeededIds
-from clog.storage.format.commits import edit_of, read_commit
-from clog.storage.format.edits import Edit
-from clog.storage.format.head import WRITERS_MAX, head_to_json
+from clog.storage.format.commits import Edit, edit_of, head_to_json, read_commit
 from clog.storage.format.transactions import TRANSACTION, Committed
+from clog.storage.format.writers import WRITERS_MAX
 from clog.storage.objects.records import to_records
 from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore

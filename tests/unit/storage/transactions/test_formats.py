@@ -9,8 +9,8 @@ import pytest
 
 from clog.storage import Log, UnsupportedFormatError
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.format import features as registry
-from clog.storage.format.features import Feature
+from clog.storage.format import log_info as registry
+from clog.storage.format.log_info import Feature
 from clog.storage.transactions.deferred import Several
 from clog.storage.transactions.several import finish_all
 

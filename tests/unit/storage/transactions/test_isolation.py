@@ -5,8 +5,7 @@ import pytest
 from clog.state.table import StateTable
 from clog.storage import InvalidInputError, Log, OffsetOutOfRangeError
 from clog.storage.errors import CorruptionError
-from clog.storage.format.edits import Edit
-from clog.storage.format.head import head_to_json
+from clog.storage.format.commits import Edit, head_to_json
 from clog.storage.format.transactions import COMMITTED, Ending
 from clog_testing.invariants import check_log
 from clog_testing.undecided import append_undecided, end, name_of

@@ -6,9 +6,9 @@ from clog.storage import InvalidInputError, Log, NotFoundError, OffsetOutOfRange
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.edits import Edit
-from clog.storage.format.head import WRITERS_MAX
+from clog.storage.format.commits import Edit
 from clog.storage.format.transactions import TRANSACTION, Position, PositionsAt
+from clog.storage.format.writers import WRITERS_MAX
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.invariants import check_log
 

@@ -1,18 +1,56 @@
-"""The schema of a typed log: a tree of fields for the key and one for the value (FORMAT.md §12.1).
+"""What a log is: its features, its schema, the rules of its texts (FORMAT.md §0, §12.1, §19).
 
-Plain data, named by the format's own words: types of Arrow and of Parquet are those of
-`objects.layout`. A schema never loses a field and never changes one's name or id, so what was
-written under an earlier one is read under every later one (§12.4).
+*Features* are additions to the format that a log announces before it uses them. A name stands in
+one of two lists of the head. Readers and writers must know those in ``read``, writers those in
+``write`` too. Both lists only grow; a log without a feature has nothing of it. `FEATURES` holds
+every name that FORMAT.md specifies, built or not: a log that has what is built by nobody yet is
+refused by this name, and nobody uses it for something else.
+
+The *schema* of a typed log is a tree of fields for the key and one for the value, named by the
+format's own words: types of Arrow and of Parquet are those of `objects.layout`. A schema never
+loses a field and never changes one's name or id, so what was written under an earlier one is read
+under every later one (§12.4).
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from clog.storage.errors import CorruptionError
-from clog.storage.format.chunks import whole
+from clog.storage.env import UPGRADE
+from clog.storage.errors import CorruptionError, UnsupportedFormatError
+from clog.storage.format.codec import (
+    INT,
+    KEPT,
+    TEXT,
+    Codec,
+    Hex,
+    Natural,
+    Shown,
+    checked,
+    listed,
+    maybe,
+    record,
+    whole,
+)
 
+DEAD_ROWS = "dead-rows"
+TRANSACTIONS = "transactions"
+UNDECIDED_RECORDS = "undecided-records"
+TYPED_COLUMNS = "typed-columns"
+SUPERSEDED_ROWS = "superseded-rows"
+PUBLICATIONS = "publications"
+ORDER_VALUES = "order-values"
+GIVEN_OFFSETS = "given-offsets"
+ERASURES = "erasures"
+READER_HOLDS = "reader-holds"
+TYPED_KEYS = "typed-keys"
+ROW_TEXTS = "row-texts"
+
+
+_PARTITIONS_MAX = 1 << 16
+"""A head has columns of so many entries. Part of the format; `Log.create` allows those tested."""
+_SEED = re.compile("[0-9a-f]{16}")
 BYTES: Final = {"key": "binary", "value": "binary"}
 """The schema of a log that was created without one."""
 KEY_ID: Final = 1
@@ -50,6 +88,129 @@ FIXED_BYTES_MAX: Final = 1024
 """Of a ``fixed(N)``, which takes N bytes of memory for each row that is read, null or not: 32 MiB
 of a row group. Part of the format.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureNames:
+    """What a log demands: of readers and writers, and of writers alone."""
+
+    read: Annotated[tuple[str, ...], listed(TEXT), KEPT] = ()
+    write: Annotated[tuple[str, ...], listed(TEXT), KEPT] = ()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.read or name in self.write
+
+    def with_added(self, more: "FeatureNames") -> "FeatureNames":
+        """Returns these and ``more``; a name that is there already stays where it is."""
+        return FeatureNames(
+            (*self.read, *(name for name in more.read if name not in self)),
+            (*self.write, *(name for name in more.write if name not in self)),
+        )
+
+
+NO_FEATURES = FeatureNames()
+FEATURE_NAMES: Final = checked(
+    record(FeatureNames),
+    lambda names: len({*names.read, *names.write}) == len(names.read + names.write),
+    "a feature is named twice",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One addition to the format.
+
+    Attributes:
+        name: as in the head.
+        section: of FORMAT.md, without the sign.
+        of_readers: readers must know it, too; else only writers.
+        summary: what it is for, in a line.
+        is_built: whether this clog knows it; else it is specified and nothing more.
+        is_default: new logs have it.
+        at_creation: a log has it from its first version on or never.
+    """
+
+    name: str
+    section: str
+    of_readers: bool
+    summary: str
+    is_built: bool = True
+    is_default: bool = False
+    at_creation: bool = False
+
+
+_READERS, _WRITERS = True, False
+FEATURES = {
+    f.name: f
+    for f in (
+        Feature(
+            *(DEAD_ROWS, "5.4", _READERS),
+            "a pass may mark dead rows in a bitmap, and rewrite them later",
+            is_default=True,
+        ),
+        Feature(
+            *(TRANSACTIONS, "11.1", _WRITERS),
+            "ids under which one holder commits; a log gets it when the first id is taken up",
+        ),
+        Feature(
+            *(UNDECIDED_RECORDS, "11.2", _READERS),
+            "records that are undecided for a time, and markers",
+        ),
+        Feature(
+            *(TYPED_COLUMNS, "12", _READERS),
+            "keys and values as columns of Arrow types",
+            at_creation=True,
+        ),
+        Feature(
+            *(SUPERSEDED_ROWS, "13", _WRITERS),
+            "bitmaps of the rows that no table shows: tables without comparing keys",
+        ),
+        Feature(
+            *(PUBLICATIONS, "14", _WRITERS),
+            "versions that published views of the table still need",
+        ),
+        Feature(
+            *(ORDER_VALUES, "15", _READERS),
+            "the record with the highest timestamp or header wins",
+            is_built=False,
+        ),
+        Feature(
+            *(GIVEN_OFFSETS, "16", _READERS),
+            "appends that name their offsets",
+            is_built=False,
+        ),
+        Feature(
+            *(ERASURES, "17", _WRITERS),
+            "removal of all bytes of some keys, with a receipt",
+            is_built=False,
+        ),
+        Feature(
+            *(READER_HOLDS, "18", _WRITERS),
+            "named readers that hold back tombstones and versions for a time",
+        ),
+        Feature(
+            *(TYPED_KEYS, "12.3", _READERS),
+            "keys that are dates, decimals or truth values, or have such fields",
+            at_creation=True,
+        ),
+        Feature(
+            *(ROW_TEXTS, "19", _WRITERS),
+            "by which rules upsert makes texts of rows; a log of bytes gets it with its first rows",
+        ),
+    )
+}
+
+
+def lists_of(features: Sequence[Feature]) -> FeatureNames:
+    """Returns the names of the features, in the lists to which they belong."""
+    return FeatureNames(
+        tuple(f.name for f in features if f.of_readers),
+        tuple(f.name for f in features if not f.of_readers),
+    )
+
+
+NEW_LOG_FEATURES = lists_of([f for f in FEATURES.values() if f.is_default])
+"""What a new log demands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +263,7 @@ def schema_to_json(schema: LogSchema | None) -> dict[str, Any]:
 
 
 def schema_from_json(value: dict[str, Any]) -> LogSchema | None:
-    """Reads what `schema_to_json` made; None for the schema of a log of bytes.
-
-    Raises:
-        ValueError, KeyError, TypeError: it violates the format.
-    """
+    """Reads what `schema_to_json` made; raises as codecs do."""
     if value == BYTES:
         return None
     schema = LogSchema(
@@ -120,11 +277,10 @@ def schema_from_json(value: dict[str, Any]) -> LogSchema | None:
     return schema
 
 
-def next_schema_from_json(value: dict[str, Any]) -> LogSchema:
-    """Reads the schema in an edit, as `schema_from_json` does."""
-    if (schema := schema_from_json(value)) is None:
-        raise ValueError("an edit with the schema of a log of bytes")
-    return schema
+SCHEMA: Final = Codec(schema_to_json, schema_from_json)
+NEXT_SCHEMA: Final = checked(
+    SCHEMA, lambda schema: schema is not None, "the schema of a log of bytes"
+)
 
 
 def schema_problem(schema: LogSchema) -> str | None:
@@ -160,11 +316,7 @@ def has_typed_keys(schema: LogSchema | None) -> bool:
 
 
 def check_evolution(old: LogSchema | None, new: LogSchema) -> None:
-    """Raises unless a log with the old schema may get the new one next (FORMAT.md §12.4).
-
-    Raises:
-        CorruptionError: it may not.
-    """
+    """Raises CorruptionError unless a log with the old schema may get the new one next (§12.4)."""
     if old is None:
         raise CorruptionError("an edit gives a schema to a log of bytes")
     if new.id != old.id + 1 or new.last_id < old.last_id:
@@ -292,3 +444,90 @@ def _field_from_json(value: dict[str, Any], depth: int, *, in_key: bool = False)
         _field_from_json(inner, depth + 1, in_key=in_key) for inner in value.get("fields", ())
     )
     return SchemaField(name, whole(value["id"]), kind, required, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """What a log is; of it the features grow and the schema evolves. ``seed`` (16 hex digits) is
+    for the hashes that it keeps (S19); ``schema`` is None for a log of bytes.
+    """
+
+    log_id: Hex
+    created_ms: Natural
+    partitions: Annotated[
+        int,
+        checked(INT, lambda n: 1 <= n <= _PARTITIONS_MAX, f"not among 1 to {_PARTITIONS_MAX}"),
+    ]
+    partitioner: Shown
+    seed: Annotated[str, checked(TEXT, _SEED.fullmatch, "not 16 hex digits")]
+    features: Annotated[FeatureNames, FEATURE_NAMES, KEPT] = NO_FEATURES
+    schema: Annotated[LogSchema | None, SCHEMA, KEPT] = None
+
+    @property
+    def key_seed(self) -> int:
+        """The seed as a number."""
+        return int(self.seed, 16)
+
+    def check_readable(self, *, where: str) -> None:
+        """Raises UnsupportedFormatError if readers must know a feature that this clog does not."""
+        if names := unknown(self.features.read):
+            raise UnsupportedFormatError(
+                f"{where} has the features {names}, which this clog does not know; {UPGRADE}"
+            )
+
+    def check_writable(self, *, where: str) -> None:
+        """Raises UnsupportedFormatError if writers must know a feature that this clog does not; to
+        delete is to write.
+        """
+        if names := unknown((*self.features.read, *self.features.write)):
+            raise UnsupportedFormatError(
+                f"{where} has the features {names}, which this clog can read but not write;"
+                f" {UPGRADE}"
+            )
+
+    def check_schema(self) -> None:
+        """Raises ValueError unless the features are there that the schema needs, and no others."""
+        if (self.schema is not None) != (TYPED_COLUMNS in self.features.read):
+            raise ValueError(f"a schema without the feature {TYPED_COLUMNS!r}, or the reverse")
+        if has_typed_keys(self.schema) != (TYPED_KEYS in self.features.read):
+            raise ValueError(f"types of keys without the feature {TYPED_KEYS!r}, or the reverse")
+
+
+LOG_INFO: Final = record(LogInfo)
+
+
+@dataclass(frozen=True, slots=True)
+class RowTexts:
+    """By which rules rows become the texts of a log of bytes (FORMAT.md §19).
+
+    ``time_zone`` is that of encoding 1; ``keys`` are the names in the JSON of keys, in their order
+    and as they were spelled first, a tuple for each set of columns that ever made a key.
+    """
+
+    encoding: Natural
+    time_zone: Annotated[str | None, maybe(TEXT)] = None
+    keys: Annotated[tuple[tuple[str, ...], ...], listed(listed(TEXT)), KEPT] = ()
+
+    def spelled(self, names: Sequence[str]) -> tuple[str, ...] | None:
+        """Returns the names of a key's JSON as they are kept, of those that are the same but for
+        case and order; None where there are none.
+        """
+        wanted = sorted(map(str.lower, names))
+        return next((own for own in self.keys if sorted(map(str.lower, own)) == wanted), None)
+
+    def after(self, before: "RowTexts | None") -> "RowTexts":
+        """Returns these rules where a log has others before, which may only have grown."""
+        if before is not None:
+            rules = (before.encoding, before.time_zone)
+            grown = self.keys[: len(before.keys)] == before.keys
+            if (self.encoding, self.time_zone) != rules or not grown:
+                raise CorruptionError(f"rules of texts change from {before} to {self}")
+        return self
+
+
+ROW_TEXT_RULES: Final = maybe(record(RowTexts))
+
+
+def unknown(names: tuple[str, ...]) -> list[str]:
+    """Returns the names that this clog does not know, or knows and has not built."""
+    return sorted(n for n in names if n not in FEATURES or not FEATURES[n].is_built)

@@ -417,41 +417,24 @@ def new_log(
     ids: Ids,
 ) -> NewLog:
     """Returns a log to be created."""
-    _check_partitions(partitions)
+    if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidInputError(
+            f"partitions={partitions!r} is out of range; allowed: 1 to {PARTITIONS_MAX}"
+        )
     typed = None if schema is None else schema_of(schema)
     overrides = parse_overrides(config)
-    if problem := key_columns_problem(typed, LogConfig.from_overrides(overrides).table_key_columns):
-        raise InvalidInputError(f"{problem}; nothing was created")
     settings = LogConfig.from_overrides(overrides)
+    if problem := key_columns_problem(typed, settings.table_key_columns):
+        raise InvalidInputError(f"{problem}; nothing was created")
     for name in settings.published_formats:
         check_publishable(name, typed, settings, url="the log")
     return NewLog(ids.new_id(), partitions, overrides, typed)
-
-
-def create_log(
-    root: Store,
-    partitions: int,
-    config: Mapping[str, object],
-    schema: Mapping[str, pa.DataType] | pa.Schema | None,
-    *,
-    clock: Clock,
-    ids: Ids,
-) -> None:
-    """Creates a log."""
-    new_log(partitions, config, schema, ids=ids).create(root, clock=clock, ids=ids)
 
 
 def _exists(root: Store) -> AlreadyExistsError:
     return AlreadyExistsError(
         f"a log already exists at {root.url}; open it with Log.open, or use another URL"
     )
-
-
-def _check_partitions(partitions: int) -> None:
-    if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
-        raise InvalidInputError(
-            f"partitions={partitions!r} is out of range; allowed: 1 to {PARTITIONS_MAX}"
-        )
 
 
 OF_A_CREATION = frozenset({documents.commit_path(0), documents.block_path(0)})
@@ -481,13 +464,18 @@ def doomed(root: Store) -> Doomed:
 
 
 def _doomed(root: Store, views: list[ViewFiles]) -> Doomed:
+    of_views = tuple(file for view in views for file in view.files)
     try:
-        return _of_log(root, read_log_file(root).log_id, views)
+        log_id = read_log_file(root).log_id
     except NotFoundError:
-        left = (*_files_of(views), *_leftovers(root))
-        if not left:
-            raise
-        return Doomed(None, left)
+        if left := (*of_views, *_leftovers(root)):
+            return Doomed(None, left)
+        raise
+    return Doomed(log_id, (*of_views, *_inside(root, documents.folder_of(log_id) + "/")))
+
+
+def _inside(root: Store, folder: str) -> list[StoredObject]:
+    return [*root.list(folder), *root.list_temporary(folder)]
 
 
 def is_creation(names: Iterable[str]) -> bool:
@@ -506,34 +494,24 @@ def delete_log(root: Store) -> Doomed:
         # What was written until now; but another log may stand here already, and be published.
         gone = {found.log_id, *(view.log_id for view in views)}
         views = [view for view in published_files(root) if view.log_id in gone]
-        found = _of_log(root, found.log_id, views)
+        of_views = (file for view in views for file in view.files)
+        inside = _inside(root, documents.folder_of(found.log_id) + "/")
+        found = Doomed(found.log_id, (*of_views, *inside))
     # Objects first: what is left of a log is never taken for what a first write makes.
     for file in sorted(found.files, key=lambda file: f"/{documents.DATA}" not in file.path):
         root.delete(file.path)  # D2
     return found
 
 
-def _of_log(root: Store, log_id: str, views: list[ViewFiles]) -> Doomed:
-    folder = documents.folder_of(log_id) + "/"
-    inside = (*root.list(folder), *root.list_temporary(folder))
-    return Doomed(log_id, (*_files_of(views), *inside))
-
-
-def _files_of(views: list[ViewFiles]) -> tuple[StoredObject, ...]:
-    return tuple(file for view in views for file in view.files)
-
-
 def _leftovers(root: Store) -> list[StoredObject]:
-    folders: dict[str, list[StoredObject]] = {}
-    for file in [*root.list(documents.FOLDERS), *root.list_temporary(documents.FOLDERS)]:
+    folders: dict[str, dict[str, StoredObject]] = {}
+    for file in _inside(root, documents.FOLDERS):
         log_id, _, rest = file.path.removeprefix(documents.FOLDERS).partition("/")
         if rest and documents.is_log_id(log_id):
-            folders.setdefault(log_id, []).append(file)
+            folders.setdefault(log_id, {})[rest] = file
     return [
-        f for log_id, files in folders.items() if not _is_creation(log_id, files) for f in files
+        file
+        for files in folders.values()
+        if not is_creation(name for name, f in files.items() if not is_temporary(f.path))
+        for file in files.values()
     ]
-
-
-def _is_creation(log_id: str, files: list[StoredObject]) -> bool:
-    skip = len(documents.folder_of(log_id)) + 1
-    return is_creation(f.path[skip:] for f in files if not is_temporary(f.path))

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage import administration, append
-from clog.storage.administration import PARTITIONS_DEFAULT, FeatureState, create_log
+from clog.storage.administration import PARTITIONS_DEFAULT, FeatureState, new_log
 from clog.storage.append import AppendResult, Writer
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import version_asked
@@ -40,13 +40,8 @@ from clog.storage.readers import (
     EXPIRES_AFTER_MS,
     NamedReader,
     Reader,
-    StrayReaderError,
     check_name,
-    hold_max_ms,
-    holds_of,
-    lag_of,
-    named_reader,
-    readers_of,
+    list_readers,
 )
 from clog.storage.store import store_at
 from clog.storage.store.contract import Store
@@ -110,7 +105,8 @@ class Log:
         """
         store = store_at(url, storage_options, single_writer=single_writer)
         clock, ids = clock or SystemClock(), ids or SystemIds()
-        create_log(store, partitions, config or {}, schema, clock=clock, ids=ids)
+        new = new_log(partitions, config or {}, schema, ids=ids)
+        new.create(store, clock=clock, ids=ids)
         reach = Reach.of(url, storage_options, single_writer=single_writer)
         return cls(Handle(store, clock=clock, ids=ids, reach=reach))
 
@@ -343,7 +339,7 @@ class Log:
                 tombstones that it has not reached, and its version. At most ``expires_after_ms``,
                 and as far as the log's ``reader.hold.max.ms`` allows.
         """
-        return named_reader(
+        return NamedReader(
             *(self._handle, name),
             expires_after_ms=expires_after_ms,
             interval_ms=interval_ms,
@@ -355,7 +351,7 @@ class Log:
         it; a LIST, and one to three requests for each.
         """
         config = LogConfig.from_overrides(self._handle.refresh().head.config)
-        return _list_readers(self._handle, config, now_ms=self._handle.clock.now_ms())
+        return list_readers(self._handle, config, now_ms=self._handle.clock.now_ms())
 
     def forget_reader(self, name: str) -> None:
         """Forgets the reader ``name`` and its position, whether there is one or not."""
@@ -543,18 +539,3 @@ class Log:
 
 def _tables_of(handle: Handle) -> Tables:
     return Tables(handle.store, seed=handle.tip.head.log.key_seed)
-
-
-def _list_readers(handle: Handle, config: LogConfig, *, now_ms: int) -> list[Reader]:
-    """Returns the readers of a log, by name; see `Log.readers`."""
-    found = list(readers_of(handle))
-    if not found:
-        return []
-    manifest, max_ms = handle.manifest(), hold_max_ms(handle.tip.head, config)
-    holds = holds_of(found, max_ms=max_ms, now_ms=now_ms)
-    return [
-        Reader(name, {}, damage=str(reader))
-        if isinstance(reader, StrayReaderError)
-        else lag_of(reader, manifest, config, holds, now_ms=now_ms)
-        for name, _, reader in found
-    ]

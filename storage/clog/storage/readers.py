@@ -8,43 +8,29 @@ it were not there, and whoever reads it is told why.
 A reader that asks for it *holds* what it has not come to: tombstones at or above its offsets, and
 its version. It holds until ``hold_ms`` after its file was written, by the store's times, and
 nothing for longer than ``max_ms`` after it would have gone. So whatever readers, files and clocks
-say, and however many they are, what they hold back goes with a known delay.
+say, and however many they are, what they hold back goes with a known delay. Who removes a tombstone
+or a version asks here before; in a log whose readers may not hold, nobody asks the store.
 
-Who removes a tombstone or a version asks here before. In a log whose readers may not hold, nobody
-asks the store for anything; else each look is a LIST, and what `read_reader` costs for each file
-that is young enough to hold something.
+What can overtake a reader that lags: *retention* removes the segment in which it is; a *tombstone*
+that it has not come to is removed after its delete horizon, and it misses a delete (S41), one
+without a horizon being there for ``delete.retention.ms`` after the next pass at least; its
+*version* expires, so that a batch that was planned at it cannot be read again. The last two wait
+for readers that hold. Counted is what the reader would get, up to the last stable offset, by chunk,
+and by share of the one that is cut.
 
-`lag_of` tells how far a reader is behind, and how long until something overtakes it. Three things
-can overtake a reader that lags:
-
-- *retention* removes the segment in which it is;
-- a *tombstone* that it has not come to is removed after its delete horizon, and it misses a delete
-  (S41); one without a horizon is there for ``delete.retention.ms`` after the next pass at least;
-- its *version* expires, so that a batch that was planned at it cannot be read again.
-
-The last two wait for readers that hold.
-
-Counted is what the reader would get: from its position on, or from the log start where that has
-moved beyond it, up to the last stable offset; nothing of what is dead or was aborted. Records and
-bytes are counted by chunk, and by share of the one that is cut. What is dead or superseded in it is
-not told apart from what is not.
-
-`NamedReader`: tells the log how far a reader has come, and where it goes on (S64).
-
-A position is a file of its own, not a commit: it costs one PUT when it is worth it, writers nothing
-at all. It is worth it when the reader has moved and `COMMIT_INTERVAL_MS` have passed since it was
-said last, by the monotonic clock; when half of the time until it would be forgotten, or for which
-it is waited for, is over; and when the reader ends. So a crash takes back some seconds: what was
-read in them is read again. Who needs more commits positions in a transaction.
-
-As nothing depends on it, a store that fails or refuses stops no reader: the position stays due, and
-is said when the next one would be.
+A position is a file of its own, not a commit (`NamedReader`): it costs one PUT when it is worth it,
+writers nothing at all. It is worth it when the reader has moved and `COMMIT_INTERVAL_MS` have
+passed since it was said last, by the monotonic clock; when half of the time until it would be
+forgotten, or for which it is waited for, is over; and when the reader ends. So a crash takes back
+some seconds: what was read in them is read again. Who needs more commits positions in a
+transaction. A store that fails or refuses stops no reader: the position stays due, and is said when
+the next one would be.
 """
 
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -64,7 +50,7 @@ from clog.storage.errors import (
     UnsupportedFormatError,
 )
 from clog.storage.format import documents
-from clog.storage.format.chunks import Chunk, Segment
+from clog.storage.format.chunks import Chunk
 from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Head
 from clog.storage.format.documents import READERS, reader_name_of, reader_path
@@ -75,21 +61,19 @@ from clog.storage.read.scan import by_partition, check_start
 from clog.storage.read.table import missed_deletes
 from clog.storage.store.contract import Store
 
-KIND = "reader"
+COMMIT_INTERVAL_MS = 10_000
+EXPIRES_AFTER_MS = 7 * 86_400_000
+"""Kafka keeps the offsets of a group as long (``offsets.retention.minutes``)."""
+EXPIRES_AFTER_MS_MAX = 3650 * 86_400_000
+_KIND = "reader"
+_LOGGER = logging.getLogger("clog.storage.readers")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderDocument:
-    """What a reader said of itself.
-
-    Attributes:
-        name: its name.
-        log_id, version, commit_id: the log, the version at which it had the position, its commit.
-        offsets: by partition, the next offset that it wants.
-        time_ms: when it said so.
-        expires_ms: when it may be forgotten.
-        hold_ms: for how long it asks to be waited for; 0: not at all.
+    """What a reader said of itself: ``version`` and ``commit_id`` are of when it had the position
+    ``offsets``; ``hold_ms``: for how long it asks to be waited for; 0: not at all.
     """
 
     name: str
@@ -128,7 +112,7 @@ def encode_reader(reader: ReaderDocument) -> bytes:
         "expires_ms": reader.expires_ms,
         "hold_ms": reader.hold_ms,
     }
-    return documents.encode(KIND, body)
+    return documents.encode(_KIND, body)
 
 
 def read_reader(handle: Handle, name: str) -> ReaderDocument:
@@ -159,9 +143,9 @@ def readers_of(
 def stored_reader(store: Store, name: str) -> ReaderDocument:
     """Returns what stands in a reader's document; one GET."""
     path = reader_path(name)
-    data = documents.fetch(store, KIND, path)
+    data = documents.fetch(store, _KIND, path)
     try:
-        reader = _parsed(documents.decode(KIND, data, where=path))
+        reader = _parsed(documents.decode(_KIND, data, where=path))
     except (CorruptionError, UnsupportedFormatError, ValueError, KeyError, TypeError) as e:
         raise StrayReaderError(f"it cannot be read: {e}") from e
     if reader.name != name:
@@ -282,24 +266,16 @@ def features_of_holds(config: LogConfig) -> FeatureNames:
     return lists_of([FEATURES[READER_HOLDS]] if config.reader_hold_max_ms else [])
 
 
-def hold_max_ms(head: Head, config: LogConfig) -> int:
+def _hold_max_ms(head: Head, config: LogConfig) -> int:
     """Returns for how long readers of the log may hold anything; 0: they may not."""
     if READER_HOLDS not in head.log.features:
         return 0
     return min(config.reader_hold_max_ms, config.max_compaction_lag_ms)
 
 
-def hold_of(reader: ReaderDocument, *, written_ms: int, max_ms: int, now_ms: int) -> Hold | None:
-    """Returns what a reader holds whose file was written at a time; None where it is nothing."""
-    until_ms = min(written_ms, now_ms) + min(reader.hold_ms, max_ms)
-    if until_ms <= now_ms:
-        return None
-    return Hold(reader.name, reader.version, dict(reader.offsets), until_ms)
-
-
 def read_holds(handle: Handle, config: LogConfig, *, now_ms: int) -> Holds:
     """Returns what readers of the log hold; no request where they may not."""
-    max_ms = hold_max_ms(handle.tip.head, config)
+    max_ms = _hold_max_ms(handle.tip.head, config)
     if not max_ms:
         return NO_HOLDS
     young = readers_of(handle, after_ms=now_ms - max_ms)
@@ -313,12 +289,13 @@ def holds_of(
     now_ms: int,
 ) -> Holds:
     """Returns what these readers hold, which are as `readers_of` yields them."""
-    found = [
-        hold_of(reader, written_ms=written_ms, max_ms=max_ms, now_ms=now_ms)
-        for _, written_ms, reader in readers
-        if not isinstance(reader, StrayReaderError)
-    ]
-    return Holds(tuple(hold for hold in found if hold is not None), max_ms)
+    holds = []
+    for _, written_ms, reader in readers:
+        if not isinstance(reader, StrayReaderError):
+            until_ms = min(written_ms, now_ms) + min(reader.hold_ms, max_ms)
+            if until_ms > now_ms:
+                holds.append(Hold(reader.name, reader.version, dict(reader.offsets), until_ms))
+    return Holds(tuple(holds), max_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +339,22 @@ class Reader:
     damage: str | None = None
 
 
-def lag_of(
+def list_readers(handle: Handle, config: LogConfig, *, now_ms: int) -> list[Reader]:
+    """Returns the readers of a log, by name; see `Log.readers`."""
+    found = list(readers_of(handle))
+    if not found:
+        return []
+    manifest, max_ms = handle.manifest(), _hold_max_ms(handle.tip.head, config)
+    holds = holds_of(found, max_ms=max_ms, now_ms=now_ms)
+    return [
+        Reader(name, {}, damage=str(reader))
+        if isinstance(reader, StrayReaderError)
+        else _lag_of(reader, manifest, config, holds, now_ms=now_ms)
+        for name, _, reader in found
+    ]
+
+
+def _lag_of(
     reader: ReaderDocument, manifest: Manifest, config: LogConfig, holds: Holds, *, now_ms: int
 ) -> Reader:
     """Returns how far a reader is behind at a version, while readers hold what they hold now."""
@@ -413,18 +405,13 @@ def _until_retention(
             return 0
         upto = [s for s in segments if s.base <= at]
         if config.delete and upto and upto[-1].chunks and upto[-1].next > at:
-            if _goes_by_size(segments, len(upto), config):
+            left_bytes = sum(s.size_bytes for s in segments[len(upto) :])
+            if 0 <= config.retention_bytes <= left_bytes:
                 return 0
             if config.retention_ms >= 0:  # Segments go from the oldest on, each after all before.
                 last_ms = max(s.max_timestamp_ms for s in upto)
                 left.append(max(0, last_ms + config.retention_ms - now_ms))
     return min(left, default=None)
-
-
-def _goes_by_size(segments: Sequence[Segment], count: int, config: LogConfig) -> bool:
-    """Tells whether the next retention removes so many of the oldest by ``retention.bytes``."""
-    sizes = [s.size_bytes for s in segments]
-    return 0 <= config.retention_bytes <= sum(sizes[count:])
 
 
 def _until_tombstone(
@@ -464,34 +451,10 @@ def _until_version(
     return None if first_ms is None else max(0, first_ms - now_ms)
 
 
-COMMIT_INTERVAL_MS = 10_000
-EXPIRES_AFTER_MS = 7 * 86_400_000
-"""Kafka keeps the offsets of a group as long (``offsets.retention.minutes``)."""
-EXPIRES_AFTER_MS_MAX = 3650 * 86_400_000
-_LOGGER = logging.getLogger("clog.storage.readers")
-
-
-def named_reader(
-    handle: Handle,
-    name: str,
-    *,
-    expires_after_ms: int = EXPIRES_AFTER_MS,
-    interval_ms: int = COMMIT_INTERVAL_MS,
-    hold_ms: int = 0,
-) -> "NamedReader":
-    """Returns the reader of this name; see `Log.reader`."""
-    return NamedReader(
-        *(handle, name),
-        expires_after_ms=expires_after_ms,
-        interval_ms=interval_ms,
-        hold_ms=hold_ms,
-    )
-
-
 def holding_reader(handle: Handle, name: str, hold_ms: int) -> "NamedReader":
     """Returns the reader of this name, remembered for as long as it is to be waited for."""
     expires_ms = max(EXPIRES_AFTER_MS, hold_ms)
-    return named_reader(handle, name, expires_after_ms=expires_ms, hold_ms=hold_ms)
+    return NamedReader(handle, name, expires_after_ms=expires_ms, hold_ms=hold_ms)
 
 
 class NamedReader(Shared):
@@ -504,7 +467,13 @@ class NamedReader(Shared):
     """
 
     def __init__(
-        self, handle: Handle, name: str, *, expires_after_ms: int, interval_ms: int, hold_ms: int
+        self,
+        handle: Handle,
+        name: str,
+        *,
+        expires_after_ms: int = EXPIRES_AFTER_MS,
+        interval_ms: int = COMMIT_INTERVAL_MS,
+        hold_ms: int = 0,
     ) -> None:
         for what, value, low in (
             ("expires_after_ms", expires_after_ms, 1),
@@ -683,13 +652,11 @@ class NamedReader(Shared):
             return True
         if now.offsets == said.offsets:
             told_ms = now.time_ms - said.time_ms
-            return 2 * told_ms >= min(self._expires_after_ms, self._held_ms() or LONG_MAX)
+            head = self.handle.tip.head
+            max_ms = _hold_max_ms(head, LogConfig.from_overrides(head.config))
+            held_ms = min(self._hold_ms, max_ms)  # For how long its word holds anything.
+            return 2 * told_ms >= min(self._expires_after_ms, held_ms or LONG_MAX)
         return now_ms - self._said_ms >= self._interval_ms
-
-    def _held_ms(self) -> int:
-        """Returns for how long a word of it holds anything; 0: not at all."""
-        head = self.handle.tip.head
-        return min(self._hold_ms, hold_max_ms(head, LogConfig.from_overrides(head.config)))
 
     def _check_reachable(self, asked: Mapping[int, int]) -> None:
         handle = self.handle

@@ -13,7 +13,7 @@ from clog.storage import InvalidInputError, NotFoundError
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format import documents
 from clog.storage.format.documents import reader_path
-from clog.storage.readers import Holds, ReaderDocument, hold_of, read_holds
+from clog.storage.readers import Holds, ReaderDocument, holds_of, read_holds
 from clog.storage.store.conformance import CountingStore
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -213,7 +213,7 @@ def test_s64_a_file_from_the_future_holds_no_longer():
     """
     said = ReaderDocument("late", "0" * 32, 3, "1" * 32, {0: 5}, 1, 1, hold_ms=10 * DAY_MS)
     now_ms = 100 * DAY_MS
-    hold = hold_of(said, written_ms=900 * DAY_MS, max_ms=DAY_MS, now_ms=now_ms)
+    (hold,) = holds_of([("late", 900 * DAY_MS, said)], max_ms=DAY_MS, now_ms=now_ms).holds
     assert hold.until_ms == now_ms + DAY_MS
     held = Holds((hold,), DAY_MS).of_partition(0, now_ms=now_ms)
     assert held.mask(np.array([4, 5, 5]), now_ms - np.array([0, 0, DAY_MS])).tolist() == [

@@ -480,7 +480,6 @@ OF_A_HANDLE = {
     "tip": truth(lambda handle, _: handle.tip.version >= THREADS),
     "writer_pages": truth(lambda handle, _: handle.writer_pages is handle.writer_pages),
     "planned": truth(lambda handle, _: handle.planned[0] <= handle.refresh().version),
-    "planned_version": truth(lambda handle, _: handle.planned_version <= handle.refresh().version),
     "planned_for": truth(lambda handle, _: handle.planned_for({0: 0})[0] <= handle.tip.version),
     "refresh": truth(lambda handle, _: handle.refresh().version <= handle.refresh().version),
     "recent": truth(lambda handle, _: handle.recent(settled=True).version >= THREADS),

@@ -132,13 +132,8 @@ class Handle(Shared):
         return made
 
     @property
-    def planned_version(self) -> int:
-        """The version that was planned last, to be read; the tip's before the first."""
-        return self.planned[0]
-
-    @property
     def planned(self) -> tuple[int, str]:
-        """The version of `planned_version`, and the id of its commit."""
+        """The version that was planned last, to be read, and its commit's id; first the tip's."""
         read = self._manifest
         if read is None:
             tip = self.tip

@@ -92,7 +92,7 @@ def checked_positions(
     """Returns positions as they are committed, by partition; see `Transaction.positions`."""
     handle = handle_of(source)
     url, count = handle.standing.root.url, handle.tip.head.log.partitions
-    at = handle.planned_version if version is None else version
+    at = handle.planned[0] if version is None else version
     if not _is_whole(at, LONG_MAX):
         raise InvalidInputError(f"version={at!r} is not a version of {url}; allowed: from 0 on")
     if not isinstance(offsets, Mapping):

@@ -30,6 +30,10 @@ gc.set_threshold(50_000, 20, 100)
 
 # Other examples each time; the profile of pyproject.toml repeats the same.
 hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
+# Those of `./test`: the same each time, and fewer than at night.
+hypothesis.settings.register_profile(
+    "change", hypothesis.settings.get_profile("ci"), max_examples=30
+)
 
 SERVER_START_S = 60
 S3_SERVER = Path(__file__).parent / "tests/s3_server.py"

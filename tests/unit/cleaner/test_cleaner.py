@@ -160,7 +160,9 @@ def test_a_store_that_fails_says_nothing_about_a_partition(make_log, put, store,
     ("kind", "times", "error"),
     [
         (FaultKind.FAIL_BEFORE, CREATES_MAX, CommitStateUnknownError),
-        (FaultKind.MEANWHILE, LOSSES_MAX, CommitConflictError),
+        pytest.param(
+            *(FaultKind.MEANWHILE, LOSSES_MAX, CommitConflictError), marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_the_store_and_other_writers_mark_no_partition(

@@ -58,7 +58,16 @@ def test_a_log_goes_through_a_pipe_without_loss(shell, tmp_path):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("command", ["consume a", "consume a --json", "dump a --objects", "ls"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "consume a",
+        *(
+            pytest.param(command, marks=pytest.mark.nightly)
+            for command in ("consume a --json", "dump a --objects", "ls")
+        ),
+    ],
+)
 def test_a_reader_that_leaves_is_no_error(shell, tmp_path, command):
     """`clog consume | head` ends with 0, without a traceback, however little was printed."""
     log = Log.create(str(tmp_path / "a"), partitions=1)
@@ -71,6 +80,7 @@ def test_a_reader_that_leaves_is_no_error(shell, tmp_path, command):
     assert done.stdout.splitlines() == [f"k{i}\t{'v' * 200}" for i in range(2)]
 
 
+@pytest.mark.nightly
 def test_ctrl_c_appends_what_waits(shell, tmp_path):
     """Whole lines are committed, a line that has no end yet is not; it says what it did, and exits
     with an interrupt's code.
@@ -88,6 +98,7 @@ def test_ctrl_c_appends_what_waits(shell, tmp_path):
     assert done.stdout.splitlines()[-1] == "a\t1"
 
 
+@pytest.mark.nightly
 def test_output_that_cannot_be_written_is_told(shell, tmp_path):
     """A full disk, a folder that is not there: one line, and no word of damage to the log."""
     log = Log.create(str(tmp_path / "a"), partitions=1)
@@ -105,6 +116,7 @@ def test_output_that_cannot_be_written_is_told(shell, tmp_path):
     assert (done.returncode, "is not a file" in done.stderr) == (0, True)
 
 
+@pytest.mark.nightly
 def test_closed_streams_are_no_error(shell, tmp_path):
     """Of programs that are started with nothing to write to, or to read from."""
     Log.create(str(tmp_path / "a"), partitions=1)
@@ -125,6 +137,7 @@ def test_a_terminal_that_is_no_utf_8_gets_all_of_it(shell, tmp_path):
     assert json.loads(done.stdout[done.stdout.rindex("\n{") :])["logs"] == [{"url": "./лог"}]
 
 
+@pytest.mark.nightly
 def test_exit_codes_are_those_of_the_document(shell):
     """0, 1 for what clog refuses, 2 for a wrong command line."""
     done = shell(

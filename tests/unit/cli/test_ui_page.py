@@ -17,6 +17,7 @@ from clog.storage.config.log_config import LogConfig
 
 pytest.importorskip("uvicorn", reason="needs the extra ui")
 api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of PyPI")
+pytestmark = pytest.mark.nightly
 
 api.expect.set_options(timeout=15_000)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -112,6 +112,7 @@ def test_lost_races_are_run_again(make_log, open_log, store, losses):
     assert [row[2].value for row in rows_in(log.read())] == [b"theirs"] * losses + [b"ours"]
 
 
+@pytest.mark.nightly
 def test_who_always_loses_gives_up(make_log, open_log, store):
     """After a bounded number of lost races the error says so; nothing is committed."""
     log = make_log()

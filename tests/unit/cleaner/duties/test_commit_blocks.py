@@ -269,6 +269,7 @@ def test_a_crash_anywhere_is_mended_by_the_next_run(begin, wanted):
     discard(undisturbed)
 
 
+@pytest.mark.nightly
 def test_a_log_is_whole_from_cold_after_some_deletions():
     """B2 with hints that are old or gone: searches end behind the closed blocks."""
     for left in (0, 1, 7, 8, 9, 15, 16):
@@ -293,7 +294,9 @@ class _nothing:  # noqa: N801 - it stands for a function
         return False
 
 
-@pytest.mark.parametrize(("begin", "first"), [(aged, 16), (only_appended, 24)])
+@pytest.mark.parametrize(
+    ("begin", "first"), [pytest.param(aged, 16, marks=pytest.mark.nightly), (only_appended, 24)]
+)
 def test_two_cleaners_at_once(store, begin, first):
     """Both close the same blocks; the second finds it done, whenever it comes."""
     begin(store)

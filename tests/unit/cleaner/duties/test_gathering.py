@@ -143,7 +143,9 @@ def test_a_late_cleaner_reads_each_shared_object_once(wide, keys):
     [
         ({}, {}),
         ({"message_timestamp_type": "LogAppendTime"}, {"threads": 3}),
-        ({"segment_bytes": 300}, {"dedupe_buffer_bytes": 5 * 24}),
+        pytest.param(
+            {"segment_bytes": 300}, {"dedupe_buffer_bytes": 5 * 24}, marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_what_is_cleaned_does_not_depend_on_it(wide, config, given):
@@ -170,7 +172,7 @@ def test_what_is_cleaned_does_not_depend_on_it(wide, config, given):
     check_log(counter(first).inner)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.nightly), 3])
 def test_others_at_work_meanwhile(wide, threads):
     """S30: another cleaner, whose rounds come between; what it did is left out, nothing is lost,
     and whoever comes later finds it clean."""

@@ -36,13 +36,13 @@ def test_a_cleaner_that_is_new_each_day_sweeps(make_log, open_log, put, store, c
 
 
 def test_sweeps_are_a_day_apart(make_log, open_log, put, store, clock):
-    """A round an hour, each by another cleaner: the listings of one sweep a day."""
+    """A round each two hours, each by another cleaner: the listings of one sweep a day."""
     log = make_log()
     counting = CountingStore(store)
-    for hour in range(24 * 8):
-        put(log, f"a={hour}")
+    for turn in range(12 * 8):
+        put(log, f"a={turn}")
         Cleaner(open_log(counting)).run_once()
-        clock.advance(DAY_MS // 24)
+        clock.advance(DAY_MS // 12)
     # The first one when the first version is two days old.
     assert counting.counts["list"] == 6 * 9
     assert [c.operation for c in log.history()].count("floor") == 6

@@ -75,7 +75,7 @@ def history(log):
     return log
 
 
-@pytest.mark.parametrize("more", [1, 2, 5, 20])
+@pytest.mark.parametrize("more", [1, 5, pytest.param(20, marks=pytest.mark.nightly)])
 def test_tasks_together_deliver_the_view(history, more):
     """However many there are (`minPartitions`): each key once, with its latest value."""
     expected = {str(j): "3" if j < 20 else "7" for j in range(60) if j % 3}
@@ -135,7 +135,7 @@ def test_partitions_that_share_a_task_expire_together(many):
         list(reader.read(task))
 
 
-@pytest.mark.parametrize("entries", [1, 7, 1000])
+@pytest.mark.parametrize("entries", [pytest.param(1, marks=pytest.mark.nightly), 7, 1000])
 def test_slices_with_a_small_map(history, entries):
     """More dirty keys than the map holds: the slices of the plan deliver what the plan does."""
     store = history.handle.store

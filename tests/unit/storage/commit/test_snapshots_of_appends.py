@@ -87,7 +87,9 @@ def test_what_nobody_else_does_an_append_does_in_the_end(pages, make_log, monkey
     check_log(pages)
 
 
-@pytest.mark.parametrize("behind", range(4))
+@pytest.mark.parametrize(
+    "behind", [1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 2, 3))]
+)
 def test_a_cleaner_whose_commits_never_come_at_the_right_version(pages, make_log, behind):
     """It brings one about, whatever came before, so that no append ever stops for it; where none
     is due it costs nothing.

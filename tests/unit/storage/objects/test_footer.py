@@ -293,7 +293,7 @@ def forged(data):
 
 
 @given(data=st.data(), ranged=st.booleans())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_footers_with_a_value_of_another(data, ranged):
     """What is accepted parses, or is an error of ours; what is refused is one, too."""
     footer = thrift(STRUCT, forged(data))
@@ -306,7 +306,7 @@ def test_footers_with_a_value_of_another(data, ranged):
 
 
 @given(data=st.data(), ranged=st.booleans())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_footers_with_bytes_of_another(data, ranged):
     """Wherever they are."""
     at = data.draw(st.integers(0, len(FOOTER) - 1), label="at")

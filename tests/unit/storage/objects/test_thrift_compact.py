@@ -108,7 +108,9 @@ VALUES = st.recursive(
         st.booleans().map(lambda truth: (TRUE if truth else FALSE, truth)),
         st.tuples(st.sampled_from([I16, I32, I64]), INTEGERS),
         st.tuples(st.just(BINARY), st.binary(max_size=200)),
-        st.tuples(st.sampled_from([LIST, SET]), st.tuples(st.just(I32), st.lists(INTEGERS))),
+        st.tuples(
+            st.sampled_from([LIST, SET]), st.tuples(st.just(I32), st.lists(INTEGERS, max_size=40))
+        ),
         st.tuples(st.just(LIST), st.tuples(st.just(TRUE), st.lists(st.booleans(), max_size=20))),
     ),
     lambda inner: st.tuples(st.just(STRUCT), st.dictionaries(st.integers(1, 99), inner)),
@@ -116,7 +118,7 @@ VALUES = st.recursive(
 )
 
 
-@given(st.dictionaries(st.integers(1, 32_767), VALUES))
+@given(st.dictionaries(st.integers(1, 32_767), VALUES, max_size=6))
 def test_what_is_written_is_read_again(struct):
     """Values of every kind, fields near and far from one another."""
     data = written(struct)

@@ -206,13 +206,13 @@ def test_a_start_that_moves_expires_older_versions(name, make_log, store):
 def test_checkpoints_come_and_old_versions_go(make_log, store, clock):
     """S63: what is published stays as long as what it shows may be read, and no longer."""
     log = make_log(config={"file.delete.delay.ms": "100000"})
-    for i in range(5 * CHECKPOINT_VERSIONS):
+    for i in range(4 * CHECKPOINT_VERSIONS):
         put(log, [i % 7], str(i))
         clock.advance(10_000)
         log.publish("delta")
         check(log, store)
     versions = delta_versions(store)
-    assert versions[-1] == 5 * CHECKPOINT_VERSIONS - 1
+    assert versions[-1] == 4 * CHECKPOINT_VERSIONS - 1
     assert CHECKPOINT_VERSIONS < len(versions) < 3 * CHECKPOINT_VERSIONS
     assert len([f for f in store.list("_delta_log/") if "checkpoint.parquet" in f.path]) <= 3
     for version in versions[-10:]:

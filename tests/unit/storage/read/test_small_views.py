@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
@@ -30,7 +30,6 @@ def log_of(steps):
     return log
 
 
-@settings(max_examples=60)
 @given(st.lists(st.none() | st.lists(RECORDS, min_size=1, max_size=8), max_size=6))
 def test_together_they_are_what_each_is_alone(steps):
     """Clean and dirty parts, deleted keys, one key in several partitions: the same records, of the

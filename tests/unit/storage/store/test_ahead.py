@@ -145,12 +145,12 @@ def test_coalescing_small_objects(near, far):
     assert far.now_ms - before <= 1500
 
 
-def test_verifying_a_thousand_commits(near, far):
-    """At 100 ms a request it takes no more than 15 s, its thousand objects included."""
-    log_of(near, 1000)
+def test_verifying_hundreds_of_commits(near, far):
+    """At 100 ms a request it takes no more than 4 s, their two hundred objects included."""
+    log_of(near, 200)
     assert verify_log(far).findings == ()
-    assert far.now_ms <= 15_000
-    assert far.requests > 2000
+    assert far.now_ms <= 4_000
+    assert far.requests > 400
 
 
 def test_an_append_takes_three_round_trips(near, far):

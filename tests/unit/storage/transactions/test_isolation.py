@@ -121,12 +121,12 @@ def test_segments_roll_around_undecided_records(make_log, values_of, store):
     for number in range(4):
         log.append(rows(f"x{number}"), partition=0)
     append_undecided(log, rows("u"))
-    for number in range(400):
+    for number in range(120):
         log.append(rows(f"y{number}"), partition=0)
     assert log.handle.tip.head.snapshot is not None
     assert len(values_of(Log.open(store))) == 4
     end(log, commit=True)
-    assert len(values_of(Log.open(store))) == 405
+    assert len(values_of(Log.open(store))) == 125
     check_log(store, every_version=False)
 
 

@@ -183,6 +183,7 @@ def test_large_ones_are_a_document(make_log, open_log, source, store, clock):
     assert second.path in str(verify_log(store).findings)
 
 
+@pytest.mark.nightly
 def test_large_ones_of_an_id_that_moved_to_a_page(make_log, open_log, source, store, clock):
     """H-T6: they are inline there, as the sweep looks in heads alone; the next entry of the id, a
     takeover's or its holder's, has a document again.

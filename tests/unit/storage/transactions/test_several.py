@@ -448,6 +448,7 @@ def test_the_home_forgets_once_all_know(logs):
     assert len(logs[0].handle.tip.head.unended) == 1
 
 
+@pytest.mark.nightly
 def test_many_ids_have_room(logs):
     """Those that have ended everywhere do not wait in the home for their next transaction, where
     it would be full of them.
